@@ -30,8 +30,12 @@ Kernel = Callable[[Shard, Tree, Tree, int, int, int, Array], int]
 
 Trains points start … end-1, adds their changes to `aggregator` in place, and returns early, at a tile's edge or
 after any point, once `flag[0]` is not 0. `start` and `end` may lie inside a tile: its other points are left alone,
-at the cost of a whole tile. An `end` behind the last point means the last point.
+at the cost of a whole tile. An `end` behind the last point means the last point. `iteration` is `COUNTING` in the pass
+at the end of a job, over copies that were never visited.
 """
+COUNTING = -1
+"""The `iteration` that hand-written kernels see when points are only counted: states are thrown away, the statistics
+are reported, so they are to be as exact as float64. Hooks see 0."""
 
 
 class Sample(NamedTuple):

@@ -171,6 +171,8 @@ class PushSlices(_ServerMessage):
     slices: tuple[int, ...]
     zero: tuple[int, ...] = ()
     """Slices in which nothing has changed; they have no frames."""
+    picked: tuple[int, ...] = ()
+    """Slices of which only some units are sent; their first frame has the numbers of these."""
 
 
 class TransferAnnounced(_ServerMessage):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Kernel
+from flegel.algorithm import COUNTING, Kernel
 from flegel.algorithms.simd.math import exp, log
 from flegel.algorithms.simd.vectors import lane_count, load, maximum, minimum, spread, store, total, where, widen
 from flegel.algorithms.soft_assignment import (
@@ -50,13 +50,15 @@ def kernel_for(shard: Shard, k: int, m: float) -> Kernel:
 
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, shard.points)
-        return int(train(shard.features, shard.state, shard.weights, parameter, aggregator, start, end, flag, tiles, m))
+        arrays = shard.features, shard.state, shard.weights, parameter, aggregator
+        return int(train(*arrays, start, end, flag, tiles, m, iteration == COUNTING))
 
     return kernel
 
 
 @njit(**OPTIONS)
-def train(features, state, weights, parameter, aggregator, start, end, flag, tiles, m):
+def train(features, state, weights, parameter, aggregator, start, end, flag, tiles, m, exact):
+    """`exact`: every tile in float64, and changes as they are before the state rounds them."""
     k, d = parameter.centroids.shape
     lanes = lane_count(features, LANES)
     expanded = m <= 2.0
@@ -76,10 +78,10 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
         at = slot * TILE
         standardized(features, tile, parameter.origin, parameter.unit, columns, at)
         fetch(features, tile + 1)
-        if features.itemsize == 4 and beyond(columns, d, at, ones, limit):
+        if features.itemsize == 4 and (exact or beyond(columns, d, at, ones, limit)):
             if not opened:
                 wide, opened = _room(k, d, parameter, expanded), True
-            seen += _wide_tile(features, state, weights, tile, start, end, parameter, m, wide)
+            seen += _wide_tile(features, state, weights, tile, start, end, parameter, m, wide, exact)
             continue
         _norms(columns, d, at)
         mark_active(active, tile, start, end)
@@ -121,9 +123,9 @@ def _room(k, d, parameter, expanded):
 
 
 @njit(**OPTIONS)
-def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide):
+def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide, exact):
     """A tile of float32 rows in float64; returns what the new ones weigh. What counts is the change of the state as it
-    is kept, in float32."""
+    is kept, in float32; `exact`: the state is not kept, and what counts is its change in float64."""
     slopes, offsets, levels, changes, columns, lane_sums, far, room = wide
     k, d = parameter.centroids.shape
     active = np.empty(TILE)
@@ -142,7 +144,7 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide):
         for lane in range(TILE):
             old = np.float64(state[tile, j, lane])
             state[tile, j, lane] = room[j, lane]
-            changes[j, lane] = np.float64(state[tile, j, lane]) - old
+            changes[j, lane] = (room[j, lane] if exact else np.float64(state[tile, j, lane])) - old
             if weights is not None:
                 changes[j, lane] *= weights[tile, lane]
     seen = 0.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Kernel
+from flegel.algorithm import COUNTING, Kernel
 from flegel.algorithms.simd.math import exp, log
 from flegel.algorithms.simd.vectors import (
     fma,
@@ -63,13 +63,15 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
 
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, shard.points)
-        return int(train(shard.features, shard.state, shard.weights, parameter, aggregator, start, end, flag, tiles))
+        arrays = shard.features, shard.state, shard.weights, parameter, aggregator
+        return int(train(*arrays, start, end, flag, tiles, iteration == COUNTING))
 
     return kernel
 
 
 @njit(**OPTIONS)
-def train(features, state, weights, parameter, aggregator, start, end, flag, tiles):
+def train(features, state, weights, parameter, aggregator, start, end, flag, tiles, exact):
+    """`exact`: every tile in float64, and changes as they are before the state rounds them."""
     d = features.shape[1]
     lanes = lane_count(features, LANES)
     k, width = parameter.whiten.shape
@@ -91,10 +93,10 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
         at = slot * TILE
         standardized(features, tile, parameter.origin, parameter.unit, columns, at)
         fetch(features, tile + 1)
-        if features.itemsize == 4 and beyond(columns, d, at, steepness, limit):
+        if features.itemsize == 4 and (exact or beyond(columns, d, at, steepness, limit)):
             if not opened:
                 wide, opened = _room(k, d, width, parameter, means), True
-            entropy += _wide_tile(features, state, weights, tile, start, end, parameter, wide)
+            entropy += _wide_tile(features, state, weights, tile, start, end, parameter, wide, exact)
             continue
         _products(columns, d, width, at)
         mark_active(active, tile, start, end)
@@ -135,10 +137,11 @@ def _room(k, d, width, parameter, means):
 
 
 @njit(**OPTIONS)
-def _wide_tile(features, state, weights, tile, start, end, parameter, wide):
+def _wide_tile(features, state, weights, tile, start, end, parameter, wide, exact):
     """A tile of float32 rows in float64: y² so far above a variance would leave nothing of it in float32 sums.
 
-    Returns the change of entropy. What counts is the change of the state as it is kept, in float32.
+    Returns the change of entropy. What counts is the change of the state as it is kept, in float32; `exact`: the state
+    is not kept, and what counts is its change in float64.
     """
     slopes, offsets, levels, changes, columns, lane_sums, far, room = wide
     k, width = parameter.whiten.shape
@@ -157,7 +160,7 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, wide):
         for lane in range(TILE):
             old = np.float64(state[tile, j, lane])
             state[tile, j, lane] = room[j, lane]
-            change = np.float64(state[tile, j, lane]) - old
+            change = (room[j, lane] if exact else np.float64(state[tile, j, lane])) - old
             if weights is not None:
                 change *= weights[tile, lane]
             if j < k:

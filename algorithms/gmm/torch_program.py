@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flegel.algorithm import COUNTING
 from flegel.algorithms.gmm.kernel import CUT
 
 ROOM = 2**26  # numbers of a block's largest product
@@ -62,7 +63,7 @@ class MixtureProgram:
         fresh = torch.cat([shares / mass, torch.log(mass) - (shares * below).sum(1, keepdim=True) / mass], 1)
         before = state.to(torch.float64, copy=True)
         state.copy_(fresh)  # rounded to the state's precision: the change of what is kept is what counts
-        changes = state.double() - before
+        changes = (fresh if iteration == COUNTING else state.double()) - before
         parts = changes[:, :-1]
         counts += parts.sum(0)
         totals += parts.T @ y

@@ -33,7 +33,7 @@ class Edit:
 EDITS = (
     Edit("FIRST_FRACTION = 1", "FIRST_FRACTION = 1 / 16", "FIRST_FRACTION = 1.0"),
     Edit("USUAL_LOSS = 1 (Eq. 7 for g that falls to 0)", "DOUBT = 0.6,", "DOUBT = 1.0,"),
-    Edit("USUAL_DOUBT = ∞ (no prior)", "DOUBT = 0.6, 0.1", "DOUBT = 0.6, 1e6"),
+    Edit("USUAL_DOUBT = ∞ (no prior)", "DOUBT = 0.6, 0.15", "DOUBT = 0.6, 1e6"),
     Edit("PROBE with one long round", "PROBE = (1, 1, 2, 1, 1, 2, 1, 1)", "PROBE = (1, 1, 1, 2, 1, 1, 1)"),
     Edit("BEHIND = 0 (stages do not end)", "BEHIND = 0.7", "BEHIND = 0.0"),
     Edit("CHANGED = ∞", "CHANGED = 1.6", "CHANGED = math.inf"),

@@ -1,9 +1,9 @@
-"""Flexible barriers that choose for themselves: whole passes where workers are alike, a search for η where they differ.
+"""Flexible barriers that choose for themselves: intervals without trials where workers are alike, a search where not.
 
-The search of `fsp` pays where workers differ in speed and a barrier is cheap beside a pass: shorter rounds let nobody
-wait. Where workers are alike nobody waits anyway, and trials cost up to half of a short job; so rounds begin as whole
-passes there, and are halved only while that pays (`fsp-binary`). Algorithms that say what a visit is worth need no
-trials in either case. Points move between workers as under `fsp`. This file holds the choice; the barrier is `fsp.py`.
+η follows from the measured speed, the measured cost of a barrier and the usual loss of a long interval (the prior κ of
+`multi_stage.py`). Trials correct κ. Among equal workers they cost up to 4 % of a job and find nothing that pays for
+that; among unequal ones the loss differs more, because points move and shares are uneven. Points move between workers
+as under `fsp`. This file holds the choice; the barrier is `fsp.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from statistics import median
 from typing import ClassVar
 
 from flegel.plan.interval.multi_stage import MultiStage, Recent
-from flegel.plan.interval.search import BinarySearch, Round, Search, Step
+from flegel.plan.interval.search import Step
 from flegel.sync.fsp import FlexibleBarrier, lap
 from flegel.sync.local_timers import LocalTimers
 from flegel.sync.policy import Decision, Event, Updated, View
@@ -21,39 +21,21 @@ UNEVEN = 0.15
 """Part of all workers' time that bsp would wait on these speeds, above which they count as different. Workers that are
 alike wait 2 to 8 % by chance."""
 DEAR = 0.1
-"""φ / (φ + pass): where barriers cost more, trials of shorter rounds cost more than they find (FCM, jobs of 0.1 s:
-`fsp` 10 % behind `fsp-binary`; at 1 s, with 2 %, 24 % ahead)."""
+"""φ / (φ + pass): where barriers cost more, rounds are long, and a probe of eight lasts longer than most jobs."""
 ROUNDS = 2
 """Rounds in a row that must say so before the choice changes: speeds of one round are noisy."""
 
 
-class ChosenInterval:
-    """Two ways to η, of which one is followed."""
-
-    def __init__(self) -> None:
-        self.searching = False
-        self._halving, self._stages = BinarySearch(), MultiStage()
-
-    def first(self, least: float) -> Step:
-        self._stages.first(least)
-        return self._halving.first(least)
-
-    def next(self, last: Round) -> Step:
-        told = last.worth is not None or last.noise is not None
-        return (self._stages if told or self.searching else self._halving).next(last)
-
-
 class Auto(FlexibleBarrier):
-    """Whole passes, or intervals searched stage by stage, by what the workers' speeds and barriers say."""
+    """Intervals by speed and cost of barriers alone, or with probes, by what the workers' speeds say."""
 
     name = "auto"
-    summary = "chooses while it trains: whole passes among equal workers, searched intervals among unequal ones"
-    stored: ClassVar = {
-        ChosenInterval: (), LocalTimers: (), MultiStage: (), Recent: (), BinarySearch: (), Search: (), Step: (),
-    }  # fmt: skip
+    summary = "chooses while it trains: no trials among equal workers, searched intervals among unequal ones"
+    stored: ClassVar = {LocalTimers: (), MultiStage: (), Recent: (), Step: ()}
 
     def __init__(self) -> None:
-        self._chosen = ChosenInterval()
+        self._chosen = MultiStage()
+        self._chosen.probes = False
         super().__init__(self._chosen, "semi")
         self._agreeing = 0
 
@@ -67,11 +49,11 @@ class Auto(FlexibleBarrier):
     def _choose(self, view: View) -> str:
         """Changes the choice where two rounds in a row call for it; says why."""
         waiting, dear = idle_part(view), self._dearness(view)
-        wanted = waiting > UNEVEN and dear < DEAR if not self._chosen.searching else waiting > UNEVEN / 3
-        self._agreeing = self._agreeing + 1 if wanted != self._chosen.searching else 0
+        wanted = waiting > UNEVEN and dear < DEAR if not self._chosen.probes else waiting > UNEVEN / 3
+        self._agreeing = self._agreeing + 1 if wanted != self._chosen.probes else 0
         if self._agreeing < ROUNDS:
             return ""
-        self._chosen.searching, self._agreeing = wanted, 0
+        self._chosen.probes, self._agreeing = wanted, 0
         if wanted:
             return (
                 f"speeds differ: under bsp workers would wait {waiting:.0%} of their time, and a barrier costs "

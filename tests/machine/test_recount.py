@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import COUNTING, Algorithm, Sample
+from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gmm import GMM
+from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.machine.audit.recount import Recount
@@ -36,3 +40,30 @@ def test_points_behind_a_shorter_last_tile_are_counted() -> None:
     recount = Recount(FirstVisits(), kernel, theta, empty, unvisited)
     (counted,) = recount._sum([(shard, 0, shard.points) for shard in shards], pytree.flatten(theta))
     assert counted[0] == 100 + 128 + 70
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [*(GMM(k=3, covariance=shape) for shape in ("diagonal", "full", "tied", "spherical")), FCM(k=3), KMeans(k=3)],
+    ids=lambda a: f"{type(a).__name__} {getattr(a, 'covariance', '')}",
+)
+def test_what_is_counted_at_the_end_is_what_evaluate_says(algorithm: Algorithm, precision: str) -> None:
+    rng = np.random.default_rng(1)
+    rows = (rng.normal(size=(331, 4)) + 6.0 * rng.integers(0, 3, (331, 1))).astype(precision)
+    sample = Sample(rows, None, *rows.shape)
+    theta = algorithm.initParameter(sample, rng)
+    empty = algorithm.initAggregator(sample, theta)
+
+    def fresh(points: int) -> np.ndarray:
+        return algorithm.initState(points, 4, np.random.default_rng(0))
+
+    states = fresh(331)
+    states = states.astype(precision) if states.dtype.kind == "f" else states
+    shard = make_shard(rows, None, states, "tiles")
+    kernel = BACKEND.build(algorithm, shard, theta, empty, interpret=False)
+    recount = Recount(algorithm, kernel, theta, empty, fresh)
+    counted = recount._sum([(shard, 0, 200), (shard, 200, 331)], pytree.flatten(theta), COUNTING)
+    value = algorithm.recounted(pytree.unflatten(empty, counted), theta)
+    wanted = algorithm.evaluate(rows, None, theta)
+    assert wanted is not None and value == pytest.approx(wanted.objective, rel=1e-12)

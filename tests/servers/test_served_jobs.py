@@ -15,6 +15,7 @@ from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.nmf import NMF
 from flegel.core import pytree
+from flegel.core.shard import Sparse
 from flegel.errors import UsageError
 from flegel.machine.server.care import FIRST_SERVER
 
@@ -43,10 +44,16 @@ def test_servers_give_the_bits_of_one_coordinator(cluster: flegel.LocalCluster) 
         assert same(alone, train(cluster, servers=servers)), f"{servers} servers"
 
 
+RATINGS = Sparse(  # of each worker a tenth of the columns: parts of slices travel
+    np.arange(0, 241, 4), np.sort(RNG.integers(0, 100, (60, 4)) * 4 + np.arange(4), axis=1).ravel(),
+    RNG.integers(1, 6, 240).astype(np.float64), 800,
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("algorithm", [GMM(k=5), NMF(rank=3)], ids=lambda value: type(value).__name__)
 def test_other_algorithms_too(cluster: flegel.LocalCluster, algorithm: Any) -> None:
     options: dict[str, Any] = {"sync": "bsp", "max_iterations": 4, "tolerance": 0, "seed": 1}
-    rows = np.abs(ROWS[:600])
+    rows: Any = RATINGS if isinstance(algorithm, NMF) else np.abs(ROWS[:600])
     alone = cluster.run(algorithm, rows, **options)
     assert same(alone, cluster.run(algorithm, rows, **options, servers=2))
     assert same(alone, cluster.run(algorithm, rows, **options, servers="colocated"))

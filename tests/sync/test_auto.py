@@ -1,4 +1,4 @@
-"""`auto`: whole passes among equal workers, searched intervals among unequal ones, and a sentence at each change."""
+"""`auto`: no trials among equal workers, searched intervals among unequal ones, and a sentence at each change."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ def rounds(rates: list[float], barrier_cost: float = 1e-3, count: int = 6) -> tu
     return model, said
 
 
-def test_equal_workers_make_whole_passes_and_are_never_searched() -> None:
-    _, said = rounds([1000.0, 1010.0, 990.0, 1005.0])
-    assert "full pass" in said[0] and not any("speeds" in text for text in said)
+def test_among_equal_workers_the_interval_follows_from_speed_and_cost_alone() -> None:
+    model, said = rounds([1000.0, 1010.0, 990.0, 1005.0], count=20)
+    assert not model._chosen.probes and not any("speeds" in text or "stage" in text for text in said)
+    assert model.interval is not None and 0.0 < model.interval < 1.0, "barriers are cheap: less than a pass"
 
 
 def test_a_slow_worker_starts_the_search_after_two_rounds_and_the_reason_has_figures() -> None:
     model, said = rounds([1000.0, 1000.0, 1000.0, 125.0])
-    assert model._chosen.searching
+    assert model._chosen.probes
     assert ["speeds differ" in text for text in said] == [False, False, True, False, False, False, False]
     assert "wait 66% of their time" in said[2]
 
 
 def test_dear_barriers_make_trials_not_worth_it() -> None:
-    assert not rounds([1000.0, 1000.0, 1000.0, 125.0], barrier_cost=0.5)[0]._chosen.searching
+    assert not rounds([1000.0, 1000.0, 1000.0, 125.0], barrier_cost=0.5)[0]._chosen.probes
 
 
 def test_points_that_have_moved_do_not_hide_that_workers_differ() -> None:

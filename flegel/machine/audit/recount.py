@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import COUNTING, Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse, pack_tiles
@@ -67,7 +67,7 @@ class Recount:
     def whole(self, store: PointStore, theta: Sequence[Array]) -> tuple[Array, ...]:
         """The statistics of all points here under θ."""
         try:
-            return self._apart(lambda: self._sum(_held(store), theta))
+            return self._apart(lambda: self._sum(_held(store), theta, COUNTING))
         finally:
             self._unvisited, self._room = None, np.empty(0)
 
@@ -116,12 +116,14 @@ class Recount:
             self._kernel.clear_statistics()
             self._kernel.add_statistics(kept)
 
-    def _sum(self, runs: Sequence[tuple[Shard, int, int]], theta: Sequence[Array]) -> tuple[Array, ...]:
+    def _sum(
+        self, runs: Sequence[tuple[Shard, int, int]], theta: Sequence[Array], iteration: int = 0
+    ) -> tuple[Array, ...]:
         self._kernel.clear_statistics()
         for shard, first, last in runs:
             for start, end in _chunks(shard, first, last, max(CHUNK, WORTHWHILE * self._kernel.least_points)):
                 part, low, high = _cut(shard, start, end)
-                self._visit(self._clone(part), low, high, (theta,))
+                self._visit(self._clone(part), low, high, (theta,), iteration)
         return tuple(a.copy() for a in self._kernel.statistics())
 
     def _clone(self, part: Shard) -> Shard:
@@ -136,14 +138,14 @@ class Recount:
         np.copyto(self._room, self._unvisited)
         return replace(part, state=self._room, halted=np.zeros_like(part.halted))
 
-    def _visit(self, clone: Shard, start: int, end: int, thetas: Sequence[Sequence[Array]]) -> None:
+    def _visit(self, clone: Shard, start: int, end: int, thetas: Sequence[Sequence[Array]], iteration: int = 0) -> None:
         """Visit these points under one θ after the other. States are put once: a kernel may keep them on its device,
         where those of the last visit are."""
         self._kernel.put_states([clone])
         try:
             for theta in thetas:
                 self._kernel.set_parameter(theta)
-                self._kernel.run(clone, start, end, 0, new_flag())
+                self._kernel.run(clone, start, end, iteration, new_flag())
         finally:
             self._kernel.forget(clone)
 

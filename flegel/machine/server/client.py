@@ -17,6 +17,7 @@ import numpy as np
 from flegel.core import sharding
 from flegel.core.pytree import Array
 from flegel.core.sharding import UNCUT
+from flegel.machine.server import unit_parts
 from flegel.machine.server.holders import Holders
 from flegel.machine.server.server import TOGETHER
 from flegel.messages import Answer, Order, Report, Train
@@ -165,15 +166,19 @@ class SliceClient:
         assert self._map is not None
         fields = list(zip(report.arrays, self._map.statistics, strict=True))
         arrays = [a for a, axis in fields if axis == UNCUT]
-        full, zero = [], []
+        axes = [axis for axis in self._map.statistics if axis != UNCUT]
+        full: list[int] = []
+        zero: list[int] = []
+        picked: list[int] = []
         for number in numbers:
             cut = [sharding.part(a, axis, *self._map.slices[number]) for a, axis in fields if axis != UNCUT]
-            if sharding.is_zero(cut):
-                zero.append(number)
-            else:
-                full.append(number)
-                arrays += cut
-        return Push(server, PushSlices(round_, self._map.version, tuple(full), tuple(zero)), tuple(arrays))
+            part = unit_parts.packed(cut, axes)
+            (full if part else zero).append(number)
+            if len(part) > len(cut):
+                picked.append(number)
+            arrays += part
+        body = PushSlices(round_, self._map.version, tuple(full), tuple(zero), tuple(picked))
+        return Push(server, body, tuple(arrays))
 
     # -- answers of servers --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from flegel.plan.placement.replanning import PlacementDecision, decide
+from flegel.plan.placement.replanning import PlacementDecision, decide, trial
 from flegel.plan.placement.slice_map import SliceMap
 from flegel.plan.placement.slice_size import SliceCost, best_size
 from flegel.plan.placement.throughput import ThroughputForecast, Transfer
@@ -37,6 +37,9 @@ class NetworkPlan:
         self._forecast = ThroughputForecast()
         self._cost = SliceCost()
         self._folds = 0
+        self._tried: tuple[tuple[int, ...], SliceMap] | None = None
+        """The map and the plan of the last round; this round shows what the plan would have been worth."""
+        self._trials: list[float] = []
         self.moves = 0
         self.reasons: list[str] = []
 
@@ -65,13 +68,20 @@ class NetworkPlan:
         arrived, self._arrived = self._arrived, []
         if not self.enabled or not arrived:
             return None
-        self._forecast = self._forecast.after_round(arrived, max(one.ended for one in arrived))
+        seconds = max(one.ended for one in arrived)
+        if self._tried is not None and self._tried[0] == current.primary:
+            alone = self._links(current.servers, workers, ThroughputForecast().after_round(arrived, seconds))
+            self._trials = [*self._trials, trial(alone, current, self._tried[1])][-REMEMBERED:]
+        else:
+            self._trials = []
+        self._forecast = self._forecast.after_round(arrived, seconds)
         if busy:
             return None
         found = decide(
-            current, self._links(current.servers, workers), replicas, max(FIRST_ROUNDS, self._folds),
-            self._forecast.noise,
+            current, self._links(current.servers, workers, self._forecast), replicas, max(FIRST_ROUNDS, self._folds),
+            self._forecast.noise, self._trials,
         )  # fmt: skip
+        self._tried = current.primary, found.planned
         self.moves += found.moves
         if not self.reasons or self.reasons[-1] != found.reason:
             self.reasons = [*self.reasons, found.reason][-REMEMBERED:]
@@ -81,14 +91,14 @@ class NetworkPlan:
         """What each of these should carry; None while nothing is known."""
         if not self._forecast.rounds:
             return None
-        return water_filling(self._links(servers, workers), sum(self.sizes)).carried
+        return water_filling(self._links(servers, workers, self._forecast), sum(self.sizes)).carried
 
-    def _links(self, servers: Sequence[int], workers: int) -> dict[int, LinkLoad]:
-        rates = self._rates(servers)
+    def _links(self, servers: Sequence[int], workers: int, forecast: ThroughputForecast) -> dict[int, LinkLoad]:
+        rates = self._rates(servers, forecast)
         return colocated(rates, sum(self.sizes)) if self._beside else dedicated(rates, workers)
 
-    def _rates(self, servers: Sequence[int]) -> dict[int, float]:
-        found = self._forecast.rates({self._node(server) for server in servers})
+    def _rates(self, servers: Sequence[int], forecast: ThroughputForecast) -> dict[int, float]:
+        found = forecast.rates({self._node(server) for server in servers})
         return {server: found[self._node(server)] for server in servers}
 
     def forget(self, server: int) -> None:
@@ -97,7 +107,7 @@ class NetworkPlan:
 
     def rate(self, server: int) -> float:
         """Bytes a second of its host's link; 0: not measured."""
-        return self._rates([server])[server] if self._forecast.rounds else 0.0
+        return self._rates([server], self._forecast)[server] if self._forecast.rounds else 0.0
 
     def matrix(self) -> tuple[tuple[str, str, float], ...]:
         """Sending and receiving host, bytes a second."""

@@ -23,6 +23,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
+from flegel.machine.server import unit_parts
 from flegel.machine.server.holders import Holders
 from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, without_zeros
 from flegel.machine.server.report_inbox import ReportInbox
@@ -235,8 +236,10 @@ class ParameterServer:
         rests = self.map.statistics.count(sharding.UNCUT)
         width = len(self.map.statistics) - rests
         rest, parts = list(arrays[:rests]), {}
-        for at, number in enumerate(body.slices):
-            parts[number] = list(arrays[rests + at * width : rests + (at + 1) * width])
+        at = rests
+        for number in body.slices:
+            end = at + width + (number in body.picked)
+            parts[number], at = list(arrays[at:end]), end
         for number in body.zero:
             parts[number] = []
         mine = {
@@ -249,6 +252,11 @@ class ParameterServer:
         if mine:
             self._out.append(ToWorker(worker, PushStored(body.round, tuple(mine), self.map.version)))
 
+    def _axes(self) -> list[int]:
+        """Of the cut fields of the statistics."""
+        assert self.map is not None
+        return [axis for axis in self.map.statistics if axis != sharding.UNCUT]
+
     def _folded_round(self, number: int, worker: int) -> int:
         """The last round of this worker in the slice; -1 also where the slice is mine and its state on its way."""
         return self.slices[number].state.rounds.get(worker, -1) if number in self.slices else -1
@@ -257,8 +265,8 @@ class ParameterServer:
         assert self.map is not None
         if number not in self.slices:
             return True
-        wanted = [a.shape for a in self._cut_of(self.slices[number].state.ledger.total, self.map.statistics)]
-        return not part or [a.shape for a in part] == wanted
+        wanted = self._cut_of(self.slices[number].state.ledger.total, self.map.statistics)
+        return unit_parts.fits(part, wanted, self._axes())
 
     def _pull(self, worker: int, version: int, slices: Iterable[int]) -> None:
         """Of slices whose state, or even the map, is still on its way nothing is said: workers ask again."""
@@ -377,7 +385,7 @@ class ParameterServer:
         change: Tree | None = None
         for round_ in rounds:
             rest, part = self._inbox.get(worker, round_, number)
-            cut = part or [np.zeros_like(a) for a in self._cut_of(total, self.map.statistics)]
+            cut = unit_parts.unpacked(part, self._cut_of(total, self.map.statistics), self._axes())
             bundle = sharding.together(total, self.map.statistics, rest, cut)
             change = bundle if change is None else pytree.add(pytree.copy(change), bundle)
         return change

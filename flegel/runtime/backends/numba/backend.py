@@ -41,6 +41,8 @@ class NumbaKernel:
         return tuple(pytree.flatten(self._statistics))
 
     def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int:
+        if self.kind != "hand-written":
+            iteration = max(iteration, 0)
         return self._loop(shard, self._parameter, self._statistics, start, end, iteration, flag)
 
     def fetch_states(self, shards: Sequence[Shard]) -> None:

@@ -1,0 +1,81 @@
+"""The cut fields of one slice of a report on their way: whole, only the units in which something changed, or nothing.
+
+Workers on sparse data change few units of a slice (columns of the items that their rows have). Nothing is rounded: what
+is left out is +0 and comes back as +0; −0 is sent, because sums of it have other bits. Pure.
+
+    []                       nothing has changed
+    [fields]                 whole
+    [numbers, fields]        the units with these numbers, in rising order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flegel.core.pytree import Array
+
+SAMPLED = 32
+"""Units that are looked at first: where nearly all of them have changed, the others are not looked at."""
+WORTH = 0.75
+"""Units are picked where that leaves less than this share of the bytes: picking costs time on both sides."""
+
+
+def packed(cut: list[Array], axes: Sequence[int]) -> list[Array]:
+    """What has to be sent of these fields, which are cut along these axes."""
+    units = cut[0].shape[axes[0]]
+    step = max(units // SAMPLED, 1)
+    if units >= SAMPLED:
+        sample = changed([_picked(a, axis, slice(None, None, step)) for a, axis in zip(cut, axes, strict=True)], axes)
+        if np.count_nonzero(sample) > 0.9 * len(sample):
+            return cut
+    used = np.flatnonzero(changed(cut, axes))
+    if not len(used):
+        return []
+    size = sum(a.nbytes for a in cut) / units
+    if len(used) * (size + 4) >= WORTH * units * size:
+        return cut
+    return [used.astype(np.int32), *(np.take(a, used, axis) for a, axis in zip(cut, axes, strict=True))]
+
+
+def changed(cut: Sequence[Array], axes: Sequence[int]) -> Array:
+    """Of each unit: is anything in it?"""
+    found = np.zeros(cut[0].shape[axes[0]], dtype=bool)
+    for array, axis in zip(cut, axes, strict=True):
+        others = tuple(each for each in range(array.ndim) if each != axis)
+        found |= np.any(array, axis=others)
+        if array.dtype.kind == "f":
+            found |= np.any(np.signbit(array), axis=others)
+    return found
+
+
+def unpacked(part: list[Array], like: Sequence[Array], axes: Sequence[int]) -> list[Array]:
+    """Whole fields again; `like` has their shapes and types."""
+    if len(part) == len(like) and part:
+        return part
+    whole = [np.zeros_like(a) for a in like]
+    if part:
+        for into, axis, some in zip(whole, axes, part[1:], strict=True):
+            _picked(into, axis, part[0], some)
+    return whole
+
+
+def fits(part: list[Array], like: Sequence[Array], axes: Sequence[int]) -> bool:
+    """Whether this can be a part of the slice that has fields like these."""
+    if len(part) in (0, len(like)):
+        return all(a.shape == b.shape for a, b in zip(part, like, strict=False))
+    if len(part) != len(like) + 1 or part[0].ndim != 1 or part[0].dtype.kind != "i":
+        return False
+    numbers, units = part[0], like[0].shape[axes[0]]
+    inside = bool(len(numbers)) and numbers[0] >= 0 and numbers[-1] < units and bool(np.all(np.diff(numbers) > 0))
+    shapes = [(*a.shape[:axis], len(numbers), *a.shape[axis + 1 :]) for a, axis in zip(like, axes, strict=True)]
+    return inside and [a.shape for a in part[1:]] == shapes
+
+
+def _picked(array: Array, axis: int, units: Array | slice, into: Array | None = None) -> Array:
+    """These units of a field; with `into` they become that."""
+    place = (slice(None),) * axis + (units,)
+    if into is not None:
+        array[place] = into
+    return array[place]

@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 EXTRAS := $(VENV)-extras
 TORCH ?= torch==2.13.0  # a version that is tested; without one, pip takes the newest with several GB for GPUs
 
-.PHONY: demo test test-extras smoke nightly faults chaos lint docs sbom clean
+.PHONY: demo test test-extras test-python test-lowest smoke nightly faults chaos lint docs sbom clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -31,6 +31,21 @@ test: $(VENV)/.dev lint  ## everything that CI runs, two files of tests at a tim
 
 test-extras: $(EXTRAS)/.ready  ## the parts that need large libraries, with those libraries, in an environment of their own
 	$(EXTRAS)/bin/python -m pytest -n 2 --dist loadfile tests/extras
+
+FAST := tests/test_job.py tests/sync tests/cluster/test_decoder.py tests/cluster/test_master_machine.py \
+	tests/algorithms/test_kmeans.py
+
+test-python:  ## a fast part of the tests under another Python: make test-python PYTHON=python3.13
+	$(PYTHON) -m venv build/python-$(notdir $(PYTHON))
+	build/python-$(notdir $(PYTHON))/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	build/python-$(notdir $(PYTHON))/bin/python -m pytest -p no:cacheprovider $(FAST)
+
+test-lowest:  ## the same with the lowest versions of all dependencies that pyproject.toml allows
+	python3 -m venv build/lowest
+	python3 packaging/lowest.py > build/lowest.txt
+	build/lowest/bin/pip install --quiet --disable-pip-version-check -r build/lowest.txt pytest hypothesis psutil fsspec
+	build/lowest/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	build/lowest/bin/python -m pytest -p no:cacheprovider $(FAST)
 
 smoke: $(VENV)/.dev  ## the whole benchmark suite in small, under two minutes; shows that it works
 	$(PY) -m flegel bench run all --scale smoke --out runs/smoke

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from flegel.runtime.job.result_store import load
 
 
-_SYSTEMS = ("dask", "mpi", "ray", "slurm", "spark")
+_SYSTEMS = ("dask", "k8s", "mpi", "ray", "slurm", "spark")
 """Systems whose machines a cluster can be launched on: `flegel.ray.Cluster(slaves=4)`."""
 
 

@@ -1,15 +1,18 @@
-"""Faults of one rank of FlexibleDDP at random moments: kills, freezes, and pauses as a slow link makes them.
+"""Faults of one rank of FlexibleDDP at random moments: kills, freezes, pauses, and a link of 100 kbit/s (tbf).
 
     python -m bench.chaos.flexible_ddp --times 10 --out runs/flexible_ddp_faults.json
 
 Ranks train without an end and write a digest of their weights after every barrier. A killed or frozen rank must end all
-others within `--limit` seconds, with one sentence that names it; a rank that is held up again and again must end
-nobody. Whatever happens, digests of the same barrier must be the same on all ranks. Exits with 1 where that fails.
+others within `--limit` seconds, with one sentence that names it; a rank that is held up again and again, or whose link
+is slow for a while, must end nobody, and barriers must go on afterwards. Whatever happens, digests of the same barrier
+must be the same on all ranks. Exits with 1 where that fails. A slow link takes network namespaces (root on Linux);
+without these it is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -21,7 +24,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-FAULTS = ("kill", "freeze", "pauses")
+from bench.common.namespaces import Network, enter, unavailable
+
+FAULTS = ("kill", "freeze", "pauses", "slow link")
+SLOW = 0.1  # Mbit/s: a barrier of this network sends some 20 kB to and from each rank
 
 
 def rank_main(folder: Path, rank: int, ranks: int) -> None:
@@ -50,8 +56,8 @@ def rank_main(folder: Path, rank: int, ranks: int) -> None:
                 print(model.barriers, found, file=log)
 
 
-def start(folder: Path, ranks: int) -> list[int]:
-    """Forks, after torch is imported once."""
+def start(folder: Path, ranks: int, network: Network | None = None) -> list[int]:
+    """Forks, after torch is imported once; each in a namespace of the network, if there is one."""
     import torch  # noqa: F401
 
     children = []
@@ -60,6 +66,9 @@ def start(folder: Path, ranks: int) -> list[int]:
         if pid == 0:
             os.dup2(os.open(folder / f"errors-{rank}", os.O_WRONLY | os.O_CREAT), 2)
             try:
+                if network is not None:
+                    enter(network.names[rank])
+                    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
                 rank_main(folder, rank, ranks)
             except BaseException as error:  # noqa: BLE001 - printed, and ends this rank only
                 print(error, file=sys.stderr, flush=True)
@@ -91,7 +100,7 @@ def judge(fault: str, victim: int, codes: dict[int, int], folder: Path, ranks: i
     others = [rank for rank in range(ranks) if rank != victim]
     told = {rank: (folder / f"errors-{rank}").read_text() for rank in others}
     wrong = []
-    if fault == "pauses":
+    if fault in ("pauses", "slow link"):
         wrong += [f"rank {rank} ended: {told[rank][-200:]}" for rank in others if rank in codes]
     else:
         wrong += [f"rank {rank} did not end" for rank in others if rank not in codes]
@@ -103,10 +112,26 @@ def judge(fault: str, victim: int, codes: dict[int, int], folder: Path, ranks: i
     return wrong if common else [*wrong, "no barrier was reached"]
 
 
+def slow_link(network: Network, victim: int, folder: Path) -> list[str]:
+    """The victim sends and receives slowly for some seconds. What is wrong: no barrier after that."""
+    network.limit(SLOW, [victim], receiving=True)
+    time.sleep(6.0)
+    network.limit(0, [victim], receiving=True)
+    healed = max(digests(folder, victim), default=0)
+    until = time.monotonic() + 30.0
+    while time.monotonic() < until:
+        if max(digests(folder, victim), default=0) > healed + 10:
+            return []
+        time.sleep(0.2)
+    return [f"no barriers within 30 s after the link was slow; the last was {healed}"]
+
+
 def trial(fault: str, ranks: int, draw: random.Random, limit: float) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as ending:
         folder, victim = Path(name), draw.randrange(ranks)
-        children = start(folder, ranks)
+        network = ending.enter_context(Network(ranks)) if fault == "slow link" else None
+        children = start(folder, ranks, network)
+        hung: list[str] = []
         codes: dict[int, int] = {}
         try:
             until = time.monotonic() + 120.0
@@ -122,6 +147,9 @@ def trial(fault: str, ranks: int, draw: random.Random, limit: float) -> dict[str
                     os.kill(children[victim], signal.SIGCONT)
                     time.sleep(draw.uniform(0.1, 0.5))
                 codes = ended(children, 1.0)
+            elif network is not None:
+                hung = slow_link(network, victim, folder)
+                codes = ended(children, 0.1)
             else:
                 os.kill(children[victim], signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
                 codes = ended([pid for rank, pid in enumerate(children) if rank != victim], limit)
@@ -132,7 +160,7 @@ def trial(fault: str, ranks: int, draw: random.Random, limit: float) -> dict[str
                 if rank not in codes:
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
-        wrong = judge(fault, victim, codes, folder, ranks)
+        wrong = [*hung, *judge(fault, victim, codes, folder, ranks)]
         return {"fault": fault, "rank": victim, "after": round(moment, 3), "seconds": round(seconds, 2), "wrong": wrong}
 
 
@@ -148,6 +176,9 @@ def main() -> None:
     draw = random.Random(given.seed)
     found = []
     for fault in given.fault:
+        if fault == "slow link" and (why := unavailable()):
+            print(f"slow link: left out, {why}")
+            continue
         for _ in range(given.times):
             found.append(trial(fault, given.ranks, draw, given.limit))
             print(json.dumps(found[-1]), flush=True)

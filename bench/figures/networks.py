@@ -38,10 +38,10 @@ def _course(course: runs.Course, target: float | None = None) -> Line:
     return line if target is None else {**line, "target": target, "time_to_target": course.time_to(target)}
 
 
-STEPS = {"epochs": 20, "lr": 2e-3, "batch": 128}
+STEPS = {"epochs": 16, "lr": 2e-3, "batch": 128}
 """Adam; 234 updates a pass rest on 256 images each, with the step that the gradient noise allows them."""
 RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "bsp": ({"epochs": 24, "lr": 0.1, "batch": None, "optimizer": "sgd", "local": True, "micro_batch": 32}, {}),
+    "bsp": ({"epochs": 18, "lr": 0.1, "batch": None, "optimizer": "sgd", "local": True, "micro_batch": 32}, {}),
     "bsp-mini": (STEPS, {"batches": 234}),
     "psp": (STEPS, {"batches": 234}),
     "fsp": (STEPS, {}),
@@ -233,8 +233,16 @@ def mixed_kmeans(options: argparse.Namespace) -> Iterator[Line]:
         yield {
             "part": "mixed-kmeans", "crew": crew, "sync": sync, "time_to_target": when, "objective": result.objective,
             "seconds": round(result.seconds, 3), "share_of_worker_0": round(share, 4), "reason": result.reason,
-            "load_seconds": round(result.load_seconds, 1),
+            "load_seconds": round(result.load_seconds, 1), "updates": result.iterations,
+            "passes": round(sum(r["visits"] for r in result.rows) / len(points), 1),
+            "utilization": round(result.utilization, 3), "at": _milestones(result.rows),
         }  # fmt: skip
+
+
+def _milestones(rows: list[Line]) -> list[tuple[int, float, float | None]]:
+    """Update, seconds and interval in milliseconds at a few moments of a run."""
+    chosen = [row for row in rows if row["iteration"] in (1, 2, 5, 10, 20, 40, 80, 160)]
+    return [(r["iteration"], round(r["seconds"], 3), r["interval"] and round(1e3 * r["interval"], 2)) for r in chosen]
 
 
 def mixed_cnn(options: argparse.Namespace) -> Iterator[Line]:

@@ -2,7 +2,8 @@
 
     python -m bench.micro.lazy_array --gigabytes 10 --workers 16
 
-The blocks are written by Dask's workers and read by Flegel's. Prints one JSON object.
+The blocks are written by Dask's workers and read by slaves on them (`flegel.dask.Cluster`); this process is the driver.
+Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -28,17 +29,25 @@ def main() -> None:
     from distributed import Client, LocalCluster
 
     rows = int(given.gigabytes * 1e9 / (4 * COLUMNS))
-    with LocalCluster(n_workers=given.workers, threads_per_worker=1, dashboard_address=None) as hosts, Client(hosts):
+    with (
+        LocalCluster(n_workers=given.workers, threads_per_worker=1, dashboard_address=None) as hosts,
+        Client(hosts) as client,
+        flegel.dask.Cluster(client) as cluster,
+    ):
         lazy = da.random.default_rng(0).normal(size=(rows, COLUMNS), chunks=(250_000, COLUMNS)).astype("float32")
         began = time.monotonic()
-        result = flegel.run(KMeans(k=10), lazy, workers=given.workers, max_iterations=given.iterations)
+        result = flegel.run(
+            KMeans(k=10, init="first"), lazy, cluster=cluster, workers=given.workers, sync="bsp",
+            max_iterations=given.iterations, tolerance=0.0, audit="off",
+        )  # fmt: skip
         seconds = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(
         json.dumps(
             {
                 "rows": rows, "gigabytes": round(rows * COLUMNS * 4 / 1e9, 2), "seconds": round(seconds, 1),
-                "training_seconds": round(result.seconds, 2), "driver_peak_gigabytes": round(peak / 1e9, 3),
+                "training_seconds": round(result.seconds, 2), "iterations": result.iterations,
+                "driver_peak_gigabytes": round(peak / 1e9, 3),
             }
         )
     )  # fmt: skip

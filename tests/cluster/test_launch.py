@@ -21,6 +21,7 @@ from flegel.cluster.launch.local import LocalLaunch
 from flegel.cluster.launch.mpi import MpiPlacer, read_hostfile
 from flegel.cluster.launch.processes import ticket as tickets
 from flegel.cluster.launch.processes.ticket import SlaveTicket
+from flegel.cluster.launch.ray import fitting
 from flegel.cluster.launch.slurm import SlurmPlacer
 from flegel.cluster.launch.slurm_script import SlurmScript
 from flegel.cluster.launch.spark import reason_of
@@ -263,6 +264,16 @@ def test_a_program_that_a_signal_ends_leaves_no_slave_and_no_file(tmp_path: Path
 def test_a_master_that_cannot_listen_is_reported_with_its_reason() -> None:
     with pytest.raises(FlegelError, match=r"did not start at 192.0.2.77: .+"):
         LocalLaunch(slaves=1, host="192.0.2.77")
+
+
+def test_slaves_are_counted_that_fit_on_nodes_of_ray() -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 5.0, "GPU": 1.0}},
+        {"Alive": True, "Resources": {"CPU": 4.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0}},
+    ]
+    assert fitting(nodes, {"CPU": 2}) == 4 and fitting(nodes, {"CPU": 2, "GPU": 1}) == 1
+    assert fitting(nodes, {"CPU": 0}) == fitting([], {"CPU": 1}) == 0
 
 
 def test_reports_of_spark_are_told_in_one_line() -> None:

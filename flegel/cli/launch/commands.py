@@ -131,6 +131,9 @@ def ray(
     ] = "SPREAD",
     cpus: Annotated[float | None, typer.Option(help="CPUs of each slave; one a slot by default.")] = None,
     gpus: Annotated[float, typer.Option(help="GPUs of each slave.")] = 0.0,
+    most: Annotated[
+        int | None, typer.Option(help="Ask Ray's autoscaler for so many slaves, and use nodes as they come and go.")
+    ] = None,
     resource: Annotated[
         list[str] | None, typer.Option(metavar="NAME=N", help="A resource of Ray that each slave takes.")
     ] = None,
@@ -152,7 +155,9 @@ def ray(
     request = LaunchRequest("ray", slaves, slots, memory, timeout, host, keep, words or [])
     launch(
         request,
-        lambda **options: Cluster(strategy=strategy, cpus=cpus, gpus=gpus, resources=resources, init=init, **options),
+        lambda **options: Cluster(
+            strategy=strategy, cpus=cpus, gpus=gpus, resources=resources, init=init, most=most, **options
+        ),
     )
 
 
@@ -205,6 +210,44 @@ def spark(
         settings = assignments(conf or [], "--conf")
     request = LaunchRequest("spark", slaves, slots, memory, timeout, host, keep, words or [])
     launch(request, lambda **options: Cluster(new_session(spark_master, settings), own=True, **options))
+
+
+@launch_app.command()
+def k8s(
+    image: Annotated[str, typer.Option(help="Of the pods, with Flegel in it (packaging/Dockerfile).")],
+    words: Words = None,
+    slaves: Slaves = 2,
+    slots: Slots = 1,
+    memory: Memory = None,
+    timeout: Timeout = 600.0,
+    host: HostName = None,
+    namespace: Annotated[str, typer.Option(help="The context's own by default.")] = "",
+    kubeconfig: Annotated[str, typer.Option(help="File; inside a pod its service account is used by default.")] = "",
+    cpus: Annotated[float | None, typer.Option(help="CPUs of each pod; one a slot by default.")] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs of each pod (nvidia.com/gpu).")] = 0,
+    node: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="Pods run on nodes with this label only.")
+    ] = None,
+    keep: Keep = False,
+) -> None:
+    """Slaves as pods of Kubernetes, through its API.
+
+    For example, in a pod that may create pods and secrets:
+
+        flegel launch k8s --image registry/flegel:1 --slaves 4 -- submit kmeans --data s3://bucket/points.parquet
+    """
+    from flegel.cluster.launch.k8s import Cluster
+
+    with errors_as_sentences():
+        labels = assignments(node or [], "--node")
+    request = LaunchRequest("k8s", slaves, slots, memory, timeout, host, keep, words or [])
+    launch(
+        request,
+        lambda **options: Cluster(
+            image=image, namespace=namespace, kubeconfig=kubeconfig, cpus=cpus, gpus=gpus, node_selector=labels,
+            **options,
+        ),
+    )  # fmt: skip
 
 
 @launch_app.command(name="list")

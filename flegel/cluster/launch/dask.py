@@ -70,7 +70,13 @@ class DaskPlacer:
             from distributed import Client
         except ImportError:
             raise UsageError("Dask is not installed here: pip install 'flegel[dask]'.") from None
-        self._client = Client(self._given) if isinstance(self._given, str) else self._given
+        try:
+            self._client = Client(self._given) if isinstance(self._given, str) else self._given
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UsageError(
+                f"No scheduler of Dask answers at {self._given!r} ({reason}); give tcp://HOST:8786."
+            ) from None
 
     def place(self, ticket: SlaveTicket) -> None:
         known = sorted(self._client.nthreads())

@@ -2,23 +2,35 @@
 
 `flegel.ray.Cluster(slaves=4)`, in a process that has called `ray.init` or not. A ticket is an argument of a method of
 the actor, which Ray sends between its own processes; it is part of no description that Ray shows. An actor that Ray
-ends, and a node that it takes away, is one lost worker. More slaves (`cluster.scale`) are more actors.
+ends, and a node that it takes away, is one lost worker. More slaves (`cluster.scale`) are more actors; with `most=`
+there are as many as fit on Ray's nodes, also while its autoscaler adds and removes nodes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
+from flegel.cluster.launch.placer import CLOSE_SECONDS
 from flegel.cluster.launch.processes import ticket as tickets
 from flegel.cluster.launch.processes.slave_host import HostedSlave
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import FlegelError, UsageError
 
+FOLLOW = 1.0
+"""Seconds between two looks at the nodes of Ray."""
 STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
+
+
+def fitting(nodes: Sequence[Mapping[str, Any]], bundle: Mapping[str, float]) -> int:
+    """How many slaves that each take `bundle` fit on the nodes that are alive, as `ray.nodes()` lists them."""
+    needs = {name: amount for name, amount in bundle.items() if amount > 0}
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    return sum(int(min(have.get(name, 0.0) / amount for name, amount in needs.items())) for have in alive if needs)
 
 
 class SlaveActor:
@@ -64,6 +76,8 @@ class RayPlacer:
         self._cpus, self._gpus, self._resources = cpus, gpus, dict(resources or {})
         self._actors: dict[str, Any] = {}
         self._waits: dict[Any, str] = {}
+        self._up: dict[str, Any] = {}
+        """What Ray answers for an actor that has started."""
         self._group: Any = None
         self._own_ray = False
         self._placed = 0
@@ -94,6 +108,7 @@ class RayPlacer:
         self._placed += 1
         actor = self._ray.remote(SlaveActor).options(**options).remote()
         self._actors[ticket.name] = actor
+        self._up[ticket.name] = actor.__ray_ready__.remote()
         self._waits[actor.run.remote(tickets.encode(ticket))] = ticket.name
 
     def actor(self, name: str) -> Any:
@@ -111,23 +126,42 @@ class RayPlacer:
                 found[name] = str(self._ray.get(reference))
             except self._ray.exceptions.RayError as error:
                 found[name] = f"was ended by Ray: {str(error).strip().splitlines()[0]}"
-            actor = self._actors.pop(name)
+            actor, _ = self._actors.pop(name), self._up.pop(name)
             with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
                 self._ray.kill(actor)
         return found
 
     def remove(self, names: Sequence[str]) -> None:
+        """One that still waits for resources cannot drain, and need not."""
         for name in names:
-            if name in self._actors:
+            if name in self._actors and self._started(name):
                 self._actors[name].drain.remote()
+            elif name in self._actors:
+                self._ray.kill(self._actors[name])
+
+    def _started(self, name: str) -> bool:
+        return bool(self._ray.wait([self._up[name]], timeout=0)[0])
+
+    def room(self) -> int:
+        """Slaves that fit on the nodes that Ray has now."""
+        return fitting(self._ray.nodes(), self._bundle)
+
+    def request(self, slaves: int) -> None:
+        """Tell Ray's autoscaler, where there is one, to have room for so many."""
+        from ray.autoscaler.sdk import request_resources
+
+        request_resources(bundles=[dict(self._bundle) for _ in range(slaves)])
 
     def close(self) -> None:
         if not hasattr(self, "_ray") or not self._ray.is_initialized():
             return
+        running = [actor for name, actor in self._actors.items() if self._started(name)]
         actors, self._actors, self._waits = list(self._actors.values()), {}, {}
         try:
             with contextlib.suppress(self._ray.exceptions.RayError):
-                self._ray.wait([actor.end.remote() for actor in actors], num_returns=max(len(actors), 1), timeout=30.0)
+                if running:
+                    ends = [actor.end.remote() for actor in running]
+                    self._ray.wait(ends, num_returns=len(ends), timeout=CLOSE_SECONDS + 10.0)
         finally:  # Ray turns SIGTERM into SystemExit, which its `wait` raises
             self._kill(actors)
 
@@ -155,12 +189,39 @@ class RayCluster(LaunchedCluster):
         gpus: float = 0,
         resources: Mapping[str, float] | None = None,
         init: Mapping[str, Any] | None = None,
+        most: int | None = None,
         **launch: Any,
     ) -> None:
         """`cpus` (one for each slot by default), `gpus` and `resources` are those of each slave; `init` goes to
-        `ray.init` where this process has not called it."""
+        `ray.init` where this process has not called it. With `most`, Ray's autoscaler is asked for room for so many
+        slaves, `slaves` is the least number, and a job that runs alone gets all slots as nodes come and go."""
+        if most is not None and most < slaves:
+            raise UsageError(f"The largest number of slaves, {most}, is below the number to begin with, {slaves}.")
         placer = RayPlacer(slaves, strategy, slots if cpus is None else cpus, gpus, resources, init)
         super().__init__(placer, slaves, slots=slots, **launch)
+        if most is not None:
+            placer.request(most)
+            threading.Thread(target=self._follow, args=(placer, slaves, most), name="ray nodes", daemon=True).start()
+
+    def _follow(self, placer: RayPlacer, least: int, most: int) -> None:
+        """In a thread: as many slaves as fit, and all of their slots for the one job that runs."""
+        slaves = least
+        while not self._closing.wait(FOLLOW):
+            with contextlib.suppress(FlegelError):
+                wanted = max(least, min(most, placer.room()))
+                if wanted != slaves:
+                    self._say(f"Ray has room for {wanted} slaves; there were {slaves}")
+                    self.scale(wanted)
+                    slaves = wanted
+                self._share()
+        with contextlib.suppress(Exception):  # Ray may be gone already, and with it the request
+            placer.request(0)
+
+    def _share(self) -> None:
+        running = [job for job in self.jobs() if job.state == "running"]
+        slots = self.workers
+        if len(running) == 1 and running[0].glance and slots and sum(running[0].slots.values()) != slots:
+            self.ask(lambda client: client.scale(running[0].job, slots))
 
     def kill(self, name: str) -> None:
         """Let Ray end the actor of one slave, as it does with a node that it loses."""

@@ -18,6 +18,7 @@ from flegel.runtime import clock
 
 PERIOD = 1.0  # seconds between signs of life
 SILENT = 5.0  # seconds without one after which a rank counts as stopped
+PATIENCE = 3.0  # times as long for one that had arrived: a slow network holds signs of life up, too
 EXIT_CODE = 75  # a temporary failure: a launcher that restarts may try again
 
 
@@ -73,8 +74,9 @@ class Watchdog:
                 return
 
     def _look(self, waits: tuple[int, float]) -> None:
-        """Ranks without signs of life are named at once, ranks that are alive but late after the timeout."""
-        now, late = clock.now(), []
+        """Ranks without signs of life are named at once, ranks that are alive but late after the timeout. One that
+        had arrived may stop as well, in the middle of the exchange."""
+        now, late, stopped = clock.now(), [], []
         for rank in range(self._ranks):
             if rank == self._rank:
                 continue
@@ -82,15 +84,18 @@ class Watchdog:
             known = self._seen.get(rank)
             if known is None or known[0] != value:
                 self._seen[rank] = known = (value, now)
-            if int(value.split()[1]) < waits[0]:
-                late.append((rank, now - known[1]))
-        stopped = [rank for rank, silent in late if silent > SILENT]
+            arrived = int(value.split()[1]) >= waits[0]
+            if not arrived:
+                late.append(rank)
+            if now - known[1] > (PATIENCE if arrived else 1.0) * SILENT:
+                stopped.append(rank)
         if stopped:
             names = ", ".join(map(str, stopped))
             self._end(f"rank {names} gave no sign of life for {SILENT:.0f} s")
-        elif now - waits[1] > self._timeout and late:
-            names = ", ".join(str(rank) for rank, _ in late)
-            self._end(f"rank {names} is alive, but did not arrive within {self._timeout:.0f} s")
+        elif now - waits[1] > self._timeout:
+            names = ", ".join(map(str, late))
+            whom = f"rank {names} is alive, but did not arrive" if late else "all ranks arrived, but it did not end"
+            self._end(f"{whom} within {self._timeout:.0f} s")
 
     def _end(self, why: str) -> None:
         if self._waiting is None or self._ended.is_set():

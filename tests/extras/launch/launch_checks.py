@@ -30,12 +30,12 @@ def check_trains(cluster: LaunchedCluster, workers: int = 2) -> None:
         assert there.objective == here.objective and there.iterations == here.iterations == 5
 
 
-def check_collection(cluster: LaunchedCluster, collect: Callable[[pd.DataFrame], Any]) -> None:
+def check_collection(cluster: LaunchedCluster, collect: Callable[[pd.DataFrame], Any], workers: int = 2) -> None:
     """A collection of the other system is written by that system and trains as the same frame does here."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(400, 3)), columns=list("abc"))
     frame["kind"] = np.where(frame["a"] > 0, "yes", "no")
-    same = {"workers": 2, "sync": "bsp", "max_iterations": 5, "tolerance": 0.0, "label": "kind"}
+    same = {"workers": workers, "sync": "bsp", "max_iterations": 5, "tolerance": 0.0, "label": "kind"}
     there = cluster.run("lr", collect(frame), **same)
     assert there.iterations == 5 and list(there.class_names) == ["no", "yes"]
     assert there.objective == pytest.approx(flegel.run("lr", frame, **same).objective, rel=1e-6)

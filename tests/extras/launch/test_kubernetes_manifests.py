@@ -8,6 +8,12 @@ from typing import Any
 
 import pytest
 
+from flegel.cluster.launch.k8s import PodOptions, secret
+from flegel.cluster.launch.kubernetes_api import from_kubeconfig
+from flegel.cluster.launch.processes.ticket import SlaveTicket
+from flegel.errors import UsageError
+from flegel.runtime.transport.curve import new_key_pair
+
 yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
 validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
 
@@ -44,6 +50,45 @@ def test_every_object_fits_the_schema_of_kubernetes(text: str) -> None:
     assert [each["kind"] for each in objects].count("StatefulSet") == 2
     for each in objects:
         validate.validate(each, VERSION, strict=True)
+
+
+def test_the_rights_of_a_launcher_fit_the_schema_of_kubernetes() -> None:
+    objects = list(yaml.safe_load_all((PACKAGING / "kubernetes" / "launcher.yaml").read_text()))
+    assert [each["kind"] for each in objects] == ["ServiceAccount", "Role", "RoleBinding"]
+    for each in objects:
+        validate.validate(each, VERSION, strict=True)
+
+
+def test_pods_of_a_launch_fit_the_schema_of_kubernetes() -> None:
+    pair = new_key_pair()
+    ticket = SlaveTicket("k8s-0", "abcd", "tcp://h:1", pair.public, pair)
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "driver", "uid": "u"}
+    options = PodOptions("flegel:1", cpus=1.5, memory=2**30, gpus=1, account="a", node_selector={"n": "1"}, owner=owner)
+    pod = options.pod(ticket)
+    validate.validate(pod, VERSION, strict=True)
+    pod["metadata"]["uid"] = "u"
+    validate.validate(secret(ticket, pod), VERSION, strict=True)
+    wrong = options.pod(ticket)
+    wrong["spec"]["terminationGracePeriodSeconds"] = "long"
+    with pytest.raises(validate.ValidationError):
+        validate.validate(wrong, VERSION, strict=True)
+
+
+def test_a_kubeconfig_is_read_and_login_programs_are_refused(tmp_path: Path) -> None:
+    config = {
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "n"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }  # fmt: skip
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    api = from_kubeconfig(tmp_path / "config")
+    assert (api.server, api.namespace) == ("http://127.0.0.1:1", "n")
+    (tmp_path / "config").write_text(yaml.safe_dump({**config, "users": [{"name": "u", "user": {"exec": {}}}]}))
+    with pytest.raises(UsageError, match="logs in by a program"):
+        from_kubeconfig(tmp_path / "config")
+    (tmp_path / "config").write_text("current-context: none")
+    with pytest.raises(UsageError, match="no kubeconfig with a current context"):
+        from_kubeconfig(tmp_path / "config")
 
 
 def test_the_chart_with_its_own_values_is_the_manifests() -> None:

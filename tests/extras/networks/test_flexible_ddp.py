@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
+torch = pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
+
+from flegel.torch.flexible.watchdog import Watchdog  # noqa: E402
 
 RANKS = Path(__file__).with_name("flexible_ranks.py")
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,3 +113,30 @@ def test_the_example_of_the_documentation_runs_under_torchrun() -> None:
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **paths}, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
     assert "epoch 0: loss" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("sign", "moves", "seconds", "sentence"),
+    [
+        ("1 -1", False, 6.0, "rank 1 gave no sign of life"),
+        ("1 7", False, 6.0, ""),  # it had arrived; its network may be slow
+        ("1 7", False, 16.0, "rank 1 gave no sign of life"),
+        ("1 -1", True, 59.0, ""),
+        ("1 -1", True, 61.0, "rank 1 is alive, but did not arrive within 60 s"),
+        ("1 7", True, 61.0, "all ranks arrived, but it did not end within 60 s"),
+    ],
+)
+def test_a_barrier_that_does_not_end_is_explained(
+    monkeypatch: pytest.MonkeyPatch, sign: str, moves: bool, seconds: float, sentence: str
+) -> None:
+    """Rank 0 waits at barrier 7; the sign of life of rank 1 stays what it was, or moves on."""
+    told: list[str] = []
+    watchdog = Watchdog.__new__(Watchdog)
+    watchdog._rank, watchdog._ranks, watchdog._timeout, watchdog._seen = 0, 2, 60.0, {}
+    watchdog._store = torch.distributed.HashStore()
+    monkeypatch.setattr(watchdog, "_end", told.append)
+    for now in (0.0, seconds):
+        watchdog._store.set("1", f"{now if moves else ''}{sign}")
+        monkeypatch.setattr("flegel.runtime.clock.now", lambda now=now: now)
+        watchdog._look((7, 0.0))
+    assert "".join(told).startswith(sentence) and bool(told) == bool(sentence)

@@ -167,6 +167,10 @@ def test_micro_batches_are_no_shorter_than_pays_for_their_calls() -> None:
         sizes.add(sizes.size, 2e-3 + sizes.size * 1e-4)
         sizes.add_round(0.02, stopped=True)
     assert sizes.size == 32
+    for _ in range(40):
+        sizes.add(sizes.size, 2e-3 + sizes.size * 1e-4)
+        sizes.add_round(0.002, stopped=True)
+    assert sizes.size == 16  # 20 would take as long as their call
     sizes.add_round(0.02, stopped=False)  # a round of so many points, which no signal ends
     for _ in range(8):
         sizes.add(sizes.size, 2e-3 + sizes.size * 1e-4)

@@ -1,4 +1,4 @@
-"""A slave as another system starts it, its ticket on standard input.
+"""A slave as another system starts it, its ticket on standard input or in a file that its argument names.
 
 `python -m flegel.cluster.launch.processes.slave_process`. It ends when standard input ends, when its master is gone for
 good, or by a signal as `flegel slave` does. Its folder is private and removed at the end; one that a killed slave has
@@ -41,20 +41,27 @@ def main() -> None:
     """Entry point."""
     logs.configure(level=logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if len(sys.argv) > 1:
+        _run(Path(sys.argv[1]).read_bytes(), lifeline=False)
+        return
     job, step = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "0")
     print(f"{READY} {job}.{step}" if job else READY, flush=True)
     line = read_line()
     if not line:
         sys.exit(0)  # the launcher ended before it had sent anything
+    _run(line, lifeline=True)
+
+
+def _run(line: bytes, lifeline: bool) -> None:
     try:
-        serve(tickets.decode(munge.opened(line)))
+        serve(tickets.decode(munge.opened(line)), lifeline)
     except FlegelError as error:
         print(f"flegel: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 
-def serve(ticket: SlaveTicket) -> None:
-    """Until the slave is told to end; nothing of it is left then."""
+def serve(ticket: SlaveTicket, lifeline: bool) -> None:
+    """Until the slave is told to end, by the end of standard input too where that is a `lifeline`; nothing is left."""
     share_heap()
     base = Path(ticket.folder or tempfile.gettempdir())
     sweep(base, older=STALE)
@@ -68,7 +75,8 @@ def serve(ticket: SlaveTicket) -> None:
         return dial(ticket.master, TO_SLAVE, pair=ticket.pair, server=ticket.server)
 
     keep_private(folder)
-    end_with_input()
+    if lifeline:
+        end_with_input()
     try:
         SlaveDaemon(settings, call).run()
     finally:

@@ -77,6 +77,18 @@ class FoldSlices(_ServerMessage):
     """Repeated for these slices; all by default."""
 
 
+class ExpectReports(_ServerMessage):
+    """These workers train now, and their reports will probably be the next fold: slices that are complete may be folded
+    on the side and sent to the receivers, under a version that nothing else will have."""
+
+    after: int
+    """The last op before that fold."""
+    version: int
+    reports: tuple[tuple[int, tuple[int, ...]], ...]
+    receivers: tuple[int, ...]
+    place: str = ""
+
+
 class ChangeAccounts(_ServerMessage):
     """Change the accounts of owners, or the statistics: join, detach, forget, retire, share, clear."""
 
@@ -203,6 +215,8 @@ class ParameterSlices(_ServerMessage):
     """The last round of this worker that backups hold in these slices."""
     map: int = 0
     """The newest one that the server knows."""
+    early: bool = False
+    """The fold has not been ordered yet: use it when the coordinator asks for this very version."""
 
 
 # -- servers to servers ------------------------------------------------------------------------------------
@@ -229,8 +243,9 @@ class ReplicaStored(_ServerMessage):
 
 
 ServerOrder = (
-    ServeJob | ServerMap | HoldSlices | FoldSlices | ChangeAccounts | ReplaceParameter | AbandonFold | CombinedSummary
-)
+    ServeJob | ServerMap | HoldSlices | ExpectReports | FoldSlices | ChangeAccounts | ReplaceParameter | AbandonFold
+    | CombinedSummary
+)  # fmt: skip
 ServerAnswer = ServerReady | SlicesFolded | SliceSummaries | SlicesStable | SlicesTaken | TransfersSeen
 ServerBetween = (
     PushSlices | PushStored | PullSlices | ParameterSlices | ReplicateSlices | ReplicaStored | TransferAnnounced

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import COUNTING, Kernel
-from flegel.algorithms.simd.math import exp, log
+from flegel.algorithms.simd.math import exp, exp_within, log
 from flegel.algorithms.simd.vectors import lane_count, load, maximum, minimum, spread, store, total, where, widen
 from flegel.algorithms.soft_assignment import (
     FLUSH,
@@ -26,11 +26,14 @@ from flegel.algorithms.soft_assignment import (
     flush,
     forget,
     mark_active,
+    norms,
     products,
     soft_buffers,
     square_distances,
     standardized,
+    standardized_wide,
     tiles_at_once,
+    units,
 )
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
@@ -66,6 +69,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
     changes, columns, lane_sums, table = soft_buffers(features, k, d + 2, tiles)
     wide, opened = _room(0, d, parameter, expanded), False
     columns[d + 1] = 1
+    zeros, scales = units(columns, parameter.origin, parameter.unit)
     ones = np.ones(d, features.dtype)
     limit = STEEP * d
     far = np.empty((levels.size, TILE), features.dtype)
@@ -76,14 +80,15 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
             reached = max(start, tile * TILE)
             break
         at = slot * TILE
-        standardized(features, tile, parameter.origin, parameter.unit, columns, at)
+        standardized(features, tile, zeros, scales, columns, at)
+        norms(columns, d, at, ones, d)
         fetch(features, tile + 1)
-        if features.itemsize == 4 and (exact or beyond(columns, d, at, ones, limit)):
+        fetch(state, tile + 1)
+        if features.itemsize == 4 and (exact or beyond(columns, d, at, limit)):
             if not opened:
                 wide, opened = _room(k, d, parameter, expanded), True
             seen += _wide_tile(features, state, weights, tile, start, end, parameter, m, wide, exact)
             continue
-        _norms(columns, d, at)
         mark_active(active, tile, start, end)
         if expanded:
             products(columns, d, at, slopes, levels, far)
@@ -129,8 +134,8 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide, e
     slopes, offsets, levels, changes, columns, lane_sums, far, room = wide
     k, d = parameter.centroids.shape
     active = np.empty(TILE)
-    standardized(features, tile, parameter.origin, parameter.unit, columns, 0)
-    _norms(columns, d, 0)
+    standardized_wide(features, tile, *units(columns, parameter.origin, parameter.unit), columns)
+    norms(columns, d, 0, np.ones(d), d)
     mark_active(active, tile, start, end)
     if m <= 2.0:
         products(columns, d, 0, slopes, levels, far)
@@ -184,7 +189,7 @@ def _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, acti
             kept = share
             if m != 2.0:
                 kept = log(share) * power
-                share = where(kept > CUT, exp(kept), zero)
+                share = where(kept > CUT, exp_within(kept), zero)
             mass = mass + share
             store(far, j * TILE + lane, kept)
         per_mass, log_mass = 1.0 / mass, log(mass)
@@ -210,16 +215,6 @@ def _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, acti
             change = change * load(weights, tile * TILE + lane, LANES)
         seen += total(widen(change))
     return seen
-
-
-@njit(**OPTIONS)
-def _norms(columns, d, at):
-    """Row d: Σ y_t² of each point."""
-    for lane in range(at, at + TILE):
-        columns[d, lane] = 0
-    for t in range(d):
-        for lane in range(at, at + TILE):
-            columns[d, lane] += columns[t, lane] * columns[t, lane]
 
 
 @njit(**OPTIONS)

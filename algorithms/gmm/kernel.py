@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import COUNTING, Kernel
-from flegel.algorithms.simd.math import exp, log
+from flegel.algorithms.simd.math import exp_within, log
 from flegel.algorithms.simd.vectors import (
     fma,
     fma_each,
@@ -39,11 +39,15 @@ from flegel.algorithms.soft_assignment import (
     flush,
     forget,
     mark_active,
+    multiplied,
+    norms,
     products,
     soft_buffers,
     square_distances,
     standardized,
+    standardized_wide,
     tiles_at_once,
+    units,
 )
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
@@ -81,6 +85,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
     changes, columns, lane_sums, table = soft_buffers(features, k, d + width + 1, tiles)
     wide, opened = _room(0, d, width, parameter, means), False
     columns[d + width] = 1
+    zeros, scales = units(columns, parameter.origin, parameter.unit)
     steepness = _steepness(features, parameter)
     limit = STEEP + STEEP_COLUMN * d
     far = np.empty((levels.size, TILE), features.dtype)
@@ -91,13 +96,16 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
             reached = max(start, tile * TILE)
             break
         at = slot * TILE
-        standardized(features, tile, parameter.origin, parameter.unit, columns, at)
+        standardized(features, tile, zeros, scales, columns, at)
         fetch(features, tile + 1)
-        if features.itemsize == 4 and (exact or beyond(columns, d, at, steepness, limit)):
-            if not opened:
-                wide, opened = _room(k, d, width, parameter, means), True
-            entropy += _wide_tile(features, state, weights, tile, start, end, parameter, wide, exact)
-            continue
+        fetch(state, tile + 1)
+        if features.itemsize == 4:
+            norms(columns, d, at, steepness, d)  # a row that is filled with products below
+            if exact or beyond(columns, d, at, limit):
+                if not opened:
+                    wide, opened = _room(k, d, width, parameter, means), True
+                entropy += _wide_tile(features, state, weights, tile, start, end, parameter, wide, exact)
+                continue
         _products(columns, d, width, at)
         mark_active(active, tile, start, end)
         _distances(columns, d, width, at, expanded, slopes, offsets, levels, far)
@@ -147,7 +155,7 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, wide, exac
     k, width = parameter.whiten.shape
     d = parameter.origin.size
     active = np.empty(TILE)
-    standardized(features, tile, parameter.origin, parameter.unit, columns, 0)
+    standardized_wide(features, tile, *units(columns, parameter.origin, parameter.unit), columns)
     _products(columns, d, width, 0)
     mark_active(active, tile, start, end)
     _distances(columns, d, width, 0, False, slopes, offsets, levels, far)
@@ -246,9 +254,9 @@ def _softmax(far, k, state, tile, weights, active, changes, at):
         mass, moment = zero, zero
         for j in range(k):
             below = least - minimum(load(far, j * TILE + lane, LANES), most)
-            share = where(below > CUT, exp(below), zero)
+            share = where(below > CUT, exp_within(below), zero)
             mass = mass + share
-            moment = fma(share, where(below > CUT, below, zero), moment)
+            moment = fma(share, below, moment)  # `below` is finite
             store(far, j * TILE + lane, share)
         per_mass = 1.0 / mass
         for j in range(k):
@@ -290,8 +298,7 @@ def _products(columns, d, width, at):
     row = d
     for t in range(d):
         for u in range(t if width == d else 0, t + 1):
-            for lane in range(at, at + TILE):
-                columns[row, lane] = columns[t, lane] * columns[u, lane]
+            multiplied(columns, t, u, row, at)
             row += 1
 
 

@@ -14,17 +14,23 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.simd.emit import REGISTERS, register_lanes
+from flegel.algorithms.simd.emit import REGISTERS, VECTOR_BYTES, register_lanes
 from flegel.algorithms.simd.vectors import (
     any_lane,
+    fma,
     fma_each,
     least_each,
     load,
+    loads,
     prefetch,
     splats,
     spread,
     store,
+    store_each,
     to_int32,
+    total,
+    transposed,
+    widen,
 )
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
@@ -32,6 +38,7 @@ from flegel.core.shard import TILE, Shard, Sparse
 from flegel.core.stop_flag import raised
 
 LINE = 64  # bytes of a cache line
+WIDE = 4 if VECTOR_BYTES == 16 else 8  # numbers of a row that are moved at once
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
@@ -76,16 +83,18 @@ def _build(lanes: int, group: int) -> Any:
         groups = -(-len(centres) // group)
         minus, half = _pack(features, centres, parameter.origin, groups, group, shifted, scale)
         near = np.empty(columns * TILE, features.dtype)
-        nearest = np.empty(lanes, np.int32)
-        point = np.empty(columns)
-        source, at = flat, 0
+        nearest = np.empty(TILE, np.int32)
+        book = _book(features, centres, parameter.origin)
+        source, at, reached = flat, 0, end
         for tile in range(start // TILE, -(-end // TILE)):
             if raised(flag):
-                return max(start, tile * TILE)
+                reached = max(start, tile * TILE)
+                break
             at = tile * columns * TILE
             if shifted:
                 _shift(flat, at, parameter.origin, scale, near)
                 source, at = near, 0
+            changed = False
             for lane in range(0, TILE, lanes):
                 for line in range(0, columns * lanes, LINE // features.itemsize):
                     prefetch(flat, (tile + 1) * columns * TILE + lane * columns + line)
@@ -100,12 +109,13 @@ def _build(lanes: int, group: int) -> Any:
                         x_at += TILE
                         c_at += group
                     least, which = least_each(values, g * group, least, which)
-                first = tile * TILE + lane
                 now = to_int32(which)
-                if any_lane(now != load(last, first, lanes)):
-                    store(nearest, 0, now)
-                    _move(flat, last, weights, nearest, first, start, end, centres, parameter.origin, aggregator, point)
-        return end
+                store(nearest, lane, now)
+                changed = any_lane(now != load(last, tile * TILE + lane, lanes)) or changed
+            if changed:
+                _move(flat, last, weights, nearest, tile, start, end, book, aggregator)
+        _settle(book, aggregator)
+        return reached
 
     return train
 
@@ -156,34 +166,91 @@ def _shift(flat, at, origin, scale, near):
             near[t * TILE + lane] = (flat[at + t * TILE + lane] - o) * to(scale)
 
 
-@njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"})
-def _move(flat, last, weights, nearest, first, start, end, centres, origin, aggregator, x):
-    """Take points to their new clusters in the statistics, where float64 agrees that these are nearer."""
-    sums, counts, squares = aggregator
+@njit(**OPTIONS)
+def _book(features, centres, origin):
+    """What moving points needs, each row filled up with zeros to whole vectors: in float64 centroids about the origin,
+    the origin, and sums of this call by cluster; WIDE points as rows, in the features' precision."""
     columns = origin.size
-    corner = first // TILE * columns * TILE + first % TILE
-    for i in range(nearest.size):
+    width = -(-columns // WIDE) * WIDE
+    wide, zero = np.zeros((len(centres), width)), np.zeros(width)
+    for t in range(columns):
+        zero[t] = origin[t]
+        for j in range(len(centres)):
+            wide[j, t] = centres[j, t]
+    return wide, zero, np.zeros((len(centres), width)), np.zeros((WIDE, width), features.dtype)
+
+
+@njit(**OPTIONS)
+def _settle(book, aggregator):
+    """Adds the sums of this call to the statistics."""
+    sums = book[2]
+    for j in range(aggregator.sums.shape[0]):
+        for t in range(aggregator.sums.shape[1]):
+            aggregator.sums[j, t] += sums[j, t]
+
+
+@njit(**OPTIONS)
+def _move(flat, last, weights, nearest, tile, start, end, book, aggregator):
+    """Take points of a tile to their new clusters in the statistics, where float64 agrees that these are nearer."""
+    centres, origin, sums, rows = book
+    columns = aggregator.sums.shape[1]
+    first, corner = tile * TILE, tile * columns * TILE
+    laid = -1
+    for i in range(max(start - first, 0), min(end - first, TILE)):
         old, new = last[first + i], nearest[i]
-        if old == new or not start <= first + i < end:
+        if old == new:
             continue
-        square, weight = 0.0, 1.0
+        if i // WIDE != laid:
+            laid = i // WIDE
+            _lay_out(flat, corner + laid * WIDE, columns, rows)
+        if old >= 0 and not _nearer(rows, i % WIDE, origin, centres, old, new):
+            continue
+        weight = 1.0
         if weights is not None:
-            weight = np.float64(weights[(first + i) // TILE, (first + i) % TILE])
-        for t in range(columns):
-            x[t] = flat[corner + i + t * TILE] - origin[t]
-            square += x[t] * x[t]
+            weight = np.float64(weights[tile, i])
+        square = weight * _add(rows, i % WIDE, origin, weight, sums, new)
+        aggregator.counts[new] += weight
+        aggregator.squares[new] += square
         if old >= 0:
-            nearer = 0.0
-            for t in range(columns):  # ‖x − old‖² − ‖x − new‖²
-                nearer += (centres[new, t] - centres[old, t]) * (2.0 * x[t] - centres[new, t] - centres[old, t])
-            if nearer <= 0.0:
-                continue
-            for t in range(columns):
-                sums[old, t] -= weight * x[t]
-            counts[old] -= weight
-            squares[old] -= weight * square
-        for t in range(columns):
-            sums[new, t] += weight * x[t]
-        counts[new] += weight
-        squares[new] += weight * square
+            _add(rows, i % WIDE, origin, -weight, sums, old)
+            aggregator.counts[old] -= weight
+            aggregator.squares[old] -= square
         last[first + i] = new
+
+
+@njit(**OPTIONS)
+def _lay_out(flat, corner, columns, rows):
+    """WIDE points as rows: square blocks are transposed in registers, the last may overlap the one before."""
+    if columns < WIDE:
+        for t in range(columns):
+            for i in range(WIDE):
+                rows[i, t] = flat[corner + t * TILE + i]
+        return
+    for block in range(0, columns, WIDE):
+        t = min(block, columns - WIDE)
+        x = loads(flat, corner + t * TILE, TILE, WIDE, WIDE)
+        store_each(rows, t, rows.shape[1], transposed(x))
+
+
+@njit(**OPTIONS)
+def _nearer(rows, i, origin, centres, old, new):
+    """Is ‖x − old‖² above ‖x − new‖²?"""
+    width = rows.shape[1]
+    gain = spread(0, load(origin, 0, WIDE))
+    for t in range(0, width, WIDE):
+        x = widen(load(rows, i * width + t, WIDE)) - load(origin, t, WIDE)
+        was, now = load(centres, old * width + t, WIDE), load(centres, new * width + t, WIDE)
+        gain = fma(now - was, x + x - now - was, gain)
+    return total(gain) > 0.0
+
+
+@njit(**OPTIONS)
+def _add(rows, i, origin, weight, sums, cluster):
+    """sums[cluster] += weight · x; returns ‖x‖². Both about the origin."""
+    width = rows.shape[1]
+    square = spread(0, load(origin, 0, WIDE))
+    for t in range(0, width, WIDE):
+        x, place = widen(load(rows, i * width + t, WIDE)) - load(origin, t, WIDE), cluster * width + t
+        store(sums, place, fma(x, spread(weight, x), load(sums, place, WIDE)))
+        square = fma(x, x, square)
+    return total(square)

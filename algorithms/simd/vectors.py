@@ -282,6 +282,27 @@ def outer_each(typing: Any, xs: Any, ys: Any, sums: Any) -> Any:
 
 
 @intrinsic
+def transposed(typing: Any, rows: Any) -> Any:
+    """n vectors of n lanes, n a power of two: lane i of the result's vector j is lane j of vector i."""
+    n = rows.count
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = cgutils.unpack_tuple(builder, args[0])
+        low, high = ([i // 2 + (n if i % 2 else 0) + at for i in range(n)] for at in (0, n // 2))
+        for _ in range(n.bit_length() - 1):
+            pairs = list(zip(values[: n // 2], values[n // 2 :], strict=True))
+            values = [_emit_merge(builder, x, y, lanes) for x, y in pairs for lanes in (low, high)]
+        return context.make_tuple(builder, rows, values)
+
+    return rows(rows), generate
+
+
+def _emit_merge(builder: Any, x: Any, y: Any, lanes: list[int]) -> Any:
+    """These lanes of x followed by y."""
+    return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
+
+
+@intrinsic
 def least_each(typing: Any, values: Any, first: Any, least: Any, which: Any) -> Any:
     """Running minimum over the tuple: (least, which) lane by lane, `which` counting values from `first`.
 

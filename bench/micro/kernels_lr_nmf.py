@@ -144,9 +144,12 @@ def libmf_fit(data: ratings.Ratings, rank: int, iterations: int) -> tuple[float,
     w, h = engine.p_factors(), engine.q_factors()
 
     def rmse(i: Any, j: Any, r: Any) -> float:
+        """Rows and columns without a rating in training have no factors; LIBMF answers with the mean rating there."""
         known = (i < len(w)) & (j < len(h))
-        about = np.einsum("tf,tf->t", w[i[known]], h[j[known]])
-        return float(np.sqrt(np.mean((about - r[known]) ** 2)))
+        about = np.full(len(r), engine.model.b, np.float64)
+        about[known] = np.einsum("tf,tf->t", w[i[known]], h[j[known]])
+        about[np.isnan(about)] = engine.model.b
+        return float(np.sqrt(np.mean((about - r) ** 2)))
 
     some = slice(None, None, 10)
     train = rmse(rows[some], data.train.indices[some], data.train.values[some])

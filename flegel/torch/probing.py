@@ -6,6 +6,7 @@ Errors here are sentences for the user: the same mistakes would otherwise appear
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,17 @@ def fresh_module(network: ModuleSpec, seed: int | None = None) -> torch.nn.Modul
     return made.double() if network.precision == "float64" else made
 
 
+def readable(features: Any) -> torch.Tensor:
+    """A tensor over the same memory; torch warns of arrays that must not be written to, and nothing here writes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(features if features.flags.c_contiguous else np.ascontiguousarray(features))
+
+
 def inputs(network: ModuleSpec, rows: Any, device: torch.device | None = None) -> torch.Tensor:
     """Rows (an array or a tensor) as the module takes them."""
     kind = torch.float64 if network.precision == "float64" else torch.float32
-    made = torch.as_tensor(rows, device=device).to(kind)
+    made = (readable(rows) if isinstance(rows, np.ndarray) else torch.as_tensor(rows)).to(device=device, dtype=kind)
     if network.divide not in (None, 1.0):
         made = made / network.divide
     return made.reshape(len(made), *network.shape) if network.shape else made

@@ -194,7 +194,7 @@ class NetworkKernel:
         features: Any = shard.features
         if not self._gpu:
             if id(shard) not in self._copies:
-                whole = _readable(features), torch.from_numpy(np.array(shard.labels))
+                whole = probing.readable(features), torch.from_numpy(np.array(shard.labels))
                 self._copies[id(shard)] = (shard, *whole, np.ones(0, bool))
                 self._check(shard, 0, shard.points)
             return self._copies[id(shard)][1:3]
@@ -239,15 +239,6 @@ def output_count(network: ModuleSpec) -> int:
     with torch.no_grad():
         found = module(probing.inputs(network, np.zeros((1, columns), np.float32)))
     return int(found.shape[1]) if found.ndim > 1 else 1
-
-
-def _readable(features: Any) -> torch.Tensor:
-    """A tensor over the same memory; torch warns of arrays that must not be written to, and nothing here writes."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(features if features.flags.c_contiguous else np.ascontiguousarray(features))
 
 
 def one_sample(network: ModuleSpec, point: DataPoint, parameter: NetworkWeights) -> NetworkSums:

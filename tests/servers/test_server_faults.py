@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -24,7 +25,7 @@ from flegel.sim.faults.served_job import run_served
 
 Patch = pytest.MonkeyPatch
 
-WITHIN = 40  # seeds
+WITHIN = 60  # seeds
 
 
 def test_laws_hold_whatever_happens_to_servers() -> None:
@@ -61,6 +62,22 @@ def counts_a_round_twice(patch: Patch) -> None:
             plain(self, workers[:1], changes[:1])
 
     patch.setattr(SliceState, "commit", commit)
+
+
+def uses_early_slices_whatever_is_ordered(patch: Patch) -> None:
+    plain = SliceClient._take_slices
+    patch.setattr(
+        SliceClient, "_take_slices",
+        lambda self, body, arrays: plain(self, msgspec.structs.replace(body, early=False), arrays),
+    )  # fmt: skip
+
+
+def gives_an_announced_version_to_another_fold(patch: Patch) -> None:
+    def next_version(self: Any) -> None:
+        self.version += 1
+        self._reserved = self.version
+
+    patch.setattr(ServerGroup, "_next_version", next_version)
 
 
 def forgets_reports_that_are_not_stable(patch: Patch) -> None:
@@ -160,6 +177,8 @@ BUGS: list[Callable[[Patch], None]] = [
     folds_before_all_have_pushed,
     adds_in_order_of_arrival,
     counts_a_round_twice,
+    uses_early_slices_whatever_is_ordered,
+    gives_an_announced_version_to_another_fold,
     forgets_reports_that_are_not_stable,
     does_not_push_again_after_a_takeover,
     mixes_versions_of_slices,

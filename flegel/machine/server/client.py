@@ -58,6 +58,8 @@ class Assembly:
 
     arrays: list[Array]
     missing: set[int]
+    early: bool = False
+    """Its fold was not ordered when it was sent: it counts only if the coordinator asks for this version."""
 
 
 class SliceClient:
@@ -67,6 +69,8 @@ class SliceClient:
         """`parameter`: θ without the fields that workers do not need."""
         self.version = version
         self.parameter: tuple[Array, ...] = tuple(parameter)
+        self.assembled = version
+        """The newest version that is complete here, whether it is asked for or not."""
         self._map: ServerMap | None = None
         self._holders = Holders()
         self._kept: dict[int, KeptReport] = {}
@@ -100,16 +104,19 @@ class SliceClient:
 
     def ready_orders(self) -> list[tuple[Order, tuple[Array, ...]]]:
         """Orders that need not wait any more."""
-        ready = []
+        found = []
         while self._waiting:
             body, arrays = self._waiting[0]
             if isinstance(body, Train) and body.version >= 0:
+                ready = self._assemblies.get(body.version)
+                if self.version < body.version and ready is not None and not ready.missing:
+                    self._use(body.version)
                 if self.version < body.version:
                     break
                 arrays = self.parameter
             self._waiting.popleft()
-            ready.append((body, arrays))
-        return ready
+            found.append((body, arrays))
+        return found
 
     def _wanted(self) -> int:
         """The version that the first order waits for; -1: none."""
@@ -228,17 +235,24 @@ class SliceClient:
             parts = arrays[rests + at * width : rests + (at + 1) * width]
             sharding.paste(assembly.arrays, axes, *self._map.slices[number], parts)
             assembly.missing.discard(number)
+        assembly.early = assembly.early or body.early
         if not assembly.missing:
-            self.version, self.parameter = body.version, tuple(assembly.arrays)
-            for old in [v for v in self._assemblies if v <= body.version]:
-                del self._assemblies[old]
+            self.assembled = max(self.assembled, body.version)
+            if not assembly.early:
+                self._use(body.version)
+
+    def _use(self, version: int) -> None:
+        """θ of this version is complete: workers train with it from now on."""
+        self.version, self.parameter = version, tuple(self._assemblies[version].arrays)
+        for old in [v for v in self._assemblies if v <= version]:
+            del self._assemblies[old]
 
     def _pull_missing(self, numbers: Sequence[int]) -> list[Push]:
         """Ask the servers of these slices for what the first order waits for."""
         wanted = self._wanted()
         if wanted < 0 or self._map is None:
             return []
-        target = max([wanted, *self._assemblies])
+        target = max([wanted, *(v for v, assembly in self._assemblies.items() if not assembly.early)])
         assembly = self._assemblies.get(target)
         missing = [n for n in numbers if assembly is None or n in assembly.missing]
         by_server: dict[int, list[int]] = {}

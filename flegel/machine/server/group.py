@@ -34,6 +34,7 @@ from flegel.plan.placement.slice_map import SliceMap
 from flegel.server_messages import (
     ChangeAccounts,
     CombinedSummary,
+    ExpectReports,
     FoldSlices,
     HoldSlices,
     ReplaceParameter,
@@ -54,6 +55,8 @@ class LoggedOp:
     parameter: Tree | None = None
     """Of `ReplaceParameter`: the whole θ."""
     combined: Array | None = None
+    version: int = 0
+    """Of θ after it."""
     abandoned: bool = False
     """A report of this fold is lost for ever."""
 
@@ -93,6 +96,11 @@ class ServerGroup:
         self.done_op = 0
         """The last op that the mirror holds."""
         self.version = 0
+        self._reserved = 0
+        """The highest version that was used or announced; no version stands for two θ."""
+        self._expected: ExpectReports | None = None
+        self._done_version = 0
+        """Of θ in the mirror."""
         self.rounds: dict[int, int] = {}
         """By worker: the last round that is in the statistics of the mirror."""
         self.assignment: SliceMap | None = None
@@ -196,12 +204,12 @@ class ServerGroup:
         """Another θ, as a version of its own."""
         fresh = pytree.as_typed(parameter, self.mirror.parameter)
         self.mirror.parameter = fresh
-        self.version += 1
+        self._next_version()
         if self.assignment is None:
             return
         self.op += 1
         body = ReplaceParameter(self.op, self.version, (), self.receivers)
-        self.log[self.op] = LoggedOp(body, fresh)
+        self.log[self.op] = LoggedOp(body, fresh, version=self.version)
         self._begin_progress(self.op)
         for server in sorted(set(self.assignment.primary)):
             self.send_replacement(server, self.log[self.op], self.assignment.of_server(server))
@@ -221,7 +229,7 @@ class ServerGroup:
         if self.assignment is None:
             return
         self.op += 1
-        self.order(LoggedOp(ChangeAccounts(self.op, kind, owners)))
+        self.order(LoggedOp(ChangeAccounts(self.op, kind, owners), version=self.version))
 
     def order(self, entry: LoggedOp) -> None:
         """All servers do this, as the next op."""
@@ -242,14 +250,32 @@ class ServerGroup:
         )
         for worker in request.workers:
             self.book.commit(worker, self._empty)
-        self.op += 1
+        expected, self._expected = self._expected, None
         if request.update:
-            self.version += 1
+            if expected is not None and (expected.after, expected.reports) == (self.op, reports):
+                self.version = expected.version
+            else:
+                self._next_version()
+        self.op += 1
         self.receivers = tuple(sorted(request.receivers))
         body = FoldSlices(self.op, self.version, reports, request.update, self.receivers, request.place)
-        self.order(LoggedOp(body))
+        self.order(LoggedOp(body, version=self.version))
         self._fold = (self.op, request)
         return None
+
+    def _next_version(self) -> None:
+        """One that was never announced."""
+        self.version = self._reserved = self._reserved + 1
+
+    def expect(self, rounds: Mapping[int, int], place: str) -> None:
+        """These workers were just told to train: servers may fold their reports as soon as they have them."""
+        if self.assignment is None or self._fold is not None:
+            return
+        self._reserved += 1
+        reports = tuple((worker, (round_,)) for worker, round_ in sorted(rounds.items()))
+        self._expected = ExpectReports(self.op, self._reserved, reports, tuple(sorted(rounds)), place)
+        for server in sorted(set(self.assignment.primary)):
+            self.out.send(server, self._expected)
 
     def folded(self, body: SlicesFolded, arrays: Sequence[Array]) -> list[Event]:
         """Slices have done an op; the coordinator hears of a fold when all have."""
@@ -273,7 +299,8 @@ class ServerGroup:
         fold = isinstance(entry, FoldSlices) and entry.update
         if not progress.partial:
             progress.finish(fold and not progress.diverged and not self._lost)
-            self.done_op = max(self.done_op, op)
+            if op > self.done_op:
+                self.done_op, self._done_version = op, self.log[op].version
         if self._fold is None or self._fold[0] != op:
             return []
         (_, request), self._fold = self._fold, None
@@ -343,14 +370,8 @@ class ServerGroup:
                 span = self.cuts.slices[number]
                 arrays += pytree.flatten(sharding.cut(self.parameter, self.cuts.parameter, *span))
                 arrays += pytree.flatten(sharding.cut(self.statistics, self.cuts.statistics, *span))
-            body = HoldSlices(some, self.done_op, self._version_of(self.done_op), owners, known, dict(self.rounds))
+            body = HoldSlices(some, self.done_op, self._done_version, owners, known, dict(self.rounds))
             self.out.send(server, body, arrays)
-
-    def _version_of(self, op: int) -> int:
-        """The version of θ after this op: one less than that of the first later op that makes another."""
-        later = [entry.body for at, entry in sorted(self.log.items()) if at > op]
-        makers = [b for b in later if isinstance(b, ReplaceParameter) or (isinstance(b, FoldSlices) and b.update)]
-        return makers[0].version - 1 if makers else self.version
 
     # -- checkpoints ---------------------------------------------------------------------------------------
 

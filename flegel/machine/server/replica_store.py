@@ -23,10 +23,21 @@ class SliceCopy:
     rounds: dict[int, int]
 
 
-def without_zeros(arrays: Sequence[Array]) -> tuple[tuple[Array, ...], dict[int, tuple[tuple[int, ...], str]]]:
-    """What has to travel, as copies, and place and form of the rest: spent statistics are zero after a fold."""
-    zero = {at: (a.shape, a.dtype.str) for at, a in enumerate(arrays) if a.size and sharding.is_zero([a])}
-    return tuple(a.copy() for at, a in enumerate(arrays) if at not in zero), zero
+def frames_of_copies(
+    slices: Sequence[tuple[Tree, Tree]],
+) -> tuple[tuple[Array, ...], dict[int, tuple[tuple[int, ...], str]]]:
+    """θ and statistics of slices as they travel, and place and form of what is left out: spent statistics are zero
+    after a fold. Statistics are copied, because they go on changing; θ is made anew each time."""
+    frames: list[Array] = []
+    zero: dict[int, tuple[tuple[int, ...], str]] = {}
+    for parameter, total in slices:
+        frames += pytree.flatten(parameter)
+        for array in pytree.flatten(total):
+            if array.size and sharding.is_zero([array]):
+                zero[len(frames) + len(zero)] = (array.shape, array.dtype.str)
+            else:
+                frames.append(array.copy())
+    return tuple(frames), zero
 
 
 def _with_zeros(arrays: Sequence[Array], body: ReplicateSlices) -> list[Array]:

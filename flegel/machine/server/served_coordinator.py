@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Timer, WorkerDied
+from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Send, Timer, WorkerDied
 from flegel.machine.server.care import ServerCare
-from flegel.messages import ShardLoaded
+from flegel.messages import ShardLoaded, Train
 
 
 class ServedCoordinator(Coordinator):
@@ -56,11 +56,19 @@ class ServedCoordinator(Coordinator):
             self.servers.finish()
         else:
             self.servers.give_up_hopeless()
+            self._announce(commands)
         self.notes += self.servers.notes
         self.servers.notes.clear()
         done = [command for command in commands if type(command) is Done]
         rest = [command for command in commands if type(command) is not Done]
         return [*rest, *self.servers.take(), *done]
+
+    def _announce(self, commands: list[Command]) -> None:
+        """Everybody trains one round: the next fold will probably have all their reports."""
+        orders = {c.worker: c.body for c in commands if type(c) is Send and type(c.body) is Train}
+        everybody = len(orders) > 1 and orders.keys() == self.state.view.workers.keys()
+        if everybody and not any(order.linger for order in orders.values()):
+            self.servers.group.expect({worker: order.round for worker, order in orders.items()}, self.state.place)
 
     def _begin(self, now: float) -> None:
         if self.servers.ready:

@@ -13,9 +13,8 @@ A server accepts slices of its job's map only, each round of a worker once. It n
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -24,14 +23,16 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
 from flegel.machine.server import unit_parts
+from flegel.machine.server.early_folds import EarlyFolds
 from flegel.machine.server.holders import Holders
-from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, without_zeros
+from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, frames_of_copies
 from flegel.machine.server.report_inbox import ReportInbox
-from flegel.machine.server.slice_state import SliceState
+from flegel.machine.server.slice_state import Op, PrimarySlice, SliceState
 from flegel.server_messages import (
     AbandonFold,
     ChangeAccounts,
     CombinedSummary,
+    ExpectReports,
     FoldSlices,
     HoldSlices,
     ParameterSlices,
@@ -52,8 +53,6 @@ from flegel.server_messages import (
 )
 
 TOGETHER = 8  # slices of one message: a message has at most 256 frames
-
-Op = FoldSlices | ChangeAccounts | ReplaceParameter
 
 
 class ToCoordinator(msgspec.Struct, frozen=True):
@@ -76,22 +75,6 @@ class ToServer(msgspec.Struct, frozen=True):
 Command = ToCoordinator | ToWorker | ToServer
 
 
-@dataclass
-class PrimarySlice:
-    """A slice at its primary: its state, what it has still to do, and who holds a copy of which op."""
-
-    state: SliceState
-    queue: deque[tuple[Op, tuple[Array, ...]]] = field(default_factory=deque)
-    queued: int = 0
-    """The last op that was put into the queue."""
-    copied: dict[int, int] = field(default_factory=dict)
-    """By backup: the last op whose state it confirmed."""
-    stable_rounds: dict[int, int] = field(default_factory=dict)
-    """By worker: the last round that every backup holds."""
-    told: int = -1
-    """The last op that the coordinator was told to be stable."""
-
-
 class ParameterServer:
     """Feed it `order`, `hear_worker` and `hear_server`; carry out what they return."""
 
@@ -106,12 +89,14 @@ class ParameterServer:
         self._kept = tuple(name not in algorithm.spent for name in pytree.names(statistics))
         self.map: ServerMap | None = None
         self._holders = Holders()
+        self._axes: list[int] = []
         self.slices: dict[int, PrimarySlice] = {}
         self._replicas = ReplicaStore(parameter, statistics)
         self._inbox = ReportInbox()
         self._early: list[tuple[int, PushSlices, tuple[Array, ...]]] = []
         """Pushed by workers that have a newer map than this server."""
         self._early_copies: list[tuple[int, ReplicateSlices, tuple[Array, ...]]] = []
+        self._early_folds = EarlyFolds()
         self._combined: dict[int, Array] = {}
         self._abandoned: set[int] = set()
         self._wanting: dict[int, tuple[int, set[int]]] = {}
@@ -134,6 +119,9 @@ class ParameterServer:
             case ReplaceParameter():
                 for number in body.slices:
                     self._enqueue(number, body, arrays)
+            case ExpectReports():
+                self._early_folds.expect(body)
+                self._fold_early()
             case AbandonFold():
                 self._abandoned.add(body.op)
             case CombinedSummary():
@@ -150,6 +138,7 @@ class ParameterServer:
             case PushSlices():
                 self._take_push(worker, body, arrays)
                 self._advance()
+                self._fold_early()
             case PullSlices(version, slices) if slices:
                 self._pull(worker, version, slices)
         return self._out
@@ -173,6 +162,7 @@ class ParameterServer:
             return
         before, self.map = self.map, fresh
         self._holders.use(fresh)
+        self._axes = [axis for axis in fresh.statistics if axis != sharding.UNCUT]
         for served in self.slices.values():  # a server that came back under another address has no copies
             same = [b for b in served.copied if before and before.addresses.get(b) == fresh.addresses.get(b)]
             served.copied, served.told = {b: served.copied[b] for b in same}, -1
@@ -184,6 +174,8 @@ class ParameterServer:
             last = SliceCopy(gone.op, gone.version, gone.parameter, gone.ledger.total, gone.rounds)
             self._replicas.keep(number, last)
         taken = sorted(mine - set(self.slices))
+        for number in taken:
+            self._early_folds.forget(number)
         for number in taken:
             if (copy := self._replicas.take(number)) is not None:
                 state = SliceState(
@@ -249,13 +241,9 @@ class ParameterServer:
         fresh = {n: part for n, part in mine.items() if body.round > self._folded_round(n, worker)}
         if fresh:
             self._inbox.put(worker, body.round, rest, fresh)
+            self._early_folds.pushed(list(fresh))
         if mine:
             self._out.append(ToWorker(worker, PushStored(body.round, tuple(mine), self.map.version)))
-
-    def _axes(self) -> list[int]:
-        """Of the cut fields of the statistics."""
-        assert self.map is not None
-        return [axis for axis in self.map.statistics if axis != sharding.UNCUT]
 
     def _folded_round(self, number: int, worker: int) -> int:
         """The last round of this worker in the slice; -1 also where the slice is mine and its state on its way."""
@@ -266,7 +254,7 @@ class ParameterServer:
         if number not in self.slices:
             return True
         wanted = self._cut_of(self.slices[number].state.ledger.total, self.map.statistics)
-        return unit_parts.fits(part, wanted, self._axes())
+        return unit_parts.fits(part, wanted, self._axes)
 
     def _pull(self, worker: int, version: int, slices: Iterable[int]) -> None:
         """Of slices whose state, or even the map, is still on its way nothing is said: workers ask again."""
@@ -291,6 +279,25 @@ class ParameterServer:
                 body = ParameterSlices(version, tuple(some), stable, self.map.version)
                 self._out.append(ToWorker(worker, body, tuple(arrays)))
 
+    def _fold_early(self) -> None:
+        """θ of slices that all expected workers have pushed, before the fold is ordered."""
+        for number in self._early_folds.candidates():
+            body, served = self._early_folds.expected, self.slices.get(number)
+            if served is None or served.queue or not self._all_here(number, body.reports):
+                continue
+            changes = partial(self._changes, number, body.reports)
+            theta = self._early_folds.make(number, served.state, changes)
+            if theta is None or self.map is None:
+                continue
+            arrays = (*self._shown(theta, rest=True), *self._shown(theta, rest=False))
+            for worker in body.receivers:
+                stable = served.stable_rounds.get(worker, -1)
+                shown = ParameterSlices(body.version, (number,), stable, self.map.version, early=True)
+                self._out.append(ToWorker(worker, shown, arrays))
+
+    def _all_here(self, number: int, reports: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
+        return all(self._inbox.has(worker, rounds, number) for worker, rounds in reports)
+
     def _shown(self, parameter: Tree, rest: bool) -> list[Array]:
         """The fields that workers need: the rest, or those that are cut."""
         assert self.map is not None
@@ -311,7 +318,7 @@ class ParameterServer:
             done: dict[int, list[int]] = {}
             lost: dict[int, str] = {}
             summaries: dict[int, list[tuple[int, Array]]] = {}
-            folded: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+            folded: dict[int, tuple[FoldSlices | ReplaceParameter, list[int]]] = {}
             for number, served in sorted(self.slices.items()):
                 if not served.queue:
                     continue
@@ -321,13 +328,13 @@ class ParameterServer:
                     case FoldSlices():
                         why = self._fold(number, served, body, summaries)
                         if why is not None and body.update:
-                            folded.setdefault((body.version, body.receivers), []).append(number)
+                            folded.setdefault(body.op, (body, []))[1].append(number)
                     case ChangeAccounts():
                         why = served.state.change(body.kind, body.owners)
                     case ReplaceParameter():
                         self._replace(number, served.state, body, arrays)
                         why = ""
-                        folded.setdefault((body.version, body.receivers), []).append(number)
+                        folded.setdefault(body.op, (body, []))[1].append(number)
                 if why is None:
                     continue
                 served.queue.popleft()
@@ -338,9 +345,9 @@ class ParameterServer:
             self._send_summaries(summaries)
             if not done:
                 return
-            for (_, receivers), numbers in folded.items():
-                for worker in receivers:
-                    self._send_parameter(worker, numbers)
+            for order, numbers in folded.values():
+                for worker in order.receivers:
+                    self._send_parameter(worker, self._early_folds.missing(order, worker, numbers))
                 self._serve_waiting(numbers)
             for op, numbers in sorted(done.items()):
                 self._tell_folded(op, numbers, lost.get(op, ""))
@@ -357,10 +364,10 @@ class ParameterServer:
             state.summed, state.version = False, body.version
             return "reports were lost together with servers"
         if not state.summed:
-            if not all(self._inbox.has(worker, rounds, number) for worker, rounds in body.reports):
+            if not self._all_here(number, body.reports):
                 return None
             state.former_rounds = dict(state.rounds)
-            state.commit([worker for worker, _ in body.reports], [self._change(number, *r) for r in body.reports])
+            state.commit([worker for worker, _ in body.reports], self._changes(number, body.reports))
             for worker, rounds in body.reports:
                 self._inbox.used(worker, rounds[-1], number)
                 state.rounds[worker] = rounds[-1]
@@ -378,6 +385,9 @@ class ParameterServer:
         state.summed = False
         return ""
 
+    def _changes(self, number: int, reports: Sequence[tuple[int, tuple[int, ...]]]) -> list[Tree]:
+        return [self._change(number, *report) for report in reports]
+
     def _change(self, number: int, worker: int, rounds: Sequence[int]) -> Tree:
         """What a worker reported, in one or more rounds, for this slice."""
         assert self.map is not None
@@ -385,7 +395,7 @@ class ParameterServer:
         change: Tree | None = None
         for round_ in rounds:
             rest, part = self._inbox.get(worker, round_, number)
-            cut = unit_parts.unpacked(part, self._cut_of(total, self.map.statistics), self._axes())
+            cut = unit_parts.unpacked(part, self._cut_of(total, self.map.statistics), self._axes)
             bundle = sharding.together(total, self.map.statistics, rest, cut)
             change = bundle if change is None else pytree.add(pytree.copy(change), bundle)
         return change
@@ -457,10 +467,7 @@ class ParameterServer:
     def _send_copies(self, backup: int, op: int, numbers: Sequence[int]) -> None:
         assert self.map is not None
         states = [self.slices[n].state for n in numbers]
-        arrays: list[Array] = []
-        for state in states:
-            arrays += [*pytree.flatten(state.parameter), *pytree.flatten(state.ledger.total)]
-        frames, zero = without_zeros(arrays)
+        frames, zero = frames_of_copies([(state.parameter, state.ledger.total) for state in states])
         versions, rounds = tuple(s.version for s in states), dict(states[0].rounds)
         body = ReplicateSlices(op, self.map.version, tuple(numbers), versions, rounds, zero)
         self._out.append(ToServer(backup, body, frames))

@@ -6,7 +6,9 @@ to the last bit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,8 +19,11 @@ from flegel.errors import AlgorithmError
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import Ledger
+from flegel.server_messages import ChangeAccounts, FoldSlices, ReplaceParameter
 
 NO_SUMMARY = np.zeros(0)
+
+Op = FoldSlices | ChangeAccounts | ReplaceParameter
 
 
 class SliceState:
@@ -81,6 +86,18 @@ class SliceState:
             for change in changes:
                 pytree.add(self.ledger.total, change)
 
+    def early(self, place: str, changes: Sequence[Tree]) -> Tree | None:
+        """θ after these changes, while everything stays as it is; None where other slices have to be asked first, or
+        where numbers are not finite."""
+        total = pytree.copy(self.ledger.total)
+        for change in changes:
+            pytree.add(total, change)
+        if call_hook(self._algorithm, place, "sliceSummary", total, self.parameter, *self.span) is not None:
+            return None
+        made = call_hook(self._algorithm, place, "updateSlice", total, self.parameter, *self.span, None)
+        fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, self.parameter), place)
+        return fresh if pytree.same_shape(fresh, self.parameter) and pytree.is_finite(fresh) else None
+
     def summary(self, place: str) -> Array | None:
         """What the updates of other slices need to know of this one; None: nothing."""
         made = call_hook(self._algorithm, place, "sliceSummary", self.ledger.total, self.parameter, *self.span)
@@ -98,3 +115,19 @@ class SliceState:
             self.parameter = fresh
         self.version = version
         self.ledger.spend()
+
+
+@dataclass
+class PrimarySlice:
+    """A slice at its primary: its state, what it has still to do, and who holds a copy of which op."""
+
+    state: SliceState
+    queue: deque[tuple[Op, tuple[Array, ...]]] = field(default_factory=deque)
+    queued: int = 0
+    """The last op that was put into the queue."""
+    copied: dict[int, int] = field(default_factory=dict)
+    """By backup: the last op whose state it confirmed."""
+    stable_rounds: dict[int, int] = field(default_factory=dict)
+    """By worker: the last round that every backup holds."""
+    told: int = -1
+    """The last op that the coordinator was told to be stable."""

@@ -131,13 +131,17 @@ class WorkerExecutor:
             elif type(command) is machine.RaiseFlag:
                 port.halt(now)
             elif type(command) is machine.SendReply:
-                arrays = port.statistics() if command.with_changes else command.arrays
-                if command.with_changes and self._reported is not None:
-                    self._reported = self._reported + checksum(arrays)
-                if command.with_changes and self._replicas is not None:
-                    self._replicas.reports.add(arrays)  # the coordinator hears the figures alone
-                    arrays = ()
-                port.send(command.body, arrays, now)
+                if not command.with_changes:
+                    port.send(command.body, command.arrays, now)
+                    continue
+                changes = port.statistics()
+                if self._replicas is not None:
+                    self._replicas.reports.add(changes)  # the coordinator hears the figures alone
+                    port.send(command.body, (), now)
+                else:
+                    port.send(command.body, changes, now)
+                if self._reported is not None:  # after the report has left: nobody waits for a checksum
+                    self._reported = self._reported + checksum(changes)
             else:
                 self._execute(command)
 

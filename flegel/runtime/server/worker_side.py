@@ -48,7 +48,7 @@ class ServedWorker:
 
     def receive(self) -> None:
         """What servers have sent."""
-        version = self._client.version
+        version = self._client.assembled
         for envelope, arrays in self._links.receive():
             if isinstance(envelope.body, TransferAnnounced):
                 self._timer.announced(envelope.worker, clock.now())
@@ -56,7 +56,7 @@ class ServedWorker:
                 self._timer.arrived(envelope.worker, arrays, clock.now())
             for body, frames in self._client.hear(envelope.worker, envelope.body, arrays):  # type: ignore[arg-type]
                 self._send(body, frames)
-        if self._client.version > version and (seen := self._timer.take()) is not None:
+        if self._client.assembled > version and (seen := self._timer.take()) is not None:
             self._send(seen, ())
         self._go_on()
 

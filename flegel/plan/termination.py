@@ -1,7 +1,8 @@
 """When a job is over (paper Section 5.3). Pure: time and values arrive as arguments.
 
-Relative change is judged on its own clock, one full pass of the slowest worker, not per barrier: with a short
-interval the change from one barrier to the next is always small and would stop the job too early. An algorithm that
+Relative change is judged on its own clock, one full pass of every worker, not per barrier: with a short interval the
+change from one barrier to the next is always small and would stop the job too early. A pass of the slowest is not
+enough: while a fast worker with most points stands still, the others go over theirs again. An algorithm that
 knows its distance to the minimum (`optimality`) is judged by that instead: a small change may also mean small steps.
 
 Methods with gains that shrink slowly (`Algorithm.slow_gains`) must also have gained little in the second half of all
@@ -16,7 +17,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from flegel.job import TOLERANCE, Criteria
 
@@ -57,6 +60,13 @@ def unsound(verdict: Verdict, problem: str) -> Verdict:
     )
 
 
+class Traversal(Protocol):
+    """A worker's points and its visits so far."""
+
+    points: int
+    visits: int
+
+
 @dataclass(frozen=True)
 class Progress:
     """The state of the job at a barrier."""
@@ -79,6 +89,8 @@ class Progress:
     """The objective of a trivial model."""
     trivial: str = ""
     """What that model is, in words."""
+    workers: Mapping[int, Traversal] | None = None
+    """All of them, where they are known."""
 
 
 class Termination:
@@ -91,6 +103,10 @@ class Termination:
         """Passes and objective at earlier checks, of a method with slow gains."""
         self._sign = -1.0 if maximize else 1.0
         self._checked_at = 0.0
+        self._visits: dict[int, int] = {}
+        """Of each worker, at the last check."""
+        self._behind = -1
+        """A worker that had not made a further pass when everybody was looked at."""
         self._checked: float | None = None
         self._first: float | None = None
         self._recent: deque[float] = deque(maxlen=STALL_PASSES + 1)
@@ -102,8 +118,20 @@ class Termination:
         return TOLERANCE if given is None else given
 
     def due(self, progress: Progress) -> bool:
-        """A further full pass of the slowest worker is over: time for the checks that need one."""
-        return progress.slowest_pass - self._checked_at >= 1.0 - ROUNDING
+        """A further full pass of every worker is over: time for the checks that need one."""
+        if progress.slowest_pass - self._checked_at < 1.0 - ROUNDING:
+            return False
+        workers = progress.workers or {}
+        if self._behind in workers and self._lacks(self._behind, workers[self._behind]):
+            return False
+        self._behind = next((i for i, w in workers.items() if self._lacks(i, w)), -1)
+        return self._behind < 0
+
+    def _lacks(self, worker: int, seen: Traversal) -> bool:
+        """It has not visited as many points since the last check as it has. One that is new counts from now on."""
+        before = self._visits.get(worker, seen.visits if self._visits else 0)
+        before = self._visits[worker] = min(before, seen.visits)  # one that was replaced begins anew
+        return seen.visits - before < seen.points * (1.0 - ROUNDING)
 
     def judge(self, progress: Progress, user_says_stop: bool) -> Verdict | None:
         """Called at every barrier; `user_says_stop` is `terminationCheck`, asked only when due."""
@@ -117,6 +145,7 @@ class Termination:
             if user_says_stop:
                 verdict = verdict or self._sound(progress, Verdict(True, "terminationCheck said so", "stopped"))
             self._checked_at = progress.slowest_pass  # not its whole part: 1.99 and 2.01 are no pass apart
+            self._visits = {i: w.visits for i, w in (progress.workers or {}).items()}
             self._checked = value if progress.exact else None
             self._mark(progress)
             verdict = verdict or self._stalled(progress)

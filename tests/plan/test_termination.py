@@ -54,6 +54,23 @@ def test_checks_are_a_whole_pass_apart_whatever_the_barriers_are() -> None:
         assert check.judge(at(objective=value, passes=passes), False) is None, passes
 
 
+def test_a_fast_worker_that_stands_still_is_waited_for() -> None:
+    """Worker 0 has most points and made more passes; while it stands, the other goes over its few points again."""
+    check = Termination(Criteria(tolerance=1e-2), maximize=False)
+    fast, slow = SimpleNamespace(points=90, visits=0), SimpleNamespace(points=10, visits=0)
+
+    def judged(fast_passes: float, slow_passes: float, objective: float):
+        fast.visits, slow.visits = int(90 * fast_passes), int(10 * slow_passes)
+        seen = at(objective=objective, passes=min(fast_passes, slow_passes))
+        return check.judge(replace(seen, workers={0: fast, 1: slow}), False)
+
+    assert judged(5.0, 1.0, 100.0) is None
+    assert judged(9.0, 2.0, 50.0) is None
+    assert judged(9.0, 3.0, 49.9) is None, "no pass of worker 0"
+    assert judged(9.5, 7.0, 49.8) is None
+    assert judged(10.0, 8.0, 49.8).converged
+
+
 def test_relative_change_over_a_pass_ends_the_job() -> None:
     check = Termination(Criteria(tolerance=1e-2), maximize=False)
     assert check.judge(at(objective=100.0, passes=1.0), False) is None

@@ -242,6 +242,7 @@ class Commits:
             points=totals.points,
             diverged=self._diverged,
             finished=self._ask("finished", job.store.parameter),
+            workers=job.view.workers,
         )
 
     def restart(self, now: float) -> None:

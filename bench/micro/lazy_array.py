@@ -39,6 +39,7 @@ def main() -> None:
         result = flegel.run(
             KMeans(k=10, init="first"), lazy, cluster=cluster, workers=given.workers, sync="bsp",
             max_iterations=given.iterations, tolerance=0.0, audit="off",
+            worker_timeout=300.0,
         )  # fmt: skip
         seconds = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,6 +158,59 @@ def slave(
         )  # fmt: skip
         keep_private(settings.folder)
         SlaveDaemon(settings, call).run()
+
+
+def group_slave(
+    bucket: Annotated[str, typer.Option(help="Where the groups of the job meet.")],
+    master: Annotated[
+        list[str], typer.Option(metavar="GROUP=ADDRESS", help="Master of each group, as paris=tcp://paris:7077.")
+    ],
+    start: Annotated[
+        str, typer.Option(metavar="GROUP", help="The group to begin with; the first one by default.")
+    ] = "",
+    slots: Annotated[int, typer.Option(min=1, max=256, help="Workers at a time.")] = 1,
+    name: Annotated[str | None, typer.Option(help="Name in each cluster; the host's by default.")] = None,
+    look: Annotated[str, typer.Option(help="Time between two looks at loads and ways.")] = "30s",
+    group_key: Annotated[str, typer.Option(metavar="FILE", help="Key file of a group, where beats are signed.")] = "",
+    insecure: Insecure = False,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
+) -> None:
+    """Offer this host to the group with the least load × round-trip time, and change it while groups train.
+
+    For example:
+
+        flegel group-slave --bucket s3://models/job7 --master paris=tcp://p:7077 --master lyon=tcp://l:7077
+    """
+    start_logging(verbose, log_json, logging.INFO)
+    with errors_as_sentences():
+        from flegel.cluster.group_slave import GroupSlave
+        from flegel.options import parse_seconds
+        from flegel.runtime import clock
+        from flegel.runtime.group.bucket import open_bucket
+        from flegel.runtime.group.keys import read_key_file
+
+        masters = dict(word.split("=", 1) for word in master if "=" in word)
+        if len(masters) < len(master) or (start or next(iter(masters))) not in masters:
+            raise UsageError("--master takes GROUP=ADDRESS, once for each group, and --start one of these groups.")
+        called, every = name or socket.gethostname().split(".")[0], parse_seconds(look)
+        more = ["--insecure"] if insecure else []
+
+        def begin(address: str) -> subprocess.Popen[bytes]:
+            words = ["slave", "--master", address, "--name", called, "--slots", str(slots), *more]
+            return subprocess.Popen([sys.executable, "-m", "flegel.cli.main", *words], start_new_session=True)
+
+        seal = read_key_file(group_key, "")
+        moving = GroupSlave(
+            masters, open_bucket(bucket), seal, called, slots, begin, lambda at: open_client(at, insecure)
+        )
+        try:
+            moving.begin(start or next(iter(masters)))
+            while True:
+                clock.sleep(every)
+                say(f"{moving.group}: {moving.look()}")
+        finally:
+            moving.close()
 
 
 @cluster_app.command()

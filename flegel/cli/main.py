@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from flegel.cli.app import app
 from flegel.cli.bench import bench_app, compare, report
-from flegel.cli.cluster_daemons import cluster_app, master, slave
+from flegel.cli.cluster_daemons import cluster_app, group_slave, master, slave
 from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status, suspend
 from flegel.cli.data import app as data_app
 from flegel.cli.export import export
@@ -29,7 +29,7 @@ __all__ = ["app", "main"]
 
 COMMANDS = (
     submit, resume, predict, export, algorithms, models, check, warm, version, compare, report, simulate,
-    dashboard, top, master, slave, jobs, status, logs, attach, cancel, suspend, scale,
+    dashboard, top, master, slave, group_slave, jobs, status, logs, attach, cancel, suspend, scale,
 )  # fmt: skip
 GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "launch": launch_app, "keys": keys_app}
 

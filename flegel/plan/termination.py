@@ -103,7 +103,7 @@ class Termination:
 
     def due(self, progress: Progress) -> bool:
         """A further full pass of the slowest worker is over: time for the checks that need one."""
-        return progress.slowest_pass - self._checked_at >= 1.0
+        return progress.slowest_pass - self._checked_at >= 1.0 - ROUNDING
 
     def judge(self, progress: Progress, user_says_stop: bool) -> Verdict | None:
         """Called at every barrier; `user_says_stop` is `terminationCheck`, asked only when due."""
@@ -116,7 +116,7 @@ class Termination:
             verdict = verdict or self._change(progress)
             if user_says_stop:
                 verdict = verdict or self._sound(progress, Verdict(True, "terminationCheck said so", "stopped"))
-            self._checked_at = math.floor(progress.slowest_pass)
+            self._checked_at = progress.slowest_pass  # not its whole part: 1.99 and 2.01 are no pass apart
             self._checked = value if progress.exact else None
             self._mark(progress)
             verdict = verdict or self._stalled(progress)

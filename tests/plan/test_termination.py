@@ -47,6 +47,13 @@ def test_short_intervals_give_no_false_convergence() -> None:
         assert check.judge(at(step, objective=value, passes=step / 200), False) is None, step
 
 
+def test_checks_are_a_whole_pass_apart_whatever_the_barriers_are() -> None:
+    """Barriers of most of a pass, then a short one: 1.95 and 2.05 passes are no pass apart."""
+    check = Termination(Criteria(tolerance=1e-2), maximize=False)
+    for passes, value in ((1.0, 100.0), (1.95, 50.0), (2.05, 49.9), (2.9, 30.0), (3.02, 29.99)):
+        assert check.judge(at(objective=value, passes=passes), False) is None, passes
+
+
 def test_relative_change_over_a_pass_ends_the_job() -> None:
     check = Termination(Criteria(tolerance=1e-2), maximize=False)
     assert check.judge(at(objective=100.0, passes=1.0), False) is None
@@ -154,7 +161,7 @@ def test_the_command_line_exits_with_3_where_the_model_is_not_as_asked_for(
     monkeypatch.setattr(display, "make_display", lambda stream: Silent())
     monkeypatch.setattr(submit, "_finish_job", lambda *_: SimpleNamespace(outcome=outcome))
     try:
-        submit._show_and_save(lambda **_: None, None, None, Nobody(), lambda *_: None)
+        submit._show_and_save(lambda **_: None, submit.Outputs(None, None, None), Nobody(), lambda *_: None)
     except typer.Exit as ended:
         found = ended.exit_code
     assert found == code

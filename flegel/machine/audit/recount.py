@@ -207,8 +207,11 @@ MODULUS = 1 << 62
 
 def mixed(ids: Array) -> int:
     """The sum of scrambled numbers (splitmix64), so that one point twice and another never is seen."""
+    total = 0
     with np.errstate(over="ignore"):
-        z = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return int((z >> np.uint64(8)).sum()) % MODULUS
+        for at in range(0, len(ids), CHUNK):  # what fits into a cache: eleven million at once took 0.4 s
+            z = ids[at : at + CHUNK].astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            total += int((z >> np.uint64(8)).sum())
+    return total % MODULUS

@@ -150,6 +150,7 @@ class GroupExchange:
 
     def _offer(self, job: JobState, settled: bool, now: float) -> None:
         self._schedule.sent(now)
+        self._tell(job, "resting" if self._resting else "training")  # workers and load of now
         store = job.store
         theta = tuple(np.array(a) for a in pytree.flatten(store.parameter))
         if self.kind == "statistics":

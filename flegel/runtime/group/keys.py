@@ -115,17 +115,19 @@ class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_key_file(path: str, group: str) -> Seal:
-    """The key file of a group; no file: plain objects."""
+    """The key file of a group, or of any where that does not matter; no file: plain objects."""
     if not path:
         return PlainObjects()
     ed25519, aead = _library()
     try:
         kept = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=_KeyFile)
-        if kept.group != group:
+        if group and kept.group != group:
             raise UsageError(f"--group-key {path} is the key of {kept.group}, not of {group}.")
         secret = ed25519.Ed25519PrivateKey.from_private_bytes(_bytes(kept.secret))
         public = {name: ed25519.Ed25519PublicKey.from_public_bytes(_bytes(text)) for name, text in kept.groups.items()}
-        return SignedObjects(group, secret, public, aead.AESGCM(_bytes(kept.encryption)) if kept.encryption else None)
+        return SignedObjects(
+            kept.group, secret, public, aead.AESGCM(_bytes(kept.encryption)) if kept.encryption else None
+        )
     except OSError as error:
         raise UsageError(f"--group-key {path} cannot be read ({error.strerror or error}).") from None
     except (msgspec.DecodeError, ValueError) as error:

@@ -39,6 +39,7 @@ def test_jobs_train_on_executors_and_survive_a_killed_one(session: Any) -> None:
     assert session.range(10).count() == 10, "Spark itself goes on"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_frames_of_executors_train_and_are_refused_where_slaves_hold_every_core(session: Any) -> None:
     with SparkCluster(session, slaves=2) as cluster:

@@ -166,3 +166,20 @@ def test_devices_that_cannot_be_are_refused(text: str, gpus: int, sentence: str)
 def test_points_with_weights_are_refused() -> None:
     with pytest.raises(UsageError, match="without weights"):
         run(KMeans(k=4), (ROWS, None, np.ones(len(ROWS))), device="0=torch:cpu", workers=1, max_iterations=2)
+
+
+def test_an_audit_uses_the_rows_that_are_on_the_device() -> None:
+    algorithm = KMeans(k=4, init="random")
+    sample = Sample(ROWS, None, len(ROWS), 5)
+    theta = algorithm.initParameter(sample, np.random.default_rng(0))
+    empty = algorithm.initAggregator(sample, theta)
+    for layout in ("rows", "tiles"):
+        shard = make_shard(ROWS, None, algorithm.initState(len(ROWS), 5, RNG), layout)
+        kernel = choose("torch:cpu").build(algorithm, shard, theta, empty, False)
+        kernel.run(shard, 0, len(ROWS), 0, new_flag())
+        part = shard.part(128, 256)
+        found = kernel._whole_of(part)
+        assert found is not None and found[1] == slice(128, 256)
+        np.testing.assert_array_equal(found[0].features[found[1]].numpy(), ROWS[128:256])
+        other = make_shard(ROWS[:256].copy(), None, algorithm.initState(256, 5, RNG), layout)
+        assert kernel._whole_of(other) is None

@@ -37,6 +37,11 @@ class DeviceShard:
     """States here have changed since they were last fetched."""
 
 
+def _address(array: Any) -> int:
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
 class TorchKernel:
     """One algorithm on one device of torch."""
 
@@ -128,6 +133,11 @@ class TorchKernel:
     def _room(self, shard: Shard) -> DeviceShard:
         features: Any = shard.features
         width = shard.state.shape[1]
+        whole = self._whole_of(shard)
+        if whole is not None:
+            held, rows = whole
+            state = self._rows(shard.state, 0, shard.tiles, shard, slice(0, shard.points)).clone()
+            return DeviceShard(shard, held.features[rows], held.labels[rows], state, np.ones(shard.tiles, bool))
         kinds = [torch.from_numpy(np.zeros(0, a.dtype)).dtype for a in (features, shard.state)]
         return DeviceShard(
             shard,
@@ -136,6 +146,22 @@ class TorchKernel:
             torch.empty((shard.points, width), dtype=kinds[1], device=self._place),
             np.zeros(shard.tiles, bool),
         )
+
+    def _whole_of(self, shard: Shard) -> tuple[DeviceShard, slice] | None:
+        """The shard here that this one is a part of, and where: an audit visits copies of points with other states, and
+        their rows need not come again."""
+        features: Any = shard.features
+        for held in self._shards.values():
+            whole: Any = held.shard.features
+            if held.shard.layout != shard.layout or whole.dtype != features.dtype or not len(whole):
+                continue
+            tiles, rest = divmod(_address(features) - _address(whole), whole.strides[0] or 1)
+            first = tiles * (TILE if shard.layout == "tiles" else 1)
+            if rest or not 0 <= first <= first + shard.points <= held.shard.points or first % TILE:
+                continue
+            if held.here[first // TILE : -(-(first + shard.points) // TILE)].all():
+                return held, slice(first, first + shard.points)
+        return None
 
     def _rows(self, values: Any, lo: int, hi: int, shard: Shard, rows: slice) -> torch.Tensor:
         """Some tiles of an array as rows on the device; they are turned there, where that is quick."""

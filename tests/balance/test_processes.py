@@ -205,6 +205,7 @@ def test_a_worker_killed_in_the_middle_of_a_move_loses_no_point_and_doubles_none
         assert np.allclose(total.sums[j], expected, rtol=1e-10, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_target_short_of_memory_refuses_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, points: np.ndarray
 ) -> None:

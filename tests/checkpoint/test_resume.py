@@ -354,6 +354,7 @@ def test_a_killed_coordinator_leaves_no_orphans_and_is_replaced_from_its_commit(
     assert again.objective <= found.commit.objective * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed here")
 def test_a_disk_that_cannot_flush_does_not_stop_training(command, tmp_path) -> None:
     words = FOREVER.replace("--max-seconds 300", "--max-seconds 1") + " --sync bsp --checkpoint-every 200ms"

@@ -212,7 +212,9 @@ def test_a_job_on_the_board_is_the_same_job(sync: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)], ids=["killed", "frozen"]
+)
 def test_a_worker_that_is_lost_takes_nobody_s_arrays_along(sent: signal.Signals, monkeypatch: Any) -> None:
     """Conservation laws are checked at every barrier; the next life of the worker has rooms of its own. How good the
     model is at the end depends on when that life began, so it is compared with the data."""

@@ -247,7 +247,8 @@ def test_a_network_learns_under_every_model(cluster: Any, sync: str) -> None:
     assert float(np.mean(result.predict(X) == Y)) > 0.8
     again = result.module(torch.from_numpy(X)).argmax(1).numpy()
     np.testing.assert_array_equal(again, result.predict(X))
-    assert records.TrainingCourse(*result.parameter.course).noise.weight > 0  # S itself may be negative by chance
+    weight = records.TrainingCourse(*result.parameter.course).noise.weight
+    assert weight > 0 or sync == "asp"  # there an update may rest on one batch, which tells nothing of the noise
 
 
 @pytest.mark.processes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flegel.cluster.slave.coordinator_deadlines import COMPILING, REPLACING, CoordinatorDeadlines
+from flegel.cluster.slave.coordinator_deadlines import REPLACING, CoordinatorDeadlines
+from flegel.core.hook_limits import COMPILING
 
 
 def after(deadlines: CoordinatorDeadlines, seconds: float, now: float = 100.0, reports: bool = False) -> str:

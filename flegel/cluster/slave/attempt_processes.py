@@ -16,7 +16,7 @@ from flegel.cluster.master.message_budget import shortened
 from flegel.cluster.slave import child_processes, coordinator_protocol
 from flegel.cluster.slave.attempts import COORDINATOR_KEY, Attempts, JobAttempt
 from flegel.cluster.slave.child_processes import ChildProcess, SpareProcess
-from flegel.cluster.slave.coordinator_deadlines import BUILT_IN_START, CoordinatorDeadlines
+from flegel.cluster.slave.coordinator_deadlines import CoordinatorDeadlines
 from flegel.cluster.slave.data_access import MOVE_BY_SOCKET, confinement_for, why_refused
 from flegel.cluster.slave.process_limits import ProcessLimits
 from flegel.cluster.slave.settings import SlaveSettings
@@ -34,6 +34,7 @@ from flegel.cluster.transport.protocol import (
     WorkerEnded,
     runs_submitted_code,
 )
+from flegel.core.hook_limits import BUILT_IN_START
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import UNDECODABLE
 from flegel.runtime import clock

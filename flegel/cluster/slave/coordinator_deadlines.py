@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flegel.core.hook_limits import COMPILING
+
 OVERTIME = 3.0
 """Seconds that a job may take beyond its own limit before it is ended."""
 LONGEST_STOP = 600.0
 """Seconds that a coordinator may be stopped or frozen without being held up by a hook, all together."""
-COMPILING = 120.0
-"""Seconds that compiling may take beyond that."""
-BUILT_IN_START = 600.0
-"""Seconds that a built-in algorithm may take beyond that for its first parameters: it ends, on wide tables late."""
 REPLACING = 10.0
 """Seconds to replace a worker that is lost at the end, and for its points to be visited."""
 

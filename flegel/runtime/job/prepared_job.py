@@ -15,6 +15,7 @@ import numpy as np
 
 from flegel.algorithm import Algorithm, Kernel, Sample, sample_point
 from flegel.core import pytree
+from flegel.core.hook_limits import BUILT_IN_START, COMPILING
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, check_state, make_shard
 from flegel.core.stop_flag import new_flag
@@ -36,10 +37,6 @@ SAMPLE_VALUES = 50_000_000
 LEAST_SAMPLE = 4096
 HEAD_ROWS = 1024
 PROBE_ROWS = 256
-COMPILING = 120.0
-"""Seconds that compiling may take beyond the limit of a hook."""
-BUILT_IN = 600.0
-"""Seconds that a hook of a built-in algorithm may take beyond it: these hooks end, on wide tables late."""
 TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
 
 
@@ -169,7 +166,7 @@ class PreparedJob:
 
     def _hook(self, name: str, *args: Any) -> Any:
         self.request.phase("init", name)
-        extra = BUILT_IN if reference(self.algorithm).builtin else 0.0
+        extra = BUILT_IN_START if reference(self.algorithm).builtin else 0.0
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args), extra)
 
     def _guard(self, name: str, call: Callable[[], Any], extra: float = 0.0) -> Any:

@@ -6,17 +6,31 @@ stopping time, and the pooled gradient is unbiased. Nothing here looks at the co
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from flegel.plan.interval.gradient_noise import GradientNoise, from_reports
+from flegel.plan.interval.gradient_noise import GradientNoise, from_reports, gain
 
 MEASURED = 16  # barriers at first, all of whose gradients are measured for the noise scale
 SELDOM = 4  # then every fourth: two norms cost as much as passing twice over the parameters
 REMEMBERED = 8  # durations of micro-batches from which the next one is foreseen
+LEARNING_RATE_RULES = ("none", "linear", "sqrt", "adascale")
 LONGEST = 20.0  # intervals are at most this many micro-batches of the slowest rank long
+
+
+def learning_rate_factor(rule: str, batch: float, reference: float, scale: float | None) -> float:
+    """What a step of `batch` samples multiplies the learning rate by, if the rate was chosen for steps of `reference`.
+
+    "linear" is for SGD where gradients are mostly noise (P. Goyal et al., 2017), "sqrt" for Adam and its kin (S.
+    Malladi et al., 2022); "adascale" is linear below the noise scale, bounded above it, and 1 until that is known."""
+    if rule == "linear":
+        return batch / reference
+    if rule == "sqrt":
+        return math.sqrt(batch / reference)
+    return gain(batch, reference, scale) if rule == "adascale" and scale is not None else 1.0
 
 
 @dataclass(frozen=True)

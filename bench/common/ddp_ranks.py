@@ -85,16 +85,17 @@ def made(torch: Any, setting: Setting) -> tuple[Any, Any]:
 
 
 class Indexed:
-    """A data set that hands out a micro-batch at once."""
+    """A data set that hands out a micro-batch at once. An epoch of it is `times` times all samples."""
 
-    def __init__(self, features: Any, labels: Any) -> None:
-        self.features, self.labels = features, labels
+    def __init__(self, features: Any, labels: Any, times: int = 1) -> None:
+        self.features, self.labels, self.times = features, labels, times
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return self.times * len(self.labels)
 
     def __getitems__(self, indices: list[int]) -> Any:
-        return self.features[indices], self.labels[indices]
+        chosen = [i % len(self.labels) for i in indices] if self.times > 1 else indices
+        return self.features[chosen], self.labels[chosen]
 
 
 def whole(batch: Any) -> Any:

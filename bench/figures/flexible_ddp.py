@@ -40,8 +40,8 @@ def images(given: argparse.Namespace) -> tuple[Indexed, Indexed]:
     mean, deviation = float(found.train[0].mean()), float(found.train[0].std())
     for x, y in (found.train, found.test):
         shaped = torch.from_numpy((x - mean) / deviation).view(-1, 1, 28, 28)
-        parts.append(Indexed(shaped, torch.from_numpy(y).long()))
-    print("Fashion-MNIST" if found.real else "a generated set", len(parts[0]), "images", flush=True)
+        parts.append(Indexed(shaped, torch.from_numpy(y).long(), 1 if parts else given.times))
+    print("Fashion-MNIST" if found.real else "a generated set", len(parts[0]), "images an epoch", flush=True)
     return parts[0], parts[1]
 
 
@@ -51,7 +51,7 @@ def case(given: argparse.Namespace, kind: str, data: Indexed, held: Indexed) -> 
     rates = dict(zip(("ddp", "flexible"), (*given.rate, given.rate[-1]), strict=False))
     timed = kind in ("slow", "wander")
     setting = Setting(
-        kind, given.network, given.optimizer, given.ranks, given.factor, given.batch, rule=given.rule,
+        kind, given.network, given.optimizer, given.ranks, given.factor, given.batch, rule=given.rule, warm=given.warm,
         interval=given.interval, change=given.change, copies=given.copies if timed else 0, device=given.device,
     )  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {}
@@ -169,8 +169,10 @@ def main() -> None:
     parser.add_argument("--rule", choices=LEARNING_RATE_RULES, default="none", help="FlexibleDDP's lr_rule")
     parser.add_argument("--interval", type=float, default=None, help="fixed, in seconds; found by itself otherwise")
     parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument("--times", type=int, default=1, help="all samples so many times are one epoch")
     parser.add_argument("--held", type=int, default=1000, help="held-out images")
     parser.add_argument("--seconds", type=float, nargs="+", default=[15.0], help="of a run of DDP, of FlexibleDDP")
+    parser.add_argument("--warm", type=float, default=1.0, help="seconds at first without counting samples")
     parser.add_argument("--change", type=float, default=20.0, help="seconds after which other ranks are slow (wander)")
     parser.add_argument("--device", default="cuda:0", help="of rank 0 in the part gpu")
     parser.add_argument("--copies", type=int, default=40, help="of the weights by each rank in a run, to be judged")

@@ -183,7 +183,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                 RankReport(
                     self._window,
                     self._seconds,
-                    self._own.unit or self._seconds,
+                    self._own.typical or self._seconds,
                     self._last_cost,
                     self._last_square,
                     self._largest,

@@ -349,7 +349,6 @@ class PointsAudited(_Message):
     law: float
     """By how much changes are no differences of contributions; 0: they are."""
     seconds: float = 0.0
-    """That this took here."""
 
 
 class WorkerFailed(_Message):

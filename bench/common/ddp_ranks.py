@@ -13,6 +13,7 @@ import itertools
 import json
 import tempfile
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,10 +193,20 @@ def train(setting: Setting, method: str, rank: int, data: Indexed, stop: Any) ->
         "rate": (counted - before) / (elapsed - since),
         "seconds": elapsed,
         "micro-batches a step": counted / setting.batch / max(steps, 1),
+        "steps": steps,
         "steps a second": steps / elapsed,
+        "weights": digest(net),
         "processor ms a micro-batch": 1e3 * (time.process_time() - used) / batches,
     }
     return found, net, copies
+
+
+def digest(net: Any) -> int:
+    """Of all bits of the weights."""
+    found = 0
+    for parameter in net.parameters():
+        found = zlib.crc32(parameter.detach().cpu().numpy().tobytes(), found)
+    return found
 
 
 def judged(net: Any, copies: Any, held: Indexed) -> list[tuple[float, float]]:
@@ -247,7 +258,13 @@ def run(setting: Setting, method: str, data: Indexed, held: Indexed) -> dict[str
                 raise SystemExit(f"{setting.kind}, {method}: not ended {START:.0f} s after its time; killed.")
         ranks = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(setting.ranks)]
     curve = sorted(point for one in ranks for point in one.pop("curve"))
-    found = {**ranks[0], "rate": sum(one["rate"] for one in ranks), "rates": [round(one["rate"], 1) for one in ranks]}
+    same = len({one.pop("weights") for one in ranks}) == 1
+    found = {
+        **ranks[0],
+        "same weights on all ranks": same,
+        "rate": sum(one["rate"] for one in ranks),
+        "rates": [round(one["rate"], 1) for one in ranks],
+    }
     return {**found, "curve": [[round(at, 3), round(loss, 4)] for at, loss in curve]}
 
 

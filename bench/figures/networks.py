@@ -264,7 +264,7 @@ def _milestones(rows: list[Line]) -> list[tuple[int, float, float | None]]:
 def _barrier(rows: list[Line]) -> dict[str, Any]:
     """Medians over updates, in milliseconds: where the time of an update goes. By worker 0 and by the slowest one:
     from the order to the report (`trip`), of which `compute`; `respond`: from signals to what they bring about; `wait`:
-    from a report to the next order, which holds the `fold` of the coordinator, from the last report to the first order."""
+    from a report to the next order, which holds `fold`, from the last report to the first order."""
     seen = [row for row in rows[len(rows) // 4 :] if row["spans"]]
     if len(seen) < 2:
         return {}

@@ -343,11 +343,12 @@ class PointsAudited(_Message):
     number: int
     points: int
     numbers: int
-    """The sum of the scrambled numbers of the points (machine/audit/recount.py)."""
+    """A sum over the numbers of the points (machine/audit/owned_numbers.py)."""
     reported: tuple[float, ...]
     """The checksum of everything that was reported (machine/audit/checksums.py)."""
     law: float
     """By how much changes are no differences of contributions; 0: they are."""
+    seconds: float = 0.0
 
 
 class WorkerFailed(_Message):

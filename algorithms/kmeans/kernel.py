@@ -84,7 +84,7 @@ def _build(lanes: int, group: int) -> Any:
         minus, half = _pack(features, centres, parameter.origin, groups, group, shifted, scale)
         near = np.empty(columns * TILE, features.dtype)
         nearest = np.empty(TILE, np.int32)
-        book = _book(features, centres, parameter.origin)
+        book = _book(features, centres, parameter.origin, aggregator)
         source, at, reached = flat, 0, end
         for tile in range(start // TILE, -(-end // TILE)):
             if raised(flag):
@@ -167,26 +167,27 @@ def _shift(flat, at, origin, scale, near):
 
 
 @njit(**OPTIONS)
-def _book(features, centres, origin):
+def _book(features, centres, origin, aggregator):
     """What moving points needs, each row filled up with zeros to whole vectors: in float64 centroids about the origin,
-    the origin, and sums of this call by cluster; WIDE points as rows, in the features' precision."""
+    the origin, and the sums by cluster as they are so far; WIDE points as rows, in the features' precision."""
     columns = origin.size
     width = -(-columns // WIDE) * WIDE
-    wide, zero = np.zeros((len(centres), width)), np.zeros(width)
+    wide, sums, zero = np.zeros((len(centres), width)), np.zeros((len(centres), width)), np.zeros(width)
     for t in range(columns):
         zero[t] = origin[t]
         for j in range(len(centres)):
-            wide[j, t] = centres[j, t]
-    return wide, zero, np.zeros((len(centres), width)), np.zeros((WIDE, width), features.dtype)
+            wide[j, t], sums[j, t] = centres[j, t], aggregator.sums[j, t]
+    return wide, zero, sums, np.zeros((WIDE, width), features.dtype)
 
 
 @njit(**OPTIONS)
 def _settle(book, aggregator):
-    """Adds the sums of this call to the statistics."""
+    """The sums back to the statistics. They went on from there: where a pass is cut into calls, which depends on time,
+    decides no bit."""
     sums = book[2]
     for j in range(aggregator.sums.shape[0]):
         for t in range(aggregator.sums.shape[1]):
-            aggregator.sums[j, t] += sums[j, t]
+            aggregator.sums[j, t] = sums[j, t]
 
 
 @njit(**OPTIONS)

@@ -9,7 +9,8 @@ starts that the algorithms search for on a sample, jobs of this size are over af
 shows what a first pass costs and no training.) Every model trains from the same start to the same objective, in turns.
 A rival is cut off after 1.5 times the time of `fsp`. A cell is the median time divided by that of the best model in it.
 `--virtual` does the same on virtual time, where nothing disturbs; the rows of a job stand for sixteen times as
-many: a first pass of so few rows would be one round (docs/adr/first-pass.md).
+many: a first pass of so few rows would be one round (docs/adr/first-pass.md). `--explain` adds where the time of each
+model went: passes over the data, updates a pass, cost of a barrier, utilization, and the objective by passes.
 """
 
 from __future__ import annotations
@@ -98,9 +99,34 @@ def target_of(on: Problem, length: float, jobs: Measured | Simulated) -> float:
     return float(done.objective + WITHIN[on.name] * (first - done.objective))
 
 
+def explained(done: Any, points: int, target: float) -> dict[str, Any]:
+    """Where the time of a job went. `path`: passes over the data, seconds, and the distance to the target relative to
+    it, at eight updates; `intervals`: the same passes and η in milliseconds."""
+    rows = done.rows
+    passes: list[float] = []
+    for row in rows:
+        passes.append((passes[-1] if passes else 0.0) + row["visits"] / points)
+    known = [i for i, row in enumerate(rows) if row["objective"] is not None]
+    some = [known[round(k * (len(known) - 1) / 7)] for k in range(8)] if known else []
+    costs = sorted(row["barrier_cost"] for row in rows) or [0.0]
+    first = next((i for i, total in enumerate(passes) if total >= 1.0), len(rows) - 1)
+    return {
+        "outcome": done.outcome, "seconds": done.seconds, "passes": passes[-1] if passes else 0.0,
+        "updates": len(rows), "updates a pass": len(rows) / max(passes[-1] if passes else 0.0, 1e-9),
+        "first update": [rows[0]["seconds"], passes[0]] if rows else [],
+        "first pass": [rows[first]["seconds"], first + 1] if rows else [],
+        "utilization": done.utilization, "barrier, median": statistics.median(costs), "barrier, most": costs[-1],
+        "path": [[passes[i], rows[i]["seconds"], rows[i]["objective"] / target - 1.0] for i in dict.fromkeys(some)],
+        "intervals": [[passes[i], (rows[i]["interval"] or 0.0) * 1e3] for i in dict.fromkeys(some)],
+        "reasons": [[rows[i]["seconds"], row["reason"]] for i, row in enumerate(rows) if row["reason"]][:12],
+        "audited": done.audit.get("difference"),
+    }  # fmt: skip
+
+
 def raced(
-    on: Problem, straggler: str, length: float, target: float, given: argparse.Namespace, jobs: Measured | Simulated
-) -> dict[str, float | None]:
+    on: Problem, straggler: str, length: float, target: float, given: argparse.Namespace, jobs: Measured | Simulated,
+    notes: dict[str, Any],
+) -> dict[str, float | None]:  # fmt: skip
     """Median seconds by model; None where the target was not reached in time in most turns."""
     times: dict[str, list[float]] = {model: [] for model in given.models.split(",")}
     for _ in range(given.repeat):
@@ -110,13 +136,15 @@ def raced(
                 on, length, sync=model, target=target, tolerance=0.0, straggler=straggler, max_seconds=limit
             )
             seen.append(done.seconds if done.converged else float("inf"))
+            if given.explain:
+                notes[model] = explained(done, int(on.data.rows), target)
             if model == "fsp" and done.converged:
                 limit = CUT_OFF * done.seconds + 0.05 * length
     middle = {model: statistics.median(seen) for model, seen in times.items()}
     return {model: None if seconds == float("inf") else seconds for model, seconds in middle.items()}
 
 
-def cells(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, float | None]]]:
+def cells(given: argparse.Namespace, notes: dict[str, Any]) -> Iterator[tuple[str, dict[str, float | None]]]:
     jobs: Measured | Simulated = Simulated(given) if given.virtual else Measured(given)
     try:
         with Problems() as problems:
@@ -124,11 +152,19 @@ def cells(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, float | No
                 for length in (float(word) for word in given.lengths.split(",")):
                     on = begun_at_random(problems.get(name, jobs.rows(name, length, problems)))
                     target = target_of(on, length, jobs)
-                    for straggler in ("", f"{quarter(given.workers)}:8x"):
+                    for straggler in ("", f"{quarter(given.workers)}:8x")[: 1 if given.even else 2]:
                         label = f"{name} {length:g} s {'stragglers' if straggler else 'even'}"
-                        yield label, raced(on, straggler, length, target, given, jobs)
+                        yield label, raced(on, straggler, length, target, given, jobs, notes.setdefault(label, {}))
     finally:
         jobs.close()
+
+
+def _in_short(note: dict[str, Any]) -> str:
+    return (
+        f"{note['seconds']:.3f} s ({note['outcome']}): {note['passes']:.2f} passes, "
+        f"{note['updates a pass']:.1f} updates a pass, "
+        f"barrier {1e3 * note['barrier, median']:.2f} ms, utilization {note['utilization']:.0%}"
+    )
 
 
 def main() -> None:
@@ -140,12 +176,15 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--rows", type=int, default=16_384, help="with --virtual")
     parser.add_argument("--virtual", action="store_true")
+    parser.add_argument("--even", action="store_true", help="without stragglers only")
+    parser.add_argument("--explain", type=Path, help="a file for where the time of each model went")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     record: dict[str, Any] = {}
     behind: dict[str, list[str]] = {"fsp": [], "auto": []}
-    for label, times in cells(given):
+    notes: dict[str, Any] = {}
+    for label, times in cells(given, notes):
         best = min((t for t in times.values() if t is not None), default=None)
         record[label] = times
         shown = {c: "–" if t is None or best is None else f"{t / best:.2f}" for c, t in times.items()}
@@ -154,6 +193,10 @@ def main() -> None:
             took = times.get(mine)
             if mine in times and best is not None and (took is None or took > 1.05 * best):
                 found.append(label)
+        for model, note in notes[label].items():
+            print("   ", model, _in_short(note), flush=True)
+        if given.explain:
+            given.explain.write_text(json.dumps(notes, indent=1), encoding="utf-8")
         if given.out:
             given.out.write_text(json.dumps(record, indent=1), encoding="utf-8")
     for mine, found in behind.items():

@@ -219,6 +219,21 @@ def test_stretches_may_begin_and_end_inside_a_tile() -> None:
     assert (share.state_rows()[75:] == -1).all()
 
 
+def test_where_a_pass_is_cut_into_calls_decides_no_bit() -> None:
+    rows = blobs(1000, 7, dtype=np.float64)
+    algorithm = KMeans(k=5, init="random")
+    ends = [(1000,), (128, 640, 1000)]  # which of them a worker has depends on measured times
+    found = []
+    for cuts in ends:
+        share, parameter, statistics = start(algorithm, rows)
+        kernel, flag = algorithm.kernel(share), new_flag()
+        assert kernel is not None
+        for begin, end in zip((0, *cuts), cuts, strict=False):
+            kernel(share, parameter, statistics, begin, end, 0, flag)
+        found.append(b"".join(a.tobytes() for a in pytree.flatten(statistics)))
+    assert found[0] == found[1]
+
+
 def test_predict_and_evaluate_agree_with_training() -> None:
     rows = blobs(900, 6)
     algorithm = KMeans(k=4)

@@ -11,6 +11,7 @@ from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
+from flegel.machine.audit.owned_numbers import CHUNK, MODULUS, OwnedNumbers, sum_below, sum_of
 from flegel.machine.audit.recount import Recount
 from flegel.runtime.backends.numba.backend import BACKEND
 
@@ -67,3 +68,28 @@ def test_what_is_counted_at_the_end_is_what_evaluate_says(algorithm: Algorithm, 
     value = algorithm.recounted(pytree.unflatten(empty, counted), theta)
     wanted = algorithm.evaluate(rows, None, theta)
     assert wanted is not None and value == pytest.approx(wanted.objective, rel=1e-12)
+
+
+def test_sums_of_numbers_have_a_closed_form_and_tell_exchanged_points() -> None:
+    for points in (0, 1, 2, CHUNK, 3 * CHUNK + 5):
+        assert sum_of(np.arange(points)) == sum_below(points)
+    ids = np.random.default_rng(0).permutation(3 * CHUNK + 5)
+    for wrong in ([7], [7, 11], [0, 3, CHUNK]):  # counted twice, each in place of its neighbour
+        seen = ids.copy()
+        for number in wrong:
+            seen[seen == number + 1] = number
+        assert sum_of(seen) != sum_below(len(ids))
+
+
+def test_numbers_of_loaded_and_of_moved_points_are_counted_alike() -> None:
+    ids = np.random.default_rng(1).permutation(4 * CHUNK)
+    zeros = np.zeros((len(ids), 1))
+    shards = [make_shard(zeros[: len(own)], None, zeros[: len(own)], "rows", own) for own in np.split(ids, [3 * CHUNK])]
+    numbers = OwnedNumbers()
+    numbers.learn(shards[0].ids)
+    parts = [(0, 5), (5, 6), (6, CHUNK + 1), (CHUNK + 1, 3 * CHUNK)]
+    runs = [(shards[0], *part) for part in parts] + [(shards[1], 0, CHUNK)]
+    for _ in range(2):  # the second time sums of moved points are known
+        assert numbers.count(runs) == (4 * CHUNK, sum_below(4 * CHUNK))
+    points, total = numbers.count(runs[1:])
+    assert points == 4 * CHUNK - 5 and (total + sum_of(ids[:5])) % MODULUS == sum_below(4 * CHUNK)

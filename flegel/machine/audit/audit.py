@@ -21,13 +21,14 @@ import numpy as np
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.machine.audit.checksums import checksum, differences
-from flegel.machine.audit.recount import MODULUS, mixed
+from flegel.machine.audit.owned_numbers import MODULUS, sum_below
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import AuditPoints, PointsAudited
 from flegel.params.hooks import call_hook
 
 POINTS = 128  # of each worker at a time: two tiles, three visits each
-FIRST, EVERY = 0.05, 0.5  # seconds from the start to the first audit, and between two: an audit takes about 0.3 ms
+FIRST, EVERY = 0.1, 0.5  # seconds from the start to the first audit, and between two at least
+PART = 0.005  # of the time of training, at most, that audits take: the next one comes so much later
 REPAIRS = 2  # recounts of a job; books that are wrong again after that have a cause that counting does not remove
 LONGEST = 600.0  # seconds of the pass at the end
 LAG = 3.0  # multiples of the last pass's change that the books may be behind the final θ
@@ -134,6 +135,8 @@ class Audit:
         self.audits += 1
         final = self._final is not None
         self.seconds = now - self._asked_at if final else 0.0
+        if not final:
+            self._due = max(self._due, now + max(answer.seconds for answer, _ in self._answers.values()) / PART)
         problem = self._owners(job) or self._reports(job) or self._changes()
         problem = problem or (self._evaluate(job) if final else "")
         if problem:
@@ -144,7 +147,7 @@ class Audit:
         bodies = [body for body, _ in self._answers.values()]
         held, wanted = sum(b.points for b in bodies), job.points
         numbers = sum(b.numbers for b in bodies) % MODULUS
-        if held != wanted or numbers != mixed(np.arange(wanted)):
+        if held != wanted or numbers != sum_below(wanted):
             return f"workers hold {held} points instead of each of the {wanted} once"
         return ""
 

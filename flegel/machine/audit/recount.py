@@ -67,7 +67,7 @@ class Recount:
     def whole(self, store: PointStore, theta: Sequence[Array]) -> tuple[Array, ...]:
         """The statistics of all points here under θ."""
         try:
-            return self._apart(lambda: self._sum(_held(store), theta, COUNTING))
+            return self._apart(lambda: self._sum(held_runs(store), theta, COUNTING))
         finally:
             self._unvisited, self._room = None, np.empty(0)
 
@@ -150,7 +150,8 @@ class Recount:
             self._kernel.forget(clone)
 
 
-def _held(store: PointStore) -> list[tuple[Shard, int, int]]:
+def held_runs(store: PointStore) -> list[tuple[Shard, int, int]]:
+    """The points that are this worker's: shard, start, end."""
     return [(store.shards[s.shard], s.start, s.end) for s in store.schedule.held()]
 
 
@@ -174,7 +175,7 @@ def _cut(shard: Shard, start: int, end: int) -> tuple[Shard, int, int]:
 
 def _some(store: PointStore, points: int, turn: int) -> tuple[Shard, int, int]:
     """A few neighbours among the points here, others at each turn."""
-    held = _held(store)
+    held = held_runs(store)
     at = int((turn * GOLDEN) % 1.0 * sum(end - start for _, start, end in held))
     for shard, start, end in held:
         if at < end - start:
@@ -182,36 +183,3 @@ def _some(store: PointStore, points: int, turn: int) -> tuple[Shard, int, int]:
             return shard, first, min(first + points, end)
         at -= end - start
     return held[0][0], held[0][1], min(held[0][1] + points, held[0][2])
-
-
-class OwnedNumbers:
-    """Sums of mixed numbers of the points here; those of runs of points that have not moved are kept."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int, int], tuple[Array, int]] = {}
-        """By array of numbers (which is kept, so that no other has its id), start and end."""
-
-    def count(self, store: PointStore) -> tuple[int, int]:
-        """How many points are here, and the sum of their mixed numbers: all workers together have each number once."""
-        found = {}
-        for shard, start, end in _held(store):
-            key = (id(shard.ids), start, end)
-            found[key] = self._known.get(key) or (shard.ids, mixed(shard.ids[start:end]))
-        self._known = found
-        points = sum(end - start for _, start, end in found)
-        return points, sum((total for _, total in found.values()), 0) % MODULUS
-
-
-MODULUS = 1 << 62
-
-
-def mixed(ids: Array) -> int:
-    """The sum of scrambled numbers (splitmix64), so that one point twice and another never is seen."""
-    total = 0
-    with np.errstate(over="ignore"):
-        for at in range(0, len(ids), CHUNK):  # what fits into a cache: eleven million at once took 0.4 s
-            z = ids[at : at + CHUNK].astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            total += int((z >> np.uint64(8)).sum())
-    return total % MODULUS

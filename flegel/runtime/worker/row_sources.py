@@ -33,8 +33,8 @@ class SharedRows:
     ) -> None:
         self._owned: list[JobArray] = []
         self._new_array = new_array
-        order = np.concatenate(owners)
         self._bounds = np.cumsum([0, *map(len, owners)]).tolist()
+        order, self._ids = self._lay_side_by_side(owners)
         if isinstance(features, Sparse):
             features = reorder(features, order)
             self._features: dict[str, Any] = {
@@ -47,7 +47,18 @@ class SharedRows:
             self._features = {"dense": self._put(features, order)}
         self._labels = self._put(labels, order) if labels is not None else None
         self._weights = self._put(weights, order) if weights is not None else None
-        self._ids = self._put(order)
+
+    def _lay_side_by_side(self, owners: list[Array]) -> tuple[Array, dict[str, Any]]:
+        """The numbers of all rows in the order of their owners, and the description of that array."""
+        shared = self._new_array((self._bounds[-1],), np.result_type(*owners))
+        self._owned.append(shared)
+        into, bounds = shared.array, self._bounds
+
+        def copy(first: int, _: int) -> None:
+            into[bounds[first] : bounds[first + 1]] = owners[first]
+
+        in_pieces(len(owners), 1, copy)
+        return into, shared.describe()
 
     def _put(self, values: Array, order: Array | None = None) -> dict[str, Any]:
         shared = self._new_array(values.shape, values.dtype)

@@ -26,7 +26,8 @@ from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
 from flegel.errors import UsageError, own_traceback
-from flegel.machine.audit.recount import OwnedNumbers, Recount
+from flegel.machine.audit.owned_numbers import OwnedNumbers
+from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
@@ -201,10 +202,11 @@ class Trainer:
     ) -> tuple[PointsAudited, tuple[Array, ...]]:
         """The books against the points. For the trainer thread, at rest."""
         assert self._recount is not None
-        points, numbers = self._numbers.count(store)
+        began = clock.now()
+        points, numbers = self._numbers.count(held_runs(store))
         law = self._recount.law(store, theta, order.points or AUDITED, order.number)
         arrays = () if order.points else self._recount.whole(store, theta)
-        return PointsAudited(order.number, points, numbers, reported, law), arrays
+        return PointsAudited(order.number, points, numbers, reported, law, clock.now() - began), arrays
 
     # -- in the trainer thread -----------------------------------------------------------------------------
 
@@ -352,6 +354,8 @@ class Trainer:
             algorithm, kernel, parameter, empty,
             lambda points: algorithm.initState(points, columns, np.random.default_rng(seeds)),
         )  # fmt: skip
+        if load.audit:
+            self._numbers.learn(shard.ids)
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
         if load.kept is not None:
             self._resume(load.kept, kernel, self.store, resumed)

@@ -29,6 +29,7 @@ from flegel.errors import UsageError, own_traceback
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
+from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
 from flegel.machine.worker.replica import Replica
@@ -135,6 +136,7 @@ class Trainer:
         self._injection: StragglerInjection | None = None
         self._measured: tuple[Any, Rows] | None = None
         self._unreported = (0, 0.0)
+        self._local: LocalUpdates | None = None  # of a worker that is alone
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
@@ -265,7 +267,8 @@ class Trainer:
         come to it in the middle of the next job."""
         if self._kernel is not None:
             self._kernel.close()
-        self.store = self._measured = self._reassigner = self._kernel = self._recount = self._algorithm = None
+        self.store = self._measured = self._reassigner = self._kernel = self._recount = None
+        self._algorithm = self._local = None
         self._numbers = OwnedNumbers()
         if self._exchange is not None:
             self._exchange.close()
@@ -309,6 +312,7 @@ class Trainer:
 
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
         assert self.store is not None and self._reassigner is not None and self._kernel is not None
+        self._local = None  # what it has reported is no longer what its points have contributed
         self._kernel.fetch_states(self.store.shards)
         done = carry_out(self.store, command.order, command.arrays, self._reassigner)
         self._kernel.put_states(self.store.shards)
@@ -357,6 +361,7 @@ class Trainer:
         if load.audit:
             self._numbers.learn(shard.ids)
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
+        self._local = LocalUpdates(parameter, empty, self._call_hook) if load.alone else None
         if load.kept is not None:
             self._resume(load.kept, kernel, self.store, resumed)
         self._injection = None
@@ -385,8 +390,7 @@ class Trainer:
         features, labels, ids, weights = self._rows(load, scaling, resumed[2] if resumed else None)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
-        rng = np.random.default_rng([load.seed, load.index])
-        self._doing = "initState"
+        self._doing, rng = "initState", np.random.default_rng([load.seed, load.index])
         with inside("initState"):
             state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
         self._doing = "loading"
@@ -407,12 +411,14 @@ class Trainer:
             kernel.add_statistics(resumed[3:])
 
     def _train(self, order: BeginTrain) -> TrainerDone:
-        store, kernel = self.store, self._kernel
+        store, kernel, local = self.store, self._kernel, self._local
         assert store is not None and kernel is not None
         schedule, began = store.schedule, clock.now()
         if order.arrays:
             kernel.set_parameter(order.arrays)
             schedule.begin()
+            if local is not None:
+                local.begin(order.arrays)
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
@@ -430,6 +436,7 @@ class Trainer:
                 self._serve_interruptions()
                 continue
             most = self._step_size(order, points - visits, visits, max(least, kernel.least_points), least)
+            most = most if local is None else local.limit(most, self._speed, kernel.least_points, least)
             run = schedule.next(most) if most else None
             if run is None:
                 exhausted = most > 0
@@ -443,6 +450,10 @@ class Trainer:
             if injection:
                 injection.pay(done, clock.now() - entered, self.flag)
             self._deadline.add(done, clock.now() - entered, away=injection is not None)
+            if local is not None and local.useful and done == most and visits < points:
+                self._update_parameter(kernel, local)
+        if local is not None:
+            local.reported(kernel.statistics())
         ended = clock.now()
         self._unreported = (0, 0.0) if order.arrays else (visits, ended - began)
         exhausted = exhausted or visits >= points
@@ -456,6 +467,14 @@ class Trainer:
         if total is not None:
             answer, arrays = command.copy.finish(algorithm, order, total, self._exchange.worker, self._call_hook)
             command.answer(answer, arrays)
+
+    def _update_parameter(self, kernel: ShardKernel, local: LocalUpdates) -> None:
+        """θ of the coming calls, from everything that this lone worker has counted."""
+        began = clock.now()
+        if theta := local.update(kernel.statistics()):
+            kernel.set_parameter(theta)
+        local.took(clock.now() - began)
+        self._doing = "updateDataPoint"
 
     def _call_hook(self, hook: str, *args: Any) -> Any:
         """A hook that makes θ; what it raises reaches the user from here."""

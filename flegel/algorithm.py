@@ -169,6 +169,9 @@ class Algorithm:
     torch_program: ClassVar[str] = ""
     """`module:Class` of the program that trains blocks of points by torch, for workers on a GPU
     (`flegel.runtime.backends.torch.program`)."""
+    in_batches: ClassVar[bool] = False
+    """True where workers train batches of points that a signal does not interrupt. Then flexible barriers are kept by
+    the workers' own clocks, and a worker begins as many points as it will have done in time."""
     averaged: ClassVar[bool] = False
     """True where the objective is an average over points rather than a sum."""
     sharding: ClassVar[Sharding | None] = None

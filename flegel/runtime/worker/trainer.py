@@ -74,6 +74,7 @@ from flegel.runtime.worker.row_sources import OpenArray, open_ids, open_rows
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 AUDITED = 128  # points on which changes are checked when training is over
+MULTIPLE = 8  # points of a call are a multiple of it where they are trained in batches: each size is prepared anew
 SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
 
 
@@ -114,6 +115,7 @@ class Trainer:
         this process when a job ends; not where others live in it. `exchange`: for folds with other workers."""
         self._open_array, self._collect, self._exchange = open_array, collect, exchange
         self._algorithm: Algorithm | None = None
+        self._in_batches = False
         self._hooks: HookRecord | None = None
         self.flag = new_flag()
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
@@ -339,6 +341,7 @@ class Trainer:
         began = clock.now()
         with inside(MODULE):
             algorithm = self._algorithm = instantiate(load.algorithm)
+        self._in_batches = algorithm.in_batches
         resumed: tuple[Array, ...] = ()
         if load.kept is not None:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
@@ -422,7 +425,7 @@ class Trainer:
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
-        least = TILE if store.shards[0].layout == "tiles" else 1
+        least = TILE if store.shards[0].layout == "tiles" else MULTIPLE if self._in_batches else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         visits = 0
         if points > 0 and self._halted:  # the signal overtook the order: one step, or short rounds would never end
@@ -442,7 +445,9 @@ class Trainer:
                 exhausted = most > 0
                 break
             entered = clock.now()
-            end = injection.slice(run.start, run.end - run.start, run.end, least) if injection else run.end
+            end = run.end
+            if injection and not (self._in_batches and order.until is not None):
+                end = injection.slice(run.start, run.end - run.start, run.end, least)
             done = self._step(kernel, store, run, end, order.round, self.flag)
             visits += done
             if done == most:
@@ -494,7 +499,11 @@ class Trainer:
         """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
         0: the worker's own clock would end the round before the call returns."""
         most = min(left, max(int(self._speed * SIGN_OF_LIFE), first))
-        if order.until is not None and visits:
+        if order.until is not None and self._in_batches:
+            fitting = self._deadline.batch(order.until - clock.now(), least)
+            if fitting is not None:
+                most = min(most, fitting if visits else max(fitting, least))
+        elif order.until is not None and visits:
             fitting = self._deadline.fitting(order.until - clock.now(), least)
             most = most if fitting is None else min(most, fitting)
         return most

@@ -70,7 +70,7 @@ from flegel.runtime.worker import shared_points
 from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
-from flegel.runtime.worker.row_sources import OpenArray, open_ids, open_rows
+from flegel.runtime.worker.row_sources import OpenArray, load_rows, open_rows
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 AUDITED = 128  # points on which changes are checked when training is over
@@ -321,22 +321,6 @@ class Trainer:
         self.store.take_written()
         return done
 
-    def _rows(self, load: LoadShard, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
-        """The rows of a shard: those that were just surveyed, or read now; scaled where that was asked for."""
-        if load.empty:
-            one = np.zeros(1, np.int64)  # to show what rows look like
-            rows = open_ids(load.source, one, self._open_array)
-        elif self._measured is not None and self._measured[0] == (load.source, load.index, load.count, load.seed):
-            rows = self._measured[1]
-        else:
-            moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
-            if moved and ids is not None:
-                rows = open_ids(load.source, ids, self._open_array)
-            else:
-                rows = open_rows(load.source, load.index, load.count, load.seed, ids, self._open_array)
-        self._measured = None
-        return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
-
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         began = clock.now()
         with inside(MODULE):
@@ -390,7 +374,9 @@ class Trainer:
         resumed: tuple[Array, ...],
     ) -> Shard:
         """Rows and hidden states, those of a checkpoint where the job is `resumed`."""
-        features, labels, ids, weights = self._rows(load, scaling, resumed[2] if resumed else None)
+        measured, self._measured = self._measured, None
+        ids = resumed[2] if resumed else None
+        features, labels, ids, weights = load_rows(load, scaling, ids, measured, self._open_array)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
         self._doing, rng = "initState", np.random.default_rng([load.seed, load.index])

@@ -61,6 +61,8 @@ def accuracy(options: argparse.Namespace) -> Iterator[Line]:
     for sync in chosen:
         recipe, more, most = RECIPES[sync]
         crew = {"workers": options.workers, "sync": sync, **more}
+        if options.on_device:
+            crew["device"] = f"0-{options.workers - 1}={options.device}"
         first = flegel.run(
             runs.KeptLeNet(epochs=1000, **recipe), images.train, max_seconds=options.seconds / 10, **crew
         )
@@ -319,6 +321,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=25.0, help="limit of each run")
     parser.add_argument("--target", type=float, default=0.87, help="test accuracy of the races")
     parser.add_argument("--device", default="cuda:0", help="of the GPU worker")
+    parser.add_argument("--on-device", action="store_true", help="accuracy: all workers compute on --device")
     parser.add_argument("--out", type=Path, default=None, help="write all lines to this file")
     options = parser.parse_args()
     lines = []

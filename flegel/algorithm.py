@@ -158,6 +158,9 @@ class Algorithm:
     and sent, such as float32. Otherwise both are float64, whatever the hooks return."""
     per_report: ClassVar[tuple[str, ...]] = ()
     """Fields of the statistics that are made once for each report rather than summed over points."""
+    local_updates: ClassVar[bool] = False
+    """True where θ follows from the statistics, however often it is made: with a flexible barrier the only worker of
+    a job then calls `updateParameter` between barriers too. Not for steps along a gradient, whose number matters."""
     unsent: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that workers do not need, such as the state of an optimizer: they stay with the coordinator."""
     backend: ClassVar[str] = ""

@@ -289,7 +289,7 @@ class Trainer:
 
     def _run_interruptions(self) -> None:
         while not self._interruptions.empty():
-            self._run(*self._interruptions.get())
+            self._run(*self._interruptions.get(), states=False)  # a window that is cut fetches its own
 
     def _run(self, store: PointStore, work: Callable[[PointStore], None], states: bool = True) -> None:
         """`states`: the work reads those of the points, which may be on a device. It never writes them."""
@@ -339,6 +339,7 @@ class Trainer:
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
         self._kernel = kernel = backend.build(algorithm, shard, parameter, empty, load.interpret)
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
+        self.store.fetch = lambda part, start, end: kernel.fetch_states([part], start, end)
         self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns, self._open_array)
         columns, seeds = shard.columns, [load.seed, load.index, load.count, 1]
         self._recount = Recount(
@@ -448,7 +449,15 @@ class Trainer:
         ended = clock.now()
         self._unreported = (0, 0.0) if order.arrays else (visits, ended - began)
         exhausted = exhausted or visits >= points
-        return TrainerDone(visits, exhausted, schedule.unseen, store.halted, ended - began, began, ended)
+        return TrainerDone(
+            visits,
+            exhausted,
+            schedule.unseen,
+            store.votes(counted_anew=kernel.kind != "torch"),
+            ended - began,
+            began,
+            ended,
+        )
 
     def _fold(self, command: BeginFold) -> None:
         """With the reports of all workers; nothing where the fold is dropped meanwhile."""

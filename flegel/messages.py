@@ -73,6 +73,9 @@ class LoadShard(_Message):
     """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
     version: int = -1
     """Servers hold θ: the version of the θ that comes with this; -1: the coordinator holds it."""
+    forms: tuple[FrameSpec, ...] = ()
+    """Servers hold a large θ: types and shapes of θ and of the statistics, which do not come with this. Zeros stand for
+    them until the servers have sent θ."""
 
 
 class Train(_Message):

@@ -25,11 +25,13 @@ from flegel.core.pytree import Array, Tree
 from flegel.machine.server import unit_parts
 from flegel.machine.server.early_folds import EarlyFolds
 from flegel.machine.server.holders import Holders
-from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, frames_of_copies
+from flegel.machine.server.paced_answers import PacedAnswers
+from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, frames_of_copies, with_zeros
 from flegel.machine.server.report_inbox import ReportInbox
 from flegel.machine.server.slice_state import Op, PrimarySlice, SliceState
 from flegel.server_messages import (
     AbandonFold,
+    AnswerSeen,
     ChangeAccounts,
     CombinedSummary,
     ExpectReports,
@@ -79,8 +81,9 @@ class ParameterServer:
     """Feed it `order`, `hear_worker` and `hear_server`; carry out what they return."""
 
     def __init__(
-        self, algorithm: Algorithm, number: int, parameter: Tree, statistics: Tree, debug: bool = False
-    ) -> None:
+        self, algorithm: Algorithm, number: int, parameter: Tree, statistics: Tree, debug: bool = False,
+        answers: PacedAnswers | None = None,
+    ) -> None:  # fmt: skip
         """`parameter`, `statistics`: any bundles of the right types, for their fields."""
         self._algorithm, self.number, self._debug = algorithm, number, debug
         self._like_parameter, self._like_statistics = parameter, statistics
@@ -97,6 +100,7 @@ class ParameterServer:
         """Pushed by workers that have a newer map than this server."""
         self._early_copies: list[tuple[int, ReplicateSlices, tuple[Array, ...]]] = []
         self._early_folds = EarlyFolds()
+        self._answers = answers or PacedAnswers()
         self._combined: dict[int, Array] = {}
         self._abandoned: set[int] = set()
         self._wanting: dict[int, tuple[int, set[int]]] = {}
@@ -124,6 +128,9 @@ class ParameterServer:
                 self._fold_early()
             case AbandonFold():
                 self._abandoned.add(body.op)
+            case AnswerSeen():
+                self._answers.seen()
+                self._send_answers()
             case CombinedSummary():
                 self._combined[body.op] = arrays[0]
                 self._combined.pop(body.op - 8, None)
@@ -207,10 +214,11 @@ class ParameterServer:
     def _hold(self, body: HoldSlices, arrays: tuple[Array, ...]) -> None:
         assert self.map is not None
         fields = len(self.map.parameter), len(self.map.statistics)
+        frames = with_zeros(arrays, body)
         for at, number in enumerate(body.slices):
             if number in self.slices and self.slices[number].state.op >= body.op:
                 continue  # it came twice
-            mine = arrays[at * sum(fields) : (at + 1) * sum(fields)]
+            mine = frames[at * sum(fields) : (at + 1) * sum(fields)]
             state = SliceState(
                 self._algorithm, number, self.map.slices[number],
                 pytree.unflatten(self._like_parameter, [np.array(a) for a in mine[: fields[0]]]),
@@ -423,19 +431,25 @@ class ParameterServer:
 
     def _tell_folded(self, op: int, numbers: Sequence[int], lost: str) -> None:
         assert self.map is not None
-        for at in range(0, len(numbers), TOGETHER):
-            some = numbers[at : at + TOGETHER]
+        axes = self.map.parameter
+        size = sum(a.nbytes for n in numbers[:1] for a in self._cut_of(self.slices[n].state.parameter, axes))
+        together = max(1, min(TOGETHER, self._answers.at_once // max(size, 1)))
+        for at in range(0, len(numbers), together):
+            some = numbers[at : at + together]
             states = [self.slices[n].state for n in some]
             arrays = sharding.rest_fields(states[0].parameter, self.map.parameter)
-            arrays += self._kept_of(states[0].ledger.total, rest=True)
+            # statistics go on changing here, and a message may leave later; θ is made anew each time
+            arrays += [a.copy() for a in self._kept_of(states[0].ledger.total, rest=True)]
             for state in states:
                 arrays += self._cut_of(state.parameter, self.map.parameter)
-                arrays += self._kept_of(state.ledger.total, rest=False)
+                arrays += [a.copy() for a in self._kept_of(state.ledger.total, rest=False)]
             diverged = next((s.diverged for s in states if s.diverged), "")
             gap = max(s.ledger.discrepancy() for s in states) if self._debug and states[0].accounts_known else 0.0
-            # statistics go on changing here, and a message may leave later
-            arrays = [a.copy() for a in arrays]
-            self._out.append(ToCoordinator(SlicesFolded(op, tuple(some), diverged, gap, lost), tuple(arrays)))
+            self._answers.add(SlicesFolded(op, tuple(some), diverged, gap, lost), tuple(arrays))
+        self._send_answers()
+
+    def _send_answers(self) -> None:
+        self._out += [ToCoordinator(body, arrays) for body, arrays in self._answers.due()]
 
     def _kept_of(self, total: Tree, rest: bool) -> list[Array]:
         assert self.map is not None

@@ -27,7 +27,7 @@ from flegel.machine.server.early_folds import EarlyFolds
 from flegel.machine.server.holders import Holders
 from flegel.machine.server.paced_answers import PacedAnswers
 from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, frames_of_copies, with_zeros
-from flegel.machine.server.report_inbox import ReportInbox
+from flegel.machine.server.report_inbox import OpenPulls, ReportInbox
 from flegel.machine.server.slice_state import Op, PrimarySlice, SliceState
 from flegel.server_messages import (
     AbandonFold,
@@ -103,8 +103,7 @@ class ParameterServer:
         self._answers = answers or PacedAnswers()
         self._combined: dict[int, Array] = {}
         self._abandoned: set[int] = set()
-        self._wanting: dict[int, tuple[int, set[int]]] = {}
-        """By worker: it asked for θ of a version that is not made yet."""
+        self._pulls = OpenPulls()
         self._out: list[Command] = []
 
     # -- entry points --------------------------------------------------------------------------------------
@@ -183,7 +182,6 @@ class ParameterServer:
         taken = sorted(mine - set(self.slices))
         for number in taken:
             self._early_folds.forget(number)
-        for number in taken:
             if (copy := self._replicas.take(number)) is not None:
                 state = SliceState(
                     self._algorithm, number, fresh.slices[number], copy.parameter, copy.total, copy.op, copy.version,
@@ -197,19 +195,15 @@ class ParameterServer:
             for number in taken:  # the answer of the former server may be lost
                 if number in self.slices:
                     self._tell_folded(self.slices[number].state.op, [number], "")
+        self._serve_waiting(taken)
         self._replicate(list(self.slices))
-        copies, self._early_copies = self._early_copies, []
-        for server, copied, arrays in copies:
-            if copied.map > fresh.version:
-                self._early_copies.append((server, copied, arrays))
-            else:
-                self._store_replicas(server, copied, arrays)
-        early, self._early = self._early, []
-        for worker, body, arrays in early:
-            if body.map > fresh.version:
-                self._early.append((worker, body, arrays))
-            else:
-                self._take_push(worker, body, arrays)
+        copies, pushes = self._early_copies, self._early
+        self._early_copies = [each for each in copies if each[1].map > fresh.version]
+        self._early = [each for each in pushes if each[1].map > fresh.version]
+        for copied in [each for each in copies if each[1].map <= fresh.version]:
+            self._store_replicas(*copied)
+        for pushed in [each for each in pushes if each[1].map <= fresh.version]:
+            self._take_push(*pushed)
 
     def _hold(self, body: HoldSlices, arrays: tuple[Array, ...]) -> None:
         assert self.map is not None
@@ -226,6 +220,7 @@ class ParameterServer:
                 body.op, body.version, body.rounds, body.owners if body.known else None,
             )  # fmt: skip
             self.slices[number] = PrimarySlice(state, queued=body.op)
+        self._serve_waiting(body.slices)
         self._replicate(body.slices)
 
     # -- reports and θ -------------------------------------------------------------------------------------
@@ -265,11 +260,9 @@ class ParameterServer:
         return unit_parts.fits(part, wanted, self._axes)
 
     def _pull(self, worker: int, version: int, slices: Iterable[int]) -> None:
-        """Of slices whose state, or even the map, is still on its way nothing is said: workers ask again."""
+        """Slices whose θ, state, or even the map is still on its way are sent as soon as they are here."""
         ready = [n for n in slices if n in self.slices and self.slices[n].state.version >= version]
-        missing = {n for n in slices if n in self.slices} - set(ready)
-        if missing:
-            self._wanting[worker] = (version, missing)
+        self._pulls.add(worker, version, set(slices) - set(ready))
         if ready:
             self._send_parameter(worker, ready)
 
@@ -422,18 +415,14 @@ class ParameterServer:
             self._out.append(ToCoordinator(SliceSummaries(op, numbers), tuple(array for _, array in found)))
 
     def _serve_waiting(self, numbers: Sequence[int]) -> None:
-        for worker, (version, wanted) in list(self._wanting.items()):
-            ready = [n for n in numbers if n in wanted and self.slices[n].state.version >= version]
+        versions = {n: self.slices[n].state.version for n in numbers if n in self.slices}
+        for worker, ready in self._pulls.take(numbers, versions):
             self._send_parameter(worker, ready)
-            wanted -= set(ready)
-            if not wanted:
-                del self._wanting[worker]
 
     def _tell_folded(self, op: int, numbers: Sequence[int], lost: str) -> None:
         assert self.map is not None
-        axes = self.map.parameter
-        size = sum(a.nbytes for n in numbers[:1] for a in self._cut_of(self.slices[n].state.parameter, axes))
-        together = max(1, min(TOGETHER, self._answers.at_once // max(size, 1)))
+        one = self._cut_of(self.slices[numbers[0]].state.parameter, self.map.parameter)
+        together = max(1, min(TOGETHER, self._answers.at_once // max(sum(a.nbytes for a in one), 1)))
         for at in range(0, len(numbers), together):
             some = numbers[at : at + together]
             states = [self.slices[n].state for n in some]

@@ -218,11 +218,15 @@ def write_columns(columns: list[Array], out: Array) -> None:
         out[lo:hi] = tile[:, : hi - lo].T
 
 
+def adds_up(features: Array) -> bool:
+    """False where some value is not finite, or the sum of all overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(features.sum())) if features.size else True
+
+
 def check_finite(features: Array, labels: Array | None, ids: Array, names: list[str] | None, origin: str) -> None:
     """Raise for the first NaN or infinity, by row and column."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = features.sum() if features.size else 0.0
-    if not np.isfinite(total):  # some value is not finite, or the sum overflowed
+    if not adds_up(features):
         bad = np.argwhere(~np.isfinite(features))
         if len(bad):
             row, column = bad[0]

@@ -38,11 +38,8 @@ class MeasureMoments(_Message):
 
 
 class LoadShard(_Message):
-    """Take this share and get the kernel ready. Frames: θ, then statistics of zeros, then, where `scaled`,
-    what to subtract from each column and what to multiply it with.
-
-    `source` says where the rows are (see runtime/worker/row_sources.py).
-    """
+    """Take this share and get the kernel ready. Frames: θ, then statistics of zeros, then, where `scaled`, what to
+    subtract from each column and what to multiply it with. `source`: where rows are (runtime/worker/row_sources.py)."""
 
     algorithm: AlgorithmRef
     source: dict[str, Any]
@@ -76,6 +73,8 @@ class LoadShard(_Message):
     forms: tuple[FrameSpec, ...] = ()
     """Servers hold a large θ: types and shapes of θ and of the statistics, which do not come with this. Zeros stand for
     them until the servers have sent θ."""
+    alone: bool = False
+    """No other worker contributes to θ: this one may make it anew between barriers (`worker.local_updates`)."""
 
 
 class Train(_Message):

@@ -1,220 +1,135 @@
 """FlexibleDDP beside PyTorch's DDP: samples a second and time to a loss, with a slow rank, a wandering one, or none.
 
-    python -m bench.figures.flexible_ddp --part slow equal wander bias --seconds 20 --out runs/ddp.json
+    python -m bench.figures.flexible_ddp --part slow --images FOLDER --seconds 60 30 --out runs/ddp.json
 
-Each case runs DDP and FlexibleDDP in turns on the same ranks, network, data and order. A slow rank computes in each
-micro-batch until that has taken as many times the processor time as it needs by itself, reading of data and stepping
-included; it is not put to sleep, and waiting for others is not multiplied. Weights are copied now and then and judged
-after the run, on other images, so that judging slows no rank down. One label in five is wrong: gradients are as noisy
-as those of real data, and a larger batch is worth more. Processor time a micro-batch is told beside, which other load
-on the machine changes little. `bias` needs no ranks: it shows what abandoning a micro-batch, or averaging means of
-ranks, does to a gradient whose cost depends on its content.
+Each part runs DDP and FlexibleDDP in turns on the same ranks, network, data and order, each with its own learning rate
+and each as long as `--seconds` says, so a part ends in time; medians over `--repeats` turns. `sweep` finds the rates:
+one process, steps of as many samples as each method's step has, steps to each loss. Times to several losses are told,
+since larger steps are worth less at the beginning than later. `gpu` puts rank 0 on a GPU and measures all ranks alone
+first, at the same time and on the same micro-batches. `bias` needs no ranks: it shows what abandoning a micro-batch,
+or averaging means of ranks, does to a gradient whose cost depends on its content. bench/common/ddp_ranks.py says how a
+rank is made slow. Without Fashion-MNIST (`--images`) a generated set stands in.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-CLASSES = 10
-WRONG = 0.2  # labels drawn at random
-USED = "processor ms a micro-batch"
-COPIES = 24  # of the weights, over a run
+from bench.common import ddp_ranks, network_runs
+from bench.common.ddp_ranks import Indexed, Setting
+from flegel.torch.flexible.pace import LEARNING_RATE_RULES
+
+PARTS = ("slow", "equal", "wander", "gpu", "bias", "sweep")
+METHODS = {"gpu": ("alone", "ddp", "flexible")}
+TARGETS = (1.0, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.42, 0.4, 0.38, 0.36)
 
 
-def lenet(torch: Any) -> Any:
-    nn = torch.nn
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, CLASSES),
-    )  # fmt: skip
-
-
-def transformer(torch: Any) -> Any:
-    """About ten million parameters, on images read row by row."""
-    nn = torch.nn
-
-    class Rows(nn.Module):  # type: ignore[misc,name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(28, 384)
-            layer = nn.TransformerEncoderLayer(384, 6, 1536, dropout=0.0, batch_first=True)
-            self.layers = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
-            self.last = nn.Linear(384, CLASSES)
-
-        def forward(self, images: Any) -> Any:
-            return self.last(self.layers(self.first(images.squeeze(1))).mean(1))
-
-    return Rows()
-
-
-NETWORKS = {"lenet": lenet, "transformer": transformer}
-
-
-def images(torch: Any, count: int, seed: int) -> Any:
-    """Blurred patterns with noise: learnable, and no file is needed."""
-    patterns = torch.randn(CLASSES, 1, 7, 7, generator=torch.Generator().manual_seed(5))
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(0, CLASSES, (count,), generator=generator)
-    clean = torch.nn.functional.interpolate(patterns[labels], size=28, mode="bilinear")
-    wrong = torch.rand(count, generator=generator) < WRONG
-    labels = torch.where(wrong, torch.randint(0, CLASSES, (count,), generator=generator), labels)
-    return clean + 1.5 * torch.randn(count, 1, 28, 28, generator=generator), labels
-
-
-class Slowness:
-    """Processor time of this rank, and as much again as makes it `factor` times slower."""
-
-    def __init__(self, torch: Any) -> None:
-        self._work = torch.randn(64, 64)
-        self._at = time.process_time()
-
-    def pay(self, factor: int) -> None:
-        """In each micro-batch; what was used since the last call counts, so stepping and reading do as well."""
-        until = time.process_time() + (factor - 1) * (time.process_time() - self._at)
-        while time.process_time() < until:
-            self._work @ self._work
-        self._at = time.process_time()
-
-
-def slowness(kind: str, rank: int, ranks: int, factor: int, elapsed: float) -> int:
-    """How many times slower a rank is now."""
-    if kind == "slow":
-        return factor if rank == ranks - 1 else 1
-    if kind == "wander":
-        chosen = {int(elapsed // 5) % ranks, (int(elapsed // 5) + ranks // 2) % ranks}
-        return factor if rank in chosen else 1
-    return 1
-
-
-def train(given: argparse.Namespace, kind: str, flexible: bool, rank: int) -> dict[str, Any]:
+def images(given: argparse.Namespace) -> tuple[Indexed, Indexed]:
+    """Training and held-out images with mean 0 and deviation 1."""
     import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-    from flegel.torch import FlexibleDDP, FlexibleSampler
-
-    torch.set_num_threads(1)
-    device = torch.device("cuda:0" if kind == "gpu" and rank == 0 else "cpu")
-    torch.manual_seed(0)
-    features, labels = images(torch, given.samples, 1)
-    held, truth = (t.to(device) for t in images(torch, 512, 2))
-    data = TensorDataset(features, labels)
-    net = NETWORKS[given.network](torch).to(device)
-    sampler: Any = FlexibleSampler(data) if flexible else DistributedSampler(data)
-    loader = DataLoader(data, batch_size=given.batch, sampler=sampler)
-    model: Any = FlexibleDDP(net, lr_rule="adascale") if flexible else DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(model.parameters(), lr=given.rate)
-    if flexible:
-        optimizer = model.optimizer(optimizer)
-    counted, epoch = 0, 0
-    copies: list[tuple[float, list[Any]]] = []
-    slow = Slowness(torch)
-    began, used = time.monotonic(), time.process_time()
-    going = torch.ones(1)
-    while going.item():
-        sampler.set_epoch(epoch)
-        for x, y in loader:
-            x, y = x.to(device), y.to(device)
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(x), y)
-            elapsed = time.monotonic() - began
-            slow.pay(slowness(kind, rank, dist.get_world_size(), given.factor, elapsed))
-            loss.backward()
-            optimizer.step()
-            counted += len(x)
-            if rank == 0 and elapsed > len(copies) * given.seconds / COPIES:
-                copies.append((elapsed, [p.detach().clone() for p in net.parameters()]))
-        epoch += 1
-        going.fill_(time.monotonic() - began < given.seconds)
-        dist.all_reduce(going, dist.ReduceOp.MIN)  # all ranks end after the same epoch
-    seconds, used = time.monotonic() - began, time.process_time() - used
-    total = torch.tensor([float(counted)])
-    dist.all_reduce(total)
-    losses = judged(torch, net, copies, held, truth) if rank == 0 else []
-    barriers = -(-counted // given.batch)
-    if flexible:
-        model.watchdog.close()
-        barriers = model.barriers
-    return {
-        "rate": float(total) / seconds,
-        "seconds": seconds,
-        "reached": next((at for at, loss in losses if loss <= given.target), None),
-        "best": min((loss for _, loss in losses), default=None),
-        "micro-batches a barrier": counted / given.batch / barriers,
-        "processor ms a micro-batch": 1e3 * used / (counted / given.batch),
-    }
+    torch.set_num_threads(1)  # forked ranks inherit no threads
+    found = network_runs.fashion(given.images, given.samples, given.held)
+    parts = []
+    mean, deviation = float(found.train[0].mean()), float(found.train[0].std())
+    for x, y in (found.train, found.test):
+        shaped = torch.from_numpy((x - mean) / deviation).view(-1, 1, 28, 28)
+        parts.append(Indexed(shaped, torch.from_numpy(y).long(), 1 if parts else given.times))
+    print("Fashion-MNIST" if found.real else "a generated set", len(parts[0]), "images an epoch", flush=True)
+    return parts[0], parts[1]
 
 
-def judged(torch: Any, net: Any, copies: list[tuple[float, list[Any]]], held: Any, truth: Any) -> Any:
-    """The loss of each copy of the weights on images that were not trained on."""
-    found = []
-    with torch.no_grad():
-        for at, weights in copies:
-            for parameter, value in zip(net.parameters(), weights, strict=True):
-                parameter.copy_(value)
-            found.append((at, float(torch.nn.functional.cross_entropy(net(held), truth))))
-    return found
-
-
-def rank_main(rank: int, given: argparse.Namespace, kind: str, flexible: bool, place: str) -> None:
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=given.ranks)
-    found = train(given, kind, flexible, rank)
-    if rank == 0:
-        Path(place + ".json").write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def case(given: argparse.Namespace, kind: str, folder: Path) -> dict[str, Any]:
-    import torch.multiprocessing as processes
-
-    found: dict[str, list[dict[str, Any]]] = {"ddp": [], "flexible": []}
+def case(given: argparse.Namespace, kind: str, data: Indexed, held: Indexed) -> dict[str, Any]:
+    """One part: its ratios, and its runs."""
+    seconds = dict(zip(("ddp", "flexible"), (*given.seconds, given.seconds[-1]), strict=False))
+    rates = dict(zip(("ddp", "flexible"), (*given.rate, given.rate[-1]), strict=False))
+    timed = kind in ("slow", "wander")
+    setting = Setting(
+        kind, given.network, given.optimizer, given.ranks, given.factor, given.batch, rule=given.rule, warm=given.warm,
+        interval=given.interval, change=given.change, copies=given.copies if timed else 0, device=given.device,
+    )  # fmt: skip
+    found: dict[str, list[dict[str, Any]]] = {}
     for turn in range(given.repeats):
-        for name in ("ddp", "flexible"):
-            place = str(folder / f"{kind}-{turn}-{name}-{os.getpid()}")
-            processes.spawn(rank_main, (given, kind, name == "flexible", place), nprocs=given.ranks)
-            found[name].append(json.loads(Path(place + ".json").read_text()))
-            print(kind, name, found[name][-1], flush=True)
+        for method in METHODS.get(kind, ("ddp", "flexible"))[:: -1 if turn % 2 else 1]:
+            used = "ddp" if method == "alone" else method
+            one = ddp_ranks.run(replace(setting, seconds=seconds[used], rate=rates[used]), method, data, held)
+            found.setdefault(method, []).append(one)
+            print(kind, method, {name: value for name, value in one.items() if name != "curve"}, flush=True)
+    return {**ratios(found, timed), "setting": vars(setting), "learning rates": rates, "runs": found}
 
-    def middle(name: str, what: str) -> float | None:
-        values = [one[what] for one in found[name]]
-        return None if None in values else statistics.median(values)
 
-    if kind == "gpu":
-        found["alone"] = [alone(given, k, folder) for k in ("gpu", "equal")]
-        own = found["alone"][0]["rate"] + (given.ranks - 1) * found["alone"][1]["rate"]
-        return {"flexible / sum of the ranks alone": (middle("flexible", "rate") or 0.0) / own, "runs": found}
-    rates = middle("flexible", "rate"), middle("ddp", "rate")
-    times = middle("ddp", "reached"), middle("flexible", "reached")
-    return {
-        "samples a second, flexible / ddp": None if None in rates else rates[0] / rates[1],  # type: ignore[operator]
-        "seconds to the target, ddp / flexible": None if None in times else times[0] / times[1],  # type: ignore[operator]
-        "processor time a micro-batch, flexible / ddp": (middle("flexible", USED) or 0.0)
-        / (middle("ddp", USED) or 1.0),
-        "runs": found,
+def ratios(found: dict[str, list[dict[str, Any]]], timed: bool) -> dict[str, Any]:
+    rate = {method: statistics.median(one["rate"] for one in runs) for method, runs in found.items()}
+    told: dict[str, Any] = {"samples a second": {method: round(value, 1) for method, value in rate.items()}}
+    told["flexible / ddp"] = round(rate["flexible"] / rate["ddp"], 3)
+    if "alone" in rate:
+        told["flexible / sum of the ranks alone"] = round(rate["flexible"] / rate["alone"], 3)
+        told["ddp / sum of the ranks alone"] = round(rate["ddp"] / rate["alone"], 3)
+    if timed:
+        told["seconds to a loss: ddp, flexible, ratio"] = times(found)
+    return told
+
+
+def times(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """For each loss that every run reached: medians of both, and their ratio."""
+    told = {}
+    for target in TARGETS:
+        both = [[ddp_ranks.reached(one["curve"], target) for one in found[name]] for name in ("ddp", "flexible")]
+        if all(at is not None for runs in both for at in runs):
+            slow, fast = (statistics.median(at for at in runs if at is not None) for runs in both)
+            told[str(target)] = [round(slow, 2), round(fast, 2), round(slow / fast, 2)]
+    return told
+
+
+def sweep(given: argparse.Namespace, data: Indexed, held: Indexed) -> dict[str, Any]:
+    """Steps to each loss at each rate, for steps of all ranks' micro-batches and for those of an interval as long as
+    one micro-batch of the slow rank. The ratio of the best is that of times where both make as many steps a second."""
+    sizes = {
+        "ddp": given.ranks * given.batch,
+        "flexible": ((given.ranks - 1) * given.factor + 1) * given.batch,
     }
+    found: dict[str, Any] = {"samples a step": sizes}
+    for (name, size), steps in zip(sizes.items(), given.steps, strict=True):
+        found[name] = {}
+        for rate in given.rate:
+            curve = alone(Setting("sweep", given.network, given.optimizer, rate=rate), size, steps, data, held)
+            reached = {str(t): round(at) for t in TARGETS if (at := ddp_ranks.reached(curve, t)) is not None}
+            found[name][str(rate)] = reached
+            print("sweep", name, size, "rate", rate, reached, flush=True)
+    best = {
+        name: {str(t): min((r[str(t)] for r in found[name].values() if str(t) in r), default=None) for t in TARGETS}
+        for name in sizes
+    }
+    both = [t for t, steps in best["flexible"].items() if steps and best["ddp"][t]]
+    return {**found, "steps, ddp / flexible": {t: round(best["ddp"][t] / best["flexible"][t], 2) for t in both}}
 
 
-def alone(given: argparse.Namespace, kind: str, folder: Path) -> dict[str, Any]:
-    """One rank by itself, with DDP: the first one of this kind."""
-    import torch.multiprocessing as processes
+def alone(setting: Setting, size: int, steps: int, data: Indexed, held: Indexed) -> list[list[float]]:
+    """One process that makes so many steps of `size` samples: (steps, held-out loss) at 60 moments."""
+    import torch
 
-    place = str(folder / f"alone-{kind}-{os.getpid()}")
-    single = argparse.Namespace(**{**vars(given), "ranks": 1})
-    processes.spawn(rank_main, (single, kind, False, place), nprocs=1)
-    found: dict[str, Any] = json.loads(Path(place + ".json").read_text())
-    print("alone", kind, found, flush=True)
-    return found
+    net, optimizers = ddp_ranks.made(torch, setting)
+    optimizer, order = optimizers(net.parameters()), torch.randperm(len(data))
+    curve = []
+    for step in range(steps):
+        at = step * size % (len(data) - size)
+        x, y = data.__getitems__(order[at : at + size])
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        if step % max(steps // 60, 1) == 0:
+            with torch.no_grad():
+                loss = float(torch.nn.functional.cross_entropy(net(held.features), held.labels))
+            curve.append([float(step + 1), loss])
+            if not loss < 10.0:
+                break
+    return curve
 
 
 def bias(draws: int = 200_000, interval: float = 6.0) -> dict[str, float]:
@@ -243,27 +158,38 @@ def bias(draws: int = 200_000, interval: float = 6.0) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--part", nargs="+", choices=["slow", "equal", "wander", "gpu", "bias"], default=["bias", "slow"]
-    )
-    parser.add_argument("--network", choices=sorted(NETWORKS), default="lenet")
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=["bias", "slow"])
+    parser.add_argument("--images", type=Path, default=None, help="folder with the IDX files of Fashion-MNIST")
+    parser.add_argument("--network", choices=sorted(ddp_ranks.NETWORKS), default="lenet")
+    parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd", help="sgd has a momentum of 0.9")
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--factor", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=0.02)
-    parser.add_argument("--samples", type=int, default=8192)
-    parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument(
-        "--target", type=float, default=1.2, help="loss on 512 held-out images, one label in five of which is wrong"
-    )
+    parser.add_argument("--factor", type=int, default=8, help="how many times slower a slow rank is")
+    parser.add_argument("--batch", type=int, default=16, help="samples of a micro-batch")
+    parser.add_argument("--rate", type=float, nargs="+", default=[0.02], help="of DDP, of FlexibleDDP; all of a sweep")
+    parser.add_argument("--rule", choices=LEARNING_RATE_RULES, default="none", help="FlexibleDDP's lr_rule")
+    parser.add_argument("--interval", type=float, default=None, help="fixed, in seconds; found by itself otherwise")
+    parser.add_argument("--samples", type=int, default=60_000)
+    parser.add_argument("--times", type=int, default=1, help="all samples so many times are one epoch")
+    parser.add_argument("--held", type=int, default=1000, help="held-out images")
+    parser.add_argument("--seconds", type=float, nargs="+", default=[15.0], help="of a run of DDP, of FlexibleDDP")
+    parser.add_argument("--warm", type=float, default=1.0, help="seconds at first without counting samples")
+    parser.add_argument("--change", type=float, default=20.0, help="seconds after which other ranks are slow (wander)")
+    parser.add_argument("--device", default="cuda:0", help="of rank 0 in the part gpu")
+    parser.add_argument("--copies", type=int, default=40, help="of the weights by each rank in a run, to be judged")
+    parser.add_argument("--steps", type=int, nargs=2, default=[600, 200], help="of a sweep: DDP, FlexibleDDP")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/flexible_ddp.json"))
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    found = {kind: bias() if kind == "bias" else case(given, kind, given.out.parent.resolve()) for kind in given.part}
-    given.out.write_text(json.dumps(found, indent=1))
-    for kind, one in found.items():
-        print(kind, {name: value for name, value in one.items() if name != "runs"})
+    data, held = images(given) if set(given.part) != {"bias"} else (None, None)
+    found: dict[str, Any] = {}
+    for kind in given.part:
+        if kind == "bias":
+            found[kind] = bias()
+        else:
+            found[kind] = sweep(given, data, held) if kind == "sweep" else case(given, kind, data, held)
+        given.out.write_text(json.dumps(found), encoding="utf-8")
+        print(kind, {name: value for name, value in found[kind].items() if name not in ("runs", "setting")}, flush=True)
 
 
 if __name__ == "__main__":

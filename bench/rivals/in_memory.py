@@ -4,7 +4,8 @@
 
 Both begin with the same centroids. Lloyd ends by its own default tolerance; Flegel ends when its objective is within
 0.1 % of Lloyd's inertia. Wall-clock seconds of the whole call, in turn, in one process, after a small job of each that
-loads the code; a round of Flegel includes starting workers and handing the points out. Asserts nothing.
+loads the code; a round of Flegel includes starting workers and handing the points out. Then the same job once more with
+its phases timed (`bench.common.phases`). Asserts nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import flegel
+from bench.common.phases import timed_phases
 from flegel.algorithms.kmeans import KMeans
 
 COLUMNS = 28
@@ -73,13 +75,18 @@ def main(arguments: list[str]) -> None:
              "objective_over_inertia": found.objective / inertia}
         )  # fmt: skip
         print(", ".join(f"{name} {value:.4g}" for name, value in runs[-1].items()), flush=True)
+    with timed_phases() as phases:
+        whole, found = ours(rows, start, options.workers, SLACK * inertia)
+    phases |= {"loading": found.load_seconds, "training": found.seconds, "whole": whole}
+    print("phases: " + ", ".join(f"{name} {value:.3f}" for name, value in phases.items()), flush=True)
     ratio = statistics.median(run["ratio"] for run in runs)
     print(
         f"{options.points} x {COLUMNS}, k={options.k}, {options.workers} workers: Lloyd takes {ratio:.2f} times as long"
     )
     if options.json:
-        options.json.write_text(json.dumps({**{n: getattr(options, n) for n in ("points", "workers", "k")},
-                                            "median_ratio": ratio, "runs": runs}, indent=1))  # fmt: skip
+        sizes = {name: getattr(options, name) for name in ("points", "workers", "k")}
+        report = {**sizes, "median_ratio": ratio, "runs": runs, "phases": phases}
+        options.json.write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

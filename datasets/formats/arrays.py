@@ -11,10 +11,11 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.datasets.memory import memory_limit, release
 from flegel.datasets.row_ranges import expand
-from flegel.datasets.source import Description, Rows, Source, check_finite
+from flegel.datasets.source import Description, Rows, Source, adds_up, check_finite
 from flegel.errors import DataError
 from flegel.loading.damage import damage_as
 from flegel.loading.regular_files import check_regular
@@ -160,15 +161,34 @@ class ArraySource(Source):
             if features.flags.c_contiguous and features.dtype.isnative:
                 labels = None if self.labels is None else np.array(self.labels[start:stop], np.float64)
                 ids = np.arange(start, stop)
-                step = max(1, (32 << 20) // max(1, features.strides[0]))
-                for lo in range(0, stop - start, step):
-                    part = slice(lo, lo + step)
-                    given = None if labels is None else labels[part]
-                    check_finite(features[part], given, ids[part], self.names, self.origin)
-                    if self.mapped is not None and features.nbytes > memory_limit():
-                        release(self.mapped, start + lo, start + min(lo + step, stop - start))
+                self._check_range(features, labels, ids)
                 return Rows(features, labels, ids)
         return super().take(ranges, rng)
+
+    def _check_range(self, features: Array, labels: Array | None, ids: Array) -> None:
+        """Raises for the first value that is not finite. Rows from Python are looked at by several threads, because a
+        job waits for it; files are not: there each worker looks at its own part, beside the others."""
+        step = max(1, (32 << 20) // max(1, features.strides[0]))
+        if self.paths is not None or self.mapped is not None:
+            for lo in range(0, len(features), step):
+                self._check_part(features, labels, ids, lo, lo + step)
+                if self.mapped is not None and features.nbytes > memory_limit():
+                    release(self.mapped, int(ids[lo]), int(ids[min(lo + step, len(ids)) - 1]) + 1)
+            return
+        suspects: list[int] = []
+
+        def look(lo: int, hi: int) -> None:
+            if not adds_up(features[lo:hi]):
+                suspects.append(lo)
+
+        in_pieces(len(features), step, look)
+        for lo in sorted(suspects):
+            self._check_part(features, None, ids, lo, lo + step)
+        self._check_part(features[:0], labels, ids, 0, len(ids))
+
+    def _check_part(self, features: Array, labels: Array | None, ids: Array, lo: int, hi: int) -> None:
+        given = None if labels is None else labels[lo:hi]
+        check_finite(features[lo:hi], given, ids[lo:hi], self.names, self.origin)
 
     def column(self, index: int) -> Array:
         if index < 0:

@@ -115,7 +115,7 @@ class FlexibleBarrier(SyncModel):
         own = None
         if self._arrivals:
             through = lap(list(view.workers.values()), self._matters) if self._matters else eta
-            own = self._arrivals.begin(min(eta, through))
+            own = self._arrivals.begin(min(eta, through), workers if view.in_batches else ())
             eta += self._arrivals.patience
         return Decision((TrainWorkers(workers, points, own), Wake(now + eta, view.round)), self._step.reason)
 

@@ -14,7 +14,8 @@ import math
 
 PART = 0.1  # of an interval that a micro-batch may take
 LEAST = 8  # samples, until the cost of a call is known
-FASTER, SLOWER = 0.5, 0.1  # weight of a timing below and above the mean so far: the first of a size prepares its plan
+TRIALS = 3  # timings of a size before it counts, the first of which prepares the plan and is left out
+FASTER, SLOWER = 0.5, 0.05  # weight of a timing below and above the mean so far: others may have had the processor
 
 
 class MicroBatches:
@@ -26,6 +27,8 @@ class MicroBatches:
         self._size = min(32, most)
         self._seconds: dict[int, float] = {}
         """Of a micro-batch, by its size."""
+        self._trials: dict[int, int] = {}
+        """Timings so far, by size."""
         self._round = 0.0
         """Seconds of the last rounds that a signal ended; 0 where none did."""
 
@@ -35,14 +38,20 @@ class MicroBatches:
 
     def add(self, samples: int, seconds: float) -> None:
         """A micro-batch of so many samples took so long. What is left at the end of a shard tells little."""
-        if samples == self._size and seconds > 0:
-            known = self._seconds.get(samples, seconds)
-            self._seconds[samples] = known + (FASTER if seconds < known else SLOWER) * (seconds - known)
+        if samples != self._size or seconds <= 0:
+            return
+        self._trials[samples] = trials = self._trials.get(samples, 0) + 1
+        if trials == 1:
+            return
+        known = self._seconds.get(samples, seconds)
+        self._seconds[samples] = known + (FASTER if seconds < known else SLOWER) * (seconds - known)
+        if trials >= TRIALS:
             self._choose()
 
     def add_round(self, seconds: float, stopped: bool) -> None:
         """A round took so long, from a new θ to the report; `stopped`: by a signal, before its points were done."""
         if stopped:
+            seconds = max(seconds - 0.5 * self._seconds.get(self._size, 0.0), 0.5 * seconds)  # when the signal came
             self._round = seconds if not self._round else self._round + 0.5 * (seconds - self._round)
         else:
             self._round = 0.0

@@ -212,3 +212,13 @@ def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path: Path) -> N
 
     with pytest.raises(DataError, match="bytes here but had"):
         read_shard(description, 0, 2)
+
+
+def test_of_several_bad_values_in_an_array_the_first_is_named_whichever_thread_finds_one() -> None:
+    rows = np.zeros((5_000_000, 2), np.float32)  # two pieces of 32 MiB
+    rows[4_900_000, 1] = np.inf
+    rows[4_300_000, 0] = -np.inf
+    with pytest.raises(DataError, match="row 4300001, column 1 is -inf"):
+        open_data(rows).read()
+    rows[[4_300_000, 4_900_000]] = np.float32(3e38)  # finite, but their sum is not
+    assert len(open_data(rows).read().features) == len(rows)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from flegel.torch.flexible.deal import Deal, RankProgress, level
-from flegel.torch.flexible.pace import LONGEST, BarrierPace, RankReport, RankTimings
+from flegel.torch.flexible.pace import MOST_COSTS, BarrierPace, RankReport, RankTimings, learning_rate_factor
 
 
 def positions_of(deal: Deal) -> list[int]:
@@ -92,12 +92,39 @@ def test_a_rank_stops_before_a_micro_batch_that_would_not_be_finished() -> None:
 
 def test_the_interval_is_never_shorter_than_the_slowest_micro_batch_and_grows_with_noise() -> None:
     pace = BarrierPace()
-    quiet = [RankReport(32, 0.1, 0.1, 0.02, 32.0**2, 32), RankReport(32, 0.8, 0.8, 0.9, 32.0**2, 32)]
+    quiet = [RankReport(32, 0.1, 0.1, 0.2, 32.0**2, 32), RankReport(32, 0.8, 0.8, 0.9, 32.0**2, 32)]
     pace.barrier(quiet, 0.0)
     pace.barrier(quiet, 64.0**2)
     assert pace.interval == 0.8
     noisy = [RankReport(r.samples, r.seconds, r.unit, r.cost, 40 * r.square, r.batch) for r in quiet]
+    pace.barrier(noisy, 64.0**2 * 1.01)
+    assert pace.interval == 0.8, "a single estimate is mostly chance"
     for _ in range(40):
         pace.barrier(noisy, 64.0**2 * 1.01)
-    assert 0.8 <= pace.interval <= LONGEST * 0.8
+    assert pace.interval == MOST_COSTS * 0.2, "barriers take 5 % then, so nothing is won by longer intervals"
     assert BarrierPace(fixed=0.3).interval == 0.0
+
+
+def test_one_delay_lengthens_no_interval() -> None:
+    own = RankTimings()
+    for k in range(8):
+        own.open(float(k))
+        own.begin(float(k))
+        own.ready(k + (0.9 if k == 6 else 0.1))
+    assert own.typical == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "scale", "factor"),
+    [
+        ("none", 1e9, 1.0),
+        ("linear", None, 9.0),
+        ("sqrt", None, 3.0),
+        ("adascale", None, 1.0),  # nothing is known yet
+        ("adascale", 1e9, 9.0),  # all noise: in proportion
+        ("adascale", 1e-9, 1.0),  # no noise: a larger batch is worth nothing
+    ],
+)
+def test_the_learning_rate_follows_the_samples_of_a_step(rule: str, scale: float | None, factor: float) -> None:
+    assert learning_rate_factor(rule, 288.0, 32.0, scale) == pytest.approx(factor, rel=1e-5)
+    assert learning_rate_factor(rule, 32.0, 32.0, scale) == pytest.approx(1.0)

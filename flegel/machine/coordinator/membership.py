@@ -130,6 +130,7 @@ class Membership:
         size = max(sum(array.size for name, array in sizes if name not in auxiliary), 1)
         columns = max(each.columns for each in self.loaded.values())
         view.evidence = view.points * columns / size
+        view.in_batches = self._job.algorithm.in_batches
 
     # -- coming and going ----------------------------------------------------------------------------------
 

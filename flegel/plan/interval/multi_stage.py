@@ -288,7 +288,9 @@ class MultiStage:
         enough = self._least * longest if self._least > FIRST_FRACTION else 0.0
         eta = max(self._recommend(USUAL_LOSS), enough)
         rest = LEEWAY * (1.0 - last.laps) * longest
-        return rest / max(int(rest / max(eta, 1e-9)), 1) if rest > 0.0 else eta
+        if rest < eta / 2:  # a round for so little would be all barrier
+            return eta
+        return rest / max(int(rest / max(eta, 1e-9)), 1)
 
     def _share(self, eta: float) -> float:
         return min(max(eta * self._rate.median / max(self._pass.median, 1.0), 1e-6), 1.0)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -64,6 +66,8 @@ from flegel.runtime.server.job_servers import check_servers_fit, server_care, un
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.sync import balance_mode, check_topology, make_policy
 
+MANY_ROWS = 1 << 20  # from which on their owners are drawn by a thread of its own
+
 
 def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind but workers that wait for the next job. Observers hear how it ended."""
@@ -100,6 +104,7 @@ def _execute(request: Request, observation: Observation) -> Result:
             if session.stored is not None:
                 place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
         group = open_group(request.job, request.algorithm)
+        owners = _owners_ahead(request, ending)
         request.phase("reading", "")
         scaling, prepared = _prepared(request, place, group)
         if group is not None:
@@ -114,7 +119,7 @@ def _execute(request: Request, observation: Observation) -> Result:
         place.say()
         request.phase("loading", "")
         cluster.start()
-        rows = _shared_rows(request, parts, cluster, ending) if request.data.in_memory else None
+        rows = _shared_rows(request, parts, cluster, ending, owners) if request.data.in_memory else None
         source = rows.describe() if rows else _own_parts(request)
         request.control.bind(cluster)
         observation.begin(_described(request), request.control)
@@ -162,15 +167,41 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
     return parts
 
 
+def _owners_ahead(request: Request, ending: contextlib.ExitStack) -> Callable[[], list[Array]]:
+    """Who owns which rows. Where rows are many, a thread draws that while the job is prepared: to shuffle ten million
+    numbers takes a quarter of a second, and no lock."""
+
+    def draw() -> list[Array]:
+        return request.data.owners(request.workers, request.partition, request.job.seed)
+
+    if not request.data.in_memory or request.session is not None or request.data.rows < MANY_ROWS:
+        return draw
+    promise = Future[list[Array]]()
+
+    def work() -> None:
+        try:
+            promise.set_result(draw())
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the rows
+            promise.set_exception(error)
+
+    thread = threading.Thread(target=work, name="owners", daemon=True)
+    thread.start()
+    ending.callback(thread.join)
+    return promise.result
+
+
 def _shared_rows(
-    request: Request, parts: list[WorkerState], cluster: Cluster, ending: contextlib.ExitStack
+    request: Request,
+    parts: list[WorkerState],
+    cluster: Cluster,
+    ending: contextlib.ExitStack,
+    owners: Callable[[], list[Array]],
 ) -> SharedRows:
     """Rows that only this process has, where all workers can read them, until the job ends."""
     whole = request.data.read()
-    owners = [part.ids for part in parts]
-    owners = owners or request.data.owners(request.workers, request.partition, request.job.seed)
     labels = request.algorithm.labels_for_points(whole.labels)
-    rows = SharedRows(whole.features, labels, owners, cluster.new_array, whole.weights)
+    owned = [part.ids for part in parts] or owners()
+    rows = SharedRows(whole.features, labels, owned, cluster.new_array, whole.weights)
     ending.callback(rows.close)
     return rows
 
@@ -189,6 +220,7 @@ def _coordinator(
     algorithm, job, session = request.algorithm, request.job, request.session
     servers = server_care(request, prepared, cluster, _timeouts(request))
     ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
+    alone = group is None and servers is None and _works_alone(request)
     loads = {
         index: LoadShard(
             algorithm=ref,
@@ -209,6 +241,7 @@ def _coordinator(
             version=0 if servers is not None else -1,
             forms=unsent_forms(request, prepared) if servers is not None else (),
             replicated=job.topology == "allreduce",
+            alone=alone and index not in devices,
         )
         for index in range(request.workers)
     }
@@ -235,6 +268,15 @@ def _coordinator(
         rows=request.data.rows,
         replace=job.replace,
     )
+
+
+def _works_alone(request: Request) -> bool:
+    """The only worker may make θ anew between flexible barriers; not of a job that goes on, whose earlier statistics it
+    does not have, and not where the user set the interval between updates."""
+    job, policy = request.job, make_policy(request.job.sync)
+    able = request.algorithm.local_updates and policy.flexible and policy.all_report and job.sync.interval is None
+    resumed = request.session is not None and request.session.stored is not None
+    return request.workers == 1 and able and not resumed and job.topology == "coordinator"
 
 
 def _store(request: Request, prepared: PreparedJob) -> ParameterStore:

@@ -10,8 +10,9 @@ import numpy as np
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets import Rows, read_rows, read_shard
+from flegel.datasets import Rows, read_rows, read_shard, scale
 from flegel.errors import DataError, ProtocolError
+from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray, open_shared
 
 GATHERED = 1 << 16  # rows that a thread copies at a time
@@ -33,8 +34,8 @@ class SharedRows:
     ) -> None:
         self._owned: list[JobArray] = []
         self._new_array = new_array
-        order = np.concatenate(owners)
         self._bounds = np.cumsum([0, *map(len, owners)]).tolist()
+        order, self._ids = self._lay_side_by_side(owners)
         if isinstance(features, Sparse):
             features = reorder(features, order)
             self._features: dict[str, Any] = {
@@ -47,7 +48,18 @@ class SharedRows:
             self._features = {"dense": self._put(features, order)}
         self._labels = self._put(labels, order) if labels is not None else None
         self._weights = self._put(weights, order) if weights is not None else None
-        self._ids = self._put(order)
+
+    def _lay_side_by_side(self, owners: list[Array]) -> tuple[Array, dict[str, Any]]:
+        """The numbers of all rows in the order of their owners, and the description of that array."""
+        shared = self._new_array((self._bounds[-1],), np.result_type(*owners))
+        self._owned.append(shared)
+        into, bounds = shared.array, self._bounds
+
+        def copy(first: int, _: int) -> None:
+            into[bounds[first] : bounds[first + 1]] = owners[first]
+
+        in_pieces(len(owners), 1, copy)
+        return into, shared.describe()
 
     def _put(self, values: Array, order: Array | None = None) -> dict[str, Any]:
         shared = self._new_array(values.shape, values.dtype)
@@ -130,6 +142,28 @@ def open_rows(
     if ids is not None and not np.array_equal(rows.ids, ids):
         raise DataError("The rows of this shard are not those of the checkpoint; the data have changed.")
     return rows
+
+
+def load_rows(
+    load: LoadShard,
+    scaling: tuple[Array, ...],
+    ids: Array | None,
+    measured: tuple[Any, Rows] | None,
+    open_array: OpenArray,
+) -> Rows:
+    """The rows of a shard: those that were just `measured`, or read now; scaled where that was asked for."""
+    if load.empty:
+        one = np.zeros(1, np.int64)  # to show what rows look like
+        rows = open_ids(load.source, one, open_array)
+    elif measured is not None and measured[0] == (load.source, load.index, load.count, load.seed):
+        rows = measured[1]
+    else:
+        moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
+        if moved and ids is not None:
+            rows = open_ids(load.source, ids, open_array)
+        else:
+            rows = open_rows(load.source, load.index, load.count, load.seed, ids, open_array)
+    return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
 
 
 def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, open_array: OpenArray) -> Rows:

@@ -19,14 +19,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from flegel.errors import FlegelWarning, UsageError
-from flegel.plan.interval.gradient_noise import gain
 from flegel.runtime import clock
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
-from flegel.torch.flexible.pace import BarrierPace, RankReport, RankTimings
+from flegel.torch.flexible.pace import (
+    LEARNING_RATE_RULES,
+    BarrierPace,
+    RankReport,
+    RankTimings,
+    learning_rate_factor,
+)
 from flegel.torch.flexible.watchdog import Watchdog
 
-LEARNING_RATE_RULES = ("none", "adascale")
 BUFFERS = ("average", "local")
 
 
@@ -72,9 +76,10 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     ) -> None:
         """`interval`: seconds between barriers; found by itself otherwise. `mean_loss`: the loss is a mean over its
         samples (False: a sum). `buffers`: running statistics are averaged at barriers, or stay local. `lr_rule`:
-        "adascale" multiplies the learning rate by what a step of all samples is worth in steps of `reference_batch`
-        (by default ranks × the first micro-batch). `endless`: the data never end, so no FlexibleSampler is needed.
-        `timeout`: seconds without a sign of a rank after which training ends with a sentence that names it."""
+        multiplies the learning rate of a step by its samples over `reference_batch` (by default ranks × the first
+        micro-batch), by the root of that, or ("adascale") by what it is worth in steps of `reference_batch`. `endless`:
+        the data never end, so no FlexibleSampler is needed. `timeout`: seconds without a sign of a rank after which
+        training ends with a sentence that names it."""
         for name, value, known in (("buffers", buffers, BUFFERS), ("lr_rule", lr_rule, LEARNING_RATE_RULES)):
             if value not in known:
                 raise UsageError(f"{name}={value!r} is not known; choose one of {', '.join(known)}.")
@@ -178,7 +183,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                 RankReport(
                     self._window,
                     self._seconds,
-                    self._own.unit or self._seconds,
+                    self._own.typical or self._seconds,
                     self._last_cost,
                     self._last_square,
                     self._largest,
@@ -215,10 +220,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             self._reference = int(sum(r.batch for r in reports))
         self.barrier.complete = self.barrier.synchronizing = False
         self._window = 0
-        scale = self.pace.noise.scale
-        if self._lr_rule == "none" or scale is None:
-            return 1.0
-        return gain(total, self._reference, scale)
+        return learning_rate_factor(self._lr_rule, total, self._reference, self.pace.noise.scale)
 
     def _open(self) -> None:
         """The optimizer has stepped: the next interval begins. All that a barrier took counts as its cost."""

@@ -6,17 +6,32 @@ stopping time, and the pooled gradient is unbiased. Nothing here looks at the co
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from flegel.plan.interval.gradient_noise import GradientNoise, from_reports
+from flegel.plan.interval.gradient_noise import GradientNoise, from_reports, gain
 
 MEASURED = 16  # barriers at first, all of whose gradients are measured for the noise scale
 SELDOM = 4  # then every fourth: two norms cost as much as passing twice over the parameters
 REMEMBERED = 8  # durations of micro-batches from which the next one is foreseen
-LONGEST = 20.0  # intervals are at most this many micro-batches of the slowest rank long
+LEARNING_RATE_RULES = ("none", "linear", "sqrt", "adascale")
+KNOWN = 0.8  # weight of the noise estimate from which it is used: 16 estimates, since one alone is mostly chance
+MOST_COSTS = 20.0  # costs of a barrier in the longest interval: barriers then take 5 %, and no longer one wins more
+
+
+def learning_rate_factor(rule: str, batch: float, reference: float, scale: float | None) -> float:
+    """What a step of `batch` samples multiplies the learning rate by, if the rate was chosen for steps of `reference`.
+
+    "linear" is for SGD where gradients are mostly noise (P. Goyal et al., 2017), "sqrt" for Adam and its kin (S.
+    Malladi et al., 2022); "adascale" is linear below the noise scale, bounded above it, and 1 until that is known."""
+    if rule == "linear":
+        return batch / reference
+    if rule == "sqrt":
+        return math.sqrt(batch / reference)
+    return gain(batch, reference, scale) if rule == "adascale" and scale is not None else 1.0
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,7 @@ class RankReport:
     seconds: float = 0.0
     """From the end of the last barrier until its last gradient was ready."""
     unit: float = 0.0
-    """Seconds of one micro-batch, as this rank foresees them."""
+    """Seconds of one micro-batch: the median of the last intervals."""
     cost: float = 0.0
     """Seconds of the barrier before this one: from its last gradient until it had stepped and could go on."""
     square: float = 0.0
@@ -76,10 +91,10 @@ class BarrierPace:
         """√(φ·B/R), but never shorter than a micro-batch of the slowest rank: otherwise all would wait for it."""
         shortest = max(r.unit for r in reports)
         scale, rate = self.noise.scale, sum(self.rates)
-        if scale is None or not self.costs or rate <= 0.0:
+        if scale is None or self.noise.weight < KNOWN or not self.costs or rate <= 0.0:
             return shortest
-        wanted = (median(self.costs) * scale / rate) ** 0.5 if scale != float("inf") else LONGEST * shortest
-        return min(max(wanted, shortest), LONGEST * shortest)
+        cost = median(self.costs)
+        return max(min(math.sqrt(cost * scale / rate), MOST_COSTS * cost), shortest)
 
 
 @dataclass
@@ -114,9 +129,15 @@ class RankTimings:
         self.opened, self.count, self.latest = now, 0, 0.0
 
     @property
+    def typical(self) -> float:
+        """Seconds of a micro-batch: the median of the last intervals, so that one delay does not lengthen all ranks'
+        next interval."""
+        return median(self.means) if self.means else 0.0
+
+    @property
     def unit(self) -> float:
-        """Seconds of a micro-batch, foreseen: the median of the last intervals, or the latest if that took longer."""
-        return max(median(self.means), self.latest) if self.means else 0.0
+        """Seconds of a micro-batch, foreseen: as typical, or as the latest if that took longer."""
+        return max(self.typical, self.latest)
 
     def is_last(self, now: float, interval: float) -> bool:
         """Whether no further micro-batch would be finished in time after the one that begins now."""

@@ -432,9 +432,8 @@ class Trainer:
                 exhausted = most > 0
                 break
             entered = clock.now()
-            end = run.end
-            if injection and not (self._in_batches and order.until is not None):
-                end = injection.slice(run.start, run.end - run.start, run.end, least)
+            sliced = injection if order.until is None or not self._in_batches else None
+            end = sliced.slice(run.start, run.end - run.start, run.end, least) if sliced else run.end
             done = self._step(kernel, store, run, end, order.round, self.flag)
             visits += done
             if done == most:
@@ -494,11 +493,8 @@ class Trainer:
         """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
         0: the worker's own clock would end the round before the call returns."""
         most = min(left, max(int(self._speed * SIGN_OF_LIFE), first))
-        if order.until is not None and self._in_batches:
-            fitting = self._deadline.batch(order.until - clock.now(), least)
-            if fitting is not None:
-                most = min(most, fitting if visits else max(fitting, least))
-        elif order.until is not None and visits:
-            fitting = self._deadline.fitting(order.until - clock.now(), least)
+        if order.until is not None and (visits or self._in_batches):
+            rest, known = order.until - clock.now(), self._deadline
+            fitting = known.batch(rest, least, not visits) if self._in_batches else known.fitting(rest, least)
             most = most if fitting is None else min(most, fitting)
         return most

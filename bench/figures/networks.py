@@ -39,18 +39,18 @@ def _course(course: runs.Course, target: float | None = None) -> Line:
     return line if target is None else {**line, "target": target, "time_to_target": course.time_to(target)}
 
 
-STEPS = {"lr": 2e-3, "batch": 128, "optimizer": "adamw", "weight_decay": 0.05}
+STEPS = {"lr": 3e-3, "batch": 128, "optimizer": "adamw", "weight_decay": 0.05}
 """AdamW; updates rest on some 256 images, with the step that the gradient noise allows them."""
-LOCAL = {"lr": 0.1, "batch": None, "optimizer": "sgd", "local": True, "micro_batch": 16}
+LOCAL = {"lr": 0.15, "batch": None, "optimizer": "sgd", "local": True, "micro_batch": 32}
 RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
-    "bsp": (LOCAL, {}, 40.0),
-    "bsp-mini": (STEPS, {"batches": 234}, 24.0),
-    "psp": (STEPS, {"batches": 1200}, 24.0),
-    "fsp": (STEPS, {}, 24.0),
+    "bsp": (LOCAL, {}, 45.0),
+    "bsp-mini": (STEPS, {"batches": 234}, 32.0),
+    "psp": (STEPS, {"batches": 1200}, 32.0),
+    "fsp": (STEPS, {}, 32.0),
 }
 """Settings of the network and of the job, and epochs at most. Under bsp workers take local steps: one update a pass
-would need hundreds of passes. Under psp an update has about seven iterations a worker, so these are small."""
-USED = 0.88  # of the time given: the learning rate has to come down before it is over
+would need hundreds of passes. Under psp an update has up to sixteen iterations a worker, so these are small."""
+USED = 0.96  # of the time given: the learning rate has to come down before it is over
 
 
 def accuracy(options: argparse.Namespace) -> Iterator[Line]:
@@ -66,13 +66,20 @@ def accuracy(options: argparse.Namespace) -> Iterator[Line]:
         first = flegel.run(
             runs.KeptLeNet(epochs=1000, **recipe), images.train, max_seconds=options.seconds / 10, **crew
         )
-        speed = sum(row["visits"] for row in first.rows) / len(images.train[0]) / first.seconds
+        speed = _speed(first.rows) / len(images.train[0])
         epochs = max(min(most, USED * options.seconds * speed), 1.0)
         for seed in range(options.seeds):
             network = runs.KeptLeNet(schedule="cosine", warmup=0.5, epochs=epochs, **recipe)
             course = runs.train(network, images, 3, seed=seed, max_seconds=options.seconds, **crew)
             line = {"part": "accuracy", "real": images.real, "sync": sync, "seed": seed, "epochs": round(epochs, 1)}
             yield {**line, "reason": course.result.reason, **_course(course)}
+
+
+def _speed(rows: list[Line]) -> float:
+    """Visits a second in the second half of a run, or in all of it where that is too short."""
+    half = next((i for i, row in enumerate(rows[:-1]) if row["seconds"] >= rows[-1]["seconds"] / 2), 0)
+    since = rows[half]["seconds"] if half else 0.0
+    return float(sum(row["visits"] for row in rows[half + 1 if half else 0 :]) / (rows[-1]["seconds"] - since))
 
 
 def overhead(options: argparse.Namespace) -> Iterator[Line]:
@@ -104,16 +111,15 @@ def _visits(result: Any, row: Line) -> int:
 def _race(part: str, options: argparse.Namespace, workers: int, straggler: str, entries: list[Any]) -> Iterator[Line]:
     """Each entry: the model, its options, and for how many times as long as the first one it may go on."""
     images = runs.fashion(options.images, options.rows, options.tested)
-    limit = options.seconds
+    first: float | None = None
     for sync, more, times in entries:
         network = runs.KeptLeNet(epochs=1000, lr=1e-3, batch=64)
-        seconds = min(options.seconds, max(times * limit, 2.0))
+        seconds = options.seconds if first is None else max(times * first, 2.0)
         course = runs.train(
             network, images, 40, workers=workers, sync=sync, straggler=straggler, max_seconds=seconds, **more
         )
         line = _course(course, options.target)
-        if limit == options.seconds and line["time_to_target"] is not None:
-            limit = line["time_to_target"]
+        first = first or line["time_to_target"]
         yield {"part": part, "real": images.real, "sync": sync, **more, **line}
 
 

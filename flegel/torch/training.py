@@ -60,7 +60,8 @@ class NetworkKernel:
         self._has_buffers = bool(flat.held(self._module))
         self._sizes = MicroBatches(network.micro_batch or (ON_GPUS if self._gpu else ON_PROCESSORS))
         self._stopped = False
-        """A signal ended the last call, not the end of its points."""
+        """A signal ended a call since the last report, not the end of its points; who goes on training after its
+        report, until the next θ comes, is called back so."""
         self._proven = 0
         """Samples of the largest micro-batch for which there was memory."""
         self._began = clock.now()
@@ -110,6 +111,7 @@ class NetworkKernel:
     def statistics(self) -> tuple[Array, ...]:
         if self._pending:
             self._sizes.add_round(clock.now() - self._began, self._stopped)
+            self._stopped = False
         self._settle()
         loss, correct = self._totals.tolist()
         sums, spread = self._sums + np.array([loss, self._visits, correct]), self._spread.copy()
@@ -135,7 +137,7 @@ class NetworkKernel:
                 if self._gpu:
                     torch.cuda.synchronize(self._place)  # the flag must be looked at when the work is done, not queued
                 self._sizes.add(size, clock.now() - entered)
-        self._stopped = at < end
+        self._stopped = self._stopped or at < end
         return at
 
     def _next_size(self, left: int) -> int:

@@ -158,6 +158,9 @@ class Algorithm:
     and sent, such as float32. Otherwise both are float64, whatever the hooks return."""
     per_report: ClassVar[tuple[str, ...]] = ()
     """Fields of the statistics that are made once for each report rather than summed over points."""
+    local_updates: ClassVar[bool] = False
+    """True where θ follows from the statistics, however often it is made: with a flexible barrier the only worker of
+    a job then calls `updateParameter` between barriers too. Not for steps along a gradient, whose number matters."""
     unsent: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that workers do not need, such as the state of an optimizer: they stay with the coordinator."""
     backend: ClassVar[str] = ""
@@ -166,6 +169,9 @@ class Algorithm:
     torch_program: ClassVar[str] = ""
     """`module:Class` of the program that trains blocks of points by torch, for workers on a GPU
     (`flegel.runtime.backends.torch.program`)."""
+    in_batches: ClassVar[bool] = False
+    """True where workers train batches of points that a signal does not interrupt. Then flexible barriers are kept by
+    the workers' own clocks, and a worker begins as many points as it will have done in time."""
     averaged: ClassVar[bool] = False
     """True where the objective is an average over points rather than a sum."""
     sharding: ClassVar[Sharding | None] = None

@@ -38,11 +38,8 @@ class MeasureMoments(_Message):
 
 
 class LoadShard(_Message):
-    """Take this share and get the kernel ready. Frames: θ, then statistics of zeros, then, where `scaled`,
-    what to subtract from each column and what to multiply it with.
-
-    `source` says where the rows are (see runtime/worker/row_sources.py).
-    """
+    """Take this share and get the kernel ready. Frames: θ, then statistics of zeros, then, where `scaled`, what to
+    subtract from each column and what to multiply it with. `source`: where rows are (runtime/worker/row_sources.py)."""
 
     algorithm: AlgorithmRef
     source: dict[str, Any]
@@ -73,6 +70,9 @@ class LoadShard(_Message):
     """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
     version: int = -1
     """Servers hold θ: the version of the θ that comes with this; -1: the coordinator holds it."""
+    forms: tuple[FrameSpec, ...] = ()  # of a large θ, which servers send, and of statistics: neither comes with this
+    alone: bool = False
+    """No other worker contributes to θ: this one may make it anew between barriers (`worker.local_updates`)."""
 
 
 class Train(_Message):

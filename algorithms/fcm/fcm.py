@@ -89,6 +89,7 @@ class FCM(Algorithm):
     weighted = True
     ignores_labels = True
     default_tolerance = 1e-6
+    local_updates = True
     auxiliary = ("shares", "points")
     memoryless = True
     starts_from_means = True

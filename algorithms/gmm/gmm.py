@@ -89,6 +89,7 @@ class GMM(Algorithm):
     compiled_apart = ({}, {"covariance": "full"})
     torch_program = "flegel.algorithms.gmm.torch_program:MixtureProgram"
     weighted = ignores_labels = maximize = True
+    local_updates = True
     auxiliary = ("points",)
     default_tolerance = 1e-6
     memoryless = True

@@ -117,6 +117,7 @@ class KMeans(Algorithm):
     weighted = True
     ignores_labels = True
     sparse = True
+    local_updates = True
     auxiliary = ("spare", "shares", "points")
     default_tolerance = 1e-6
     memoryless = True
@@ -298,9 +299,11 @@ def _means(aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) 
     """The clusters from `start` to `stop` at the means of their points; empty ones stay."""
     mine = aggregator.counts[start:stop]
     filled = mine > 0
+    weight = unseen_weight(parameter.points, float(aggregator.counts.sum()))
+    if not weight and filled.all():  # nearly always; the same numbers as below
+        return np.asarray(parameter.origin + aggregator.sums / mine[:, None])
     old = np.array(parameter.centroids, dtype=np.float64)
-    seen = float(aggregator.counts.sum())
-    unseen = (unseen_weight(parameter.points, seen) * parameter.shares)[start:stop][filled, None]
+    unseen = (weight * parameter.shares)[start:stop][filled, None]
     counts, sums = mine[filled, None], aggregator.sums[filled]
     centroids = old.copy()
     if unseen.any():

@@ -16,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,18 +39,18 @@ def _course(course: runs.Course, target: float | None = None) -> Line:
     return line if target is None else {**line, "target": target, "time_to_target": course.time_to(target)}
 
 
-STEPS = {"lr": 2e-3, "batch": 128, "optimizer": "adamw", "weight_decay": 0.05}
+STEPS = {"lr": 3e-3, "batch": 128, "optimizer": "adamw", "weight_decay": 0.05}
 """AdamW; updates rest on some 256 images, with the step that the gradient noise allows them."""
-LOCAL = {"lr": 0.1, "batch": None, "optimizer": "sgd", "local": True, "micro_batch": 16}
+LOCAL = {"lr": 0.15, "batch": None, "optimizer": "sgd", "local": True, "micro_batch": 32}
 RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
-    "bsp": (LOCAL, {}, 40.0),
-    "bsp-mini": (STEPS, {"batches": 234}, 24.0),
-    "psp": (STEPS, {"batches": 1200}, 24.0),
-    "fsp": (STEPS, {}, 24.0),
+    "bsp": (LOCAL, {}, 45.0),
+    "bsp-mini": (STEPS, {"batches": 234}, 32.0),
+    "psp": (STEPS, {"batches": 1200}, 32.0),
+    "fsp": (STEPS, {}, 32.0),
 }
 """Settings of the network and of the job, and epochs at most. Under bsp workers take local steps: one update a pass
-would need hundreds of passes. Under psp an update has about seven iterations a worker, so these are small."""
-USED = 0.88  # of the time given: the learning rate has to come down before it is over
+would need hundreds of passes. Under psp an update has up to sixteen iterations a worker, so these are small."""
+USED = 0.96  # of the time given: the learning rate has to come down before it is over
 
 
 def accuracy(options: argparse.Namespace) -> Iterator[Line]:
@@ -60,16 +61,25 @@ def accuracy(options: argparse.Namespace) -> Iterator[Line]:
     for sync in chosen:
         recipe, more, most = RECIPES[sync]
         crew = {"workers": options.workers, "sync": sync, **more}
+        if options.on_device:
+            crew["device"] = f"0-{options.workers - 1}={options.device}"
         first = flegel.run(
             runs.KeptLeNet(epochs=1000, **recipe), images.train, max_seconds=options.seconds / 10, **crew
         )
-        speed = sum(row["visits"] for row in first.rows) / len(images.train[0]) / first.seconds
+        speed = _speed(first.rows) / len(images.train[0])
         epochs = max(min(most, USED * options.seconds * speed), 1.0)
         for seed in range(options.seeds):
             network = runs.KeptLeNet(schedule="cosine", warmup=0.5, epochs=epochs, **recipe)
             course = runs.train(network, images, 3, seed=seed, max_seconds=options.seconds, **crew)
             line = {"part": "accuracy", "real": images.real, "sync": sync, "seed": seed, "epochs": round(epochs, 1)}
             yield {**line, "reason": course.result.reason, **_course(course)}
+
+
+def _speed(rows: list[Line]) -> float:
+    """Visits a second in the second half of a run, or in all of it where that is too short."""
+    half = next((i for i, row in enumerate(rows[:-1]) if row["seconds"] >= rows[-1]["seconds"] / 2), 0)
+    since = rows[half]["seconds"] if half else 0.0
+    return float(sum(row["visits"] for row in rows[half + 1 if half else 0 :]) / (rows[-1]["seconds"] - since))
 
 
 def overhead(options: argparse.Namespace) -> Iterator[Line]:
@@ -99,32 +109,38 @@ def _visits(result: Any, row: Line) -> int:
 
 
 def _race(part: str, options: argparse.Namespace, workers: int, straggler: str, entries: list[Any]) -> Iterator[Line]:
+    """Each entry: the model, its options, and for how many times as long as the first one it may go on."""
     images = runs.fashion(options.images, options.rows, options.tested)
-    for sync, more in entries:
+    first: float | None = None
+    for sync, more, times in entries:
         network = runs.KeptLeNet(epochs=1000, lr=1e-3, batch=64)
+        seconds = options.seconds if first is None else max(times * first, 2.0)
         course = runs.train(
-            network, images, 40, workers=workers, sync=sync, straggler=straggler, max_seconds=options.seconds, **more
+            network, images, 40, workers=workers, sync=sync, straggler=straggler, max_seconds=seconds, **more
         )
-        yield {"part": part, "real": images.real, "sync": sync, **more, **_course(course, options.target)}
+        line = _course(course, options.target)
+        first = first or line["time_to_target"]
+        yield {"part": part, "real": images.real, "sync": sync, **more, **line}
 
 
 def stragglers(options: argparse.Namespace) -> Iterator[Line]:
     """Eight workers, two of them 8 times slower: time to the same test accuracy."""
-    minis = [("bsp-mini", {"batches": b}) for b in (30, 60, 120, 240)]
-    yield from _race("stragglers", options, 8, "0-1:8x", [("fsp", {}), *minis, ("psp", {}), ("bsp", {})])
+    minis = [("bsp-mini", {"batches": b}, 2.0) for b in (120, 240, 480, 960)]
+    entries = [("fsp", {}, 1.0), *minis, ("psp", {"batches": 960}, 2.0), ("bsp", {}, 3.2)]
+    yield from _race("stragglers", options, 8, "0-1:8x", entries)
 
 
 def speeds(options: argparse.Namespace) -> Iterator[Line]:
-    """Three workers of speeds 1 : 2 : 3; the iterations of the paper's BSP are those of bsp-mini here."""
-    batches = {"batches": 240}
-    entries = [("psp", batches), ("bsp-mini", batches), ("fsp", {}), ("fsp", {"balance": "off"}), ("bsp", {})]
-    yield from _race("speeds", options, 3, "0:3x,1:1.5x", entries)
+    """Three workers of speeds 1 : 2 : 3; the iterations of the paper's BSP are those of bsp-mini here. Both in several
+    sizes, of which the best one counts."""
+    sizes = [(sync, {"batches": b}, 3.0) for b in (240, 480, 960) for sync in ("psp", "bsp-mini")]
+    yield from _race("speeds", options, 3, "0:3x,1:1.5x", [("fsp", {}, 1.0), *sizes, ("fsp", {"balance": "off"}, 2.0)])
 
 
 def intervals(options: argparse.Namespace) -> Iterator[Line]:
     """The interval from gradient noise beside fixed ones."""
-    fixed = [("fsp", {"interval": seconds}) for seconds in (0.003, 0.01, 0.03, 0.1, 0.3)]
-    yield from _race("intervals", options, options.workers or 16, "", [("fsp", {}), *fixed])
+    fixed = [("fsp", {"interval": seconds}, 3.0) for seconds in (0.003, 0.01, 0.03, 0.1, 0.3)]
+    yield from _race("intervals", options, options.workers or 16, "", [("fsp", {}, 1.0), *fixed])
 
 
 def _points(rows: int) -> np.ndarray:
@@ -243,7 +259,7 @@ def mixed_kmeans(options: argparse.Namespace) -> Iterator[Line]:
             "seconds": round(result.seconds, 3), "share_of_worker_0": round(share, 4), "reason": result.reason,
             "load_seconds": round(result.load_seconds, 1), "updates": result.iterations,
             "passes": round(sum(r["visits"] for r in result.rows) / len(points), 1),
-            "utilization": round(result.utilization, 3), "at": _milestones(result.rows),
+            "utilization": round(result.utilization, 3), "at": _milestones(result.rows), "ms": _barrier(result.rows),
         }  # fmt: skip
 
 
@@ -251,6 +267,29 @@ def _milestones(rows: list[Line]) -> list[tuple[int, float, float | None]]:
     """Update, seconds and interval in milliseconds at a few moments of a run."""
     chosen = [row for row in rows if row["iteration"] in (1, 2, 5, 10, 20, 40, 80, 160)]
     return [(r["iteration"], round(r["seconds"], 3), r["interval"] and round(1e3 * r["interval"], 2)) for r in chosen]
+
+
+def _barrier(rows: list[Line]) -> dict[str, Any]:
+    """Medians over updates, in milliseconds: where the time of an update goes. By worker 0 and by the slowest one:
+    from the order to the report (`trip`), of which `compute`; `respond`: from signals to what they bring about; `wait`:
+    from a report to the next order, which holds `fold`, from the last report to the first order."""
+    seen = [row for row in rows[len(rows) // 4 :] if row["spans"]]
+    if len(seen) < 2:
+        return {}
+    found: dict[str, Any] = {}
+    for name, at in (("compute", 4), ("respond", 5), ("wait", 6)):
+        found[name] = [
+            _median([row["spans"][0][at] for row in seen]),
+            _median([max(s[at] for s in row["spans"]) for row in seen]),
+        ]
+    found["trip"] = [_median([row["spans"][0][2] - row["spans"][0][1] for row in seen])]
+    found["fold"] = _median([min(s[1] for s in after["spans"]) - row["seconds"] for row, after in pairwise(seen)])
+    found["update"] = _median([after["seconds"] - row["seconds"] for row, after in pairwise(seen)])
+    return found
+
+
+def _median(values: list[float]) -> float:
+    return round(1e3 * statistics.median(values), 2)
 
 
 def mixed_cnn(options: argparse.Namespace) -> Iterator[Line]:
@@ -265,7 +304,8 @@ def mixed_cnn(options: argparse.Namespace) -> Iterator[Line]:
         network = runs.KeptCNN(epochs=1000, lr=1e-3, batch=64)
         course = runs.train(network, images, 40, workers=count, sync=sync, max_seconds=options.seconds, **more)
         share = course.result.worker[0]["points"] / len(images.train[0])
-        line = {"part": "mixed-cnn", "crew": crew, "sync": sync, "share_of_worker_0": round(share, 4)}
+        line: Line = {"part": "mixed-cnn", "crew": crew, "sync": sync, "share_of_worker_0": round(share, 4)}
+        line["ms"] = _barrier(course.result.rows)
         yield {**line, **_course(course, options.target)}
 
 
@@ -287,6 +327,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=25.0, help="limit of each run")
     parser.add_argument("--target", type=float, default=0.87, help="test accuracy of the races")
     parser.add_argument("--device", default="cuda:0", help="of the GPU worker")
+    parser.add_argument("--on-device", action="store_true", help="accuracy: all workers compute on --device")
     parser.add_argument("--out", type=Path, default=None, help="write all lines to this file")
     options = parser.parse_args()
     lines = []

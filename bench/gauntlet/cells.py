@@ -33,7 +33,7 @@ from flegel.errors import FlegelError
 
 __all__ = ["CLUSTERING", "REAL", "labelled", "matrices", "real"]
 
-MODELS = ("bsp", "fsp", "bsp-mini", "ssp", "asp", "psp")
+MODELS = ("bsp", "fsp", "auto", "bsp-mini", "ssp", "asp", "psp")
 WORKERS = (1, 2, 3, 4)
 SECONDS = 10.0  # of training after which a job is stopped
 WITHIN = 1e-3  # relative: as good as the peer

@@ -103,8 +103,9 @@ def page(records: list[dict[str, Any]], about: dict[str, Any]) -> str:
         "",
         *wrapped(
             f"{facts['tables']} tables, {facts['units']} pairs of table and algorithm, {facts['cells']} training jobs: "
-            "every pair under `bsp`, `fsp`, `bsp-mini`, `ssp`, `asp` and `psp` with one to four workers, beside "
-            "scikit-learn (FCM: scikit-fuzzy) from the same start, or from any start where the problem is convex (LR)."
+            "every pair under `bsp`, `fsp`, `auto`, `bsp-mini`, `ssp`, `asp` and `psp` with one to four workers, "
+            "beside scikit-learn (FCM: scikit-fuzzy) from the same start, or from any start where the problem is "
+            "convex (LR)."
         ),
         "",
         *wrapped(

@@ -8,20 +8,17 @@ as under `fsp`. This file holds the choice; the barrier is `fsp.py`.
 
 from __future__ import annotations
 
-from statistics import median
 from typing import ClassVar
 
 from flegel.plan.interval.multi_stage import MultiStage, Recent
 from flegel.plan.interval.search import Step
-from flegel.sync.fsp import FlexibleBarrier, lap
+from flegel.sync.fsp import FlexibleBarrier
 from flegel.sync.local_timers import LocalTimers
 from flegel.sync.policy import Decision, Event, Updated, View
 
 UNEVEN = 0.15
 """Part of all workers' time that bsp would wait on these speeds, above which they count as different. Workers that are
 alike wait 2 to 8 % by chance."""
-DEAR = 0.1
-"""φ / (φ + pass): where barriers cost more, rounds are long, and a probe of eight lasts longer than most jobs."""
 ROUNDS = 2
 """Rounds in a row that must say so before the choice changes: speeds of one round are noisy."""
 
@@ -48,23 +45,15 @@ class Auto(FlexibleBarrier):
 
     def _choose(self, view: View) -> str:
         """Changes the choice where two rounds in a row call for it; says why."""
-        waiting, dear = idle_part(view), self._dearness(view)
-        wanted = waiting > UNEVEN and dear < DEAR if not self._chosen.probes else waiting > UNEVEN / 3
+        waiting = idle_part(view)
+        wanted = waiting > (UNEVEN if not self._chosen.probes else UNEVEN / 3)
         self._agreeing = self._agreeing + 1 if wanted != self._chosen.probes else 0
         if self._agreeing < ROUNDS:
             return ""
         self._chosen.probes, self._agreeing = wanted, 0
         if wanted:
-            return (
-                f"speeds differ: under bsp workers would wait {waiting:.0%} of their time, and a barrier costs "
-                f"{dear:.0%} of a pass: the interval is searched"
-            )
+            return f"speeds differ: under bsp workers would wait {waiting:.0%} of their time: the interval is searched"
         return f"speeds are alike by now (bsp would wait {waiting:.0%}): no more trials"
-
-    def _dearness(self, view: View) -> float:
-        """The part of a round of one pass that is lost to its barrier."""
-        phi = median(self._phi) if self._phi else 0.0
-        return phi / max(phi + lap(list(view.workers.values())), 1e-9)
 
 
 def idle_part(view: View) -> float:

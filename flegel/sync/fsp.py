@@ -11,6 +11,7 @@ workers that answer late to signals keep it by their own clocks, at η + δ_i.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
@@ -38,6 +39,8 @@ from flegel.sync.policy import (
 )
 
 MATTERS = 0.75  # of the mean speed: so much that stands idle ends a round
+PATIENCE = 1.5  # times the usual length of a round of whole passes, after which it ends without the late
+ALIKE = 0.7  # of the mean speed over the whole job, above which nobody counts as slow
 
 
 class FlexibleBarrier(SyncModel):
@@ -85,21 +88,22 @@ class FlexibleBarrier(SyncModel):
                     self._ended = now
                 return self._stop(view)
             case Reported(worker=worker, exhausted=exhausted, moving=moving):
-                if self._arrivals:
-                    self._arrivals.arrived(worker, now, moving)
+                timers = None if self._step.whole else self._arrivals  # no signal, so nobody is late for it
+                if timers:
+                    timers.arrived(worker, now, moving)
                 if not self._stopped:
                     self._ended = now
                     if exhausted:
                         self._through.append(now)
                 if view.all_reported():
-                    if self._arrivals:
-                        self._arrivals.close()
+                    if timers:
+                        timers.close()
                     return Decision((Update(tuple(view.workers)),))
                 if exhausted:
                     self._idle += view.workers[worker].rate
                     if self._idle >= self._matters and (self._matters or self._half_through(view)):
-                        if self._arrivals:
-                            self._arrivals.cut(now)
+                        if timers:
+                            timers.cut(now)
                         return self._stop(view)
         return NOTHING
 
@@ -112,10 +116,13 @@ class FlexibleBarrier(SyncModel):
             points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
         if eta is None:
             return Decision((TrainWorkers(workers, points),), self._step.reason)
+        if self._step.whole:
+            self._matters, usual = math.inf, eta + (median(self._phi) if self._phi else 0.0)
+            return Decision((TrainWorkers(workers), Wake(now + PATIENCE * usual, view.round)), self._step.reason)
         own = None
         if self._arrivals:
             through = lap(list(view.workers.values()), self._matters) if self._matters else eta
-            own = self._arrivals.begin(min(eta, through))
+            own = self._arrivals.begin(min(eta, through), workers if view.in_batches else ())
             eta += self._arrivals.patience
         return Decision((TrainWorkers(workers, points, own), Wake(now + eta, view.round)), self._step.reason)
 
@@ -181,7 +188,14 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
         laps=-_first([(-w.passes, w.rate) for w in workers], matters(workers)),
         worth=event.worth,
         noise=event.noise,
+        alike=alike(workers),
     )
+
+
+def alike(workers: Sequence[WorkerView]) -> bool:
+    """Nobody is slow, by all that was computed so far: single rounds of some milliseconds are disturbed too often."""
+    rates = [w.visits / w.compute for w in workers if w.compute > 0]
+    return len(rates) == len(workers) > 0 and min(rates) > ALIKE * sum(rates) / len(rates)
 
 
 def _first(values: list[tuple[float, float]], enough: float) -> float:

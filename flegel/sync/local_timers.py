@@ -12,6 +12,7 @@ for the others may as well come later: `patience` says by how much.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from statistics import median
 
 WEIGHT = 0.3  # of the newest lateness
@@ -39,14 +40,14 @@ class LocalTimers:
         self._now: dict[int, float] = {}
         self._moving: set[int] = set()
 
-    def begin(self, eta: float) -> dict[int, float]:
-        """A round begins: how long those that keep their own time should train."""
+    def begin(self, eta: float, besides: Collection[int] = ()) -> dict[int, float]:
+        """A round begins: how long those that keep their own time should train. `besides`: others do so too."""
         self._cut, self._eta = None, eta
         self._now.clear()
         self._moving.clear()
         for worker, delta in self.delta.items():  # no further than matters, or it would not find back
             self.delta[worker] = max(delta, (SHORTEST - 1) * eta)
-        return {worker: eta + delta for worker, delta in self.delta.items()}
+        return dict.fromkeys(besides, eta) | {worker: eta + delta for worker, delta in self.delta.items()}
 
     def arrived(self, worker: int, now: float, moving: bool = False) -> None:
         """`moving`: points come or go, so that it may be late in this round. That does not make it one that is late."""

@@ -67,6 +67,7 @@ class NeuralNetwork(Algorithm):
     typed = True
     supervised = True
     averaged = True
+    in_batches = True
     spent = NetworkSums._fields
     unsent = ("optimizer", "course")
     additive = ("weights", "buffers")

@@ -26,6 +26,7 @@ from flegel.torch.records import ModuleSpec, NetworkSums, NetworkWeights
 ACTIVATIONS, KEPT = 32 << 20, 512 << 20
 """Bytes of the largest blocks, and of all, that are kept for the next micro-batch. Otherwise thousands of pages a
 micro-batch are given back and cleared again, which takes a tenth of its time."""
+TWO_SIZES = 8  # of so many rounds one has two micro-batches at least: alone a worker learns the noise from their sizes
 ON_PROCESSORS, ON_GPUS = 256, 4096  # samples of a micro-batch, at most, where the user does not say
 
 
@@ -52,14 +53,15 @@ class NetworkKernel:
         )
         self._module = self._flat.module.train()
         self._totals = torch.zeros(2, dtype=torch.float64, device=device)  # loss and correct answers, since fetched
-        self._visits = self._pending = 0
+        self._visits = self._pending = self._rounds = 0
         self._first: tuple[float | torch.Tensor, int] = (0.0, 0)
         self._theta: torch.Tensor | None = None
         self._rate = 0.0
         self._has_buffers = bool(flat.held(self._module))
         self._sizes = MicroBatches(network.micro_batch or (ON_GPUS if self._gpu else ON_PROCESSORS))
         self._stopped = False
-        """A signal ended the last call, not the end of its points."""
+        """A signal ended a call since the last report, not the end of its points; who goes on training after its
+        report, until the next θ comes, is called back so."""
         self._proven = 0
         """Samples of the largest micro-batch for which there was memory."""
         self._began = clock.now()
@@ -78,6 +80,7 @@ class NetworkKernel:
             self._theta = self._flat.weights.clone()
         if self._has_buffers:
             flat.set_buffers(self._module, np.array(buffers))
+        self._rounds += 1
         self._rate, self._began = float(np.asarray(rate).reshape(-1)[0]), clock.now()
 
     def clear_statistics(self) -> None:
@@ -108,6 +111,7 @@ class NetworkKernel:
     def statistics(self) -> tuple[Array, ...]:
         if self._pending:
             self._sizes.add_round(clock.now() - self._began, self._stopped)
+            self._stopped = False
         self._settle()
         loss, correct = self._totals.tolist()
         sums, spread = self._sums + np.array([loss, self._visits, correct]), self._spread.copy()
@@ -125,7 +129,7 @@ class NetworkKernel:
         features, labels = self._on_device(shard, start, end)
         at = start
         while at < end and not flag[0]:
-            size = min(self._sizes.size, end - at)
+            size = self._next_size(end - at)
             entered = clock.now()
             done = self._micro_batch(features[at : at + size], labels[at : at + size])
             if done:
@@ -133,8 +137,17 @@ class NetworkKernel:
                 if self._gpu:
                     torch.cuda.synchronize(self._place)  # the flag must be looked at when the work is done, not queued
                 self._sizes.add(size, clock.now() - entered)
-        self._stopped = bool(flag[0])
+        self._stopped = self._stopped or at < end
         return at
+
+    def _next_size(self, left: int) -> int:
+        """Samples of the next micro-batch. A small rest goes with the last one: a call costs more than its samples."""
+        size = self._sizes.size
+        if not self._network.local and left < 1.5 * size and left <= self._sizes.most:
+            size = left
+        if self._rounds % TWO_SIZES == 0 and not self._first[1] and left >= 16:
+            size = min(size, left // 16 * 8)
+        return min(size, left)
 
     def _micro_batch(self, rows: torch.Tensor, labels: torch.Tensor) -> bool:
         """Forward and backward. False: there was no memory, nothing was added, and the next one will be smaller."""
@@ -194,7 +207,7 @@ class NetworkKernel:
         features: Any = shard.features
         if not self._gpu:
             if id(shard) not in self._copies:
-                whole = probing.readable(features), torch.from_numpy(np.array(shard.labels))
+                whole = probing.readable(features), probing.readable(shard.labels)
                 self._copies[id(shard)] = (shard, *whole, np.ones(0, bool))
                 self._check(shard, 0, shard.points)
             return self._copies[id(shard)][1:3]
@@ -217,13 +230,21 @@ class NetworkKernel:
         if self._network.targets == "classes":
             probing.check_labels(self._network, np.asarray(shard.labels[start:end]), self._outputs)
 
-    def fetch_states(self, shards: Sequence[Shard]) -> None:
+    def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """Points have no hidden state."""
 
     def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
-        """Points have no hidden state; shards that were added are read when they are trained."""
-        if not self._gpu:  # labels of points that arrived since lie in the copies
-            self._copies.clear()
+        """Points have no hidden state; shards that were added are read when they are trained. On a processor tensors
+        lie over the memory of the shard, where points that arrive are written."""
+        if self._gpu:
+            return
+        for shard in shards:
+            if id(shard) in self._copies:
+                last = shard.points if end is None else end
+                self._check(shard, start, last)
+                features: Any = shard.features
+                if not (features.flags.c_contiguous and shard.labels.flags.c_contiguous):
+                    del self._copies[id(shard)]
 
     def forget(self, shard: Shard) -> None:
         self._copies.pop(id(shard), None)

@@ -55,3 +55,16 @@ def test_a_little_late_is_better_than_idle_for_long():
     assert alone.fitting(0.020, least=64), "12 ms of one other against 20 of its own"
     assert not among.fitting(0.020, least=64)
     assert among.fitting(0.031, least=64), "15 ms of fifteen others against 31 of its own"
+
+
+def test_a_step_that_nothing_calls_back_is_as_large_as_ends_in_time() -> None:
+    seen = DeadlineEstimate(others=3)
+    assert seen.batch(0.012, multiple=8) is None
+    for _ in range(4):
+        seen.add(96, 0.0096, away=True)
+    assert seen.batch(0.012, multiple=8) == 120
+    assert seen.batch(0.0119, multiple=8) == 112
+    assert seen.batch(0.002, multiple=8) == 0, "less than a quarter of a usual step is mostly the time of its call"
+    assert seen.batch(0.0001, multiple=8, first=True) == 8
+    seen.add(96, 0.1, away=True)
+    assert seen.batch(0.012, multiple=8) == 120, "a single hitch says nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,6 +101,18 @@ def test_it_finds_an_interval_near_the_best_and_says_how(phi: float) -> None:
     told = [s.reason for s in steps if s.reason]
     assert any("φ=" in t and "stage 1" in t for t in told)
     assert len(told) < len(steps) / 2, "it holds steady inside a stage"
+
+
+@pytest.mark.parametrize(("alike", "phi", "whole"), [(True, 0.15, True), (True, 0.002, False), (False, 0.15, False)])
+def test_where_a_barrier_costs_more_than_a_pass_equal_workers_make_whole_passes(
+    alike: bool, phi: float, whole: bool
+) -> None:
+    world, interval = World(phi), MultiStage()
+    steps = [interval.first(0.0)]
+    for _ in range(20):
+        steps.append(interval.next(replace(world.run(steps[-1]), alike=alike)))
+    assert (steps[4].seconds == pytest.approx(PASS / world.rate)) == whole
+    assert any("comparing" in step.reason for step in steps) != whole, "a probe would last longer than most jobs"
 
 
 @pytest.mark.parametrize("phi", [0.0002, 0.002, 0.02, 0.1])

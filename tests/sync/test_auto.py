@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from flegel.plan.interval.search import Round, Step
 from flegel.sync.auto import Auto, idle_part
-from flegel.sync.policy import Reported, Started, TrainWorkers, Updated, View, WorkerView
+from flegel.sync.fsp import FlexibleBarrier, alike
+from flegel.sync.policy import Reported, Started, StopWorkers, TrainWorkers, Updated, View, Wake, Woken, WorkerView
 
 
 def rounds(rates: list[float], barrier_cost: float = 1e-3, count: int = 6) -> tuple[Auto, list[str]]:
@@ -39,11 +41,33 @@ def test_a_slow_worker_starts_the_search_after_two_rounds_and_the_reason_has_fig
     assert "wait 66% of their time" in said[2]
 
 
-def test_dear_barriers_make_trials_not_worth_it() -> None:
-    assert not rounds([1000.0, 1000.0, 1000.0, 125.0], barrier_cost=0.5)[0]._chosen.probes
-
-
 def test_points_that_have_moved_do_not_hide_that_workers_differ() -> None:
     view = View({0: WorkerView(0, 1900, rate=1000.0), 1: WorkerView(1, 100, rate=50.0)})
     assert idle_part(view) > 0.4
     assert idle_part(View({0: WorkerView(0, 10)})) == 0.0
+
+
+class WholePasses:
+    def first(self, least: float) -> Step:
+        return Step(1.0, whole=True)
+
+    def next(self, last: Round) -> Step:
+        return Step(1.0, whole=True)
+
+
+def test_a_round_of_whole_passes_ends_with_the_last_worker_or_half_as_long_again() -> None:
+    model = FlexibleBarrier(WholePasses(), "semi")
+    view = View({i: WorkerView(i, 1000, "training", rate=1000.0) for i in range(4)})
+    order, wake = model.decide(Started(), view, 0.0).actions
+    assert order == TrainWorkers((0, 1, 2, 3)) and wake == Wake(1.5, 0)
+    for worker in (0, 1, 2):
+        view.workers[worker].phase = "reported"
+        assert model.decide(Reported(worker, True), view, 1.0).actions == (), "the last one is waited for"
+    assert model.decide(Woken(0), view, 1.5).actions == (StopWorkers((3,)),)
+    assert model.deltas == {}
+
+
+def test_workers_are_alike_by_all_that_they_computed() -> None:
+    assert alike([WorkerView(i, 1000, visits=1000, compute=seconds) for i, seconds in enumerate((1.0, 0.9, 1.2))])
+    assert not alike([WorkerView(i, 1000, visits=1000, compute=seconds) for i, seconds in enumerate((1.0, 0.9, 4.0))])
+    assert not alike([WorkerView(0, 1000, visits=1000, compute=1.0), WorkerView(1, 1000)]), "one is not known yet"

@@ -269,6 +269,13 @@ def test_who_is_late_while_its_points_move_waits_for_the_signal_all_the_same() -
     assert set(rounds(learned, 10, eta, RESPONSES)) == {3}, "who is late without that is found out"
 
 
+def test_where_signals_interrupt_nothing_every_worker_keeps_its_own_time() -> None:
+    learned = LocalTimers()
+    assert learned.begin(0.1, besides=(0, 1)) == {0: 0.1, 1: 0.1}
+    learned.delta[1] = -0.02
+    assert learned.begin(0.1, besides=(0, 1)) == {0: 0.1, 1: pytest.approx(0.08)}
+
+
 def test_a_late_worker_learns_to_stop_early_and_the_others_wait_for_the_signal() -> None:
     asked = rounds(LocalTimers(), 30, 0.1, RESPONSES)
     assert set(asked) == {3}

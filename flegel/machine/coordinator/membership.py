@@ -94,6 +94,8 @@ class Membership:
     def _arrays(self) -> tuple[Array, ...]:
         """What a worker needs besides its points: θ, the form of the statistics, the scaling."""
         store = self._job.store
+        if next(iter(self.loads.values())).forms:
+            return self._scaling
         parameter = pytree.without(store.parameter, self._job.algorithm.unsent)
         return (*pytree.flatten(parameter), *pytree.flatten(store.statistics), *self._scaling)
 
@@ -128,6 +130,7 @@ class Membership:
         size = max(sum(array.size for name, array in sizes if name not in auxiliary), 1)
         columns = max(each.columns for each in self.loaded.values())
         view.evidence = view.points * columns / size
+        view.in_batches = self._job.algorithm.in_batches
 
     # -- coming and going ----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections import deque
 
 LAST = 4  # steps that are remembered
 TELLING = 2e-4  # seconds: a shorter step says more about the call than about the points
+WORTH = 0.25  # of a usual step: a smaller one is mostly the time of its call
 
 
 class DeadlineEstimate:
@@ -41,6 +42,19 @@ class DeadlineEstimate:
         points, seconds = (sum(column) for column in zip(*self._steps, strict=True))
         fit = int(points / seconds * rest)
         return fit if fit >= least else 0
+
+    def batch(self, rest: float, multiple: int, first: bool = False) -> int | None:
+        """Points of a step that nothing can call back: as many as end within `rest` seconds, a multiple of this; 0: too
+        few to be worth it, unless it is the `first` of its round, None: not known yet. By the median speed, for a
+        single hitch says nothing."""
+        if not self._steps:
+            return None
+        speeds = sorted(points / seconds for points, seconds in self._steps)
+        usual = sum(points for points, _ in self._steps) / len(self._steps)
+        fit = int(speeds[len(speeds) // 2] * rest)
+        if first:
+            return max(fit - fit % multiple, multiple)
+        return fit - fit % multiple if fit >= max(multiple, WORTH * usual) else 0
 
 
 def late(seconds: float, rest: float, others: int) -> bool:

@@ -38,6 +38,8 @@ class Round:
     """Worth of a visit at the intervals `PARTS`, if the algorithm gives it."""
     noise: float | None = None
     """The gradient noise scale in visits, for gradient methods; not a number while it is not known yet."""
+    alike: bool = False
+    """Nobody is much slower than the others: what a barrier costs does not depend on the interval."""
 
     @property
     def rate(self) -> float:
@@ -52,6 +54,8 @@ class Step:
     seconds: float | None
     reason: str = ""
     fraction: float = 1.0
+    whole: bool = False
+    """Everybody goes through its whole share, and `seconds` only says how long that takes."""
 
 
 class Interval(Protocol):

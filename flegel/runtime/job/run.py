@@ -62,7 +62,7 @@ from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
-from flegel.runtime.server.job_servers import check_servers_fit, server_care
+from flegel.runtime.server.job_servers import check_servers_fit, server_care, unsent_forms
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.sync import balance_mode, check_topology, make_policy
 
@@ -220,6 +220,7 @@ def _coordinator(
     algorithm, job, session = request.algorithm, request.job, request.session
     servers = server_care(request, prepared, cluster, _timeouts(request))
     ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
+    alone = group is None and servers is None and _works_alone(request)
     loads = {
         index: LoadShard(
             algorithm=ref,
@@ -238,7 +239,9 @@ def _coordinator(
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
             version=0 if servers is not None else -1,
+            forms=unsent_forms(request, prepared) if servers is not None else (),
             replicated=job.topology == "allreduce",
+            alone=alone and index not in devices,
         )
         for index in range(request.workers)
     }
@@ -265,6 +268,15 @@ def _coordinator(
         rows=request.data.rows,
         replace=job.replace,
     )
+
+
+def _works_alone(request: Request) -> bool:
+    """The only worker may make θ anew between flexible barriers; not of a job that goes on, whose earlier statistics it
+    does not have, and not where the user set the interval between updates."""
+    job, policy = request.job, make_policy(request.job.sync)
+    able = request.algorithm.local_updates and policy.flexible and policy.all_report and job.sync.interval is None
+    resumed = request.session is not None and request.session.stored is not None
+    return request.workers == 1 and able and not resumed and job.topology == "coordinator"
 
 
 def _store(request: Request, prepared: PreparedJob) -> ParameterStore:

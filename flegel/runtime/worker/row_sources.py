@@ -10,8 +10,9 @@ import numpy as np
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets import Rows, read_rows, read_shard
+from flegel.datasets import Rows, read_rows, read_shard, scale
 from flegel.errors import DataError, ProtocolError
+from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray, open_shared
 
 GATHERED = 1 << 16  # rows that a thread copies at a time
@@ -141,6 +142,28 @@ def open_rows(
     if ids is not None and not np.array_equal(rows.ids, ids):
         raise DataError("The rows of this shard are not those of the checkpoint; the data have changed.")
     return rows
+
+
+def load_rows(
+    load: LoadShard,
+    scaling: tuple[Array, ...],
+    ids: Array | None,
+    measured: tuple[Any, Rows] | None,
+    open_array: OpenArray,
+) -> Rows:
+    """The rows of a shard: those that were just `measured`, or read now; scaled where that was asked for."""
+    if load.empty:
+        one = np.zeros(1, np.int64)  # to show what rows look like
+        rows = open_ids(load.source, one, open_array)
+    elif measured is not None and measured[0] == (load.source, load.index, load.count, load.seed):
+        rows = measured[1]
+    else:
+        moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
+        if moved and ids is not None:
+            rows = open_ids(load.source, ids, open_array)
+        else:
+            rows = open_rows(load.source, load.index, load.count, load.seed, ids, open_array)
+    return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
 
 
 def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, open_array: OpenArray) -> Rows:

@@ -29,6 +29,7 @@ from flegel.errors import UsageError, own_traceback
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
+from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
 from flegel.machine.worker.replica import Replica
@@ -69,10 +70,11 @@ from flegel.runtime.worker import shared_points
 from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
-from flegel.runtime.worker.row_sources import OpenArray, open_ids, open_rows
+from flegel.runtime.worker.row_sources import OpenArray, load_rows, open_rows
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 AUDITED = 128  # points on which changes are checked when training is over
+MULTIPLE = 8  # points of a call are a multiple of it where they are trained in batches: each size is prepared anew
 SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
 
 
@@ -113,6 +115,7 @@ class Trainer:
         this process when a job ends; not where others live in it. `exchange`: for folds with other workers."""
         self._open_array, self._collect, self._exchange = open_array, collect, exchange
         self._algorithm: Algorithm | None = None
+        self._in_batches = False
         self._hooks: HookRecord | None = None
         self.flag = new_flag()
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
@@ -135,6 +138,7 @@ class Trainer:
         self._injection: StragglerInjection | None = None
         self._measured: tuple[Any, Rows] | None = None
         self._unreported = (0, 0.0)
+        self._local: LocalUpdates | None = None  # of a worker that is alone
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
@@ -265,7 +269,8 @@ class Trainer:
         come to it in the middle of the next job."""
         if self._kernel is not None:
             self._kernel.close()
-        self.store = self._measured = self._reassigner = self._kernel = self._recount = self._algorithm = None
+        self.store = self._measured = self._reassigner = self._kernel = self._recount = None
+        self._algorithm = self._local = None
         self._numbers = OwnedNumbers()
         if self._exchange is not None:
             self._exchange.close()
@@ -284,7 +289,7 @@ class Trainer:
 
     def _run_interruptions(self) -> None:
         while not self._interruptions.empty():
-            self._run(*self._interruptions.get())
+            self._run(*self._interruptions.get(), states=False)  # a window that is cut fetches its own
 
     def _run(self, store: PointStore, work: Callable[[PointStore], None], states: bool = True) -> None:
         """`states`: the work reads those of the points, which may be on a device. It never writes them."""
@@ -309,32 +314,18 @@ class Trainer:
 
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
         assert self.store is not None and self._reassigner is not None and self._kernel is not None
+        self._local = None  # what it has reported is no longer what its points have contributed
         self._kernel.fetch_states(self.store.shards)
         done = carry_out(self.store, command.order, command.arrays, self._reassigner)
         self._kernel.put_states(self.store.shards)
         self.store.take_written()
         return done
 
-    def _rows(self, load: LoadShard, scaling: tuple[Array, ...], ids: Array | None) -> Rows:
-        """The rows of a shard: those that were just surveyed, or read now; scaled where that was asked for."""
-        if load.empty:
-            one = np.zeros(1, np.int64)  # to show what rows look like
-            rows = open_ids(load.source, one, self._open_array)
-        elif self._measured is not None and self._measured[0] == (load.source, load.index, load.count, load.seed):
-            rows = self._measured[1]
-        else:
-            moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
-            if moved and ids is not None:
-                rows = open_ids(load.source, ids, self._open_array)
-            else:
-                rows = open_rows(load.source, load.index, load.count, load.seed, ids, self._open_array)
-        self._measured = None
-        return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
-
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         began = clock.now()
         with inside(MODULE):
             algorithm = self._algorithm = instantiate(load.algorithm)
+        self._in_batches = algorithm.in_batches
         resumed: tuple[Array, ...] = ()
         if load.kept is not None:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
@@ -348,6 +339,7 @@ class Trainer:
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
         self._kernel = kernel = backend.build(algorithm, shard, parameter, empty, load.interpret)
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
+        self.store.fetch = lambda part, start, end: kernel.fetch_states([part], start, end)
         self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns, self._open_array)
         columns, seeds = shard.columns, [load.seed, load.index, load.count, 1]
         self._recount = Recount(
@@ -357,6 +349,7 @@ class Trainer:
         if load.audit:
             self._numbers.learn(shard.ids)
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
+        self._local = LocalUpdates(parameter, empty, self._call_hook) if load.alone else None
         if load.kept is not None:
             self._resume(load.kept, kernel, self.store, resumed)
         self._injection = None
@@ -382,11 +375,12 @@ class Trainer:
         resumed: tuple[Array, ...],
     ) -> Shard:
         """Rows and hidden states, those of a checkpoint where the job is `resumed`."""
-        features, labels, ids, weights = self._rows(load, scaling, resumed[2] if resumed else None)
+        measured, self._measured = self._measured, None
+        ids = resumed[2] if resumed else None
+        features, labels, ids, weights = load_rows(load, scaling, ids, measured, self._open_array)
         points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
         columns = features.columns if hasattr(features, "columns") else features.shape[1]
-        rng = np.random.default_rng([load.seed, load.index])
-        self._doing = "initState"
+        self._doing, rng = "initState", np.random.default_rng([load.seed, load.index])
         with inside("initState"):
             state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
         self._doing = "loading"
@@ -407,16 +401,18 @@ class Trainer:
             kernel.add_statistics(resumed[3:])
 
     def _train(self, order: BeginTrain) -> TrainerDone:
-        store, kernel = self.store, self._kernel
+        store, kernel, local = self.store, self._kernel, self._local
         assert store is not None and kernel is not None
         schedule, began = store.schedule, clock.now()
         if order.arrays:
             kernel.set_parameter(order.arrays)
             schedule.begin()
+            if local is not None:
+                local.begin(order.arrays)
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
-        least = TILE if store.shards[0].layout == "tiles" else 1
+        least = TILE if store.shards[0].layout == "tiles" else MULTIPLE if self._in_batches else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         visits = 0
         if points > 0 and self._halted:  # the signal overtook the order: one step, or short rounds would never end
@@ -430,12 +426,14 @@ class Trainer:
                 self._serve_interruptions()
                 continue
             most = self._step_size(order, points - visits, visits, max(least, kernel.least_points), least)
+            most = most if local is None else local.limit(most, self._speed, kernel.least_points, least)
             run = schedule.next(most) if most else None
             if run is None:
                 exhausted = most > 0
                 break
             entered = clock.now()
-            end = injection.slice(run.start, run.end - run.start, run.end, least) if injection else run.end
+            sliced = injection if order.until is None or not self._in_batches else None
+            end = sliced.slice(run.start, run.end - run.start, run.end, least) if sliced else run.end
             done = self._step(kernel, store, run, end, order.round, self.flag)
             visits += done
             if done == most:
@@ -443,10 +441,22 @@ class Trainer:
             if injection:
                 injection.pay(done, clock.now() - entered, self.flag)
             self._deadline.add(done, clock.now() - entered, away=injection is not None)
+            if local is not None and local.useful and done == most and visits < points:
+                self._update_parameter(kernel, local)
+        if local is not None:
+            local.reported(kernel.statistics())
         ended = clock.now()
         self._unreported = (0, 0.0) if order.arrays else (visits, ended - began)
         exhausted = exhausted or visits >= points
-        return TrainerDone(visits, exhausted, schedule.unseen, store.halted, ended - began, began, ended)
+        return TrainerDone(
+            visits,
+            exhausted,
+            schedule.unseen,
+            store.votes(counted_anew=kernel.kind != "torch"),
+            ended - began,
+            began,
+            ended,
+        )
 
     def _fold(self, command: BeginFold) -> None:
         """With the reports of all workers; nothing where the fold is dropped meanwhile."""
@@ -456,6 +466,14 @@ class Trainer:
         if total is not None:
             answer, arrays = command.copy.finish(algorithm, order, total, self._exchange.worker, self._call_hook)
             command.answer(answer, arrays)
+
+    def _update_parameter(self, kernel: ShardKernel, local: LocalUpdates) -> None:
+        """θ of the coming calls, from everything that this lone worker has counted."""
+        began = clock.now()
+        if theta := local.update(kernel.statistics()):
+            kernel.set_parameter(theta)
+        local.took(clock.now() - began)
+        self._doing = "updateDataPoint"
 
     def _call_hook(self, hook: str, *args: Any) -> Any:
         """A hook that makes θ; what it raises reaches the user from here."""
@@ -475,7 +493,8 @@ class Trainer:
         """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
         0: the worker's own clock would end the round before the call returns."""
         most = min(left, max(int(self._speed * SIGN_OF_LIFE), first))
-        if order.until is not None and visits:
-            fitting = self._deadline.fitting(order.until - clock.now(), least)
+        if order.until is not None and (visits or self._in_batches):
+            rest, known = order.until - clock.now(), self._deadline
+            fitting = known.batch(rest, least, not visits) if self._in_batches else known.fitting(rest, least)
             most = most if fitting is None else min(most, fitting)
         return most

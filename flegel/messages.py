@@ -70,6 +70,7 @@ class LoadShard(_Message):
     """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
     version: int = -1
     """Servers hold θ: the version of the θ that comes with this; -1: the coordinator holds it."""
+    forms: tuple[FrameSpec, ...] = ()  # of a large θ, which servers send, and of statistics: neither comes with this
     alone: bool = False
     """No other worker contributes to θ: this one may make it anew between barriers (`worker.local_updates`)."""
 

@@ -28,6 +28,8 @@ class ServeJob(_ServerMessage):
     parameter: tuple[str, tuple[str, ...]]
     statistics: tuple[str, tuple[str, ...]]
     debug: bool = False
+    large: bool = False
+    """Slices have megabytes: their memory goes back to the system when they are replaced."""
 
 
 class ServerMap(_ServerMessage):
@@ -49,7 +51,8 @@ class ServerMap(_ServerMessage):
 
 
 class HoldSlices(_ServerMessage):
-    """Serve these slices from this state on. Frames, for each slice: all fields of its θ, then of its statistics."""
+    """Serve these slices from this state on. Frames, for each slice: all fields of its θ, then of its statistics,
+    without those that are zero."""
 
     slices: tuple[int, ...]
     op: int
@@ -60,6 +63,8 @@ class HoldSlices(_ServerMessage):
     """Otherwise nobody knows what each owner contributed."""
     rounds: dict[int, int] = {}
     """By worker: the last round that is in these statistics."""
+    zero: dict[int, tuple[tuple[int, ...], str]] = {}
+    """As in `ReplicateSlices`."""
 
 
 class FoldSlices(_ServerMessage):
@@ -119,6 +124,10 @@ class CombinedSummary(_ServerMessage):
     op: int
 
 
+class AnswerSeen(_ServerMessage):
+    """The coordinator has taken a large answer: the next one may follow."""
+
+
 # -- servers to the coordinator ----------------------------------------------------------------------------
 
 
@@ -141,6 +150,8 @@ class SlicesFolded(_ServerMessage):
     """Largest relative difference between the statistics and the sum over owners."""
     lost: str = ""
     """Why the statistics of these slices cannot be right any more."""
+    paced: bool = False
+    """The coordinator acknowledges it with `AnswerSeen`."""
 
 
 class SliceSummaries(_ServerMessage):
@@ -244,7 +255,7 @@ class ReplicaStored(_ServerMessage):
 
 ServerOrder = (
     ServeJob | ServerMap | HoldSlices | ExpectReports | FoldSlices | ChangeAccounts | ReplaceParameter | AbandonFold
-    | CombinedSummary
+    | CombinedSummary | AnswerSeen
 )  # fmt: skip
 ServerAnswer = ServerReady | SlicesFolded | SliceSummaries | SlicesStable | SlicesTaken | TransfersSeen
 ServerBetween = (

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+LARGE = 16 << 20  # bytes
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Tree: TypeAlias = Any  # an array, or a NamedTuple whose fields are arrays
 
@@ -40,7 +41,7 @@ def unflatten(like: Tree, arrays: Sequence[Array]) -> Tree:
 
 def as_doubles(value: Tree) -> Tree:
     """A C-ordered copy in float64: the usual type of θ and of statistics, whatever type the hooks compute in."""
-    return unflatten(value, [np.array(a, dtype=np.float64, order="C") for a in flatten(value)])
+    return unflatten(value, [_copied(a, np.float64) for a in flatten(value)])
 
 
 def as_typed(value: Tree, like: Tree) -> Tree:
@@ -48,7 +49,17 @@ def as_typed(value: Tree, like: Tree) -> Tree:
     arrays, types = flatten(value), [a.dtype for a in flatten(like)]
     if len(arrays) != len(types):
         return as_doubles(value)  # another shape: whoever compares shapes says so
-    return unflatten(value, [np.array(a, dtype=t, order="C") for a, t in zip(arrays, types, strict=True)])
+    return unflatten(value, [_copied(a, t) for a, t in zip(arrays, types, strict=True)])
+
+
+def _copied(array: Array, kind: Any) -> Array:
+    """C-ordered. Where a large array holds nothing but +0, so does the copy, and takes no memory: nobody wrote to
+    it."""
+    if array.nbytes >= LARGE and array.flags.c_contiguous and array.dtype.kind in "fiu":
+        raw = array.reshape(-1).view(np.uint8)
+        if not raw[:4096].any() and not raw.any():
+            return np.zeros(array.shape, kind)
+    return np.array(array, dtype=kind, order="C")
 
 
 def starting(value: Tree, typed: bool) -> Tree:
@@ -76,7 +87,7 @@ def _bundle_type(name: str, fields: tuple[str, ...]) -> Any:
 
 
 def copy(value: Tree) -> Tree:
-    return unflatten(value, [np.array(a, copy=True) for a in flatten(value)])
+    return unflatten(value, [np.array(a) if a.nbytes < LARGE else _copied(a, a.dtype) for a in flatten(value)])
 
 
 def read_only(value: Tree) -> Tree:

@@ -17,6 +17,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.errors import UsageError
 
 UNCUT = -1
+LOOKED_AT = 256  # units at the beginning of an array that show whether it is worth while to look at all of them
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,13 @@ def paste(into: Sequence[Array], along: Sequence[int], start: int, stop: int, pa
 
 def is_zero(arrays: Iterable[Array]) -> bool:
     """Nothing in them: such a slice is not sent. −0 is something: sums of it have other bits than those of 0."""
-    return not any(bool(np.any(a)) or (a.dtype.kind == "f" and bool(np.any(np.signbit(a)))) for a in arrays)
+    return not any(_holds_something(a) for a in arrays)
+
+
+def _holds_something(array: Array) -> bool:
+    if array.ndim and bool(np.any(array[:LOOKED_AT])):  # mostly all of it has to be looked at only where it is zero
+        return True
+    return bool(np.any(array)) or (array.dtype.kind == "f" and bool(np.any(np.signbit(array))))
 
 
 def _fields(bundle: Tree, along: Sequence[int]) -> list[tuple[Array, int]]:

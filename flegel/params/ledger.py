@@ -108,7 +108,7 @@ class Ledger:
         number = self._account(owner)
         account = self._accounts.get(number)
         if account is None:
-            account = self._accounts[number] = pytree.copy(self._zero)
+            account = self._accounts[number] = pytree.zeros_like(self._zero, typed=True)  # spent fields stay untouched
         return (account,) if self._single else account  # type: ignore[no-any-return]
 
     def join(self, one: int, other: int) -> None:

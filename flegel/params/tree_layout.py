@@ -7,9 +7,11 @@ from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.messages import TreeLayout
+from flegel.messages import FrameSpec, LoadShard, TreeLayout
 
 
 def build(form: TreeLayout, arrays: Sequence[Array], algorithm: Any) -> Tree:
@@ -24,3 +26,14 @@ def build(form: TreeLayout, arrays: Sequence[Array], algorithm: Any) -> Tree:
 
 def form_of(value: Tree) -> TreeLayout:
     return TreeLayout(type(value).__name__, pytree.names(value)) if pytree.is_bundle(value) else TreeLayout("array", ())
+
+
+def forms_of(*bundles: Tree) -> tuple[FrameSpec, ...]:
+    """Types and shapes of all arrays, one bundle after the other."""
+    return tuple(FrameSpec(a.dtype.str, a.shape) for bundle in bundles for a in pytree.flatten(bundle))
+
+
+def with_stand_ins(load: LoadShard, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """What comes with this order, zeros in place of what does not: they take no memory until somebody writes to
+    them."""
+    return (*(np.zeros(form.shape, form.dtype) for form in load.forms), *arrays)

@@ -84,7 +84,7 @@ class ServedSimWorker(SimWorker):
             self.push(self.client.use_map(body))
         else:
             assert self.client is not None
-            self.client.order(body, arrays)
+            self.push(self.client.order(body, arrays))
             self._go_on()
 
     def _go_on(self) -> None:

@@ -18,6 +18,7 @@ from flegel.core import pytree
 from flegel.core.shard import Sparse
 from flegel.errors import UsageError
 from flegel.machine.server.care import FIRST_SERVER
+from flegel.runtime.server import file_arrays, job_servers
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(3000, 4)) + RNG.integers(0, 5, size=(3000, 1)) * 3.0
@@ -42,6 +43,15 @@ def test_servers_give_the_bits_of_one_coordinator(cluster: flegel.LocalCluster) 
     alone = train(cluster)
     for servers in (1, 4):
         assert same(alone, train(cluster, servers=servers)), f"{servers} servers"
+
+
+def test_also_where_workers_get_θ_from_servers_alone_and_the_coordinator_keeps_it_in_a_file(
+    cluster: flegel.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = train(cluster, audit="off", max_iterations=4)
+    for module in (file_arrays, job_servers):
+        monkeypatch.setattr(module, "LARGE", 1)
+    assert same(alone, train(cluster, audit="off", max_iterations=4, servers=2))
 
 
 RATINGS = Sparse(  # of each worker a tenth of the columns: parts of slices travel

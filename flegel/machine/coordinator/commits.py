@@ -223,6 +223,8 @@ class Commits:
     def final_parameter(self) -> Tree:
         """θ as the result."""
         store = self._job.store
+        if type(self._job.algorithm).finalParameter is Algorithm.finalParameter and store.train_version >= 0:
+            return store.parameter  # made anew by each fold: a large one is not copied
         made = self._ask("finalParameter", store.statistics, store.parameter)
         return hook_values.tree(made, "finalParameter", lambda value: pytree.as_typed(value, store.parameter))
 

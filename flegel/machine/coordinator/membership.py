@@ -94,6 +94,8 @@ class Membership:
     def _arrays(self) -> tuple[Array, ...]:
         """What a worker needs besides its points: θ, the form of the statistics, the scaling."""
         store = self._job.store
+        if next(iter(self.loads.values())).forms:
+            return self._scaling
         parameter = pytree.without(store.parameter, self._job.algorithm.unsent)
         return (*pytree.flatten(parameter), *pytree.flatten(store.statistics), *self._scaling)
 

@@ -37,6 +37,7 @@ from flegel.plan.placement.slice_map import SliceMap
 from flegel.plan.placement.snapshot import PlacementSnapshot, ServerSnapshot
 from flegel.server_messages import (
     AbandonFold,
+    AnswerSeen,
     ChangeAccounts,
     CombinedSummary,
     FoldSlices,
@@ -144,6 +145,8 @@ class ServerCare:
                 self._tries[number] = 0
                 self._joined(number)
             case SlicesFolded():
+                if body.paced:
+                    self.group.out.send(number, AnswerSeen())
                 self._losses[number] = 0
                 return self._settle(self.group.folded(body, arrays), now)
             case SliceSummaries():

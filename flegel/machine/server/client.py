@@ -66,7 +66,7 @@ class SliceClient:
     """One worker in one job. What it returns is to be sent; what may go on is taken with `ready_orders`."""
 
     def __init__(self, parameter: Sequence[Array], version: int) -> None:
-        """`parameter`: θ without the fields that workers do not need."""
+        """`parameter`: θ without the fields that workers do not need. `version`: -1 where only its form is known."""
         self.version = version
         self.parameter: tuple[Array, ...] = tuple(parameter)
         self.assembled = version
@@ -80,6 +80,8 @@ class SliceClient:
         self._waiting: deque[tuple[Order, tuple[Array, ...]]] = deque()
         self._reports: dict[int, tuple[Answer, tuple[Array, ...]]] = {}
         """By round: reports that the coordinator will hear of when the servers have them."""
+        self._new = True
+        """No θ has come from servers yet: nobody may be about to send one."""
 
     @property
     def waits(self) -> bool:
@@ -98,9 +100,12 @@ class SliceClient:
 
     # -- orders --------------------------------------------------------------------------------------------
 
-    def order(self, body: Order, arrays: tuple[Array, ...]) -> None:
-        """An order of the coordinator, to be carried out in turn."""
+    def order(self, body: Order, arrays: tuple[Array, ...]) -> list[Push]:
+        """An order of the coordinator, to be carried out in turn. A new worker asks for θ at once."""
         self._waiting.append((body, arrays))
+        if not self._new or self._map is None:
+            return []
+        return self._pull_missing(range(len(self._map.slices)))
 
     def ready_orders(self) -> list[tuple[Order, tuple[Array, ...]]]:
         """Orders that need not wait any more."""
@@ -243,6 +248,7 @@ class SliceClient:
 
     def _use(self, version: int) -> None:
         """θ of this version is complete: workers train with it from now on."""
+        self._new = False
         self.version, self.parameter = version, tuple(self._assemblies[version].arrays)
         for old in [v for v in self._assemblies if v <= version]:
             del self._assemblies[old]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -12,20 +13,45 @@ from flegel.core.sharding import UNCUT, Cuts
 from flegel.server_messages import SlicesFolded
 
 
+class ArrayStorage(Protocol):
+    """Where large arrays lie that are seldom read."""
+
+    def empty(self, like: Array) -> Array:
+        """Of the same form; its contents are anything."""
+        ...
+
+    def let_go(self, arrays: Iterable[Array]) -> None:
+        """Nobody reads these now: they need not be in memory."""
+        ...
+
+
+class InMemory:
+    """The plain `ArrayStorage`."""
+
+    def empty(self, like: Array) -> Array:
+        return np.empty_like(like)
+
+    def let_go(self, arrays: Iterable[Array]) -> None:
+        """They stay."""
+
+
 class Mirror:
     """θ and the kept statistics as the servers hold them after the last op that is done: whole arrays, made anew for
     each θ, because others keep the former one."""
 
-    def __init__(self, cuts: Cuts, parameter: Tree, statistics: Tree, spent: Sequence[str]) -> None:
+    def __init__(
+        self, cuts: Cuts, parameter: Tree, statistics: Tree, spent: Sequence[str], storage: ArrayStorage
+    ) -> None:
         self.parameter, self.statistics = parameter, statistics
-        self._cuts = cuts
+        self._cuts, self._storage = cuts, storage
         self._kept = tuple(name not in spent for name in pytree.names(statistics))
 
     def begin(self) -> tuple[list[Array], list[Array]]:
         """Arrays to be filled from answers; fields that no answer brings are zero: they are spent."""
+        kept = zip(self._kept, pytree.flatten(self.statistics), strict=True)
         return (
-            [np.empty_like(a) for a in pytree.flatten(self.parameter)],
-            [np.zeros_like(a) for a in pytree.flatten(self.statistics)],
+            [self._storage.empty(a) for a in pytree.flatten(self.parameter)],
+            [self._storage.empty(a) if keep else np.zeros(a.shape, a.dtype) for keep, a in kept],
         )
 
     def fill(self, into: tuple[list[Array], list[Array]], body: SlicesFolded, arrays: Sequence[Array]) -> None:
@@ -46,6 +72,7 @@ class Mirror:
             for array, axis, kept in zip(statistics, cuts.statistics, self._kept, strict=True):
                 if axis != UNCUT and kept:
                     sharding.part(array, axis, *span)[...] = next(frames)
+        self._storage.let_go((*parameter, *statistics))
 
     def take(self, made: tuple[list[Array], list[Array]], update: bool) -> None:
         """All slices are there."""
@@ -61,7 +88,7 @@ class OpProgress:
         self.op = op
         self._mirror = mirror
         self._missing = set(range(slices))
-        self._made = mirror.begin()
+        self._made: tuple[list[Array], list[Array]] | None = None
         self._summaries: dict[int, Array] = {}
         self._slices = slices
         self.diverged = self.lost = ""
@@ -74,6 +101,8 @@ class OpProgress:
         fresh = self._missing & set(body.slices)
         if not fresh:
             return False
+        if self._made is None:
+            self._made = self._mirror.begin()
         self._mirror.fill(self._made, body, arrays)
         self._missing -= fresh
         self.diverged, self.lost = self.diverged or body.diverged, self.lost or body.lost
@@ -97,4 +126,5 @@ class OpProgress:
         return np.concatenate([self._summaries[number] for number in range(self._slices)])
 
     def finish(self, update: bool) -> None:
-        self._mirror.take(self._made, update)
+        if self._made is not None:
+            self._mirror.take(self._made, update)

@@ -23,7 +23,8 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.sharding import Cuts
 from flegel.errors import ProtocolError
 from flegel.machine.coordinator.events import Command, Event, FoldFinished, Send
-from flegel.machine.server.fold_progress import Mirror, OpProgress
+from flegel.machine.server.fold_progress import ArrayStorage, InMemory, Mirror, OpProgress
+from flegel.machine.server.replica_store import frames_of_copies
 from flegel.machine.server.server import TOGETHER
 from flegel.messages import Reduced
 from flegel.params import hook_values
@@ -81,9 +82,12 @@ class Outbox:
 class ServerGroup:
     """θ and the statistics on servers. Implements `ParameterStore`; `ServerCare` (care.py) looks after the servers."""
 
-    def __init__(self, algorithm: Algorithm, parameter: Tree, zero: Tree, cuts: Cuts, debug: bool = False) -> None:
-        self.algorithm, self.cuts, self.debug = algorithm, cuts, debug
-        self.mirror = Mirror(cuts, parameter, zero, algorithm.spent)
+    def __init__(
+        self, algorithm: Algorithm, parameter: Tree, zero: Tree, cuts: Cuts, storage: ArrayStorage | None = None
+    ) -> None:
+        """`storage`: where the mirror lies; in memory by default."""
+        self.algorithm, self.cuts = algorithm, cuts
+        self.mirror = Mirror(cuts, parameter, zero, algorithm.spent, storage or InMemory())
         self._zero = zero
         empty = pytree.unflatten(zero, [a[:0] if a.ndim else a for a in pytree.flatten(zero)])
         self._empty = pytree.copy(empty)
@@ -365,12 +369,16 @@ class ServerGroup:
         owners = tuple(sorted(self.book.accounts()[1]))
         for at in range(0, len(numbers), TOGETHER):
             some = tuple(numbers[at : at + TOGETHER])
-            arrays: list[Array] = []
-            for number in some:
-                span = self.cuts.slices[number]
-                arrays += pytree.flatten(sharding.cut(self.parameter, self.cuts.parameter, *span))
-                arrays += pytree.flatten(sharding.cut(self.statistics, self.cuts.statistics, *span))
-            body = HoldSlices(some, self.done_op, self._done_version, owners, known, dict(self.rounds))
+            arrays, zero = frames_of_copies(
+                [
+                    (
+                        sharding.cut(self.parameter, self.cuts.parameter, *self.cuts.slices[number]),
+                        sharding.cut(self.statistics, self.cuts.statistics, *self.cuts.slices[number]),
+                    )
+                    for number in some
+                ]
+            )
+            body = HoldSlices(some, self.done_op, self._done_version, owners, known, dict(self.rounds), zero)
             self.out.send(server, body, arrays)
 
     # -- checkpoints ---------------------------------------------------------------------------------------

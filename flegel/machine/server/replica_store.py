@@ -9,7 +9,7 @@ import numpy as np
 
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
-from flegel.server_messages import ReplicateSlices
+from flegel.server_messages import HoldSlices, ReplicateSlices
 
 
 @dataclass
@@ -27,20 +27,22 @@ def frames_of_copies(
     slices: Sequence[tuple[Tree, Tree]],
 ) -> tuple[tuple[Array, ...], dict[int, tuple[tuple[int, ...], str]]]:
     """θ and statistics of slices as they travel, and place and form of what is left out: spent statistics are zero
-    after a fold. Statistics are copied, because they go on changing; θ is made anew each time."""
+    after a fold, and many a θ begins with zeros. Statistics are copied, because they go on changing; θ is made anew
+    each time."""
     frames: list[Array] = []
     zero: dict[int, tuple[tuple[int, ...], str]] = {}
     for parameter, total in slices:
-        frames += pytree.flatten(parameter)
-        for array in pytree.flatten(total):
+        kept = len(pytree.names(parameter))
+        for at, array in enumerate((*pytree.flatten(parameter), *pytree.flatten(total))):
             if array.size and sharding.is_zero([array]):
                 zero[len(frames) + len(zero)] = (array.shape, array.dtype.str)
             else:
-                frames.append(array.copy())
+                frames.append(array if at < kept else array.copy())
     return tuple(frames), zero
 
 
-def _with_zeros(arrays: Sequence[Array], body: ReplicateSlices) -> list[Array]:
+def with_zeros(arrays: Sequence[Array], body: ReplicateSlices | HoldSlices) -> list[Array]:
+    """All frames, also those that were left out."""
     given = iter(arrays)
     count = len(arrays) + len(body.zero)
     return [np.zeros(*body.zero[at]) if at in body.zero else next(given) for at in range(count)]
@@ -57,7 +59,7 @@ class ReplicaStore:
     def store(self, body: ReplicateSlices, arrays: Sequence[Array], wanted: Collection[int]) -> None:
         """Copies have come; a newer one is not replaced by an older one."""
         parameter, statistics = self._like
-        arrays = _with_zeros(arrays, body)
+        arrays = with_zeros(arrays, body)
         first = len(pytree.names(parameter))
         width = first + len(pytree.names(statistics))
         for at, number in enumerate(body.slices):

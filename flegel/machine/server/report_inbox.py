@@ -1,11 +1,12 @@
-"""Reports that workers have pushed and no fold has used yet, by worker and round. Pure bookkeeping.
+"""What workers have sent and what they wait for: reports that no fold has used yet, and θ that is not made yet. Pure
+bookkeeping.
 
-A part counts once: what comes again, or belongs to a round that is folded already, changes nothing.
+A part of a report counts once: what comes again, or belongs to a round that is folded already, changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flegel.core.pytree import Array
@@ -54,3 +55,26 @@ class ReportInbox:
 
     def __len__(self) -> int:
         return sum(len(mine) for mine in self._reports.values())
+
+
+class OpenPulls:
+    """Workers that asked for θ of a version that is not here yet."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[int, tuple[int, set[int]]] = {}
+
+    def add(self, worker: int, version: int, missing: set[int]) -> None:
+        if missing:
+            known, others = self._wanted.get(worker, (version, set()))
+            self._wanted[worker] = (version, missing | others if known == version else missing)
+
+    def take(self, numbers: Iterable[int], versions: Mapping[int, int]) -> list[tuple[int, list[int]]]:
+        """By worker: those of these slices that it waits for and that are here by now, in these versions."""
+        found = []
+        for worker, (version, wanted) in list(self._wanted.items()):
+            ready = [n for n in numbers if n in wanted and versions.get(n, -1) >= version]
+            wanted -= set(ready)
+            if not wanted:
+                del self._wanted[worker]
+            found.append((worker, ready))
+        return found

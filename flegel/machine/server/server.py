@@ -25,11 +25,13 @@ from flegel.core.pytree import Array, Tree
 from flegel.machine.server import unit_parts
 from flegel.machine.server.early_folds import EarlyFolds
 from flegel.machine.server.holders import Holders
-from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, frames_of_copies
-from flegel.machine.server.report_inbox import ReportInbox
+from flegel.machine.server.paced_answers import PacedAnswers
+from flegel.machine.server.replica_store import ReplicaStore, SliceCopy, frames_of_copies, with_zeros
+from flegel.machine.server.report_inbox import OpenPulls, ReportInbox
 from flegel.machine.server.slice_state import Op, PrimarySlice, SliceState
 from flegel.server_messages import (
     AbandonFold,
+    AnswerSeen,
     ChangeAccounts,
     CombinedSummary,
     ExpectReports,
@@ -79,8 +81,9 @@ class ParameterServer:
     """Feed it `order`, `hear_worker` and `hear_server`; carry out what they return."""
 
     def __init__(
-        self, algorithm: Algorithm, number: int, parameter: Tree, statistics: Tree, debug: bool = False
-    ) -> None:
+        self, algorithm: Algorithm, number: int, parameter: Tree, statistics: Tree, debug: bool = False,
+        answers: PacedAnswers | None = None,
+    ) -> None:  # fmt: skip
         """`parameter`, `statistics`: any bundles of the right types, for their fields."""
         self._algorithm, self.number, self._debug = algorithm, number, debug
         self._like_parameter, self._like_statistics = parameter, statistics
@@ -97,10 +100,10 @@ class ParameterServer:
         """Pushed by workers that have a newer map than this server."""
         self._early_copies: list[tuple[int, ReplicateSlices, tuple[Array, ...]]] = []
         self._early_folds = EarlyFolds()
+        self._answers = answers or PacedAnswers()
         self._combined: dict[int, Array] = {}
         self._abandoned: set[int] = set()
-        self._wanting: dict[int, tuple[int, set[int]]] = {}
-        """By worker: it asked for θ of a version that is not made yet."""
+        self._pulls = OpenPulls()
         self._out: list[Command] = []
 
     # -- entry points --------------------------------------------------------------------------------------
@@ -124,6 +127,9 @@ class ParameterServer:
                 self._fold_early()
             case AbandonFold():
                 self._abandoned.add(body.op)
+            case AnswerSeen():
+                self._answers.seen()
+                self._send_answers()
             case CombinedSummary():
                 self._combined[body.op] = arrays[0]
                 self._combined.pop(body.op - 8, None)
@@ -176,7 +182,6 @@ class ParameterServer:
         taken = sorted(mine - set(self.slices))
         for number in taken:
             self._early_folds.forget(number)
-        for number in taken:
             if (copy := self._replicas.take(number)) is not None:
                 state = SliceState(
                     self._algorithm, number, fresh.slices[number], copy.parameter, copy.total, copy.op, copy.version,
@@ -190,27 +195,24 @@ class ParameterServer:
             for number in taken:  # the answer of the former server may be lost
                 if number in self.slices:
                     self._tell_folded(self.slices[number].state.op, [number], "")
+        self._serve_waiting(taken)
         self._replicate(list(self.slices))
-        copies, self._early_copies = self._early_copies, []
-        for server, copied, arrays in copies:
-            if copied.map > fresh.version:
-                self._early_copies.append((server, copied, arrays))
-            else:
-                self._store_replicas(server, copied, arrays)
-        early, self._early = self._early, []
-        for worker, body, arrays in early:
-            if body.map > fresh.version:
-                self._early.append((worker, body, arrays))
-            else:
-                self._take_push(worker, body, arrays)
+        copies, pushes = self._early_copies, self._early
+        self._early_copies = [each for each in copies if each[1].map > fresh.version]
+        self._early = [each for each in pushes if each[1].map > fresh.version]
+        for copied in [each for each in copies if each[1].map <= fresh.version]:
+            self._store_replicas(*copied)
+        for pushed in [each for each in pushes if each[1].map <= fresh.version]:
+            self._take_push(*pushed)
 
     def _hold(self, body: HoldSlices, arrays: tuple[Array, ...]) -> None:
         assert self.map is not None
         fields = len(self.map.parameter), len(self.map.statistics)
+        frames = with_zeros(arrays, body)
         for at, number in enumerate(body.slices):
             if number in self.slices and self.slices[number].state.op >= body.op:
                 continue  # it came twice
-            mine = arrays[at * sum(fields) : (at + 1) * sum(fields)]
+            mine = frames[at * sum(fields) : (at + 1) * sum(fields)]
             state = SliceState(
                 self._algorithm, number, self.map.slices[number],
                 pytree.unflatten(self._like_parameter, [np.array(a) for a in mine[: fields[0]]]),
@@ -218,6 +220,7 @@ class ParameterServer:
                 body.op, body.version, body.rounds, body.owners if body.known else None,
             )  # fmt: skip
             self.slices[number] = PrimarySlice(state, queued=body.op)
+        self._serve_waiting(body.slices)
         self._replicate(body.slices)
 
     # -- reports and θ -------------------------------------------------------------------------------------
@@ -257,11 +260,9 @@ class ParameterServer:
         return unit_parts.fits(part, wanted, self._axes)
 
     def _pull(self, worker: int, version: int, slices: Iterable[int]) -> None:
-        """Of slices whose state, or even the map, is still on its way nothing is said: workers ask again."""
+        """Slices whose θ, state, or even the map is still on its way are sent as soon as they are here."""
         ready = [n for n in slices if n in self.slices and self.slices[n].state.version >= version]
-        missing = {n for n in slices if n in self.slices} - set(ready)
-        if missing:
-            self._wanting[worker] = (version, missing)
+        self._pulls.add(worker, version, set(slices) - set(ready))
         if ready:
             self._send_parameter(worker, ready)
 
@@ -414,28 +415,30 @@ class ParameterServer:
             self._out.append(ToCoordinator(SliceSummaries(op, numbers), tuple(array for _, array in found)))
 
     def _serve_waiting(self, numbers: Sequence[int]) -> None:
-        for worker, (version, wanted) in list(self._wanting.items()):
-            ready = [n for n in numbers if n in wanted and self.slices[n].state.version >= version]
+        versions = {n: self.slices[n].state.version for n in numbers if n in self.slices}
+        for worker, ready in self._pulls.take(numbers, versions):
             self._send_parameter(worker, ready)
-            wanted -= set(ready)
-            if not wanted:
-                del self._wanting[worker]
 
     def _tell_folded(self, op: int, numbers: Sequence[int], lost: str) -> None:
         assert self.map is not None
-        for at in range(0, len(numbers), TOGETHER):
-            some = numbers[at : at + TOGETHER]
+        one = self._cut_of(self.slices[numbers[0]].state.parameter, self.map.parameter)
+        together = max(1, min(TOGETHER, self._answers.at_once // max(sum(a.nbytes for a in one), 1)))
+        for at in range(0, len(numbers), together):
+            some = numbers[at : at + together]
             states = [self.slices[n].state for n in some]
             arrays = sharding.rest_fields(states[0].parameter, self.map.parameter)
-            arrays += self._kept_of(states[0].ledger.total, rest=True)
+            # statistics go on changing here, and a message may leave later; θ is made anew each time
+            arrays += [a.copy() for a in self._kept_of(states[0].ledger.total, rest=True)]
             for state in states:
                 arrays += self._cut_of(state.parameter, self.map.parameter)
-                arrays += self._kept_of(state.ledger.total, rest=False)
+                arrays += [a.copy() for a in self._kept_of(state.ledger.total, rest=False)]
             diverged = next((s.diverged for s in states if s.diverged), "")
             gap = max(s.ledger.discrepancy() for s in states) if self._debug and states[0].accounts_known else 0.0
-            # statistics go on changing here, and a message may leave later
-            arrays = [a.copy() for a in arrays]
-            self._out.append(ToCoordinator(SlicesFolded(op, tuple(some), diverged, gap, lost), tuple(arrays)))
+            self._answers.add(SlicesFolded(op, tuple(some), diverged, gap, lost), tuple(arrays))
+        self._send_answers()
+
+    def _send_answers(self) -> None:
+        self._out += [ToCoordinator(body, arrays) for body, arrays in self._answers.due()]
 
     def _kept_of(self, total: Tree, rest: bool) -> list[Array]:
         assert self.map is not None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flegel.algorithm import Algorithm
-from flegel.core import pytree
+from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
 from flegel.errors import AlgorithmError
 from flegel.params import hook_values
@@ -22,6 +22,8 @@ from flegel.params.ledger import Ledger
 from flegel.server_messages import ChangeAccounts, FoldSlices, ReplaceParameter
 
 NO_SUMMARY = np.zeros(0)
+LARGE = 1 << 20
+"""Bytes from which on memory that is not used is given back."""
 
 Op = FoldSlices | ChangeAccounts | ReplaceParameter
 
@@ -42,7 +44,7 @@ class SliceState:
         """The same before the last fold: the coordinator has heard of everything in it."""
         self.accounts_known = owners is not None
         self.ledger = Ledger(algorithm, pytree.zeros_like(total, typed=True))
-        self.ledger.total = pytree.copy(total)
+        self.ledger.total = self._own(total)
         if owners:
             self.share(owners)
         self.summed = False
@@ -52,8 +54,28 @@ class SliceState:
     def share(self, owners: Sequence[int]) -> None:
         """All owners have one account from now on."""
         first = min(owners)
-        self.ledger.restore_accounts({first: pytree.copy(self.ledger.total)}, dict.fromkeys(owners, first))
+        self.ledger.restore_accounts({first: self._own(self.ledger.total)}, dict.fromkeys(owners, first))
         self.accounts_known = True
+
+    def _own(self, total: Tree) -> Tree:
+        """A copy; zeros take no memory until they are written to."""
+        return pytree.unflatten(
+            total,
+            [
+                np.zeros(a.shape, a.dtype) if a.nbytes >= LARGE and sharding.is_zero([a]) else np.array(a)
+                for a in pytree.flatten(total)
+            ],
+        )
+
+    def _spend(self) -> None:
+        """Gradients are used up; large ones give their memory back until the next fold."""
+        spent, total = self._algorithm.spent, self.ledger.total
+        if sum(a.nbytes for a in pytree.flatten(total)) < LARGE:
+            self.ledger.spend()
+            return
+        fields = zip(pytree.names(total), pytree.flatten(total), strict=True)
+        fresh = [np.zeros(a.shape, a.dtype) if name in spent else a for name, a in fields]
+        self.ledger.total = pytree.unflatten(total, fresh)
 
     def change(self, kind: str, owners: Sequence[int]) -> str:
         """Accounts change; returns why the statistics are lost, where they are."""
@@ -114,7 +136,7 @@ class SliceState:
         if not self.diverged:
             self.parameter = fresh
         self.version = version
-        self.ledger.spend()
+        self._spend()
 
 
 @dataclass

@@ -27,8 +27,10 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted, warm
 from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import reference
+from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.signals import DeferredSignals
+from flegel.runtime.server.file_arrays import FileArrays
 from flegel.runtime.worker.current_hook import inside
 
 SAMPLE_ROWS = 100_000
@@ -77,6 +79,9 @@ class PreparedJob:
         self.parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
         if not pytree.is_finite(self.parameter):
             raise AlgorithmError("initParameter returned numbers that are not finite.")
+        if has_servers(request.job):
+            files, arrays = FileArrays(), pytree.flatten(self.parameter)
+            self.parameter = pytree.unflatten(self.parameter, [files.moved(a) for a in arrays])
         presented = pytree.present(pytree.read_only(self.parameter))
         count = min(PROBE_ROWS, self.sample.points)
         self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
@@ -88,8 +93,9 @@ class PreparedJob:
         self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, typed))
         if not default and type(self.algorithm).kernel is Algorithm.kernel:
             self._check_point_writes(presented)
-        request.phase("init", "aggregate")
-        self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), self.zero))
+        if type(self.algorithm).aggregate is not Algorithm.aggregate:
+            request.phase("init", "aggregate")
+            self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), self.zero))
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""

@@ -62,7 +62,7 @@ from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
-from flegel.runtime.server.job_servers import check_servers_fit, server_care
+from flegel.runtime.server.job_servers import check_servers_fit, server_care, unsent_forms
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.sync import balance_mode, check_topology, make_policy
 
@@ -239,6 +239,7 @@ def _coordinator(
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
             version=0 if servers is not None else -1,
+            forms=unsent_forms(request, prepared) if servers is not None else (),
             replicated=job.topology == "allreduce",
             alone=alone and index not in devices,
         )

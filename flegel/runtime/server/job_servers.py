@@ -11,8 +11,9 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import ServerCare
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.network_plan import NetworkPlan
+from flegel.messages import FrameSpec
 from flegel.params.sharded import cuts_for, sharding_of
-from flegel.params.tree_layout import form_of
+from flegel.params.tree_layout import form_of, forms_of
 from flegel.plan.placement.slice_size import slices_of_job
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.placement import has_servers
@@ -20,6 +21,8 @@ from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
+from flegel.runtime.server.file_arrays import LARGE, FileArrays
+from flegel.runtime.system.freed_memory import return_freed_memory
 from flegel.server_messages import ServeJob
 
 
@@ -54,10 +57,23 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
     cuts = cuts_for(algorithm, prepared.parameter, prepared.zero, wanted)
     count = min(count, cuts.count)
     debug = bool(os.environ.get("FLEGEL_DEBUG"))
-    group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts)
-    serve = ServeJob(reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug)
+    group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts, storage=FileArrays())
+    large = sum(a.nbytes for a in pytree.flatten(prepared.parameter)) >= LARGE
+    if large:
+        return_freed_memory()
+    serve = ServeJob(reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug, large)
     network = NetworkPlan(cuts.sizes, beside, hosts) if job.server_load == "network" else None
     return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace, network)
+
+
+def unsent_forms(request: Request, prepared: PreparedJob) -> tuple[FrameSpec, ...]:
+    """Types and shapes of θ and of the statistics where the coordinator does not send them to workers: servers do. A
+    recount of points by the audit needs θ(0), so there the coordinator sends it."""
+    parameter = pytree.without(prepared.parameter, request.algorithm.unsent)
+    counted = request.algorithm.memoryless and request.job.audit != "off"
+    if counted or sum(a.nbytes for a in pytree.flatten(parameter)) < LARGE:
+        return ()
+    return forms_of(parameter, prepared.zero)
 
 
 def _form(bundle: Tree) -> tuple[str, tuple[str, ...]]:

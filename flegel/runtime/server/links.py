@@ -50,7 +50,7 @@ class ServerLinks:
             link = self._links[server] = self._sockets.dial(self._addresses[server])
             self._poller.watch(link)
         try:
-            zmq_frames.send(link, self.sequencer.wrap(body, PackedArrays(arrays)))
+            zmq_frames.send(link, self.sequencer.wrap(body, lasting(arrays)))
         except zmq.ZMQError as error:
             _log.warning("server %d takes nothing: %s", server, error)
 
@@ -73,6 +73,13 @@ class ServerLinks:
         if link is not None:
             self._poller.unwatch(link)
             link.close(linger=LINGER)
+
+
+def lasting(arrays: tuple[Array, ...]) -> PackedArrays:
+    """Slices of θ, reports and copies are made anew each time and never written to: large ones are not copied."""
+    packed = PackedArrays(arrays)
+    large = any(a.nbytes >= zmq_frames.LARGE for a in packed.arrays)
+    return packed.broadcast(zmq_frames.lasting) if large else packed
 
 
 def decoded(parts: list[memoryview], job: str) -> tuple[Envelope, tuple[Array, ...]] | None:

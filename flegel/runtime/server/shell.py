@@ -24,10 +24,10 @@ from flegel.messages import Answer, TreeLayout, WorkerFailed
 from flegel.params.tree_layout import build
 from flegel.runtime import clock
 from flegel.runtime.job.class_source import instantiate
-from flegel.runtime.server.links import LINGER, ServerLinks, decoded
+from flegel.runtime.server.links import LINGER, ServerLinks, decoded, lasting
 from flegel.runtime.server.transfer_timer import TransferTimer, worth_timing
+from flegel.runtime.system.freed_memory import return_freed_memory
 from flegel.runtime.transport import zmq_frames
-from flegel.runtime.transport.codec import PackedArrays
 from flegel.runtime.transport.job_sockets import JobSockets
 from flegel.runtime.transport.poller import Poller
 from flegel.server_messages import (
@@ -55,6 +55,8 @@ class ServerShell:
         self, order: ServeJob, sockets: JobSockets, poller: Poller, near: str, job: str, worker: int, incarnation: int,
         send: Send,
     ) -> None:  # fmt: skip
+        if order.large:
+            return_freed_memory()
         self._send, self._poller = send, poller
         self._links = ServerLinks(sockets, poller, job, worker, incarnation)
         self._job = job
@@ -124,7 +126,7 @@ class ServerShell:
 
     def _to_worker(self, worker: int, body: ServerBetween, arrays: tuple[Array, ...]) -> None:
         if worker in self._routes:
-            frames = self._links.sequencer.wrap(body, PackedArrays(arrays))
+            frames = self._links.sequencer.wrap(body, lasting(arrays))
             with contextlib.suppress(zmq.ZMQError):
                 zmq_frames.send(self._listener, frames, self._routes[worker][1])
 

@@ -11,6 +11,7 @@ from flegel.messages import Answer, LoadShard, Order, ReleaseJob, Report
 from flegel.runtime import clock
 from flegel.runtime.server.links import ServerLinks
 from flegel.runtime.server.transfer_timer import TransferTimer, worth_timing
+from flegel.runtime.system.freed_memory import return_freed_memory
 from flegel.server_messages import ParameterSlices, ServerMap, TransferAnnounced
 
 FIRST_RETRY = 20.0
@@ -25,7 +26,9 @@ class ServedWorker:
         self, load: LoadShard, arrays: tuple[Array, ...], links: ServerLinks, executor: WorkerExecutor,
         send: Callable[[Answer, tuple[Array, ...]], None],
     ) -> None:  # fmt: skip
-        self._client = SliceClient(arrays[: len(load.parameter.fields) or 1], load.version)
+        if load.forms:
+            return_freed_memory()
+        self._client = SliceClient(arrays[: len(load.parameter.fields) or 1], -1 if load.forms else load.version)
         self._links, self._executor, self._send = links, executor, send
         self._retry_after, self._retry_at = FIRST_RETRY, float("inf")
         self._timer = TransferTimer(links.sequencer.worker)
@@ -35,7 +38,7 @@ class ServedWorker:
         if isinstance(body, ReleaseJob):
             self._executor.order(body, arrays, clock.now())
             return
-        self._client.order(body, arrays)
+        self._push(self._client.order(body, arrays))
         self._go_on()
 
     def use_map(self, servers: ServerMap) -> None:

@@ -108,7 +108,7 @@ class SharedBuffers:
 
 def for_job(load: LoadShard, packed: PackedArrays, workers: int) -> SharedBuffers | None:
     """Shared buffers for a job whose shares are loaded like this; None where θ and reports are small, or memory is."""
-    if not shared_memory.ANONYMOUS or os.environ.get(SWITCH, "") == "off":
+    if load.forms or not shared_memory.ANONYMOUS or os.environ.get(SWITCH, "") == "off":
         return None
     first = max(len(load.parameter.fields), 1)
     last = first + max(len(load.statistics.fields), 1)

@@ -45,6 +45,7 @@ from flegel.messages import (
     TransferOwnership,
     WorkerBeat,
 )
+from flegel.params.tree_layout import with_stand_ins
 from flegel.runtime import clock, logs
 from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.parent_death import die_with_parent
@@ -220,6 +221,8 @@ class WorkerLoop:
             ):
                 continue
             self._last_sequence = envelope.sequence
+            if isinstance(envelope.body, LoadShard) and envelope.body.forms:
+                arrays = with_stand_ins(envelope.body, arrays)
             if new_job:
                 self._sequencer.job, self._sequencer.epoch = envelope.job, envelope.epoch
                 self._in_job, self._beat_at = True, clock.now()

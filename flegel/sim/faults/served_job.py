@@ -30,10 +30,12 @@ from flegel.machine.coordinator.events import Event
 from flegel.machine.server.care import FIRST_SERVER, ServerCare
 from flegel.machine.server.client import Push, SliceClient
 from flegel.machine.server.group import ServerGroup
+from flegel.machine.server.paced_answers import PacedAnswers
 from flegel.machine.server.served_coordinator import ServedCoordinator
 from flegel.machine.server.server import Command, ParameterServer, ToCoordinator, ToServer, ToWorker
 from flegel.messages import Answer, Envelope, LoadShard, ReleaseJob, Report, ResetPoints, Train
 from flegel.params.sharded import cuts_for
+from flegel.params.tree_layout import forms_of, with_stand_ins
 from flegel.server_messages import ServeJob, ServerMap, ServerReady
 from flegel.sim.faults.faulty_job import FaultyJob, Outcome, Violation
 from flegel.sim.faults.faulty_worker import Clusters, ClusterSums, FaultyWorker, empty_statistics
@@ -68,7 +70,8 @@ class ServedSite(FaultyWorker):
             if self.world.logged:
                 self.world.log(f"worker {self.name} is ordered {body}")
             if isinstance(body, LoadShard):
-                self.client = SliceClient(arrays[:1], body.version)
+                arrays = with_stand_ins(body, arrays)
+                self.client = SliceClient(arrays[:1], -1 if body.forms else body.version)
             if isinstance(body, ServerMap):
                 assert self.client is not None
                 self._map = body
@@ -76,7 +79,7 @@ class ServedSite(FaultyWorker):
             elif self.client is None or isinstance(body, ReleaseJob):
                 self.executor.order(body, arrays, self.now)
             else:
-                self.client.order(body, arrays)
+                self._push(self.client.order(body, arrays))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -135,7 +138,10 @@ class FaultyServer(FaultyWorker):
             if self.world.logged:
                 self.world.log(f"server {self.name} is ordered {body}")
             if isinstance(body, ServeJob):
-                self.machine = ParameterServer(ShardedClusters(), self.number, np.zeros(0), empty_statistics())
+                paced = PacedAnswers(at_once=1, above=0)  # each slice is an answer, and each is acknowledged
+                self.machine = ParameterServer(
+                    ShardedClusters(), self.number, np.zeros(0), empty_statistics(), answers=paced
+                )
                 self._answer(ServerReady(self.name), ())
             elif self.machine is not None and not isinstance(body, ReleaseJob):
                 self._map = body if isinstance(body, ServerMap) else self._map
@@ -190,7 +196,10 @@ class ServedJob(FaultyJob):
         self._versions = {0: theta.tobytes()}
         self.care = ServerCare(group, serve, count, replicas, options["timeouts"])
         options["store"] = group
-        options["loads"] = {w: msgspec.structs.replace(load, version=0) for w, load in options["loads"].items()}
+        forms = forms_of(theta, empty_statistics()) if scenario.seed % 2 else ()
+        options["loads"] = {
+            w: msgspec.structs.replace(load, version=0, forms=forms) for w, load in options["loads"].items()
+        }
         return ServedCoordinator(servers=self.care, **options)
 
     def _make_worker(self, number: int, life: int) -> FaultyWorker:

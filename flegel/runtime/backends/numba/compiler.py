@@ -127,7 +127,7 @@ def warm(kernel: Kernel, shard: Shard, parameter: Tree, zero: Tree) -> None:
     """Compile or load from the cache without training: the flag is up, so no point is touched."""
     flag = new_flag()
     flag[0] = 1
-    kernel(shard, pytree.read_only(parameter), pytree.copy(zero), 0, shard.points, 0, flag)
+    kernel(shard, pytree.read_only(parameter), pytree.zeros_like(zero, typed=True), 0, shard.points, 0, flag)
 
 
 def _first_line(error: Exception) -> str:

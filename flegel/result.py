@@ -288,6 +288,7 @@ def audit_row(machine: Coordinator) -> dict[str, Any]:
         "mode": "on",
         "audits": audit.audits,
         "recounts": audit.repairs,
+        "at_barriers": audit.at_barriers,
         "problems": list(audit.problems),
         "objective": audit.objective,
         "difference": audit.difference,

@@ -230,7 +230,7 @@ class NetworkKernel:
         if self._network.targets == "classes":
             probing.check_labels(self._network, np.asarray(shard.labels[start:end]), self._outputs)
 
-    def fetch_states(self, shards: Sequence[Shard]) -> None:
+    def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """Points have no hidden state."""
 
     def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:

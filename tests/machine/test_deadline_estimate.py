@@ -65,5 +65,6 @@ def test_a_step_that_nothing_calls_back_is_as_large_as_ends_in_time() -> None:
     assert seen.batch(0.012, multiple=8) == 120
     assert seen.batch(0.0119, multiple=8) == 112
     assert seen.batch(0.002, multiple=8) == 0, "less than a quarter of a usual step is mostly the time of its call"
+    assert seen.batch(0.0001, multiple=8, first=True) == 8
     seen.add(96, 0.1, away=True)
     assert seen.batch(0.012, multiple=8) == 120, "a single hitch says nothing"

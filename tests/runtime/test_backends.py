@@ -77,7 +77,7 @@ class DeviceKernel:
             self._copies[id(shard)] = (shard, made)
         return self._copies[id(shard)][1]
 
-    def fetch_states(self, shards: Sequence[Shard]) -> None:
+    def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         for shard in shards:
             shard.state[...] = self._copy(shard).state
 
@@ -148,7 +148,7 @@ class Deaf(DeviceKernel):
 
 
 class Stale(DeviceKernel):
-    def fetch_states(self, shards: Sequence[Shard]) -> None:
+    def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """States stay on the device."""
 
 

@@ -62,6 +62,8 @@ class Audit:
         self._asked_at = 0.0
         self.seconds = 0.0
         """That the check at the end took."""
+        self.at_barriers = 0.0
+        """Seconds that audits took while training, of the worker that took longest each time."""
         self.audits = 0
         self.repairs = 0
         self.problems: list[str] = []
@@ -136,7 +138,9 @@ class Audit:
         final = self._final is not None
         self.seconds = now - self._asked_at if final else 0.0
         if not final:
-            self._due = max(self._due, now + max(answer.seconds for answer, _ in self._answers.values()) / PART)
+            took = max(answer.seconds for answer, _ in self._answers.values())
+            self.at_barriers += took
+            self._due = max(self._due, now + took / PART)
         problem = self._owners(job) or self._reports(job) or self._changes()
         problem = problem or (self._evaluate(job) if final else "")
         if problem:

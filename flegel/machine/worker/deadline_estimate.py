@@ -43,14 +43,17 @@ class DeadlineEstimate:
         fit = int(points / seconds * rest)
         return fit if fit >= least else 0
 
-    def batch(self, rest: float, multiple: int) -> int | None:
+    def batch(self, rest: float, multiple: int, first: bool = False) -> int | None:
         """Points of a step that nothing can call back: as many as end within `rest` seconds, a multiple of this; 0: too
-        few to be worth it, None: not known yet. By the median speed, for a single hitch says nothing."""
+        few to be worth it, unless it is the `first` of its round, None: not known yet. By the median speed, for a
+        single hitch says nothing."""
         if not self._steps:
             return None
         speeds = sorted(points / seconds for points, seconds in self._steps)
         usual = sum(points for points, _ in self._steps) / len(self._steps)
         fit = int(speeds[len(speeds) // 2] * rest)
+        if first:
+            return max(fit - fit % multiple, multiple)
         return fit - fit % multiple if fit >= max(multiple, WORTH * usual) else 0
 
 

@@ -6,6 +6,7 @@ Ties the schedule (what is next) to the arrays (where the points lie). The train
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +75,10 @@ class PointStore:
         self.known_version = -1
         """The version whose points the coordinator knows by number."""
         self._written: list[tuple[Shard, int, int]] = []
+        self._counted_votes = (-1, 0)
+        """For which version, and how many."""
+        self.fetch: Callable[[Shard, int, int], None] | None = None
+        """Brings the states of such points up to date, where a device may hold newer ones."""
 
     # -- what is here --------------------------------------------------------------------------------------
 
@@ -81,6 +86,17 @@ class PointStore:
     def halted(self) -> int:
         held = self.schedule.held()
         return sum(int(np.count_nonzero(self.shards[s.shard].halted[s.start : s.end].view(np.bool_))) for s in held)
+
+    def votes(self, counted_anew: bool) -> int:
+        """Points that voted to halt. Where training lets no point vote, they are counted when points came or went: to
+        count eleven million takes as long as half a pass on a GPU."""
+        if counted_anew or self._counted_votes[0] != self.version:
+            self._counted_votes = (self.version, self.halted)
+        return self._counted_votes[1]
+
+    def forget_votes(self) -> None:
+        """Votes were changed: count them again."""
+        self._counted_votes = (-1, 0)
 
     def collect(self) -> tuple[Array, Array]:
         """Hidden states as rows, and the numbers of their points; each point that is this worker's, once."""
@@ -114,6 +130,8 @@ class PointStore:
         if s is None:
             return None
         whole = self.shards[s.shard]
+        if self.fetch is not None:
+            self.fetch(whole, s.start, s.end)
         part = whole.part(s.start, s.end)
         known = self._origins.get(s.block) if s.block else None
         copied, base = (True, known[1]) if known and known[0] == peer else (False, None)

@@ -89,6 +89,7 @@ def reset(store: PointStore, fresh: States) -> None:
         shard = store.shards[s.shard]
         put_states(shard, np.arange(s.start, s.end), fresh(s.points))
         shard.halted[s.start : s.end] = 0
+    store.forget_votes()
     store.schedule.forget_visits()
 
 

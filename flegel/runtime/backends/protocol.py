@@ -54,8 +54,8 @@ class ShardKernel(Protocol):
     def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int:
         """Train points start … end-1 until `flag[0]` is not 0; returns the first point that was not trained."""
 
-    def fetch_states(self, shards: Sequence[Shard]) -> None:
-        """Bring `shard.state` up to date: somebody is going to read it."""
+    def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
+        """Bring `shard.state` of points start … end-1 up to date: somebody is going to read it."""
 
     def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """`shard.state` or `shard.halted` was changed for points start … end-1, or shards were added."""

@@ -289,7 +289,7 @@ class Trainer:
 
     def _run_interruptions(self) -> None:
         while not self._interruptions.empty():
-            self._run(*self._interruptions.get())
+            self._run(*self._interruptions.get(), states=False)  # a window that is cut fetches its own
 
     def _run(self, store: PointStore, work: Callable[[PointStore], None], states: bool = True) -> None:
         """`states`: the work reads those of the points, which may be on a device. It never writes them."""
@@ -339,6 +339,7 @@ class Trainer:
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
         self._kernel = kernel = backend.build(algorithm, shard, parameter, empty, load.interpret)
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
+        self.store.fetch = lambda part, start, end: kernel.fetch_states([part], start, end)
         self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns, self._open_array)
         columns, seeds = shard.columns, [load.seed, load.index, load.count, 1]
         self._recount = Recount(
@@ -431,9 +432,8 @@ class Trainer:
                 exhausted = most > 0
                 break
             entered = clock.now()
-            end = run.end
-            if injection and not (self._in_batches and order.until is not None):
-                end = injection.slice(run.start, run.end - run.start, run.end, least)
+            sliced = injection if order.until is None or not self._in_batches else None
+            end = sliced.slice(run.start, run.end - run.start, run.end, least) if sliced else run.end
             done = self._step(kernel, store, run, end, order.round, self.flag)
             visits += done
             if done == most:
@@ -448,7 +448,15 @@ class Trainer:
         ended = clock.now()
         self._unreported = (0, 0.0) if order.arrays else (visits, ended - began)
         exhausted = exhausted or visits >= points
-        return TrainerDone(visits, exhausted, schedule.unseen, store.halted, ended - began, began, ended)
+        return TrainerDone(
+            visits,
+            exhausted,
+            schedule.unseen,
+            store.votes(counted_anew=kernel.kind != "torch"),
+            ended - began,
+            began,
+            ended,
+        )
 
     def _fold(self, command: BeginFold) -> None:
         """With the reports of all workers; nothing where the fold is dropped meanwhile."""
@@ -485,11 +493,8 @@ class Trainer:
         """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
         0: the worker's own clock would end the round before the call returns."""
         most = min(left, max(int(self._speed * SIGN_OF_LIFE), first))
-        if order.until is not None and self._in_batches:
-            fitting = self._deadline.batch(order.until - clock.now(), least)
-            if fitting is not None:
-                most = min(most, fitting if visits else max(fitting, least))
-        elif order.until is not None and visits:
-            fitting = self._deadline.fitting(order.until - clock.now(), least)
+        if order.until is not None and (visits or self._in_batches):
+            rest, known = order.until - clock.now(), self._deadline
+            fitting = known.batch(rest, least, not visits) if self._in_batches else known.fitting(rest, least)
             most = most if fitting is None else min(most, fitting)
         return most

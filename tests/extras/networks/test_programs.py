@@ -131,6 +131,25 @@ def test_states_come_back_in_tiles(trained: int) -> None:
     assert np.array_equal(shards[0].state_rows(), shards[1].state_rows())
 
 
+@pytest.mark.parametrize("layout", ["tiles", "rows"])
+def test_states_of_some_points_come_back_alone(layout: str) -> None:
+    algorithm, points = KMeans(k=3), np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    sample = Sample(points, None, len(points), 4)
+    theta = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
+    empty = pytree.zeros_like(algorithm.initAggregator(sample, theta))
+    state = algorithm.initState(len(points), 4, np.random.default_rng(0))
+    shard = make_shard(points, None, state, layout)
+    before = shard.state_rows().copy()
+    kernel = choose("torch:cpu").build(algorithm, shard, theta, empty, False)
+    kernel.run(shard, 0, 200, 0, new_flag())
+    kernel.fetch_states([shard], 70, 256)
+    some = shard.state_rows().copy()
+    kernel.fetch_states([shard])
+    whole = shard.state_rows()
+    assert np.array_equal(some[70:256], whole[70:256]) and not np.array_equal(whole[70:200], before[70:200])
+    assert np.array_equal(some[:70], before[:70])
+
+
 def test_an_algorithm_without_a_program_is_refused() -> None:
     with pytest.raises(UsageError, match="FCM has no program for cpu"):
         check_backend(choose("torch:cpu"), FCM(k=3, init="random"), ROWS)

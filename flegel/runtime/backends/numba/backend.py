@@ -45,7 +45,7 @@ class NumbaKernel:
             iteration = max(iteration, 0)
         return self._loop(shard, self._parameter, self._statistics, start, end, iteration, flag)
 
-    def fetch_states(self, shards: Sequence[Shard]) -> None:
+    def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """Nothing to do: the loop writes to the arrays of the shard."""
 
     def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:

@@ -172,10 +172,13 @@ class TorchKernel:
 
     # -- states --------------------------------------------------------------------------------------------
 
-    def fetch_states(self, shards: Sequence[Shard]) -> None:
+    def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         for shard in shards:
             held = self._shards.get(id(shard))
             if held is None or not held.newer or not shard.state.shape[1]:
+                continue
+            if (start, shard.points if end is None else end) != (0, shard.points):
+                self._fetch_some(shard, held, start, shard.points if end is None else end)
                 continue
             held.newer = False
             if shard.layout == "rows":
@@ -187,6 +190,19 @@ class TorchKernel:
                     shard.state[: shard.points][known] = fresh[known]
             else:
                 self._fetch_tiles(shard, held)
+
+    def _fetch_some(self, shard: Shard, held: DeviceShard, start: int, end: int) -> None:
+        """Points that are to be given away: to fetch all would take longer than a pass of training."""
+        rows = start + np.flatnonzero(
+            np.repeat(held.here[start // TILE : -(-end // TILE)], TILE)[start % TILE :][: end - start]
+        )
+        if not len(rows):
+            return
+        fresh = held.state[start:end].cpu().numpy()[rows - start]
+        if shard.layout == "rows":
+            shard.state[rows] = fresh
+        else:
+            shard.state[rows // TILE, :, rows % TILE] = fresh
 
     def _fetch_tiles(self, shard: Shard, held: DeviceShard) -> None:
         """Rows become tiles on the device, and come as whole tiles: on the host that would take ten times as long."""

@@ -42,6 +42,8 @@ class PooledBarrier:
         self._received = self.table
         """The summed table, once `_pending` has ended."""
         self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self.watching_unused = False
+        """`adopt_unused` will be called."""
         self.measuring = True
         """The norms of this barrier's gradients are wanted, for the noise scale."""
 
@@ -95,11 +97,13 @@ class PooledBarrier:
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """One bucket: what was kept joins it, ranks are summed, the sum is divided by all samples."""
         buffer = bucket.buffer()
-        for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
-            kept = self._kept.pop(parameter, None)
-            if kept is not None:
-                gradient.add_(kept.view_as(gradient))
-            self._views[parameter] = gradient
+        if self._kept or self.watching_unused:  # listing the parts of a bucket costs as much as a small layer
+            for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
+                kept = self._kept.pop(parameter, None)
+                if kept is not None:
+                    gradient.add_(kept.view_as(gradient))
+                if self.watching_unused:
+                    self._views[parameter] = gradient
         if self.measuring:
             self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
         message = buffer

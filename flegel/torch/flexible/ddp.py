@@ -102,6 +102,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         self.watchdog = Watchdog(self.process_group, timeout)
         self.barrier = PooledBarrier(self.module, self.process_group, device, self.watchdog.broken)
+        self.barrier.watching_unused = self.find_unused_parameters
         self.pace, self._own = BarrierPace(fixed=interval), RankTimings()
         self._samples, self._mean_loss = samples, mean_loss
         self._averaging = buffers == "average" and next(module.buffers(), None) is not None

@@ -14,6 +14,10 @@ import torch.distributed as dist
 
 from flegel.torch.flexible.pace import FIELDS, RankReport
 
+JOINED = (
+    4 << 20
+)  # bytes of the first bucket up to which the table is appended to it: copying it costs less than a message
+
 
 class PooledBarrier:
     """Sums over ranks, divided by the samples of all ranks; one object for each wrapped module."""
@@ -33,7 +37,10 @@ class PooledBarrier:
         self.pooled = torch.zeros((), dtype=torch.float64, device=device)
         self._kept: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._views: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._joined = False
         self._pending: Any = None
+        self._received = self.table
+        """The summed table, once `_pending` has ended."""
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self.measuring = True
         """The norms of this barrier's gradients are wanted, for the noise scale."""
@@ -64,13 +71,18 @@ class PooledBarrier:
         elif gradients:
             torch._foreach_add_(sums, gradients)
 
-    def send(self, report: RankReport) -> None:
-        """The row of this rank on its way to all others; gradients follow."""
+    def send(self, report: RankReport, bucket: dist.GradBucket) -> None:
+        """The row of this rank on its way to all others: with the gradients of the first bucket, if that is small and
+        has enough bits for it, or as a message of its own."""
         self.table.zero_()
         self.table[self.rank] = torch.tensor(report.row(), dtype=torch.float64)
         self.square.zero_()
         self.pooled.zero_()
-        self._pending = self._sum(self.table)
+        first = bucket.buffer()
+        self._joined = first.dtype in (torch.float32, torch.float64) and first.nbytes <= JOINED
+        if not self._joined:
+            self._received = self.table
+            self._pending = self._sum(self.table)
 
     def _sum(self, values: torch.Tensor) -> Any:
         """Over all ranks, under way; a link that is broken already ends this rank with a sentence."""
@@ -90,19 +102,25 @@ class PooledBarrier:
             self._views[parameter] = gradient
         if self.measuring:
             self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
-        work = self._sum(buffer)
+        message = buffer
+        if self._joined and bucket.index() == 0:
+            message = torch.cat([buffer, self.table.view(-1).to(buffer.dtype)])
+        work = self._sum(message)
+        if message is not buffer:
+            self._pending, self._received = work, message[buffer.numel() :].view_as(self.table)
 
         def divide(future: torch.futures.Future[Any]) -> torch.Tensor:
             try:
-                value = future.value()
-                self._pending.wait()
+                future.value()
+                if message is buffer:  # a work ends after its own callbacks
+                    self._pending.wait()
             except RuntimeError as error:
                 self.broken(error)
                 raise
-            total: torch.Tensor = value[0] if isinstance(value, list) else value
+            total = message[: buffer.numel()]
             if self.measuring:
                 self.pooled += torch.linalg.vector_norm(total, dtype=torch.float32).double().square()
-            return total.div_(self.table[:, 0].sum().to(total.dtype))
+            return torch.div(total, self._received[:, 0].sum().to(total.dtype), out=buffer)
 
         return work.get_future().then(divide)
 
@@ -113,7 +131,7 @@ class PooledBarrier:
         except RuntimeError as error:
             self.broken(error)
             raise
-        return [RankReport(*row) for row in self.table.tolist()]
+        return [RankReport(*row) for row in self._received.tolist()]
 
     def adopt_unused(self) -> None:
         """Gradients of parameters that no rank used in its last micro-batch, but some rank did before it: DDP leaves

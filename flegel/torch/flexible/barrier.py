@@ -48,9 +48,14 @@ class PooledBarrier:
         """The norms of this barrier's gradients are wanted, for the noise scale."""
 
     def after_backward(self) -> None:
-        """Called while a backward pass begins: what does not synchronize is kept when it has ended."""
+        """Called while a backward pass begins: what does not synchronize is kept when it has ended. Where parameters
+        may be unused, DDP remembers that one was used since the last barrier, so it must find the sum that was kept."""
         if not self.synchronizing:
             torch.autograd.Variable._execution_engine.queue_callback(self._keep)
+        elif self.watching_unused:
+            for parameter, kept in self._kept.items():
+                parameter.grad = kept
+            self._kept.clear()
 
     def _keep(self) -> None:
         """After a backward pass that does not synchronize: gradients join the private sums, all at once, because a hook

@@ -88,13 +88,14 @@ class BarrierPace:
         self.interval = self.fixed if self.fixed is not None else self._best(reports)
 
     def _best(self, reports: Sequence[RankReport]) -> float:
-        """√(φ·B/R), but never shorter than a micro-batch of the slowest rank: otherwise all would wait for it."""
+        """√(φ·B/R), as a multiple of the slowest rank's micro-batch, whose ends all others would wait for."""
         shortest = max(r.unit for r in reports)
         scale, rate = self.noise.scale, sum(self.rates)
         if scale is None or self.noise.weight < KNOWN or not self.costs or rate <= 0.0:
             return shortest
         cost = median(self.costs)
-        return max(min(math.sqrt(cost * scale / rate), MOST_COSTS * cost), shortest)
+        wanted = min(math.sqrt(cost * scale / rate), MOST_COSTS * cost)
+        return max(round(wanted / shortest), 1) * shortest if shortest > 0.0 else wanted
 
 
 @dataclass

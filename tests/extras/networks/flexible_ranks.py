@@ -103,6 +103,42 @@ def weighted_mean(rank: int, joined: bool = True, **options: Any) -> dict[str, A
     return {"worst": max(gather(worst)), "counts": gather(at - 2000 * rank)}
 
 
+class Branches(torch.nn.Module):  # type: ignore[misc]
+    """Whose second branch is not used in every micro-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.seldom = torch.nn.Linear(COLUMNS, 1), torch.nn.Linear(COLUMNS, 1)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        return self.always(x) + (self.seldom(x) if both else 0.0)
+
+
+def unused(rank: int) -> dict[str, Any]:
+    """Only rank 0 uses the branch, and not in the micro-batches that synchronize."""
+    torch.manual_seed(0)
+    net = Branches()
+    model = FlexibleDDP(net, endless=True, interval=0.3, find_unused_parameters=True)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    x, _ = rows(4)
+    worst, made, used = 0.0, 0, 0
+    while model.barriers < 4:
+        before = net.seldom.weight.detach().clone()
+        optimizer.zero_grad()
+        both = rank == 0 and made % 5 == 1
+        model(x, both).mean().backward()
+        time.sleep(0.01)
+        made, used = made + 1, used + both
+        optimizer.step()
+        if model.stepped:
+            counts = gather((made, used))
+            share = sum(u for _, u in counts) / sum(m for m, _ in counts)
+            exact = before - 0.1 * share * x.mean(0)
+            worst = max(worst, float((net.seldom.weight.detach() - exact).abs().max()))
+            made = used = 0
+    return {"worst": gather(worst), "parameters": gather(flat(model))}
+
+
 def lost(rank: int) -> dict[str, Any]:
     """The last rank freezes in the middle; the others must end with a sentence."""
     model = FlexibleDDP(network(), endless=True, interval=0.02, timeout=8.0)
@@ -206,7 +242,7 @@ def compiled(rank: int) -> dict[str, Any]:
 
 CASES = {
     "epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers, "skipped": skipped,
-    "refused": refused, "compiled": compiled,
+    "unused": unused, "refused": refused, "compiled": compiled,
 }  # fmt: skip
 
 

@@ -73,6 +73,12 @@ def test_running_statistics_a_scaler_and_groups(tmp_path: Path) -> None:
     assert found["parameters"][0] == found["parameters"][1]
 
 
+def test_parameters_that_the_last_micro_batch_did_not_use_have_the_gradient_of_those_before(tmp_path: Path) -> None:
+    found = play("unused", tmp_path)
+    assert found["parameters"][0] == found["parameters"][1]
+    assert max(found["worst"]) < 1e-6
+
+
 @pytest.mark.parametrize("kind", ["freeze", "kill"])
 def test_a_lost_rank_ends_the_others_with_a_sentence(tmp_path: Path, kind: str) -> None:
     codes, told = launch("lost", tmp_path, 3, {}, kind)

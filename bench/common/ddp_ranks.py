@@ -81,7 +81,7 @@ def made(torch: Any, setting: Setting) -> tuple[Any, Any]:
     torch.manual_seed(0)
     net = NETWORKS[setting.network](torch)
     if setting.optimizer == "adam":
-        return net, lambda parameters: torch.optim.Adam(parameters, lr=setting.rate)
+        return net, lambda parameters: torch.optim.Adam(parameters, lr=setting.rate, fused=True)
     return net, lambda parameters: torch.optim.SGD(parameters, lr=setting.rate, momentum=0.9)
 
 

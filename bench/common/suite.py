@@ -97,7 +97,7 @@ SMALLER = [
 
 SWEEP = LARGER[0]._replace(rows=rows(20_000, 4_000_000, 11_000_000))
 """For figures with many comparisons."""
-KMEANS, FUZZY_MEANS, MIXTURE, LOGISTIC, RATINGS = LARGER[:5]
+KMEANS, FUZZY_MEANS, MIXTURE, LOGISTIC, RATINGS, CONVOLUTIONAL = LARGER
 
 
 def arguments(doc: str | None, extra: Sequence[tuple[str, dict[str, Any]]] = ()) -> argparse.Namespace:
@@ -289,7 +289,7 @@ class Suite:
 
     def a_pass(self, case: Case) -> float:
         """Seconds that a full pass takes without stragglers; 0 where that cannot be had."""
-        if lacking(f"algorithm:{case.algorithm}") or self.left() <= 0:
+        if not self._chosen(case) or lacking(f"algorithm:{case.algorithm}") or self.left() <= 0:
             return 0.0
         found = run(
             self._algorithm(case), self.data(case), workers=self.workers, sync="bsp", max_iterations=5, tolerance=0,
@@ -297,11 +297,15 @@ class Suite:
         )  # fmt: skip
         return float(found.seconds / max(found.iterations, 1))
 
+    def _chosen(self, case: Case) -> bool:
+        """The user has not left its algorithm out."""
+        return not self.options.only or case.algorithm in self.options.only.split(",")
+
     def compare(self, case: Case, sync: str, straggler: str = "", **options: Any) -> Comparison | None:
         """Runs one, unless it cannot run or the time is over; then that is in the record."""
         what = options.pop("title", case.name)
-        only = self.options.only
-        if only and case.algorithm not in only.split(","):
+        if not self._chosen(case):
+            self._expected -= 1
             return None
         workers = options.pop("workers", self.workers)
         share = 1.0 / max(self._expected, 1)

@@ -18,7 +18,8 @@ SYNC = "bsp-mini,fsp,asp:batches=1,asp:batches=32"
 def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
-        cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.FUZZY_MEANS, suite.LOGISTIC]
+        more = [suite.FUZZY_MEANS, suite.LOGISTIC, suite.CONVOLUTIONAL]
+        cases = [suite.SWEEP, *(more if bench.scale != "smoke" else [])]
         bench.expect(len(cases))
         for case in cases:
             found = bench.compare(case, SYNC, title=case.name)

@@ -22,8 +22,9 @@ def main() -> None:
     with suite.Suite(__file__, __doc__, options) as bench:
         who = suite.quarter(bench.workers)
         rows: list[list[str]] = []
-        cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.LOGISTIC]
-        bench.expect(1 if bench.scale == "smoke" else 4)
+        more = [suite.LOGISTIC, suite.CONVOLUTIONAL]
+        cases = [suite.SWEEP, *(more if bench.scale != "smoke" else [])]
+        bench.expect(1 if bench.scale == "smoke" else 2 * len(cases))
         for case in cases:
             for scenario, straggler in (("injected", f"{who}:8x"), ("natural", f"{who}:natural")):
                 if bench.scale == "smoke" and scenario == "natural":

@@ -21,7 +21,8 @@ def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
         who = suite.quarter(bench.workers)
-        cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.RATINGS, suite.LOGISTIC]
+        more = [suite.RATINGS, suite.LOGISTIC, suite.CONVOLUTIONAL]
+        cases = [suite.SWEEP, *(more if bench.scale != "smoke" else [])]
         factors = (8,) if bench.scale == "smoke" else (8, 2)
         bench.expect(len(cases) * len(factors))
         for case in cases:

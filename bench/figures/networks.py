@@ -271,8 +271,8 @@ def _milestones(rows: list[Line]) -> list[tuple[int, float, float | None]]:
 
 def _barrier(rows: list[Line]) -> dict[str, Any]:
     """Medians over updates, in milliseconds: where the time of an update goes. By worker 0 and by the slowest one:
-    from the order to the report (`trip`), of which `compute`; `respond`: from signals to what they bring about; `wait`:
-    from a report to the next order, which holds `fold`, from the last report to the first order."""
+    `compute`; `respond`, from signals to what they bring about; `wait`, from a report to the next order. `trip` is from
+    the event that led to an order until the report is there, so it holds the coordinator's fold before that order."""
     seen = [row for row in rows[len(rows) // 4 :] if row["spans"]]
     if len(seen) < 2:
         return {}
@@ -283,7 +283,6 @@ def _barrier(rows: list[Line]) -> dict[str, Any]:
             _median([max(s[at] for s in row["spans"]) for row in seen]),
         ]
     found["trip"] = [_median([row["spans"][0][2] - row["spans"][0][1] for row in seen])]
-    found["fold"] = _median([min(s[1] for s in after["spans"]) - row["seconds"] for row, after in pairwise(seen)])
     found["update"] = _median([after["seconds"] - row["seconds"] for row, after in pairwise(seen)])
     return found
 

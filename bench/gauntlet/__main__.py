@@ -22,6 +22,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +60,13 @@ def _by_algorithm(parts: list[str]) -> bool:
     return any(part.startswith(("kmeans", "gmm", "fcm", "lr", "nmf")) for part in parts)
 
 
-def cells_of(unit: Unit, workers: str) -> list[str]:
+def cells_of(unit: Unit, workers: str, models: tuple[str, ...]) -> list[str]:
     if workers == "all":
-        return [f"{model}:{count}" for model in MODELS for count in WORKERS]
+        return [f"{model}:{count}" for model in models for count in WORKERS]
     if workers != "rotate":
-        return [f"{model}:{count}" for model in MODELS for count in workers.split(",")]
+        return [f"{model}:{count}" for model in models for count in workers.split(",")]
     shift = sum(map(ord, "".join(unit)))
-    return [f"{model}:{WORKERS[(shift + i) % len(WORKERS)]}" for i, model in enumerate(MODELS)]
+    return [f"{model}:{WORKERS[(shift + i) % len(WORKERS)]}" for i, model in enumerate(models)]
 
 
 class Child:
@@ -102,7 +104,7 @@ class Child:
             self._process.wait()
 
 
-def run_all(wanted: list[Unit], workers: str, jobs: int, out: Path) -> None:
+def run_all(wanted: list[Unit], cells: Callable[[Unit], list[str]], jobs: int, out: Path) -> None:
     """Every unit once; each record is appended as soon as it is there."""
     todo: queue.SimpleQueue[Unit] = queue.SimpleQueue()
     for unit in wanted:
@@ -117,7 +119,7 @@ def run_all(wanted: list[Unit], workers: str, jobs: int, out: Path) -> None:
                 unit = todo.get_nowait()
             except queue.Empty:
                 break
-            line = " ".join([*unit, *cells_of(unit, workers)])
+            line = " ".join([*unit, *cells(unit)])
             answer = child.ask(line, UNIT_SECONDS)
             record: dict[str, Any] = (
                 json.loads(answer)
@@ -170,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2, help="processes that train units (default 2)")
     parser.add_argument("--workers", default="all", help="all (default), rotate, or numbers such as 1,4")
+    parser.add_argument("--models", default=",".join(MODELS), help="with commas between (default: %(default)s)")
     parser.add_argument("--part", action="append", default=[], help="only units whose table or algorithm matches")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "gauntlet.jsonl", help="records; added to")
     parser.add_argument("--fresh", action="store_true", help="forget earlier records")
@@ -187,8 +190,9 @@ def main() -> None:
     rest = [unit for unit in wanted if unit not in known]
     began = time.perf_counter()
     first = [unit for unit in rest if " ".join(unit) in FIRST]
-    run_all(first, options.workers, options.jobs, options.out)
-    run_all([unit for unit in rest if unit not in first], options.workers, options.jobs, options.out)
+    cells = partial(cells_of, workers=options.workers, models=tuple(options.models.split(",")))
+    run_all(first, cells, options.jobs, options.out)
+    run_all([unit for unit in rest if unit not in first], cells, options.jobs, options.out)
     records = [r for r in load(options.out) if (r["table"], r["algorithm"]) in set(wanted)]
     order = {name: place for place, name in enumerate(TABLES)}
     records.sort(key=lambda r: order[r["table"]])

@@ -87,6 +87,12 @@ def _words(cell: dict[str, Any]) -> str:
     return "".join("#" if c.isdigit() else c for c in words)[:140]
 
 
+def _models(records: list[dict[str, Any]]) -> str:
+    used = list(dict.fromkeys(cell.partition(":")[0] for r in records for cell in r["cells"] if ":" in cell))
+    *others, last = (f"`{model}`" for model in used)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def wrapped(paragraph: str) -> list[str]:
     return textwrap.wrap(paragraph, 120, break_long_words=False, break_on_hyphens=False)
 
@@ -103,7 +109,7 @@ def page(records: list[dict[str, Any]], about: dict[str, Any]) -> str:
         "",
         *wrapped(
             f"{facts['tables']} tables, {facts['units']} pairs of table and algorithm, {facts['cells']} training jobs: "
-            "every pair under `bsp`, `fsp`, `auto`, `bsp-mini`, `ssp`, `asp` and `psp` with one to four workers, "
+            f"every pair under {_models(records)} with one to four workers, "
             "beside scikit-learn (FCM: scikit-fuzzy) from the same start, or from any start where the problem is "
             "convex (LR)."
         ),

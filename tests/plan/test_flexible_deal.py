@@ -76,7 +76,7 @@ def test_shares_add_up_and_leave_nobody_without_work() -> None:
     assert all(h + s > 0 for h, s in zip([0, 0, 0], level([0] * 3, [1.0, 1e-6, 100.0], 30, 8, [0] * 3), strict=True))
 
 
-def test_a_rank_stops_before_a_micro_batch_that_would_not_be_finished() -> None:
+def test_a_rank_stops_with_the_micro_batch_that_ends_nearest_to_the_deadline() -> None:
     own = RankTimings()
     own.open(0.0)
     assert own.is_last(0.0, 1.0), "nothing is known yet"
@@ -85,9 +85,9 @@ def test_a_rank_stops_before_a_micro_batch_that_would_not_be_finished() -> None:
     own.open(1.0)
     decisions = []
     for k in range(4):
-        decisions.append(own.is_last(1.0 + 0.25 * k, 1.0))
-        own.begin(1.0 + 0.25 * k)
-    assert decisions == [False, False, False, True]
+        decisions.append(own.is_last(1.0 + 0.26 * k, 1.0))
+        own.begin(1.0 + 0.26 * k)
+    assert decisions == [False, False, False, True], "a little late, and still four"
 
 
 def test_the_interval_is_never_shorter_than_the_slowest_micro_batch_and_grows_with_noise() -> None:

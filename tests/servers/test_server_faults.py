@@ -16,6 +16,7 @@ from flegel.machine.server.care import ServerCare
 from flegel.machine.server.client import SliceClient
 from flegel.machine.server.fold_progress import OpProgress
 from flegel.machine.server.group import ServerGroup
+from flegel.machine.server.paced_answers import PacedAnswers
 from flegel.machine.server.report_inbox import ReportInbox
 from flegel.machine.server.server import ParameterServer
 from flegel.machine.server.slice_state import SliceState
@@ -173,6 +174,17 @@ def keeps_accounts_that_copies_do_not_have(patch: Patch) -> None:
     patch.setattr(SliceState, "change", lambda self, kind, owners: "")
 
 
+def trains_under_the_form_of_θ(patch: Patch) -> None:
+    """A new worker does not wait for θ and takes the zeros that stand for it."""
+    begin = SliceClient.__init__
+    patch.setattr(SliceClient, "__init__", lambda self, parameter, version: begin(self, parameter, max(version, 0)))
+
+
+def lets_no_further_answer_leave(patch: Patch) -> None:
+    """Acknowledgements of the coordinator are ignored: folds of slices behind the first two never end."""
+    patch.setattr(PacedAnswers, "seen", lambda self: None)
+
+
 BUGS: list[Callable[[Patch], None]] = [
     folds_before_all_have_pushed,
     adds_in_order_of_arrival,
@@ -188,6 +200,8 @@ BUGS: list[Callable[[Patch], None]] = [
     serves_a_slice_that_was_given_away,
     tells_the_fold_is_done_too_early,
     keeps_accounts_that_copies_do_not_have,
+    trains_under_the_form_of_θ,
+    lets_no_further_answer_leave,
 ]
 
 

@@ -181,7 +181,7 @@ class Membership:
         arrays = self._arrays()
         load = self.loads.get(worker) or msgspec.structs.replace(next(iter(self.loads.values())), index=worker)
         if job.phase != "loading":
-            load = msgspec.structs.replace(load, empty=True, kept=None)
+            load = msgspec.structs.replace(load, empty=True, kept=None, alone=False)
         elif load.kept is not None:
             arrays += self.parts[worker]
         job.send(worker, load, arrays)

@@ -14,6 +14,10 @@ import torch.distributed as dist
 
 from flegel.torch.flexible.pace import FIELDS, RankReport
 
+JOINED = (
+    4 << 20
+)  # bytes of the first bucket up to which the table is appended to it: copying it costs less than a message
+
 
 class PooledBarrier:
     """Sums over ranks, divided by the samples of all ranks; one object for each wrapped module."""
@@ -33,8 +37,13 @@ class PooledBarrier:
         self.pooled = torch.zeros((), dtype=torch.float64, device=device)
         self._kept: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._views: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._joined = False
         self._pending: Any = None
+        self._received = self.table
+        """The summed table, once `_pending` has ended."""
         self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self.watching_unused = False
+        """`adopt_unused` will be called."""
         self.measuring = True
         """The norms of this barrier's gradients are wanted, for the noise scale."""
 
@@ -64,13 +73,18 @@ class PooledBarrier:
         elif gradients:
             torch._foreach_add_(sums, gradients)
 
-    def send(self, report: RankReport) -> None:
-        """The row of this rank on its way to all others; gradients follow."""
+    def send(self, report: RankReport, bucket: dist.GradBucket) -> None:
+        """The row of this rank on its way to all others: with the gradients of the first bucket, if that is small and
+        has enough bits for it, or as a message of its own."""
         self.table.zero_()
         self.table[self.rank] = torch.tensor(report.row(), dtype=torch.float64)
         self.square.zero_()
         self.pooled.zero_()
-        self._pending = self._sum(self.table)
+        first = bucket.buffer()
+        self._joined = first.dtype in (torch.float32, torch.float64) and first.nbytes <= JOINED
+        if not self._joined:
+            self._received = self.table
+            self._pending = self._sum(self.table)
 
     def _sum(self, values: torch.Tensor) -> Any:
         """Over all ranks, under way; a link that is broken already ends this rank with a sentence."""
@@ -83,26 +97,34 @@ class PooledBarrier:
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """One bucket: what was kept joins it, ranks are summed, the sum is divided by all samples."""
         buffer = bucket.buffer()
-        for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
-            kept = self._kept.pop(parameter, None)
-            if kept is not None:
-                gradient.add_(kept.view_as(gradient))
-            self._views[parameter] = gradient
+        if self._kept or self.watching_unused:  # listing the parts of a bucket costs as much as a small layer
+            for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
+                kept = self._kept.pop(parameter, None)
+                if kept is not None:
+                    gradient.add_(kept.view_as(gradient))
+                if self.watching_unused:
+                    self._views[parameter] = gradient
         if self.measuring:
             self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
-        work = self._sum(buffer)
+        message = buffer
+        if self._joined and bucket.index() == 0:
+            message = torch.cat([buffer, self.table.view(-1).to(buffer.dtype)])
+        work = self._sum(message)
+        if message is not buffer:
+            self._pending, self._received = work, message[buffer.numel() :].view_as(self.table)
 
         def divide(future: torch.futures.Future[Any]) -> torch.Tensor:
             try:
-                value = future.value()
-                self._pending.wait()
+                future.value()
+                if message is buffer:  # a work ends after its own callbacks
+                    self._pending.wait()
             except RuntimeError as error:
                 self.broken(error)
                 raise
-            total: torch.Tensor = value[0] if isinstance(value, list) else value
+            total = message[: buffer.numel()]
             if self.measuring:
                 self.pooled += torch.linalg.vector_norm(total, dtype=torch.float32).double().square()
-            return total.div_(self.table[:, 0].sum().to(total.dtype))
+            return torch.div(total, self._received[:, 0].sum().to(total.dtype), out=buffer)
 
         return work.get_future().then(divide)
 
@@ -113,7 +135,7 @@ class PooledBarrier:
         except RuntimeError as error:
             self.broken(error)
             raise
-        return [RankReport(*row) for row in self.table.tolist()]
+        return [RankReport(*row) for row in self._received.tolist()]
 
     def adopt_unused(self) -> None:
         """Gradients of parameters that no rank used in its last micro-batch, but some rank did before it: DDP leaves

@@ -102,8 +102,10 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         self.watchdog = Watchdog(self.process_group, timeout)
         self.barrier = PooledBarrier(self.module, self.process_group, device, self.watchdog.broken)
+        self.barrier.watching_unused = self.find_unused_parameters
         self.pace, self._own = BarrierPace(fixed=interval), RankTimings()
-        self._samples, self._mean_loss, self._buffers = samples, mean_loss, buffers
+        self._samples, self._mean_loss = samples, mean_loss
+        self._averaging = buffers == "average" and next(module.buffers(), None) is not None
         self._lr_rule, self._reference, self._endless = lr_rule, reference_batch, endless
         self._grouping = self._sampler_missing = False
         self._window, self._largest, self._last_cost, self._last_square, self._last_pooled = 0, 0, 0.0, 0.0, 0.0
@@ -188,7 +190,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                     self._last_square,
                     self._largest,
                     sampler.ahead(self._window) if sampler is not None else 0,
-                )
+                ),
+                bucket,
             )
         future = self.barrier.reduce(bucket)
         if bucket.is_last():
@@ -206,7 +209,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         total = sum(r.samples for r in reports)
         if self.find_unused_parameters:
             self.barrier.adopt_unused()
-        if self._buffers == "average":
+        if self._averaging:
             self.barrier.average_buffers(self.module, self._window, total)
         self._own.ready(self._ready)
         self.pace.barrier(reports, self._last_pooled)

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from flegel.errors import FlegelWarning, UsageError
 from flegel.torch import FlexibleDDP, FlexibleSampler
+from flegel.torch.flexible import barrier
 
 COLUMNS = 6
 
@@ -70,9 +71,10 @@ def epochs(rank: int, many: int = 2, workers: int = 0, **options: Any) -> dict[s
     }  # fmt: skip
 
 
-def weighted_mean(rank: int) -> dict[str, Any]:
+def weighted_mean(rank: int, joined: bool = True, **options: Any) -> dict[str, Any]:
     """Ranks make different numbers of micro-batches of different sizes; the gradient is the mean over all samples."""
-    model = FlexibleDDP(network(), endless=True, interval=1.0)
+    barrier.JOINED = barrier.JOINED if joined else 0
+    model = FlexibleDDP(network(), endless=True, interval=1.0, **options)
     optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.0))
     mine: list[tuple[torch.Tensor, torch.Tensor]] = []
     x, y = rows(4000)

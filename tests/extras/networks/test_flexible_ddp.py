@@ -46,8 +46,17 @@ def test_every_index_once_and_the_same_parameters_everywhere(tmp_path: Path, wor
     assert found["rate"] == pytest.approx(0.05 * 0.999 ** found["barriers"]), "the schedule stepped at barriers"
 
 
-def test_the_gradient_is_the_mean_over_the_samples_of_all_ranks(tmp_path: Path) -> None:
-    found = play("mean", tmp_path)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"joined": False}, marks=pytest.mark.slow),  # counts in a message of their own
+        {"bucket_cap_mb": 0.0001},
+    ],
+    ids=["one bucket", "two messages", "buckets"],
+)
+def test_the_gradient_is_the_mean_over_the_samples_of_all_ranks(tmp_path: Path, options: dict[str, Any]) -> None:
+    found = play("mean", tmp_path, **options)
     assert found["worst"] < 1e-6
     assert found["counts"][0] > found["counts"][1], "the faster rank contributed more"
 

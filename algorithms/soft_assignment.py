@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flegel.algorithm import Kernel
 from flegel.algorithms.simd.emit import ONE_REGISTER, REGISTERS, TWO_REGISTERS, register_lanes
 from flegel.algorithms.simd.vectors import (
     any_lane,
@@ -31,7 +32,8 @@ from flegel.algorithms.simd.vectors import (
     widen,
 )
 from flegel.core.code_cache import njit
-from flegel.core.shard import TILE
+from flegel.core.pytree import Array
+from flegel.core.shard import TILE, Shard
 
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 ROWS = 4 if REGISTERS == 32 else 2  # clusters in a register tile of sums
@@ -43,6 +45,31 @@ WIDE = 10 if REGISTERS == 32 else 5  # clusters in a register tile of distances
 GROUP = 5 if REGISTERS == 32 else 3  # the same where each cluster, or row of a matrix, takes two operations
 FLUSH = 256  # terms summed per lane in the features' precision before they are added to float64 sums
 FILLED = 16  # vectors that a register tile of sums runs over, so that its own loads and stores cost little
+
+GRID, LEAST_GRID = 1 << 16, 1 << 11  # points between two places at which all sums are added up
+GRID_WORK = 1 << 29  # columns² × numbers of the state × points between them, at most: a call has to return
+
+
+class GridKernel:
+    """A kernel in parts that end at multiples of `grid`, where its float32 sums begin anew: whoever cuts a pass into
+    calls at such multiples, by whatever clock, gets the same bits."""
+
+    def __init__(self, part: Kernel, shard: Shard) -> None:
+        self._part = part
+        work = shard.columns**2 * max(shard.state.shape[1], 1)
+        self.grid = max(min(GRID, 1 << max(GRID_WORK // work, 1).bit_length() - 1), LEAST_GRID)
+
+    def __call__(
+        self, shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        end = min(end, shard.points)
+        while start < end:
+            stop = min(end, (start // self.grid + 1) * self.grid)
+            reached = self._part(shard, parameter, aggregator, start, stop, iteration, flag)
+            if reached < stop:
+                return reached
+            start = stop
+        return end
 
 
 def tiles_at_once(dtype: Any, k: int) -> int:

@@ -33,6 +33,7 @@ from flegel.algorithms.soft_assignment import (
     LANES,
     OPTIONS,
     WIDE,
+    GridKernel,
     accumulate,
     beyond,
     fetch,
@@ -66,11 +67,10 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
     tiles = tiles_at_once(shard.features.dtype, k)
 
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
-        end = min(end, shard.points)
         arrays = shard.features, shard.state, shard.weights, parameter, aggregator
         return int(train(*arrays, start, end, flag, tiles, iteration == COUNTING))
 
-    return kernel
+    return GridKernel(kernel, shard)
 
 
 @njit(**OPTIONS)

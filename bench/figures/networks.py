@@ -45,7 +45,7 @@ LOCAL = {"lr": 0.15, "batch": None, "optimizer": "sgd", "local": True, "micro_ba
 RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "bsp": (LOCAL, {}, 45.0),
     "bsp-mini": (STEPS, {"batches": 234}, 32.0),
-    "psp": (STEPS, {"batches": 1200}, 32.0),
+    "psp": (LOCAL, {"batches": 16}, 45.0),
     "fsp": (STEPS, {}, 32.0),
 }
 """Settings of the network and of the job, and epochs at most. Under bsp workers take local steps: one update a pass

@@ -50,6 +50,17 @@ def test_a_stop_anywhere_is_resumed_there(points: int, stops: list[int]) -> None
     assert sum(s.points for s in schedule.segments) == points
 
 
+def test_runs_end_on_the_grid_where_one_lies_within_reach() -> None:
+    schedule = VisitSchedule(1000)
+    ends = []
+    for most in (300, 300, 10, 400, 400):
+        run = schedule.next(most, grid=256)
+        assert run is not None
+        ends.append(run.end)
+        schedule.advance(run, run.end)
+    assert ends == [256, 512, 522, 768, 1000]
+
+
 def test_no_point_is_visited_twice_under_one_parameter() -> None:
     schedule = VisitSchedule(100)
     train(schedule, 60)

@@ -126,8 +126,9 @@ class VisitSchedule:
             segment.seen = False
         self._tidy()
 
-    def next(self, most: int) -> VisitRun | None:
-        """The next run of at most so many points; None when all were visited under this θ."""
+    def next(self, most: int, grid: int = 1) -> VisitRun | None:
+        """The next run of at most so many points, up to a multiple of `grid` where there is one; None when all were
+        visited under this θ."""
         if self._waiting is None:
             able = [s for s in reversed(self.segments) if s.status == "active" and not s.seen]
             self._waiting = sorted(able, key=lambda s: -s.passes)
@@ -143,7 +144,9 @@ class VisitSchedule:
             if (s.passes, s.anew) != (first.passes, first.anew) or last.end - first.start >= most:
                 break
             last = s
-        return VisitRun(first.shard, first.start, min(last.end, first.start + most))
+        end = min(last.end, first.start + most)
+        whole = end // grid * grid
+        return VisitRun(first.shard, first.start, whole if whole > first.start else end)
 
     def advance(self, run: VisitRun, reached: int) -> None:
         """The kernel was given `run` and came to `reached`."""

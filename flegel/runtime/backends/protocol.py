@@ -39,6 +39,9 @@ class ShardKernel(Protocol):
     """Name and version of the library that computes, where all workers must have the same; empty otherwise."""
     least_points: int
     """Points of the first calls, while the speed is unknown: with fewer the results would depend on the speed."""
+    grid: int
+    """Calls that end at multiples of it give the same bits wherever a pass is cut; 1: it does not matter, or nobody
+    promises that."""
 
     def set_parameter(self, arrays: Sequence[Array]) -> None:
         """θ of the coming calls of `run`."""

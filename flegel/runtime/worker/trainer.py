@@ -414,7 +414,7 @@ class Trainer:
         points, exhausted = min(order.points, schedule.active), False
         least = TILE if store.shards[0].layout == "tiles" else MULTIPLE if self._in_batches else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
-        visits = 0
+        visits, grid = 0, kernel.grid if order.until is None and local is None else 1
         if points > 0 and self._halted:  # the signal overtook the order: one step, or short rounds would never end
             run = schedule.next(least)
             if run is not None:
@@ -425,9 +425,9 @@ class Trainer:
             if self.flag[0]:
                 self._serve_interruptions()
                 continue
-            most = self._step_size(order, points - visits, visits, max(least, kernel.least_points), least)
+            most = self._step_size(order, points - visits, visits, max(least, kernel.least_points, grid), least)
             most = most if local is None else local.limit(most, self._speed, kernel.least_points, least)
-            run = schedule.next(most) if most else None
+            run = schedule.next(most, grid) if most else None
             if run is None:
                 exhausted = most > 0
                 break
@@ -436,8 +436,8 @@ class Trainer:
             end = sliced.slice(run.start, run.end - run.start, run.end, least) if sliced else run.end
             done = self._step(kernel, store, run, end, order.round, self.flag)
             visits += done
-            if done == most:
-                self._speed = max(most / max(clock.now() - entered, 1e-9), self._speed / 2)
+            if done == run.end - run.start > most // 2:
+                self._speed = max(done / max(clock.now() - entered, 1e-9), self._speed / 2)
             if injection:
                 injection.pay(done, clock.now() - entered, self.flag)
             self._deadline.add(done, clock.now() - entered, away=injection is not None)

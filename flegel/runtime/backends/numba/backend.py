@@ -25,6 +25,7 @@ class NumbaKernel:
     def __init__(self, built: Built, parameter: Tree, empty: Tree) -> None:
         self.kind, self.note = built.kind, built.note
         self.least_points = LEAST_POINTS if built.kind == "hand-written" else 1
+        self.grid: int = getattr(built.kernel, "grid", 1)
         self._loop = built.kernel
         self._parameter, self._statistics = pytree.read_only(parameter), pytree.copy(empty)
 

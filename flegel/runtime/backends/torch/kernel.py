@@ -45,7 +45,7 @@ def _address(array: Any) -> int:
 class TorchKernel:
     """One algorithm on one device of torch."""
 
-    kind, note, library = "torch", "", ""
+    kind, note, library, grid = "torch", "", "", 1
 
     def __init__(self, program: BlockProgram, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
         self.device = str(device)

@@ -67,7 +67,7 @@ def accuracy(options: argparse.Namespace) -> Iterator[Line]:
             runs.KeptLeNet(epochs=1000, **recipe), images.train, max_seconds=options.seconds / 10, **crew
         )
         speed = _speed(first.rows) / len(images.train[0])
-        epochs = max(min(most, USED * options.seconds * speed), 1.0)
+        epochs = options.epochs or max(min(most, USED * options.seconds * speed), 1.0)
         for seed in range(options.seeds):
             network = runs.KeptLeNet(schedule="cosine", warmup=0.5, epochs=epochs, **recipe)
             course = runs.train(network, images, 3, seed=seed, max_seconds=options.seconds, **crew)
@@ -326,6 +326,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=25.0, help="limit of each run")
     parser.add_argument("--target", type=float, default=0.87, help="test accuracy of the races")
     parser.add_argument("--device", default="cuda:0", help="of the GPU worker")
+    parser.add_argument("--epochs", type=float, default=None, help="accuracy: instead of as many as the time allows")
     parser.add_argument("--on-device", action="store_true", help="accuracy: all workers compute on --device")
     parser.add_argument("--out", type=Path, default=None, help="write all lines to this file")
     options = parser.parse_args()

@@ -3,7 +3,8 @@
 An iteration is one of `batches` parts of a pass. From the speeds of the last round the model predicts how long an
 iteration takes on each worker, and chooses, within a bounded horizon, the whole numbers of iterations that leave the
 least idle time (a least common multiple of measured times does not exist). Who is done early reports, and goes on
-training until the new θ comes; what it learns meanwhile is part of its next report.
+training until the new θ comes; what it learns meanwhile is part of its next report. Networks wait instead: nothing
+interrupts their micro-batches.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class PSP(SyncModel):
             w.id: min(w.points, max(1, math.ceil(counts[w.id] * w.points / self.batches)))
             for w in view.workers.values()
         }
-        return Decision((TrainWorkers(tuple(view.workers), points, linger=True),), reason)
+        # A micro-batch that was begun while waiting is not interrupted by the new θ: the update would wait for it.
+        return Decision((TrainWorkers(tuple(view.workers), points, linger=not view.in_batches),), reason)
 
 
 def iterations(times: dict[int, float], most: int) -> tuple[dict[int, int], float]:

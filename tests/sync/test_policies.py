@@ -390,6 +390,13 @@ def test_psp_asks_workers_to_go_on_while_they_wait() -> None:
     assert points(stage.report(2, rate=1000.0)) == {0: 300, 1: 150, 2: 100}
 
 
+def test_psp_lets_networks_wait_since_nothing_interrupts_a_micro_batch() -> None:
+    stage = Stage(name="psp")
+    stage.view.in_batches = True
+    said = stage.tell(Started())
+    assert not next(a for a in said if isinstance(a, TrainWorkers)).linger
+
+
 def test_psp_leaves_the_fastest_something_to_go_on_with() -> None:
     stage = Stage(name="psp", batches=8)
     stage.tell(Started())

@@ -381,6 +381,12 @@ def test_equal_workers_synchronize_after_every_iteration() -> None:
     assert iterations(dict.fromkeys(range(5), 0.1), most=8)[0] == dict.fromkeys(range(5), 1)
 
 
+def test_who_spends_gradients_prefers_more_updates_to_a_little_more_use() -> None:
+    times = {0: 1.0, 1: 0.4, 2: 0.2}
+    assert iterations(times, most=64)[0] == {0: 2, 1: 5, 2: 10}
+    assert iterations(times, most=64, nearly=0.15)[0] == {0: 1, 1: 2, 2: 5}
+
+
 def test_psp_asks_workers_to_go_on_while_they_wait() -> None:
     stage = Stage(name="psp")
     said = stage.tell(Started())

@@ -19,32 +19,24 @@ def clock(work: Callable[[], Any]) -> float:
     return time.process_time() - begin
 
 
-_LANES32, _LANES64 = 2 * emit.register_lanes("f4"), 2 * emit.register_lanes("f8")
-
-
-@njit
-def _multiply32(x, times):
-    sums = vectors.splats(x, 0, 5, _LANES32)
-    more = vectors.splats(x, 5, 5, _LANES32)
-    for _ in range(times):
-        sums = vectors.fma_each(vectors.load(x, 0, _LANES32), vectors.splats(x, 0, 5, _LANES32), sums)
-        more = vectors.fma_each(vectors.load(x, 0, _LANES32), vectors.splats(x, 5, 5, _LANES32), more)
-    return _all(sums) + _all(more)
-
-
-@njit
-def _multiply64(x, times):
-    sums = vectors.splats(x, 0, 5, _LANES64)
-    more = vectors.splats(x, 5, 5, _LANES64)
-    for _ in range(times):
-        sums = vectors.fma_each(vectors.load(x, 0, _LANES64), vectors.splats(x, 0, 5, _LANES64), sums)
-        more = vectors.fma_each(vectors.load(x, 0, _LANES64), vectors.splats(x, 5, 5, _LANES64), more)
-    return _all(sums) + _all(more)
-
-
 @njit
 def _all(v):
     return vectors.total(v[0] + v[1] + v[2] + v[3] + v[4])
+
+
+def _multiplying(lanes: int) -> Any:
+    """A loop of fused multiply-adds on vectors of so many numbers."""
+
+    @njit
+    def multiply(x, times):
+        sums = vectors.splats(x, 0, 5, lanes)
+        more = vectors.splats(x, 5, 5, lanes)
+        for _ in range(times):
+            sums = vectors.fma_each(vectors.load(x, 0, lanes), vectors.splats(x, 0, 5, lanes), sums)
+            more = vectors.fma_each(vectors.load(x, 0, lanes), vectors.splats(x, 5, 5, lanes), more)
+        return _all(sums) + _all(more)
+
+    return multiply
 
 
 @njit
@@ -59,8 +51,9 @@ def machine_limits() -> dict[str, float]:
     """Fused multiply-adds and bytes read by one core, the best of some tries."""
     found: dict[str, float] = {}
     times = 400_000
-    for dtype, multiply, lanes in (("float32", _multiply32, _LANES32), ("float64", _multiply64, _LANES64)):
-        x = np.zeros(256, dtype)
+    for dtype in ("float32", "float64"):
+        lanes = 2 * emit.register_lanes(dtype)
+        x, multiply = np.zeros(256, dtype), _multiplying(lanes)
         multiply(x, 10)
         best = min(clock(lambda f=multiply, x=x: f(x, times)) for _ in range(7))
         found[f"gflops_{dtype}"] = 20 * lanes * times / best / 1e9

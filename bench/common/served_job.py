@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ import numpy as np
 from bench.common import program
 from bench.common.large_model import LargeModel
 from bench.common.namespaces import Network
+from bench.common.process_memory import peak_of
 from flegel import run
 from flegel.machine.server.care import FIRST_SERVER
 from flegel.runtime.processes.remote_cluster import RemoteCluster
@@ -72,7 +72,7 @@ def main(words: Sequence[str]) -> None:
 
         def look(_: Any) -> None:
             for process, handle in list(cluster.registry.processes.items()):
-                peaks[process] = max(peaks.get(process, 0), _peak(handle.pid))
+                peaks[process] = max(peaks.get(process, 0), peak_of(handle.pid))
 
         result = run(
             LargeModel(parameters=job.parameters), rows, cluster=cluster, workers=len(job.workers), sync="bsp",
@@ -89,16 +89,6 @@ def main(words: Sequence[str]) -> None:
             }
         )
     )
-
-
-def _peak(pid: int) -> int:
-    """Largest resident size of a process so far, bytes; 0 where it is gone."""
-    try:
-        with Path(f"/proc/{pid}/status").open(encoding="utf-8") as status:
-            lines = dict(line.split(":", 1) for line in status if ":" in line)
-    except OSError:
-        return 0
-    return 1024 * int(lines.get("VmHWM", "0 kB").split()[0])
 
 
 if __name__ == "__main__":

@@ -17,38 +17,25 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from bench.common import program
-from bench.common.large_model import Gradient, Weights
-from flegel import Algorithm, LocalCluster
-from flegel.core.sharding import Sharding
+from bench.common.large_model import Gradient, LargeModel
+from bench.common.process_memory import peak_of
+from flegel import LocalCluster
 from flegel.machine.server.care import FIRST_SERVER
 
 SMALL = 1 << 17
 """Bytes of θ in the job that shows what processes take anyway."""
 
 
-class FlatModel(Algorithm):
-    """Every point pulls all weights towards its first feature; its kernel needs no memory of its own."""
-
-    parameters: int = 1000
-    sharding: ClassVar[Sharding | None] = Sharding({"weights": 0}, {"gradient": 0})
-    spent: ClassVar[tuple[str, ...]] = ("gradient",)
-
-    def initParameter(self, sample: Any, rng: np.random.Generator) -> Any:
-        return Weights(np.zeros(self.parameters))
+class FlatModel(LargeModel):
+    """The same with a kernel that needs no memory of its own."""
 
     def initAggregator(self, sample: Any, parameter: Any) -> Any:
         return Gradient(np.zeros(self.parameters))
-
-    def initState(self, points: int, columns: int, rng: np.random.Generator) -> Any:
-        return np.zeros((points, 1))
-
-    def updateDataPoint(self, dataPoint: Any, parameter: Any, iterationNum: int) -> Any:
-        return Gradient(dataPoint.features[0] - parameter.weights)
 
     def kernel(self, shard: Any) -> Any:
         def pull(shard: Any, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Any) -> int:
@@ -62,12 +49,6 @@ class FlatModel(Algorithm):
             return end
 
         return pull
-
-    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
-        return Weights(oldParameter.weights + 0.01 * aggregator.gradient)
-
-    def objective(self, aggregator: Any, parameter: Any) -> float | None:
-        return float(parameter.weights[0])
 
 
 def peaks(size: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -94,7 +75,7 @@ def job(options: argparse.Namespace) -> dict[str, Any]:
             for process, handle in list(cluster.registry.processes.items()):
                 server, pid = process >= FIRST_SERVER, getattr(handle, "pid", 0)
                 found[f"server {process - FIRST_SERVER}" if server else f"worker {process}"] = pid
-            seen.update({name: max(seen.get(name, 0), _peak(pid)) for name, pid in found.items()})
+            seen.update({name: max(seen.get(name, 0), peak_of(pid)) for name, pid in found.items()})
 
         result = cluster.run(
             FlatModel(parameters=options.job // 8), rows, workers=options.workers, servers=options.servers,
@@ -113,16 +94,6 @@ def _expected(goals: Any, rounds: int) -> float:
     for _ in range(rounds):
         weight += 0.01 * float(np.sum(goals - weight))
     return weight
-
-
-def _peak(pid: int) -> int:
-    """Largest resident size of a process so far, bytes; 0 where it is gone."""
-    try:
-        with Path(f"/proc/{pid}/status").open(encoding="utf-8") as status:
-            lines = dict(line.split(":", 1) for line in status if ":" in line)
-    except OSError:
-        return 0
-    return 1024 * int(lines.get("VmHWM", "0 kB").split()[0])
 
 
 def bounds(theta: int, options: argparse.Namespace) -> dict[str, float]:

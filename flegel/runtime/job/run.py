@@ -7,6 +7,7 @@ next, processes last. The decisions during training are the coordinator's.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
 from flegel.core.pytree import Array
 from flegel.datasets import scale
+from flegel.datasets.partition import parse as parse_partition
 from flegel.errors import Interrupted
 from flegel.job import Job
 from flegel.machine.audit.audit import POINTS, Audit
@@ -33,6 +35,7 @@ from flegel.machine.coordinator.observation import placement as server_placement
 from flegel.machine.group.coordinator import GroupCoordinator
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.machine.server.served_coordinator import ServedCoordinator
+from flegel.machine.worker.growing_part import MOST_PASSES
 from flegel.messages import LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
@@ -242,6 +245,7 @@ def _coordinator(
             forms=unsent_forms(request, prepared) if servers is not None else (),
             replicated=job.topology == "allreduce",
             alone=alone and index not in devices,
+            growing=_grows(request),
         )
         for index in range(request.workers)
     }
@@ -277,6 +281,14 @@ def _works_alone(request: Request) -> bool:
     able = request.algorithm.local_updates and policy.flexible and policy.all_report and job.sync.interval is None
     resumed = request.session is not None and request.session.stored is not None
     return request.workers == 1 and able and not resumed and job.topology == "coordinator"
+
+
+def _grows(request: Request) -> bool:
+    """A lone worker may begin with a part of its points: their order is random, and no limit ends the job before it
+    has visited all of them."""
+    job = request.job
+    limited = job.criteria.max_iterations or (job.criteria.max_passes or math.inf) < 2.0 * (MOST_PASSES + 1.0)
+    return parse_partition(request.partition).kind == "shuffle" and not limited
 
 
 def _store(request: Request, prepared: PreparedJob) -> ParameterStore:

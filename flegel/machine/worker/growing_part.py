@@ -86,7 +86,8 @@ class GrowingPart:
     def judge(self, objective: float | None) -> Decision:
         """The part has been visited, and this is its objective under the θ that followed."""
         last, self._last, self._at, self.fixed = self._last, objective, 0, False
-        if objective is None or not math.isfinite(objective):
+        noise = None if objective is None or not math.isfinite(objective) else self._noise(objective, self.size)
+        if objective is None or noise is None:
             self.size = self._points
             return "go on"
         if self._going_back:
@@ -95,7 +96,7 @@ class GrowingPart:
         gain = math.inf if last is None else self._sign * (last - objective)
         if self._left:
             return self._tried(objective, gain)
-        if gain >= 0 and worthwhile(gain, self._noise(objective, self.size)) and not self._spent:
+        if worthwhile(gain, noise) and not self._spent:
             return "go on"
         self._gain = max(gain, 0.0)
         return self._try_next(objective) if self._parts < PARTS_WITH_TRIALS else self.grow()
@@ -104,8 +105,8 @@ class GrowingPart:
         """Train on a larger part: its new points are visited first."""
         assert self._last is not None
         old, noise = self.size, self._noise(self._last, self.size)
-        known = noise is not None and not self._spent
-        self.size = next_part(self._points, old, self._gain, noise or 0.0, self._grid) if known else self._points
+        ended = noise is None or self._spent
+        self.size = self._points if ended else next_part(self._points, old, self._gain, noise or 0.0, self._grid)
         self._parts += 1
         self._last, self._at, self.fixed, self._left, self.trial, self._failures = None, old, False, 0, 0, 0
         return "go on"

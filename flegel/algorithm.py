@@ -292,9 +292,9 @@ class Algorithm:
         """
         return None
 
-    def alternative(self, aggregator: Tree, parameter: Tree, trial: int) -> Tree | None:
-        """Another θ that may lead to a better optimum; `trial` 0: the most promising one. Tried on a part of the points
-        while visits cost little, and given up unless it proves better. None: there is no such θ, or no more.
+    def alternative(self, aggregator: Tree, parameter: Tree) -> Tree | None:
+        """Another θ that may lead to a better optimum. It is tried on a part of the points, while visits cost little,
+        and given up unless it proves better; where it does, this is asked again. None: there is no such θ.
         """
         return None
 

@@ -238,8 +238,8 @@ class KMeans(Algorithm):
         """Each centroid is off by the deviation of a mean: k·d variances of one column, of the m·d in the objective."""
         return objective * self.k / points
 
-    def alternative(self, aggregator: KMeansSums, parameter: Centroids, trial: int) -> Centroids | None:
-        moved = swapped(parameter.centroids - parameter.origin, *aggregator, trial)
+    def alternative(self, aggregator: KMeansSums, parameter: Centroids) -> Centroids | None:
+        moved = swapped(parameter.centroids - parameter.origin, *aggregator)
         return None if moved is None else parameter._replace(centroids=parameter.origin + moved)
 
     def baseline(self, aggregator: KMeansSums, parameter: Centroids) -> float:

@@ -15,21 +15,21 @@ from flegel.core.pytree import Array
 CANDIDATES = 8  # wide clusters, and close pairs, that are looked at
 
 
-def swapped(centroids: Array, sums: Array, counts: Array, squares: Array, trial: int) -> Array | None:
-    """The centroids with one of a close pair moved into a wide cluster: the trial-th most promising swap. None where no
-    more promise to lower the objective. All about the origin of the sums."""
+def swapped(centroids: Array, sums: Array, counts: Array, squares: Array) -> Array | None:
+    """The centroids with one of a close pair moved into a wide cluster, by the most promising swap. None where no swap
+    promises to lower the objective. All about the origin of the sums."""
     if len(counts) < 3 or not (counts > 0).all():
         return None
     means = sums / counts[:, None]
     scatter = np.maximum(squares - counts * (means**2).sum(axis=1), 0.0)
     excess = scatter - counts * float(np.median(scatter / counts))
-    swaps = _promising(excess, *_close_pairs(means, counts))
-    if trial >= len(swaps):
+    found = _most_promising(excess, *_close_pairs(means, counts))
+    if found is None:
         return None
-    wide, first, second = swaps[trial]
+    wide, first, second = found
     moved = np.array(centroids, dtype=np.float64)
     moved[first] = (counts[first] * means[first] + counts[second] * means[second]) / (counts[first] + counts[second])
-    direction = np.random.default_rng(trial).normal(size=moved.shape[1:])  # a few visits turn it to the groups
+    direction = np.random.default_rng(0).normal(size=moved.shape[1:])  # a few visits turn it to the groups
     step = direction * np.sqrt(excess[wide] / counts[wide] / (direction @ direction))
     moved[second], moved[wide] = centroids[wide] + step, centroids[wide] - step
     return moved
@@ -47,16 +47,12 @@ def _close_pairs(means: Array, counts: Array) -> tuple[Array, Array, Array]:
     return first[best], second[best], costs[best]
 
 
-def _promising(excess: Array, first: Array, second: Array, costs: Array) -> list[tuple[int, int, int]]:
-    """(wide cluster, close pair) by what the swap promises, the most first; each cluster and each pair once."""
+def _most_promising(excess: Array, first: Array, second: Array, costs: Array) -> tuple[int, int, int] | None:
+    """The wide cluster and the close pair by which the objective would fall most."""
     found = [
         (float(excess[wide] - cost), int(wide), int(a), int(b))
         for wide in np.argsort(-excess, kind="stable")[:CANDIDATES]
         for a, b, cost in zip(first, second, costs, strict=True)
         if wide not in (a, b) and excess[wide] > cost
     ]
-    chosen: list[tuple[int, int, int]] = []
-    for _, wide, a, b in sorted(found, reverse=True):
-        if all(wide != other[0] and (a, b) != other[1:] for other in chosen):
-            chosen.append((wide, a, b))
-    return chosen
+    return max(found)[1:] if found else None

@@ -3,9 +3,10 @@
 The part is the first points of the native shard, which lie in a random order (`partition` shuffle), so it is like the
 whole, however the rows of a file are sorted. New points are visited first, then all of the part, until one more visit
 gains too little (`flegel.plan.growing_part`). On the first parts, where a visit costs little, the algorithm may name
-another θ (`Algorithm.alternative`); after a few visits the better one of the two is kept. When the part would be
-everything, it is over: the schedule goes on with the points that were never visited, and from then on all points are
-visited equally often. Statistics are at all times one term for each point that was visited. No I/O, no clock.
+another θ (`Algorithm.alternative`); after a few visits the better one of the two is kept, until a trial gains no more
+than as many visits would have gained without it. When the part would be everything, it is over: the schedule goes on
+with the points that were never visited, and from then on all points are visited equally often. Statistics are at all
+times one term for each point that was visited. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from flegel.plan.growing_part import first_part, next_part, worthwhile
 MOST_PASSES = 3.0  # visits of parts, in passes over all points: a job must come to know its objective
 PARTS_WITH_TRIALS = 2  # the smallest ones; later ones find little more, and cost more
 TRIAL_VISITS = 3  # of the part, under another θ, before it is compared
-FAILURES = 2  # trials, one after the other, that gain no more than as many visits would have without them
 
 Decision = Literal["go on", "try another", "go back"]
 Noise = Callable[[float, int], float | None]
@@ -40,9 +40,9 @@ class GrowingPart:
         """Points of the part; all: it is over."""
         self.fixed = False
         """θ stays as it is until all of the part has been visited: its points count where another θ put them."""
-        self.trial = 0
-        """The θ that is tried now or next, of those that the algorithm names."""
-        self._at = self._visits = self._parts = self._failures = self._left = 0
+        self._at = self._visits = self._parts = 0
+        self._left = 0
+        """Visits until the θ that is tried is compared."""
         self._going_back = False
         self._last: float | None = None
         """The objective after the last visit of these points."""
@@ -77,7 +77,7 @@ class GrowingPart:
         if decision == "go back":
             return local.put(local.kept)
         if decision == "try another":
-            other = local.alternative(self.trial)
+            other = local.alternative()
             if other is not None:
                 return local.put(other)
             self.grow()
@@ -92,7 +92,7 @@ class GrowingPart:
             return "go on"
         if self._going_back:
             self._going_back = False
-            return self._failed(objective)
+            return self.grow()
         gain = math.inf if last is None else self._sign * (last - objective)
         if self._left:
             return self._tried(objective, gain)
@@ -108,7 +108,7 @@ class GrowingPart:
         ended = noise is None or self._spent
         self.size = self._points if ended else next_part(self._points, old, self._gain, noise or 0.0, self._grid)
         self._parts += 1
-        self._last, self._at, self.fixed, self._left, self.trial, self._failures = None, old, False, 0, 0, 0
+        self._last, self._at, self.fixed, self._left = None, old, False, 0
         return "go on"
 
     @property
@@ -116,7 +116,7 @@ class GrowingPart:
         return self._visits >= MOST_PASSES * self._points
 
     def _try_next(self, objective: float) -> Decision:
-        if self._failures >= FAILURES or self._spent:
+        if self._spent:
             return self.grow()
         self._before, self._left, self.fixed = objective, TRIAL_VISITS, True
         return "try another"
@@ -129,14 +129,6 @@ class GrowingPart:
         if gained <= 0:
             self._going_back = self.fixed = True
             return "go back"
-        if gained < TRIAL_VISITS * self._gain:
-            self._gain = min(self._gain, max(gain, 0.0))
-            return self._failed(objective)
+        enough = gained >= TRIAL_VISITS * self._gain
         self._gain = min(self._gain, max(gain, 0.0))
-        self.trial = self._failures = 0
-        return self._try_next(objective)
-
-    def _failed(self, objective: float) -> Decision:
-        self.trial += 1
-        self._failures += 1
-        return self._try_next(objective)
+        return self._try_next(objective) if enough else self.grow()

@@ -85,10 +85,10 @@ class LocalUpdates:
         self.number += 1
         return arrays
 
-    def alternative(self, trial: int) -> Tree | None:
+    def alternative(self) -> Tree | None:
         """Another θ that the algorithm names; the present one is `kept`."""
         self.kept = self._theta
-        return self._call("alternative", self._sum, self._theta, trial)
+        return self._call("alternative", self._sum, self._theta)
 
     def put(self, theta: Tree) -> list[Array]:
         """Go on with this θ."""

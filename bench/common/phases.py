@@ -26,8 +26,8 @@ PHASES: tuple[tuple[str, Any, str], ...] = (
     ("free_rows", SharedRows, "close"),
     ("end_of_job", JobCluster, "__exit__"),
 )
-"""What is timed: its name, where it is, what it is called there. `sample_and_start` is inside `prepare`. Rows are lent, or
-checked, dealt and handed out."""
+"""What is timed: its name, where it is, what it is called there. `sample_and_start` is inside `prepare`. Rows are
+lent, or else checked, dealt and handed out."""
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from flegel.runtime.worker import rows_in_place
 from flegel.runtime.worker.rows_in_place import fetch_ids, fetch_own, lend_rows, suits
 
 pytestmark = pytest.mark.skipif(not process_memory.readable(None), reason="this process may not be read by others")
+HELD: list[rows_in_place.RowsInPlace] = []
 RNG = np.random.default_rng(0)
 
 
@@ -31,6 +32,7 @@ def lent(rows: Rows, how: str = "shuffle", checked: bool = False) -> dict[str, A
     """Read by this process itself, which is as much another process as any to the kernel."""
     found = lend_rows(rows, checked, how, LentArray)
     assert found is not None
+    HELD.append(found)
     return found.describe()
 
 
@@ -90,12 +92,15 @@ def test_which_rows_stay_in_place() -> None:
 
 def test_memory_that_is_not_there_and_rows_that_do_not_fit() -> None:
     rows = np.arange(24.0).reshape(6, 4)
-    described = LentArray(rows).describe()
+    held = LentArray(rows)
+    described = held.describe()
     into = np.empty((2, 4))
     ProcessArray(described).read(np.array([[5, 6], [0, 1]]), into)
     np.testing.assert_array_equal(into, rows[[5, 0]])
     with pytest.raises(OutOfReach, match="cannot be read"):
-        ProcessArray({**described, "process": 2**22 + 1}).read(np.array([[0, 2]]), into)
+        ProcessArray({**described, "process": 2**22 + 1})
+    with pytest.raises(OutOfReach, match="is not the one"):
+        ProcessArray({**described, "mark": [rows.ctypes.data, described["mark"][1]]})
     with pytest.raises(OutOfReach, match="cannot be read"):
         ProcessArray({**described, "address": 8}).read(np.array([[0, 2]]), into)
     for ranges in ([[5, 7]], [[-1, 1]], [[0, 3]], [[2, 0], [0, 4]]):

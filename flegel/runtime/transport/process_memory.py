@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import secrets
 import sys
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from flegel.core.shard import NUMBERS
 from flegel.errors import DecodeError, OutOfReach
 
 SEGMENTS = 1024  # ranges of one call; the kernel takes no more
+MARK = 16  # bytes
 PR_GET_DUMPABLE, PR_SET_PTRACER = 3, 0x59616D61
 CAP_SYS_PTRACE = 19
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -32,11 +34,14 @@ class LentArray:
 
     def __init__(self, array: Array) -> None:
         self.array: Array = array
+        self._mark = np.frombuffer(secrets.token_bytes(MARK), np.uint8)
+        """Drawn at random, so that no other process can be mistaken for this one."""
 
     def describe(self) -> dict[str, Any]:
-        array = self.array
+        array, mark = self.array, self._mark
         place = {"process": os.getpid(), "address": array.ctypes.data}
-        return {**place, "shape": list(array.shape), "dtype": array.dtype.str}
+        kind = {"shape": list(array.shape), "dtype": array.dtype.str}
+        return {**place, **kind, "mark": [mark.ctypes.data, mark.tobytes().hex()]}
 
     def close(self) -> None:
         self.array = np.empty(0)
@@ -52,6 +57,11 @@ class ProcessArray:
         self.dtype = np.dtype(description["dtype"])
         self._width = int(np.prod(self.shape[1:])) * self.dtype.itemsize
         self._process, self._address = int(description["process"]), int(description["address"])
+        at, expected = description["mark"]
+        mark = np.empty(MARK, np.uint8)
+        self._copy(np.array([[int(at), MARK]], np.uint64), mark)
+        if mark.tobytes().hex() != expected:
+            raise OutOfReach(f"Process {self._process} is not the one that has the rows.")
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -69,6 +79,10 @@ class ProcessArray:
         if self._width == 0:
             return
         far = np.stack([self._address + ranges[:, 0] * self._width, lengths * self._width], axis=1).astype(np.uint64)
+        self._copy(far, into)
+
+    def _copy(self, far: Array, into: Array) -> None:
+        """Addresses and sizes there, one after the other to here."""
         target = into.ctypes.data
         for first in range(0, len(far), SEGMENTS):
             some = far[first : first + SEGMENTS]
@@ -108,7 +122,8 @@ def _reads_itself() -> bool:
         return False
     one, two = np.arange(8), np.zeros(8, np.int64)
     try:
-        ProcessArray(LentArray(one).describe()).read(np.array([[0, 8]]), two)
+        lent = LentArray(one)
+        ProcessArray(lent.describe()).read(np.array([[0, 8]]), two)
     except (AttributeError, OutOfReach):
         return False
     return bool((one == two).all())

@@ -112,10 +112,9 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = np.empty) -> Array:
     packed = empty((tiles, columns, TILE), rows.dtype)
     packed[points // TILE :] = 0
     if isinstance(rows, RowWindows):
-        from flegel.core.tiling import fill_tiles
+        from flegel.core.tiling import gather_tiles
 
-        for first, window in rows:
-            fill_tiles(window, packed[first // TILE :])
+        rows.lay_out(lambda some, first: not gather_tiles(*some, packed[first // TILE :]))
     elif points <= FEW:
         for first in range(0, points, TILE):
             part = rows[first : first + TILE]

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.simd.emit import REGISTERS, VECTOR_BYTES, register_lanes
+from flegel.algorithms.nearest_rows import OPTIONS, tile_shape
+from flegel.algorithms.simd.emit import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     any_lane,
     fma,
@@ -39,7 +40,6 @@ from flegel.core.stop_flag import raised
 
 LINE = 64  # bytes of a cache line
 WIDE = 4 if VECTOR_BYTES == 16 else 8  # numbers of a row that are moved at once
-OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
 def kernel_for(shard: Shard, k: int) -> Kernel:
@@ -52,24 +52,6 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
         return int(train(shard.features, shard.state, shard.weights, parameter, aggregator, start, end, flag))
 
     return kernel
-
-
-def group_sizes() -> tuple[int, ...]:
-    """Centroids of a group: the shapes that there are."""
-    return (3, 5, 6, 8, 10) if REGISTERS == 32 else (3, 4, 6)
-
-
-def tile_shape(dtype: Any, k: int) -> tuple[int, int]:
-    """Lanes of a vector and centroids of a group; their products fill about two thirds of the registers.
-
-    Each shape is compiled separately, so there are few, and the last group is filled up: k=6 to 9 in groups of 3, which
-    fit, take 12 to 20 % longer than in one group. Results do not depend on the shape.
-    """
-    room, sizes = 20 if REGISTERS == 32 else 12, group_sizes()
-    least = -(-k // -(-k // sizes[-1]))
-    group = next(size for size in sizes if size >= least)
-    registers = 2 if 4 * group > room else 4
-    return registers * register_lanes(dtype), group
 
 
 @cache

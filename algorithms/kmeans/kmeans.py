@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_kmeans
-from flegel.algorithms.kmeans.kernel import group_sizes, kernel_for
+from flegel.algorithms.kmeans.kernel import kernel_for
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
 from flegel.algorithms.kmeans.sparse import (
     dense_rows,
@@ -24,6 +24,7 @@ from flegel.algorithms.kmeans.sparse import (
     sparse_seed,
     take_rows,
 )
+from flegel.algorithms.nearest_rows import group_sizes
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
     DRAWN,

@@ -19,7 +19,7 @@ from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 ROWS, COLUMNS = 4096, 28
 MANY = 4  # times the columns: statistics of so many numbers are worth a smaller change

@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_kmeans
-from flegel.algorithms.kmeans.kernel import group_sizes, kernel_for
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
+from flegel.algorithms.kmeans.shapes import group_sizes, kernel_for
 from flegel.algorithms.kmeans.sparse import (
     dense_rows,
     distances_of,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flegel.core.pytree import Array, protected
+from flegel.core.row_windows import RowWindows
 from flegel.errors import AlgorithmError
 
 NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))
@@ -104,13 +105,18 @@ class Shard:
         return unpack_tiles(self.state, self.points)
 
 
-def pack_tiles(rows: Array, empty: Empty = np.empty) -> Array:
+def pack_tiles(rows: Array | RowWindows, empty: Empty = np.empty) -> Array:
     """(n, d) to (tiles, d, TILE), the last tile padded with zeros."""
     points, columns = rows.shape
     tiles = -(-points // TILE)
     packed = empty((tiles, columns, TILE), rows.dtype)
     packed[points // TILE :] = 0
-    if points <= FEW:
+    if isinstance(rows, RowWindows):
+        from flegel.core.tiling import fill_tiles
+
+        for first, window in rows:
+            fill_tiles(window, packed[first // TILE :])
+    elif points <= FEW:
         for first in range(0, points, TILE):
             part = rows[first : first + TILE]
             packed[first // TILE, :, : len(part)] = part.T
@@ -131,7 +137,7 @@ def unpack_tiles(packed: Array, points: int) -> Array:
 
 
 def make_shard(
-    features: Array | Sparse,
+    features: Array | Sparse | RowWindows,
     labels: Array | None,
     state: Array,
     layout: str = "rows",
@@ -139,7 +145,7 @@ def make_shard(
     empty: Empty = np.empty,
     weights: Array | None = None,
 ) -> Shard:
-    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy.
+    """Put a worker's rows into the layout that its kernel wants. Rows in memory are used as they are, without a copy.
 
     A floating state takes the precision of the features, and so do weights in tiles, which are loaded into the same
     vectors. Where features must be laid out anew, `empty` makes the room. Features, labels and weights are read-only:
@@ -158,7 +164,9 @@ def make_shard(
             indptr=protected(features.indptr), indices=protected(features.indices), values=protected(features.values)
         )
     else:
-        held = protected(pack_tiles(features, empty) if tiled else features)
+        if isinstance(features, RowWindows) and not tiled:
+            features = features.whole(empty)
+        held = protected(features if isinstance(features, np.ndarray) and not tiled else pack_tiles(features, empty))
     return Shard(
         features=held,
         labels=protected(np.zeros(points) if labels is None else np.asarray(labels)),

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MAGIC = b"flegel native code 1\n"
+MAGIC = b"flegel native code 2\n"  # changes with the format
 EXTENSIONS = {"numba._helperlib": "numba_", "numba._dynfunc": "numba_", "numba.core.runtime._nrt_python": "NRT_"}
 """Modules whose functions compiled code calls, and how their names begin there."""
 PLAIN = (str, int, float, bool, type(None))

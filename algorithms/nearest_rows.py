@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.simd.by_points import two_least_each
-from flegel.algorithms.simd.emit import REGISTERS, register_lanes
 from flegel.algorithms.simd.vectors import fma_each, load, splats, spread
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
@@ -23,24 +22,6 @@ from flegel.core.shard import TILE
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 ROUNDING = 2.0**-24  # of float32, relative
 TINY = 2.0**-120  # more than all roundings of numbers near zero
-
-
-def group_sizes() -> tuple[int, ...]:
-    """Rows of a group: the shapes that there are."""
-    return (3, 5, 6, 8, 10) if REGISTERS == 32 else (3, 4, 6)
-
-
-def tile_shape(dtype: Any, k: int) -> tuple[int, int]:
-    """Lanes of a vector and rows of a group; their products fill about two thirds of the registers.
-
-    Each shape is compiled separately, so there are few, and the last group is filled up: k=6 to 9 in groups of 3, which
-    fit, take 12 to 20 % longer than in one group. Results do not depend on the shape.
-    """
-    room, sizes = 20 if REGISTERS == 32 else 12, group_sizes()
-    least = -(-k // -(-k // sizes[-1]))
-    group = next(size for size in sizes if size >= least)
-    registers = 2 if 4 * group > room else 4
-    return registers * register_lanes(dtype), group
 
 
 @njit(**OPTIONS)

@@ -20,7 +20,7 @@ from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.calls_ahead import calls_one_by_one
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 ROWS, COLUMNS = 4096, 28
 MANY = 4  # times the columns: statistics of so many numbers are worth a smaller change

@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Kernel
-from flegel.algorithms.nearest_rows import OPTIONS, tile_shape
-from flegel.algorithms.simd.emit import VECTOR_BYTES
+from flegel.algorithms.simd.registers import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     any_lane,
     fma,
@@ -33,29 +31,19 @@ from flegel.algorithms.simd.vectors import (
     transposed,
     widen,
 )
+from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
-from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard, Sparse
-from flegel.core.stop_flag import raised
+from flegel.core.shard import TILE
 
 LINE = 64  # bytes of a cache line
 WIDE = 4 if VECTOR_BYTES == 16 else 8  # numbers of a row that are moved at once
-
-
-def kernel_for(shard: Shard, k: int) -> Kernel:
-    """The kernel in the shape that this machine's registers, the precision and k ask for."""
-    assert not isinstance(shard.features, Sparse)  # tiles are dense
-    train = _build(*tile_shape(shard.features.dtype, k))
-
-    def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
-        end = min(end, shard.points)
-        return int(train(shard.features, shard.state, shard.weights, parameter, aggregator, start, end, flag))
-
-    return kernel
+OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
 @cache
-def _build(lanes: int, group: int) -> Any:
+def build(lanes: int, group: int) -> Any:
+    """The kernel in this shape (`shapes.tile_shape`)."""
+
     @njit(**OPTIONS)
     def train(features, state, weights, parameter, aggregator, start, end, flag):
         columns = features.shape[1]

@@ -165,6 +165,14 @@ class ArraySource(Source):
                 return Rows(features, labels, ids)
         return super().take(ranges, rng)
 
+    def in_place(self) -> Rows | None:
+        plain = self.array.dtype == self.dtype and self.array.dtype.isnative and self.array.flags.c_contiguous
+        if not plain or self.label_column is not None:
+            return None
+        labels = None if self.labels is None else np.array(self.labels, np.float64)
+        self._check_part(self.array[:0], labels, np.arange(self.rows if self.labelled else 0), 0, self.rows)
+        return Rows(self.array, labels, np.empty(0, np.int64))
+
     def _check_range(self, features: Array, labels: Array | None, ids: Array) -> None:
         """Raises for the first value that is not finite. Rows from Python are looked at by several threads, because a
         job waits for it; files are not: there each worker looks at its own part, beside the others."""

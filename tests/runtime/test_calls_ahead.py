@@ -11,7 +11,6 @@ from test_points import CLUSTERS
 
 from flegel.algorithm import Algorithm
 from flegel.algorithms import points
-from flegel.algorithms.nearest_rows import tile_shape
 from flegel.algorithms.over_tiles import (
     MARGIN,
     UNKNOWN,
@@ -21,12 +20,13 @@ from flegel.algorithms.over_tiles import (
     sums_filler,
 )
 from flegel.algorithms.points import dot, nearest, squared_distance
-from flegel.algorithms.simd.emit import register_lanes
+from flegel.algorithms.simd.registers import register_lanes, tile_shape
 from flegel.core import pytree
 from flegel.core.shard import TILE, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.runtime.backends.numba import compiler as compiling
 from flegel.runtime.backends.numba.calls_ahead import calls_ahead, find_calls
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 
 class Model(NamedTuple):
@@ -226,7 +226,7 @@ def test_a_class_with_calls_ahead_gives_the_same_bits_as_without(
     for ahead in (True, False):
         if not ahead:
             monkeypatch.setattr(compiling, "calls_ahead", lambda *_: [])
-        built = compiling.build_kernel(algorithm, share, parameter, zero)
+        built = build_kernel(algorithm, share, parameter, zero)
         assert built.kind == "compiled", built.note
         share.state[...], share.halted[...], total = -1, np.arange(len(rows)) % 5 == 0, pytree.copy(zero)
         for first, end in ((0, 3), (3, 90), (90, len(rows))):

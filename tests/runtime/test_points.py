@@ -26,7 +26,7 @@ from flegel.algorithms.simd.rows import first_lane, squared_distances
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
 from flegel.runtime.backends.numba import compiler as compiling
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "clusters.py"
 PRECISIONS = ("float32", "float64")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import sys
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
 from flegel.core.pytree import Array
 from flegel.datasets import scale
-from flegel.errors import Interrupted
+from flegel.errors import Interrupted, OutOfReach, UsageError
 from flegel.job import Job
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
@@ -47,7 +46,7 @@ from flegel.plan.termination import FAILED
 from flegel.prediction import TrainingRows
 from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import Built
+from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.session import GroupSession, open_group
@@ -64,9 +63,8 @@ from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.server.job_servers import check_servers_fit, server_care, unsent_forms
 from flegel.runtime.worker.row_sources import SharedRows
+from flegel.runtime.worker.rows_in_place import lend_rows, suits
 from flegel.sync import balance_mode, check_topology, make_policy
-
-MANY_ROWS = 1 << 20  # from which on their owners are drawn by a thread of its own
 
 
 def execute(request: Request) -> Result:
@@ -91,6 +89,8 @@ def _execute(request: Request, observation: Observation) -> Result:
     session = request.session
     for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
         fork_server.preload(library_of(device, request.algorithm.backend))
+    if "numba" in sys.modules or not reference(request.algorithm).builtin:  # kernels of ours come without it
+        fork_server.preload("numba")
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
         if place.choice is None or place.choice.kind == "threads":  # a small job: threads of a library only disturb it
@@ -104,7 +104,6 @@ def _execute(request: Request, observation: Observation) -> Result:
             if session.stored is not None:
                 place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
         group = open_group(request.job, request.algorithm)
-        owners = _owners_ahead(request, ending)
         request.phase("reading", "")
         scaling, prepared = _prepared(request, place, group)
         if group is not None:
@@ -119,19 +118,25 @@ def _execute(request: Request, observation: Observation) -> Result:
         place.say()
         request.phase("loading", "")
         cluster.start()
-        rows = _shared_rows(request, parts, cluster, ending, owners) if request.data.in_memory else None
-        source = rows.describe() if rows else _own_parts(request)
+        lent = _rows_in_place(request, parts, cluster, ending) if request.data.in_memory else None
+        copied = partial(_shared_rows, request, parts, cluster, ending)
+        source = lent or (copied() if request.data.in_memory else _own_parts(request))
         request.control.bind(cluster)
         observation.begin(_described(request), request.control)
         cluster.wait_ready()
-        machine = _coordinator(request, prepared, scaling, built, source, parts, cluster, group)
         link = group.link if group is not None else None
-        shift = 0.0
-        if session is None:
+
+        def train(source: dict[str, Any]) -> tuple[Coordinator, float]:
+            machine = _coordinator(request, prepared, scaling, built, source, parts, cluster, group)
+            if session is not None:
+                shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster, link)
+                return machine, shift
             watch = _watching(request, observation, machine, cluster)
             drive(machine, cluster, watch, ended=request.control.why, group=link)
-        else:
-            shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster, link)
+            return machine, 0.0
+
+        alone = session is None and group is None
+        machine, shift = _trained(request, train, source, copied if alone else None) if lent else train(source)
         if group is not None and machine.verdict is not None and machine.verdict.outcome not in FAILED:
             group.ended = "finished"
         with by_one_thread():  # hooks of the end, too
@@ -139,6 +144,25 @@ def _execute(request: Request, observation: Observation) -> Result:
             kind = place.choice.kind if place.choice else "processes"
             sites = group.summary(machine.exchange) if group and isinstance(machine, GroupCoordinator) else {}
             return _result(request, machine, built, loaded, scaling, kind, sites)
+
+
+def _trained(
+    request: Request,
+    train: Callable[[dict[str, Any]], tuple[Coordinator, float]],
+    source: dict[str, Any],
+    copied: Callable[[], dict[str, Any]] | None,
+) -> tuple[Coordinator, float]:
+    """Train with rows in place. Workers notice values that are not finite; here the first of all is named. Where they
+    cannot read the rows after all, these are `copied`."""
+    try:
+        return train(source)
+    except UsageError:
+        request.data.read()
+        raise
+    except OutOfReach:
+        if copied is None:
+            raise
+    return train(copied())
 
 
 def _prepared(
@@ -167,43 +191,34 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
     return parts
 
 
-def _owners_ahead(request: Request, ending: contextlib.ExitStack) -> Callable[[], list[Array]]:
-    """Who owns which rows. Where rows are many, a thread draws that while the job is prepared: to shuffle ten million
-    numbers takes a quarter of a second, and no lock."""
-
-    def draw() -> list[Array]:
-        return request.data.owners(request.workers, request.partition, request.job.seed)
-
-    if not request.data.in_memory or request.session is not None or request.data.rows < MANY_ROWS:
-        return draw
-    promise = Future[list[Array]]()
-
-    def work() -> None:
-        try:
-            promise.set_result(draw())
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the rows
-            promise.set_exception(error)
-
-    thread = threading.Thread(target=work, name="owners", daemon=True)
-    thread.start()
-    ending.callback(thread.join)
-    return promise.result
+def _rows_in_place(
+    request: Request, parts: list[WorkerState], cluster: Cluster, ending: contextlib.ExitStack
+) -> dict[str, Any] | None:
+    """How workers read rows that only this process has, where they are, until the job ends; None where the rows have to
+    be copied. Workers of a resumed job have those that they had, in any order."""
+    data = request.data
+    if parts or data.sparse or not suits(data.rows, data.columns, data.dtype.itemsize, request.partition):
+        return None
+    found = data.in_place()
+    rows = data.read() if found is None else found
+    rows = rows._replace(labels=request.algorithm.labels_for_points(rows.labels))
+    lent = lend_rows(rows, found is None, request.partition, cluster.lend_array)
+    if lent is None:
+        return None
+    ending.callback(lent.close)
+    return lent.describe()
 
 
 def _shared_rows(
-    request: Request,
-    parts: list[WorkerState],
-    cluster: Cluster,
-    ending: contextlib.ExitStack,
-    owners: Callable[[], list[Array]],
-) -> SharedRows:
-    """Rows that only this process has, where all workers can read them, until the job ends."""
+    request: Request, parts: list[WorkerState], cluster: Cluster, ending: contextlib.ExitStack
+) -> dict[str, Any]:
+    """How workers read rows that only this process has: copied, until the job ends."""
     whole = request.data.read()
     labels = request.algorithm.labels_for_points(whole.labels)
-    owned = [part.ids for part in parts] or owners()
+    owned = [part.ids for part in parts] or request.data.owners(request.workers, request.partition, request.job.seed)
     rows = SharedRows(whole.features, labels, owned, cluster.new_array, whole.weights)
     ending.callback(rows.close)
-    return rows
+    return rows.describe()
 
 
 def _coordinator(

@@ -29,6 +29,7 @@ from flegel.core.shard import NUMBERS
 from flegel.datasets import memory
 from flegel.errors import DecodeError, FlegelError, ProtocolError
 from flegel.messages import SharedMemoryRef
+from flegel.runtime.transport.process_memory import ProcessArray
 from flegel.runtime.transport.remote_arrays import Dial, RemoteArray
 
 ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
@@ -231,7 +232,10 @@ class SharedArray:
 
 
 def open_shared(description: dict[str, Any], dial: Dial | None = None) -> Any:
-    """The array that another process described, read-only; from another host, one that is fetched as it is indexed."""
+    """The array that another process described, read-only; from another host, one that is fetched as it is indexed, and
+    where it lies in the process's own memory, one of which ranges can be read."""
+    if "address" in description:
+        return ProcessArray(description)
     if "far" in description:
         if dial is None:
             raise ProtocolError("Rows of another host were offered to a worker that cannot connect to it.")

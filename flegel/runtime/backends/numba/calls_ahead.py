@@ -275,9 +275,8 @@ def calls_ahead(function: Any, shard: Shard, parameter: Tree) -> list[AheadCall]
 
 
 def _plan(call: PureCall, shard: Shard, rows: Array) -> AheadCall | None:
-    from flegel.algorithms.nearest_rows import tile_shape
     from flegel.algorithms.simd.by_points import BLOCK
-    from flegel.algorithms.simd.emit import register_lanes
+    from flegel.algorithms.simd.registers import register_lanes, tile_shape
 
     features = shard.features
     assert isinstance(features, np.ndarray)

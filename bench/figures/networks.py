@@ -136,7 +136,7 @@ def stragglers(options: argparse.Namespace) -> Iterator[Line]:
 def speeds(options: argparse.Namespace) -> Iterator[Line]:
     """Three workers of speeds 1 : 2 : 3; the iterations of the paper's BSP are those of bsp-mini here. Both in several
     sizes, of which the best one counts."""
-    sizes = [(sync, {"batches": b}, 3.0) for b in (240, 480, 960) for sync in ("psp", "bsp-mini")]
+    sizes = [(sync, {"batches": b}, 3.0) for b in (480, 960) for sync in ("psp", "bsp-mini")]
     yield from _race("speeds", options, 3, "0:3x,1:1.5x", [("fsp", {}, 1.0), *sizes, ("fsp", {"balance": "off"}, 2.0)])
 
 

@@ -139,6 +139,8 @@ def submit(
     line = PhaseLine(sys.stderr, data)
     with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here), line:
         line("importing")
+        if here and ":" in algorithm:  # a class of the user's, which numba compiles
+            fork_server.preload("numba")
         chosen = make_algorithm(algorithm, settings)
         outputs = Outputs(_folder(save, out, algorithm, data), json_to, labels)
         outputs.check()

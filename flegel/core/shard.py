@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, protected
 from flegel.core.row_windows import RowWindows
 from flegel.errors import AlgorithmError
@@ -22,6 +23,9 @@ NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8"
 Empty = Callable[[tuple[int, ...], Any], Array]
 """Where arrays come from: `numpy.empty`, or memory that other processes see."""
 FEW = 1024  # points for which it is not worth waking the compiler
+_FILL_TILES = EntryPoint("flegel.core.tiling", "fill_tiles")
+_GATHER_TILES = EntryPoint("flegel.core.tiling", "gather_tiles")
+_FILL_ROWS = EntryPoint("flegel.core.tiling", "fill_rows")
 TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
 
 
@@ -112,26 +116,22 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = np.empty) -> Array:
     packed = empty((tiles, columns, TILE), rows.dtype)
     packed[points // TILE :] = 0
     if isinstance(rows, RowWindows):
-        from flegel.core.tiling import gather_tiles
-
-        rows.lay_out(lambda some, first: not gather_tiles(*some, packed[first // TILE :]))
+        rows.lay_out(lambda some, first: not _GATHER_TILES(*some, packed[first // TILE :]))
+    elif columns == 1:
+        packed.reshape(-1)[:points] = rows[:, 0]
     elif points <= FEW:
         for first in range(0, points, TILE):
             part = rows[first : first + TILE]
             packed[first // TILE, :, : len(part)] = part.T
     else:
-        from flegel.core.tiling import fill_tiles
-
-        fill_tiles(rows, packed)
+        _FILL_TILES(protected(rows), packed)  # one type, writable or not
     return packed
 
 
 def unpack_tiles(packed: Array, points: int) -> Array:
     """(tiles, d, TILE) back to (points, d)."""
-    from flegel.core.tiling import fill_rows
-
     rows = np.empty((points, packed.shape[1]), dtype=packed.dtype)
-    fill_rows(packed, rows)
+    _FILL_ROWS(packed, rows)
     return rows
 
 

@@ -1,6 +1,6 @@
 """Rows into tiles and back, compiled: a plain NumPy transpose costs as much as ten passes of training.
 
-Knows layouts only, not shards. Imported when the first tile is packed, because numba takes a while to import.
+Knows layouts only, not shards. Called through an entry point, since numba takes a second to import.
 """
 
 from __future__ import annotations

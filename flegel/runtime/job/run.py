@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -45,7 +46,7 @@ from flegel.plan.termination import FAILED
 from flegel.prediction import TrainingRows
 from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import Built
+from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.session import GroupSession, open_group
@@ -88,6 +89,8 @@ def _execute(request: Request, observation: Observation) -> Result:
     session = request.session
     for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
         fork_server.preload(library_of(device, request.algorithm.backend))
+    if "numba" in sys.modules or not reference(request.algorithm).builtin:  # kernels of ours come without it
+        fork_server.preload("numba")
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
         if place.choice is None or place.choice.kind == "threads":  # a small job: threads of a library only disturb it

@@ -37,3 +37,24 @@ HAS_FMA = IS_ARM or "fma" in FEATURES
 def register_lanes(dtype: Any) -> int:
     """Numbers of a dtype in one machine register."""
     return int(VECTOR_BYTES // np.dtype(dtype).itemsize)
+
+
+# -- register tiles -----------------------------------------------------------------------------------------
+
+
+def group_sizes() -> tuple[int, ...]:
+    """Rows of a group: the shapes that there are."""
+    return (3, 5, 6, 8, 10) if REGISTERS == 32 else (3, 4, 6)
+
+
+def tile_shape(dtype: Any, k: int) -> tuple[int, int]:
+    """Lanes of a vector and rows of a group; their products fill about two thirds of the registers.
+
+    Each shape is compiled separately, so there are few, and the last group is filled up: k=6 to 9 in groups of 3, which
+    fit, take 12 to 20 % longer than in one group. Results do not depend on the shape.
+    """
+    room, sizes = 20 if REGISTERS == 32 else 12, group_sizes()
+    least = -(-k // -(-k // sizes[-1]))
+    group = next(size for size in sizes if size >= least)
+    registers = 2 if 4 * group > room else 4
+    return registers * register_lanes(dtype), group

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flegel.algorithms.kmeans.shapes import group_sizes, tile_shape
+from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
 from flegel.core import code_cache, code_folder
 from flegel.runtime.backends.numba.compile_turns import turn

@@ -11,9 +11,7 @@ import ast
 import hashlib
 import importlib.util
 import inspect
-import linecache
 import sys
-import textwrap
 import types
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,13 @@ from flegel.core import pytree
 from flegel.core.code_folder import code_folder, write_once
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
+from flegel.runtime.backends.numba.calls_ahead import (
+    AheadCall,
+    calls_ahead,
+    loop_parts,
+    parsed_hook,
+    with_calls_ahead,
+)
 from flegel.runtime.backends.numba.interpreted_loop import as_hooks_see, data_point, fold_change
 from flegel.runtime.job.class_source import load_class, reference
 from flegel.runtime.worker.current_hook import inside
@@ -41,14 +46,15 @@ from flegel.core.code_cache import njit
 from flegel.core.atomic_flag import raised
 from flegel.core.shard import DataPoint, SparseRow
 import flegel.runtime.backends.numba.compiler
-
+{imports}
 _algorithm = flegel.runtime.backends.numba.compiler.class_for_glue("@key@")
 _Self = namedtuple("_Self", {self_fields!r})
 {tuples}
 _fast = {{"contract", "reassoc", "nsz", "arcp", "afn"}}
 _how = {{"nogil": True, "forceinline": True, "error_model": "numpy", "fastmath": _fast}}
-_update = njit(**_how)(_algorithm.updateDataPoint)
+_update = njit(**_how)({method})
 {fold_definition}
+{fillers}
 
 @njit(nogil=True, error_model="numpy", cache=True)
 def block({arguments}):
@@ -56,6 +62,7 @@ def block({arguments}):
     self = _Self({self_values})
     parameter = {parameter}
     target = {target}
+    {prepared}
     for i in range(start, end):
         if raised(flag):
             return i
@@ -63,7 +70,8 @@ def block({arguments}):
         if halted[i]:
             continue
         halting[0] = 0
-        change = _update(self, DataPoint({point}, labels[i], state[i], {weight}), parameter, iteration)
+        {filled}
+        change = _update(self, DataPoint({point}, labels[i], state[i], {weight}), parameter, iteration{results})
         {fold}
         if halting[0]:
             halted[i] = 1
@@ -104,8 +112,10 @@ def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree
     cls = load_class(reference(algorithm))
     used = _hyper_used(cls, algorithm)
     sparse = isinstance(shard.features, Sparse)
-    text = _generate(cls, used, sparse, parameter, zero, algorithm, shard)
-    key = hashlib.sha256((text + _class_text(cls) + numba.__version__).encode()).hexdigest()[:20]
+    ahead = calls_ahead(cls.updateDataPoint, shard, as_hooks_see(algorithm, parameter, shard))
+    text = _generate(cls, used, sparse, parameter, zero, algorithm, shard, ahead)
+    changed = inspect.getsource(sys.modules[with_calls_ahead.__module__]) if ahead else ""
+    key = hashlib.sha256((text + _class_text(cls) + changed + numba.__version__).encode()).hexdigest()[:20]
     _classes[key] = cls
     _admit_helpers(cls)
     block = _load_glue(key, text.replace("@key@", key))
@@ -116,15 +126,20 @@ def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree
         shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
     ) -> int:
         features = shard.features
-        data = (features.indptr, features.indices, features.values) if isinstance(features, Sparse) else (features,)
+        if isinstance(features, Sparse):
+            data: tuple[Array, ...] = (features.indptr, features.indices, features.values)
+        else:
+            data = (np.ascontiguousarray(features) if ahead else features,)
         weights = () if shard.weights is None else (shard.weights,)
-        theta = pytree.flatten(as_hooks_see(algorithm, parameter, shard))
+        seen = as_hooks_see(algorithm, parameter, shard)
+        theta = [np.ascontiguousarray(a) if ahead and a.ndim else a for a in pytree.flatten(seen)]
+        found = [array for call in ahead for array in call.room(shard, seen)]
         place[0] = -1
         try:
             return int(
                 block(
                     *hyper, halting, place, *data, *weights, shard.labels, shard.state, shard.halted,
-                    *theta, *pytree.flatten(aggregator), start, end, iteration, flag,
+                    *theta, *pytree.flatten(aggregator), *found, start, end, iteration, flag,
                 )
             )  # fmt: skip
         except Exception:
@@ -212,11 +227,8 @@ def _hyper_used(cls: type[Algorithm], algorithm: Algorithm) -> list[str]:
 
 
 def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
-    code = function.__code__
-    try:
-        lines = inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :])
-        parsed = ast.parse(textwrap.dedent("".join(lines)))
-    except (SyntaxError, OSError, IndexError):
+    code, parsed = function.__code__, parsed_hook(function)
+    if parsed is None:
         return list(code.co_names)
     first = code.co_varnames[0] if code.co_varnames else "self"
     return [
@@ -228,7 +240,7 @@ def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
 
 def _generate(
     cls: type[Algorithm], used: list[str], sparse: bool, parameter: Tree, zero: Tree,
-    algorithm: Algorithm, shard: Shard,
+    algorithm: Algorithm, shard: Shard, ahead: list[AheadCall],
 ) -> str:  # fmt: skip
     """Fill the template. Arrays are passed one by one and put into their tuples inside the loop's function."""
     data = ["indptr", "indices", "values"] if sparse else ["features"]
@@ -244,7 +256,8 @@ def _generate(
     lo_hi = "indptr[i] : indptr[i + 1]"
     fold_definition, fold = _fold_code(cls, algorithm, shard, parameter, zero)
     weights = [] if shard.weights is None else ["weights"]
-    arrays = ["halting", "place", *data, *weights, "labels", "state", "halted", *theta, *sums]
+    found = [name for n in range(len(ahead)) for name in (f"found{n}", f"offset{n}")]
+    arrays = ["halting", "place", *data, *weights, "labels", "state", "halted", *theta, *sums, *found]
     return TEMPLATE.format(
         title=cls.__name__,
         self_fields=(*used, "halting"),
@@ -258,6 +271,7 @@ def _generate(
         point=f"SparseRow(indices[{lo_hi}], values[{lo_hi}])" if sparse else "features[i]",
         weight="weights[i]" if weights else "1.0",
         fold=fold,
+        **loop_parts(ahead),
     )
 
 

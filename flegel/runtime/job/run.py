@@ -206,7 +206,7 @@ def _rows_in_place(
     found = data.in_place()
     rows = data.read() if found is None else found
     rows = rows._replace(labels=request.algorithm.labels_for_points(rows.labels))
-    lent = lend_rows(rows, found is None, request.partition, cluster.lend_array)
+    lent = lend_rows(rows, request.partition, cluster.lend_array)
     if lent is None:
         return None
     ending.callback(lent.close)

@@ -102,8 +102,9 @@ class WorkerLoop:
         self._sockets = job_sockets.JobSockets(config.keys, inside.context if inside else None)
         open_array = inside.open_array if inside else partial(open_shared, dial=self._sockets.dial)
         self._exchange = PieceExchange(self._sockets, config.address, config.worker, config.incarnation)
-        self._trainer = Trainer(open_array=open_array, collect=inside is None, exchange=self._exchange)
-        self._mover = Mover(self._sockets, self._trainer, config.address, config.worker, config.incarnation)
+        self._trainer = Trainer(open_array, inside is not None, self._exchange)
+        place = (config.address, config.worker, config.incarnation)
+        self._mover = Mover(self._sockets, self._trainer, *place, inside=inside is not None)
         self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
         self._last_sequence = -1

@@ -24,6 +24,7 @@ Empty = Callable[[tuple[int, ...], Any], Array]
 """Where arrays come from: `numpy.empty`, or memory that other processes see."""
 FEW = 1024  # points for which it is not worth waking the compiler
 _FILL_TILES = EntryPoint("flegel.core.tiling", "fill_tiles")
+_GATHER_TILES = EntryPoint("flegel.core.tiling", "gather_tiles")
 _FILL_ROWS = EntryPoint("flegel.core.tiling", "fill_rows")
 TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
 
@@ -115,8 +116,7 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = np.empty) -> Array:
     packed = empty((tiles, columns, TILE), rows.dtype)
     packed[points // TILE :] = 0
     if isinstance(rows, RowWindows):
-        for first, window in rows:
-            _FILL_TILES(protected(window), packed[first // TILE :])
+        rows.lay_out(lambda some, first: not _GATHER_TILES(*some, packed[first // TILE :]))
     elif columns == 1:
         packed.reshape(-1)[:points] = rows[:, 0]
     elif points <= FEW:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -29,10 +29,8 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.coordinator.observation import placement as server_placement
-from flegel.machine.group.coordinator import GroupCoordinator
 from flegel.machine.scaling_moments import MomentsCollector
-from flegel.machine.server.served_coordinator import ServedCoordinator
-from flegel.messages import LoadShard, MeasureMoments
+from flegel.messages import FrameSpec, LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
@@ -48,23 +46,26 @@ from flegel.result import Result, audit_row, balance_row, utilization, worker_ro
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
-from flegel.runtime.group.link import GroupLink
-from flegel.runtime.group.session import GroupSession, open_group
+from flegel.runtime.group.of_job import group_of, summary_of
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
-from flegel.runtime.job.placement import PASSES, JobCluster
+from flegel.runtime.job.placement import PASSES, JobCluster, has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
-from flegel.runtime.server.job_servers import check_servers_fit, server_care, unsent_forms
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.rows_in_place import lend_rows, suits
 from flegel.sync import balance_mode, check_topology, make_policy
+
+if TYPE_CHECKING:
+    from flegel.machine.server.care import ServerCare
+    from flegel.runtime.group.link import GroupLink
+    from flegel.runtime.group.session import GroupSession
 
 
 def execute(request: Request) -> Result:
@@ -82,7 +83,10 @@ def execute(request: Request) -> Result:
 def _execute(request: Request, observation: Observation) -> Result:
     began = clock.now()
     check_numbers(request)
-    check_servers_fit(request)
+    if has_servers(request.job):
+        from flegel.runtime.server.job_servers import check_servers_fit
+
+        check_servers_fit(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     check_topology(request.job.sync, request.job.topology)
     parse_stragglers(request.job.straggler, request.workers)
@@ -103,7 +107,7 @@ def _execute(request: Request, observation: Observation) -> Result:
             session.note_hyper(request.algorithm)
             if session.stored is not None:
                 place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
-        group = open_group(request.job, request.algorithm)
+        group = group_of(request.job, request.algorithm)
         request.phase("reading", "")
         scaling, prepared = _prepared(request, place, group)
         if group is not None:
@@ -142,7 +146,7 @@ def _execute(request: Request, observation: Observation) -> Result:
         with by_one_thread():  # hooks of the end, too
             loaded = machine.state.ready_at - shift - began
             kind = place.choice.kind if place.choice else "processes"
-            sites = group.summary(machine.exchange) if group and isinstance(machine, GroupCoordinator) else {}
+            sites = summary_of(group, machine) if group is not None else {}
             return _result(request, machine, built, loaded, scaling, kind, sites)
 
 
@@ -202,7 +206,7 @@ def _rows_in_place(
     found = data.in_place()
     rows = data.read() if found is None else found
     rows = rows._replace(labels=request.algorithm.labels_for_points(rows.labels))
-    lent = lend_rows(rows, found is None, request.partition, cluster.lend_array)
+    lent = lend_rows(rows, request.partition, cluster.lend_array)
     if lent is None:
         return None
     ending.callback(lent.close)
@@ -233,7 +237,7 @@ def _coordinator(
 ) -> Coordinator:
     """The machine that decides, with what it tells each worker to load."""
     algorithm, job, session = request.algorithm, request.job, request.session
-    servers = server_care(request, prepared, cluster, _timeouts(request))
+    servers, forms = _servers(request, prepared, cluster)
     ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
     alone = group is None and servers is None and _works_alone(request)
     loads = {
@@ -254,7 +258,7 @@ def _coordinator(
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
             version=0 if servers is not None else -1,
-            forms=unsent_forms(request, prepared) if servers is not None else (),
+            forms=forms,
             replicated=job.topology == "allreduce",
             alone=alone and index not in devices,
         )
@@ -262,8 +266,12 @@ def _coordinator(
     }
     make: Callable[..., Coordinator] = Coordinator
     if servers is not None:
+        from flegel.machine.server.served_coordinator import ServedCoordinator
+
         make = partial(ServedCoordinator, servers=servers)
     elif group is not None:
+        from flegel.machine.group.coordinator import GroupCoordinator
+
         make = partial(GroupCoordinator, group.exchange())
     return make(
         algorithm=algorithm,
@@ -283,6 +291,18 @@ def _coordinator(
         rows=request.data.rows,
         replace=job.replace,
     )
+
+
+def _servers(
+    request: Request, prepared: PreparedJob, cluster: Cluster
+) -> tuple[ServerCare | None, tuple[FrameSpec, ...]]:
+    """Who looks after parameter servers, and forms of what the coordinator does not send; most jobs have none."""
+    if not has_servers(request.job):
+        return None, ()
+    from flegel.runtime.server.job_servers import server_care, unsent_forms
+
+    care = server_care(request, prepared, cluster, _timeouts(request))
+    return care, unsent_forms(request, prepared) if care is not None else ()
 
 
 def _works_alone(request: Request) -> bool:

@@ -182,10 +182,8 @@ def _fetched(load: LoadShard, scaling: tuple[Array, ...], ids: Array | None, ope
     """Rows in the memory of the process that started the job, read when they are laid out."""
     features, labels, own, weights = fetch_own(load.source, load.index, load.count, load.seed, open_array)
     _check_ids(own, ids)
-    if scaling:
-        how = scale.Scaling(*scaling)
-        features = features.changed(lambda rows: np.asarray(scale.apply(rows, how)))
-    return ShardRows(features, labels, own, weights)
+    scaled = scale.apply(features.whole(), scale.Scaling(*scaling)) if scaling else features
+    return ShardRows(scaled, labels, own, weights)
 
 
 def _check_ids(found: Array, wanted: Array | None) -> None:

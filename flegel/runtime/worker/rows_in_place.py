@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.core.row_windows import RowWindows
+from flegel.core.row_windows import RowWindow, RowWindows
 from flegel.core.shard import Sparse
 from flegel.datasets import Rows
 from flegel.datasets.partition import OwnRows, own_rows, parse, rows_of_block
-from flegel.datasets.row_ranges import compress, expand
-from flegel.datasets.source import check_finite
+from flegel.datasets.row_ranges import compress
+from flegel.errors import DataError
 from flegel.runtime.transport.process_memory import ProcessArray
 from flegel.runtime.transport.shared_memory import JobArray
 
@@ -55,12 +55,10 @@ def suits(rows: int, columns: int, itemsize: int, partition: str) -> bool:
     return side_by_side and rows * columns * itemsize >= WORTH and columns <= MOST_COLUMNS
 
 
-def lend_rows(
-    rows: Rows, checked: bool, partition: str, lend: Callable[[Array], JobArray | None]
-) -> RowsInPlace | None:
-    """Rows of this process, lent to its workers; None where these cannot read them. `checked`: all are finite."""
+def lend_rows(rows: Rows, partition: str, lend: Callable[[Array], JobArray | None]) -> RowsInPlace | None:
+    """Rows of this process, lent to its workers; None where these cannot read them."""
     lent: list[JobArray] = []
-    source: dict[str, Any] = {"kind": IN_PLACE, "partition": partition, "checked": checked}
+    source: dict[str, Any] = {"kind": IN_PLACE, "partition": partition}
     for name, array in (("features", rows.features), ("labels", rows.labels), ("weights", rows.weights)):
         assert not isinstance(array, Sparse)
         source[name] = None
@@ -82,55 +80,46 @@ def fetch_own(
     own = own_rows(rows, columns, index, count, parse(source["partition"]), seed)
     ids = own.ids()
 
-    def read() -> Iterator[Array]:
-        first = 0
-        for window in _windows(features, own):
-            if not source["checked"]:
-                check_finite(window, None, ids[first : first + len(window)], None, "The data")
-            first += len(window)
-            yield window
+    def complain() -> None:
+        raise DataError("A value is not finite.")  # whoever has all rows names the first of these
 
-    labels, weights = (_fetched(source[name], own, open_array) for name in ("labels", "weights"))
-    return RowWindows((len(ids), columns), features.dtype, own.window, read), labels, ids, weights
+    found = RowWindows((len(ids), columns), features.dtype, lambda: _windows(features, own, ids), complain)
+    labels, weights = (_fetched(source[name], own, ids, open_array) for name in ("labels", "weights"))
+    return found, labels, ids, weights
 
 
 def fetch_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray) -> Rows:
     """Rows by their numbers, in this order, whoever owned them before."""
-    order = np.argsort(wanted)
-    own = OwnRows(compress(wanted[order]), AT_ONCE)
-    found = [_fetched(source[name], own, open_array) for name in ("features", "labels", "weights")]
-    features, labels, weights = (None if a is None else a[np.argsort(order)] for a in found)
+    ordered = np.argsort(wanted)
+    own = OwnRows(compress(wanted[ordered]), AT_ONCE)
+    found = [_fetched(source[name], own, wanted[ordered], open_array) for name in ("features", "labels", "weights")]
+    features, labels, weights = (None if a is None else a[np.argsort(ordered)] for a in found)
     assert features is not None
     return Rows(features, labels, wanted, weights)
 
 
-def _fetched(described: dict[str, Any] | None, own: OwnRows, open_array: OpenArray) -> Array | None:
+def _fetched(described: dict[str, Any] | None, own: OwnRows, ids: Array, open_array: OpenArray) -> Array | None:
     if described is None:
         return None
     array = open_array(described)
-    found: Array = np.empty((own.total, *array.shape[1:]), array.dtype)
+    found: Array = np.empty((len(ids), *array.shape[1:]), array.dtype)
     first = 0
-    for window in _windows(array, own):
-        found[first : first + len(window)] = window
-        first += len(window)
+    for rows, order in _windows(array, own, ids):
+        np.take(rows, order, axis=0, out=found[first : first + len(order)], mode="clip")
+        first += len(order)
     return found
 
 
-def _windows(array: Array | ProcessArray, own: OwnRows) -> Iterator[Array]:
-    """The worker's rows, window by window, in memory that is used again for the next."""
-    most = min(own.window, own.total)
-    fetched, mixed = (np.empty((most, *array.shape[1:]), array.dtype) for _ in range(2))
+def _windows(array: Array | ProcessArray, own: OwnRows, ids: Array) -> Iterator[RowWindow]:
+    """Rows of this process all at once, without a stop for the interpreter's lock; others window by window, in memory
+    that is used again for the next."""
+    if isinstance(array, np.ndarray):
+        yield RowWindow(array, ids)
+        return
+    fetched = np.empty((min(own.window, len(ids)), *array.shape[1:]), array.dtype)
+    shown = fetched.view()
+    shown.flags.writeable = False
     for ranges in own.windows():
         rows = int((ranges[:, 1] - ranges[:, 0]).sum())
-        order = own.order(rows)
-        if isinstance(array, np.ndarray):
-            numbers = expand(ranges) if order is None else expand(ranges)[order]
-            np.take(array, numbers, axis=0, out=fetched[:rows], mode="clip")  # other modes make a second copy first
-            yield fetched[:rows]
-            continue
         array.read(ranges, fetched[:rows])
-        if order is None:
-            yield fetched[:rows]
-        else:
-            np.take(fetched[:rows], order, axis=0, out=mixed[:rows], mode="clip")
-            yield mixed[:rows]
+        yield RowWindow(shown[:rows], own.order(rows))

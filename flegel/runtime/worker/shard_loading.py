@@ -28,8 +28,10 @@ def load_shard(
     measured: tuple[Any, Rows] | None,
     open_array: OpenArray,
     doing: Callable[[str], None],
+    threads: bool,
 ) -> Shard:
-    """Rows and hidden states, those of a checkpoint where the job is `resumed`. `doing` is told what may fail now."""
+    """Rows and hidden states, those of a checkpoint where the job is `resumed`. `doing` is told what may fail now.
+    `threads`: all workers are in this process, so that points can be lent wherever they are."""
     rows = load_rows(load, scaling, resumed[2] if resumed else None, measured, open_array)
     features = rows.features
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
@@ -39,7 +41,7 @@ def load_shard(
     with inside("initState"):
         state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
     doing("loading")
-    shared = load.lend and shared_points.wanted()
+    shared = load.lend and shared_points.wanted() and not threads
     empty = shared_memory.empty if shared else np.empty
     labels = algorithm.labels_for_points(rows.labels)
     shard = make_shard(features, labels, state, layout, rows.ids, empty, rows.weights)

@@ -109,12 +109,12 @@ class Trainer:
     def __init__(
         self,
         open_array: OpenArray = shared_memory.open_shared,
-        collect: bool = True,
+        inside: bool = False,
         exchange: PieceExchange | None = None,
     ) -> None:
-        """`open_array`: how arrays that others describe are opened. `collect`: have the garbage collector look through
-        this process when a job ends; not where others live in it. `exchange`: for folds with other workers."""
-        self._open_array, self._collect, self._exchange = open_array, collect, exchange
+        """`open_array`: how arrays that others describe are opened. `inside`: others live in this process, too.
+        `exchange`: for folds with other workers."""
+        self._open_array, self._inside, self._exchange = open_array, inside, exchange
         self._algorithm: Algorithm | None = None
         self._in_batches = False
         self._hooks: HookRecord | None = None
@@ -282,7 +282,7 @@ class Trainer:
         if self._injection is not None:
             self._injection.close()
             self._injection = None
-        if self._collect:
+        if not self._inside:
             gc.collect()
 
     def _serve_interruptions(self) -> None:
@@ -339,7 +339,9 @@ class Trainer:
         backend = choose(load.device, algorithm.backend)
         layout = backend.layout(algorithm, load.interpret)
         measured, self._measured = self._measured, None
-        shard = load_shard(load, algorithm, layout, scaling, resumed, measured, self._open_array, self._set_doing)
+        shard = load_shard(
+            load, algorithm, layout, scaling, resumed, measured, self._open_array, self._set_doing, self._inside
+        )
         split = max(len(load.parameter.fields), 1)
         parameter = build(load.parameter, arrays[:split], algorithm)
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flegel.algorithms.simd.buffers import flat, new_row, new_table
 from flegel.algorithms.simd.registers import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     any_lane,
@@ -38,6 +39,8 @@ from flegel.core.shard import TILE
 LINE = 64  # bytes of a cache line
 WIDE = 4 if VECTOR_BYTES == 16 else 8  # numbers of a row that are moved at once
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Of functions that only the kernel calls: code with which Python could call them is a fifth of the compiler's work."""
 
 
 @cache
@@ -47,27 +50,27 @@ def build(lanes: int, group: int) -> Any:
     @njit(**OPTIONS)
     def train(features, state, weights, parameter, aggregator, start, end, flag):
         columns = features.shape[1]
-        flat, last = features.reshape(-1), state.reshape(-1)
-        centres = parameter.centroids - parameter.origin
+        points, last = flat(features), flat(state)
+        centres = _centred(parameter, aggregator)
         shifted, scale = _conditioning(centres, parameter.origin, features.itemsize)
         groups = -(-len(centres) // group)
         minus, half = _pack(features, centres, parameter.origin, groups, group, shifted, scale)
-        near = np.empty(columns * TILE, features.dtype)
-        nearest = np.empty(TILE, np.int32)
+        near = new_row(features, columns * TILE)
+        nearest = new_row(state, TILE)
         book = _book(features, centres, parameter.origin, aggregator)
-        source, at, reached = flat, 0, end
+        source, at, reached = points, 0, end
         for tile in range(start // TILE, -(-end // TILE)):
             if raised(flag):
-                reached = max(start, tile * TILE)
+                reached = tile * TILE if tile * TILE > start else start
                 break
             at = tile * columns * TILE
             if shifted:
-                _shift(flat, at, parameter.origin, scale, near)
+                _shift(points, at, parameter.origin, scale, near)
                 source, at = near, 0
             changed = False
             for lane in range(0, TILE, lanes):
                 for line in range(0, columns * lanes, LINE // features.itemsize):
-                    prefetch(flat, (tile + 1) * columns * TILE + lane * columns + line)
+                    prefetch(points, (tile + 1) * columns * TILE + lane * columns + line)
                 zero = spread(0, load(source, at, lanes))
                 least, which = spread(np.inf, zero), zero
                 for g in range(groups):
@@ -83,20 +86,32 @@ def build(lanes: int, group: int) -> Any:
                 store(nearest, lane, now)
                 changed = any_lane(now != load(last, tile * TILE + lane, lanes)) or changed
             if changed:
-                _move(flat, last, weights, nearest, tile, start, end, book, aggregator)
+                _move(points, last, weights, nearest, tile, start, end, book, aggregator)
         _settle(book, aggregator)
         return reached
 
     return train
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
+def _centred(parameter, aggregator):
+    """Centroids about the origin."""
+    centres = new_table(aggregator.sums, *parameter.centroids.shape)
+    for j in range(centres.shape[0]):
+        for t in range(centres.shape[1]):
+            centres[j, t] = parameter.centroids[j, t] - parameter.origin[t]
+    return centres
+
+
+@njit(**INNER)
 def _conditioning(centres, origin, itemsize):
     """Must points be shifted, and scaled by which power of two, for safe products in their precision?"""
-    largest, scatter, away = 0.0, 0.0, 0.0
+    largest, scatter = 0.0, 0.0
     for j in range(centres.shape[0]):  # plain loops: array expressions take a second longer to compile
         for t in range(centres.shape[1]):
-            largest = max(largest, abs(centres[j, t]))
+            away = abs(centres[j, t])
+            largest = away if away > largest else largest
+    away = 0.0
     bound = 2.0**40 if itemsize == 4 else 2.0**400
     scale = 1.0
     if largest > 0 and not 1 / bound < largest < bound:
@@ -109,12 +124,13 @@ def _conditioning(centres, origin, itemsize):
     return scale != 1.0 or away > 4 * scatter / len(centres), scale
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _pack(features, centres, origin, groups, group, shifted, scale):
     """−c in groups, column by column inside a group, and ½‖c‖²; fillers of the last group are far."""
     clusters, columns = centres.shape
-    minus = np.zeros(groups * columns * group, features.dtype)
-    half = np.full(groups * group, np.inf, features.dtype)
+    minus, half = new_row(features, groups * columns * group), new_row(features, groups * group)
+    minus[:] = 0
+    half[:] = np.inf
     for j in range(clusters):
         norm, aside = 0.0, 0.0
         for t in range(columns):
@@ -126,31 +142,37 @@ def _pack(features, centres, origin, groups, group, shifted, scale):
     return minus, half
 
 
-@njit(**OPTIONS)
-def _shift(flat, at, origin, scale, near):
+@njit(**INNER)
+def _shift(points, at, origin, scale, near):
     """A tile about the origin, in a buffer."""
     to = near.dtype.type
     for t in range(origin.size):
         o = to(origin[t])
         for lane in range(TILE):
-            near[t * TILE + lane] = (flat[at + t * TILE + lane] - o) * to(scale)
+            near[t * TILE + lane] = (points[at + t * TILE + lane] - o) * to(scale)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _book(features, centres, origin, aggregator):
     """What moving points needs, each row filled up with zeros to whole vectors: in float64 centroids about the origin,
     the origin, and the sums by cluster as they are so far; WIDE points as rows, in the features' precision."""
     columns = origin.size
     width = -(-columns // WIDE) * WIDE
-    wide, sums, zero = np.zeros((len(centres), width)), np.zeros((len(centres), width)), np.zeros(width)
+    wide, sums = new_table(centres, len(centres), width), new_table(centres, len(centres), width)
+    zero = new_row(centres, width)
+    rows = new_table(features, WIDE, width)
+    for array in (wide, sums):
+        array[:] = 0
+    zero[:] = 0
+    rows[:] = 0
     for t in range(columns):
         zero[t] = origin[t]
         for j in range(len(centres)):
             wide[j, t], sums[j, t] = centres[j, t], aggregator.sums[j, t]
-    return wide, zero, sums, np.zeros((WIDE, width), features.dtype)
+    return wide, zero, sums, rows
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _settle(book, aggregator):
     """The sums back to the statistics. They went on from there: where a pass is cut into calls, which depends on time,
     decides no bit."""
@@ -160,20 +182,21 @@ def _settle(book, aggregator):
             aggregator.sums[j, t] = sums[j, t]
 
 
-@njit(**OPTIONS)
-def _move(flat, last, weights, nearest, tile, start, end, book, aggregator):
+@njit(**INNER)
+def _move(points, last, weights, nearest, tile, start, end, book, aggregator):
     """Take points of a tile to their new clusters in the statistics, where float64 agrees that these are nearer."""
     centres, origin, sums, rows = book
     columns = aggregator.sums.shape[1]
     first, corner = tile * TILE, tile * columns * TILE
     laid = -1
-    for i in range(max(start - first, 0), min(end - first, TILE)):
+    begin, stop = start - first, end - first
+    for i in range(begin if begin > 0 else 0, stop if stop < TILE else TILE):
         old, new = last[first + i], nearest[i]
         if old == new:
             continue
         if i // WIDE != laid:
             laid = i // WIDE
-            _lay_out(flat, corner + laid * WIDE, columns, rows)
+            _lay_out(points, corner + laid * WIDE, columns, rows)
         if old >= 0 and not _nearer(rows, i % WIDE, origin, centres, old, new):
             continue
         weight = 1.0
@@ -189,21 +212,21 @@ def _move(flat, last, weights, nearest, tile, start, end, book, aggregator):
         last[first + i] = new
 
 
-@njit(**OPTIONS)
-def _lay_out(flat, corner, columns, rows):
+@njit(**INNER)
+def _lay_out(points, corner, columns, rows):
     """WIDE points as rows: square blocks are transposed in registers, the last may overlap the one before."""
     if columns < WIDE:
         for t in range(columns):
             for i in range(WIDE):
-                rows[i, t] = flat[corner + t * TILE + i]
+                rows[i, t] = points[corner + t * TILE + i]
         return
     for block in range(0, columns, WIDE):
-        t = min(block, columns - WIDE)
-        x = loads(flat, corner + t * TILE, TILE, WIDE, WIDE)
+        t = block if block < columns - WIDE else columns - WIDE
+        x = loads(points, corner + t * TILE, TILE, WIDE, WIDE)
         store_each(rows, t, rows.shape[1], transposed(x))
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _nearer(rows, i, origin, centres, old, new):
     """Is ‖x − old‖² above ‖x − new‖²?"""
     width = rows.shape[1]
@@ -215,7 +238,7 @@ def _nearer(rows, i, origin, centres, old, new):
     return total(gain) > 0.0
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _add(rows, i, origin, weight, sums, cluster):
     """sums[cluster] += weight · x; returns ‖x‖². Both about the origin."""
     width = rows.shape[1]

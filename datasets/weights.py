@@ -61,12 +61,21 @@ class WeightedSource(Source):
         self.inner.dtype = wanted
 
     def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
-        rows = self.inner.take(ranges, rng)
+        return self._weighted(self.inner.take(ranges, rng))
+
+    def pick(self, ids: Array) -> Rows:
+        return self._weighted(self.inner.pick(ids))
+
+    def _weighted(self, rows: Rows) -> Rows:
         if self.weights is not None:
             return rows._replace(weights=self.weights[rows.ids])
         assert self.at is not None and not isinstance(rows.features, Sparse)
         weights = _checked(rows.features[:, self.at], rows.ids, self.origin)
         return rows._replace(features=np.delete(rows.features, self.at, axis=1), weights=weights)
+
+    def in_place(self) -> Rows | None:
+        rows = self.inner.in_place() if self.weights is not None else None
+        return None if rows is None else rows._replace(weights=self.weights)
 
     def edges(self) -> Array | None:
         return self.inner.edges()

@@ -22,6 +22,8 @@ from flegel.loading.regular_files import check_regular
 
 _SHORT_RANGE = 16
 """Ranges shorter than this on average are gathered row by row rather than copied range by range."""
+_PIECE = 1 << 13
+"""Rows that a thread gathers at a time."""
 
 
 def open_npy(path: Path) -> Array:
@@ -83,6 +85,10 @@ def read_ranges(mapped: Any, ranges: Array, out: Array) -> None:
                         f"{mapped.filename} became shorter while it was read; leave it unchanged while a job runs."
                     )
                 at += got
+
+
+def _gather(array: Array, ids: Array, out: Array) -> None:
+    np.take(array, ids, axis=0, out=out, mode="clip")  # other modes make a second copy first
 
 
 class ArraySource(Source):
@@ -164,6 +170,24 @@ class ArraySource(Source):
                 self._check_range(features, labels, ids)
                 return Rows(features, labels, ids)
         return super().take(ranges, rng)
+
+    def pick(self, ids: Array) -> Rows:
+        """From memory by several threads: a job waits for its sample."""
+        if self.paths is not None or self.array.dtype != self.dtype or self.label_column is not None:
+            return super().pick(ids)
+        features = np.empty((len(ids), self.columns), self.dtype)
+        in_pieces(len(ids), _PIECE, lambda lo, hi: _gather(self.array, ids[lo:hi], features[lo:hi]))
+        labels = None if self.labels is None else np.array(self.labels[ids], np.float64)
+        check_finite(features, labels, ids, self.names, self.origin)
+        return Rows(features, labels, ids)
+
+    def in_place(self) -> Rows | None:
+        plain = self.array.dtype == self.dtype and self.array.dtype.isnative and self.array.flags.c_contiguous
+        if not plain or self.label_column is not None:
+            return None
+        labels = None if self.labels is None else np.array(self.labels, np.float64)
+        self._check_part(self.array[:0], labels, np.arange(self.rows if self.labelled else 0), 0, self.rows)
+        return Rows(self.array, labels, np.empty(0, np.int64))
 
     def _check_range(self, features: Array, labels: Array | None, ids: Array) -> None:
         """Raises for the first value that is not finite. Rows from Python are looked at by several threads, because a

@@ -24,7 +24,8 @@ from flegel.errors import AlgorithmError, FlegelWarning
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted, warm
+from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
+from flegel.runtime.backends.numba.kernels import Built, build_kernel, warm
 from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.placement import has_servers
@@ -140,6 +141,7 @@ class PreparedJob:
 
     def _warm(self, kernel: Kernel, shard: Shard) -> None:
         with contextlib.suppress(Exception):  # workers meet the same error, and say where
+            self._some_rows(np.random.default_rng(0))  # what lays rows out: workers need it first
             warm(kernel, shard, self.parameter, self.zero)
 
     def _shard(self, most: int, state: Array) -> Shard:
@@ -157,16 +159,20 @@ class PreparedJob:
         weights = None if self.sample.weights is None else self.sample.weights[:count]
         return make_shard(few, labels, state, self.algorithm.layout, weights=weights)
 
+    def _some_rows(self, rng: np.random.Generator) -> Shard:
+        """More rows of the sample than are laid out by hand."""
+        count = min(TIMED_ROWS, self.sample.points)
+        return self._shard(count, self.algorithm.initState(count, self.sample.columns, rng))
+
     def pass_seconds(self, built: Built) -> float:
         """Seconds of one worker for all rows, from a kernel that is timed on some of them; the better of two calls."""
-        count = min(TIMED_ROWS, self.sample.points)
-        state = self.algorithm.initState(count, self.sample.columns, np.random.default_rng(0))
-        shard, flag = self._shard(count, state), new_flag()
-        sums = pytree.copy(self.zero)
+        shard, flag = self._some_rows(np.random.default_rng(0)), new_flag()
+        count = shard.points
+        sums, fixed = pytree.copy(self.zero), pytree.read_only(self.parameter)  # the types that training has
         seconds = []
         for _ in range(2):
             began = clock.now()
-            built.kernel(shard, self.parameter, sums, 0, count, 0, flag)
+            built.kernel(shard, fixed, sums, 0, count, 0, flag)
             seconds.append(clock.now() - began)
         return min(seconds) / count * self.request.data.rows
 

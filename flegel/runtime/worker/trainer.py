@@ -25,7 +25,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
-from flegel.errors import UsageError, own_traceback
+from flegel.errors import OutOfReach, UsageError, own_traceback
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
@@ -70,7 +70,8 @@ from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
-from flegel.runtime.worker.row_sources import OpenArray, open_rows
+from flegel.runtime.worker.row_sources import open_rows
+from flegel.runtime.worker.rows_in_place import OpenArray
 from flegel.runtime.worker.shard_loading import growing_part, load_shard
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
@@ -109,12 +110,12 @@ class Trainer:
     def __init__(
         self,
         open_array: OpenArray = shared_memory.open_shared,
-        collect: bool = True,
+        inside: bool = False,
         exchange: PieceExchange | None = None,
     ) -> None:
-        """`open_array`: how arrays that others describe are opened. `collect`: have the garbage collector look through
-        this process when a job ends; not where others live in it. `exchange`: for folds with other workers."""
-        self._open_array, self._collect, self._exchange = open_array, collect, exchange
+        """`open_array`: how arrays that others describe are opened. `inside`: others live in this process, too.
+        `exchange`: for folds with other workers."""
+        self._open_array, self._inside, self._exchange = open_array, inside, exchange
         self._algorithm: Algorithm | None = None
         self._in_batches = False
         self._hooks: HookRecord | None = None
@@ -259,15 +260,15 @@ class Trainer:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - a hook may raise anything; it must reach the user
-            text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, UsageError | OutOfReach) else f"{type(error).__name__}: {error}"
             usage = isinstance(error, UsageError)
-            result = TrainerFailed(WorkerFailed(self._doing, round_, text, own_traceback(error), usage))
+            where = error.where if isinstance(error, OutOfReach) else self._doing
+            result = TrainerFailed(WorkerFailed(where, round_, text, own_traceback(error), usage))
         if result is not None:
             self.results.put(result)
             self.wake_io()
 
-    def _begin_doing(self, what: str) -> None:
-        """What is to be named where it fails."""
+    def _set_doing(self, what: str) -> None:
         self._doing = what
 
     def _drop(self) -> None:
@@ -283,7 +284,7 @@ class Trainer:
         if self._injection is not None:
             self._injection.close()
             self._injection = None
-        if self._collect:
+        if not self._inside:
             gc.collect()
 
     def _serve_interruptions(self) -> None:
@@ -340,7 +341,9 @@ class Trainer:
         backend = choose(load.device, algorithm.backend)
         layout = backend.layout(algorithm, load.interpret)
         measured, self._measured = self._measured, None
-        shard = load_shard(load, algorithm, layout, scaling, resumed, measured, self._open_array, self._begin_doing)
+        shard = load_shard(
+            load, algorithm, layout, scaling, resumed, measured, self._open_array, self._set_doing, self._inside
+        )
         split = max(len(load.parameter.fields), 1)
         parameter = build(load.parameter, arrays[:split], algorithm)
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)

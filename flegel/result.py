@@ -274,8 +274,9 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
             "wait_seconds": w.wait,
             "barrier_seconds": w.respond,
             "merge_seconds": merging.get(w.id, 0.0),
+            **({"resting": True} if w.id in machine.state.resting else {}),
         }
-        for w in machine.view.workers.values()
+        for w in (*machine.view.workers.values(), *machine.state.resting.values())
     ]
 
 

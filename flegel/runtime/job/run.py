@@ -30,6 +30,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.coordinator.observation import placement as server_placement
+from flegel.machine.crew_control import CrewControl
 from flegel.machine.group.coordinator import GroupCoordinator
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.machine.server.served_coordinator import ServedCoordinator
@@ -40,7 +41,7 @@ from flegel.params.local import LocalStore
 from flegel.params.protocol import ParameterStore
 from flegel.params.replicated import ReplicatedStore
 from flegel.params.tree_layout import form_of
-from flegel.plan.devices import parse_devices
+from flegel.plan.devices import parse_devices, relative_speeds
 from flegel.plan.placement.snapshot import plain
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
@@ -57,7 +58,7 @@ from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
-from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
+from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers, may_rest
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
@@ -162,6 +163,8 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
     session, algorithm = request.session, request.algorithm
     if session is None:
         return []
+    if balance_mode(request.job.sync, request.workers) != "off" and may_rest(request.job):
+        session.keep_crew(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
     session.check_forms(algorithm, prepared.zero, prepared.state, parts)
     return parts
@@ -261,6 +264,7 @@ def _coordinator(
         debug=bool(os.environ.get("FLEGEL_DEBUG")),
         audit=_audit(request),
         balance=_balancing(request, cluster.crowded(request.workers)),
+        crew=_crew_control(request),
         attribute=job.attribute,
         checkpoints=session.schedule() if session else None,
         parts={index: part.frames() for index, part in enumerate(parts)},
@@ -339,6 +343,19 @@ def _balancing(request: Request, crowded: bool) -> BalanceControl | None:
     return None if mode == "off" else BalanceControl(mode, criteria, crowded=crowded)
 
 
+def _crew_control(request: Request) -> CrewControl | None:
+    """Who trains and who rests: as when a job that goes on stopped, else as the rows were dealt."""
+    job, session = request.job, request.session
+    if balance_mode(job.sync, request.workers) == "off" or not may_rest(job):
+        return None
+    stored = session is not None and session.stored is not None and session.stored.manifest is not None
+    first = session.crew if session is not None and stored else request.deal.crew
+    devices = parse_devices(job.device, job.gpus, request.workers)
+    return CrewControl(
+        job.sync.interval, first, relative_speeds(devices, request.workers, bool(request.algorithm.backend))
+    )
+
+
 def _audit(request: Request) -> Audit | None:
     wanted, resumed = request.job.audit, request.session is not None and request.session.stored is not None
     return None if wanted == "off" else Audit(int(wanted) if wanted.isdigit() else POINTS, resumed)
@@ -359,7 +376,9 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     cluster.start()
     cluster.wait_ready()
     source = _own_parts(request)
-    orders = {i: MeasureMoments(source, i, request.workers, request.job.seed) for i in range(request.workers)}
+    resting = request.deal.crew.resting if request.deal.crew is not None else ()
+    working = [i for i in range(request.workers) if i not in resting]
+    orders = {i: MeasureMoments(source, i, request.workers, request.job.seed) for i in working}
     collector = MomentsCollector(orders, _timeouts(request), request.job.replace)
     drive(collector, cluster, last=False)
     total = scale.empty_moments(request.data.columns)

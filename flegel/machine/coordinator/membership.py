@@ -146,7 +146,7 @@ class Membership:
         sizes = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
         size = max(sum(array.size for name, array in sizes if name not in auxiliary), 1)
         columns = max(each.columns for each in self.loaded.values())
-        view.evidence = view.points * columns / size
+        view.evidence = self.redistribution.rows * columns / size
         view.in_batches = self._job.algorithm.in_batches
 
     # -- coming and going ----------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.core import types
-from numba.extending import overload
 
+from flegel.core.overloads import is_array, overload
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, SparseRow
 
@@ -62,7 +61,7 @@ def _dot(row: Any, weights: Any) -> Any:
             value += np.float64(row.values[t]) * weights[row.indices[t]]
         return value
 
-    return dense if isinstance(row, types.Array) else sparse
+    return dense if is_array(row) else sparse
 
 
 @overload(add_scaled)
@@ -75,4 +74,4 @@ def _add_scaled(row: Any, scale: Any, target: Any) -> Any:
         for t in range(row.indices.shape[0]):
             target[row.indices[t]] += scale * row.values[t]
 
-    return dense if isinstance(row, types.Array) else sparse
+    return dense if is_array(row) else sparse

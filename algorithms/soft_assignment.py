@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.simd.emit import ONE_REGISTER, REGISTERS, TWO_REGISTERS, register_lanes
+from flegel.algorithms.simd.registers import ONE_REGISTER, REGISTERS, TWO_REGISTERS, register_lanes
 from flegel.algorithms.simd.vectors import (
     any_lane,
     fma,

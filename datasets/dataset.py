@@ -18,7 +18,16 @@ from flegel.datasets.descriptions import source_from
 from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.formats.text_dialect import find_column
-from flegel.datasets.partition import MIN_BLOCKS_PER_WORKER, Partition, parse, plan_rows, shard_rng
+from flegel.datasets.partition import (
+    MIN_BLOCKS_PER_WORKER,
+    Partition,
+    one_by_one,
+    own_rows,
+    parse,
+    plan_rows,
+    rows_of_block,
+    shard_rng,
+)
 from flegel.datasets.row_ranges import compress, expand
 from flegel.datasets.source import Description, Rows, Source
 from flegel.datasets.tables.treatment import Treatment
@@ -98,6 +107,11 @@ class Dataset:
         """The whole set, in order, with weights where it has them."""
         return self.source.take(np.array([[0, self.rows]]))
 
+    def in_place(self) -> Rows | None:
+        """The whole set as `read` returns it, but where it lies, features not looked at for NaN, without numbers; None
+        where rows have to be converted first, and where they are not in the memory of this process."""
+        return self.source.in_place() if self.in_memory else None
+
     def sample(self, n: int, seed: int = 0) -> tuple[Array | Sparse, Array | None]:
         """`n` distinct rows (all, if there are fewer) spread evenly over the set; never loads the whole set."""
         return self.draw(n, seed)[:2]
@@ -123,11 +137,10 @@ class Dataset:
     def owners(self, count: int, partition: str = "shuffle", seed: int = 0) -> list[Array]:
         """Row numbers of each worker, for sets in the memory of this process, which every worker can read."""
         wanted = parse(partition)
+        if wanted.kind == "shuffle" and rows_of_block(self.rows, self.columns) > 1:
+            return [own_rows(self.rows, self.columns, i, count, wanted, seed).ids() for i in range(count)]
         if wanted.kind == "shuffle":
-            order = shard_rng(seed, 0).permutation(self.rows)
-            if wanted.shares:
-                return np.split(order, np.cumsum(wanted.portions(self.rows, count))[:-1])
-            return np.array_split(order, count)
+            return np.split(*one_by_one(self.rows, count, wanted, seed))
         read = column_reader(self.source)
         return [expand(plan_rows(self.rows, i, count, wanted, seed, column=read)) for i in range(count)]
 

@@ -3,24 +3,37 @@
 `shuffle` assigns blocks of rows: of each run of N consecutive blocks, each of the N workers gets one, in a seeded
 random order. So every shard covers the whole set evenly, even where the file is sorted by label. With shares
 (`shuffle:0=100`) workers get blocks in proportion to them, and none where the share is `none`.
+
+Rows in memory are dealt one by one as long as they are few, later in small blocks too (`own_rows`): to shuffle ten
+million numbers takes longer than to copy the rows, and to fetch rows one by one from all over the memory does, too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.row_ranges import compress
+from flegel.core.shard import TILE
+from flegel.datasets.row_ranges import compress, expand, group
 from flegel.errors import UsageError
 
 BLOCKS = 4096
 """A set without natural blocks is cut into about this many."""
 MIN_BLOCKS_PER_WORKER = 8
 """Natural blocks (row groups, runs of lines) are assigned whole if each worker gets at least this many."""
+MANY_ROWS = 1 << 20
+"""Rows in memory from which on they are dealt in blocks."""
+BLOCK_NUMBERS, LONGEST_BLOCK = 4096, 256
+"""A block of rows in memory has so many numbers, but not more rows than that. To fetch a block from another process
+takes 8 µs beside its copy while 15 other processes do the same."""
+MIXED_NUMBERS = 1 << 19
+"""Numbers of a window, in which rows are mixed: rows that were neighbours must not stay beside each other. Stays in a
+processor's own cache."""
 
 
 class Partition(NamedTuple):
@@ -96,18 +109,83 @@ def block_edges(rows: int, count: int = 1) -> Array:
     return np.append(np.arange(0, rows, size, dtype=np.int64), rows)
 
 
-def deal_blocks(edges: Array, index: int, count: int, seed: int, wanted: Partition) -> Array:
-    """Row ranges of this worker's blocks, in shuffled order."""
-    blocks = len(edges) - 1
-    rounds = -(-blocks // count)
+@lru_cache(maxsize=2)  # all workers may be in one process
+def _owners_of_blocks(blocks: int, count: int, seed: int, wanted: Partition) -> Array:
     rng = np.random.Generator(np.random.Philox(key=seed & (2**64 - 1)))
     if wanted.shares:
-        owners = rng.permutation(np.repeat(np.arange(count), wanted.portions(blocks, count)))
-    else:
-        owners = rng.permuted(np.tile(np.arange(count), (rounds, 1)), axis=1).ravel()[:blocks]
+        return rng.permutation(np.repeat(np.arange(count), wanted.portions(blocks, count)))
+    rounds = -(-blocks // count)
+    return rng.permuted(np.tile(np.arange(count), (rounds, 1)), axis=1).ravel()[:blocks]
+
+
+def deal_blocks(edges: Array, index: int, count: int, seed: int, wanted: Partition) -> Array:
+    """Row ranges of this worker's blocks, in shuffled order."""
+    owners = _owners_of_blocks(len(edges) - 1, count, seed, wanted)
     mine = np.flatnonzero(owners == index)
     order = shard_rng(seed, index).permutation(mine)
     return np.stack([edges[order], edges[order + 1]], axis=1)
+
+
+class OwnRows(NamedTuple):
+    """The rows of one worker: these ranges, and of each `window` of rows first number `mixed[0]`, then `mixed[1]`, …"""
+
+    ranges: Array
+    window: int
+    mixed: Array | None = None
+
+    @property
+    def total(self) -> int:
+        return int((self.ranges[:, 1] - self.ranges[:, 0]).sum())
+
+    def order(self, rows: int) -> Array:
+        """The order of the rows of a window, of which there are fewer in the last one."""
+        if self.mixed is None:
+            return np.arange(rows)
+        return self.mixed if rows == self.window else self.mixed[self.mixed < rows]
+
+    def windows(self) -> Iterator[Array]:
+        """Ranges of each window."""
+        return group(self.ranges, self.window, exact=True)
+
+    def ids(self) -> Array:
+        """Row numbers in the order of this worker."""
+        found = expand(self.ranges)
+        if self.mixed is not None:
+            whole = len(found) // self.window * self.window
+            found[:whole] = np.take(found[:whole].reshape(-1, self.window), self.mixed, axis=1).reshape(-1)
+            found[whole:] = found[whole:][self.order(len(found) - whole)]
+        return found
+
+
+def rows_of_block(rows: int, columns: int) -> int:
+    """Rows in memory that go to the same worker together: 1 where rows are few or long."""
+    if rows < MANY_ROWS:
+        return 1
+    block = 1
+    while block < LONGEST_BLOCK and block * columns < BLOCK_NUMBERS:
+        block *= 2
+    return block
+
+
+def one_by_one(rows: int, count: int, wanted: Partition, seed: int) -> tuple[Array, Array]:
+    """All row numbers shuffled, and where the rows of the second worker and of those behind it begin."""
+    order = shard_rng(seed, 0).permutation(rows)
+    sizes = wanted.portions(rows, count) if wanted.shares else (rows + np.arange(count, 0, -1) - 1) // count
+    return order, np.cumsum(sizes)[:-1]
+
+
+def own_rows(rows: int, columns: int, index: int, count: int, wanted: Partition, seed: int) -> OwnRows:
+    """The rows in memory of one worker, where sizes and seed tell (not of partitions that look at values)."""
+    block = rows_of_block(rows, columns)
+    window = TILE * max(1, MIXED_NUMBERS // (TILE * columns))
+    if wanted.kind == "contiguous":
+        return OwnRows(contiguous(rows, index, count), window)
+    if block == 1:
+        mine = np.split(*one_by_one(rows, count, wanted, seed))[index]
+        return OwnRows(np.stack([mine, mine + 1], axis=1), window)
+    edges = np.append(np.arange(0, rows, block, dtype=np.int64), rows)
+    mixed = shard_rng(seed, count + index).permutation(window)
+    return OwnRows(deal_blocks(edges, index, count, seed, wanted), window, mixed)
 
 
 def contiguous(rows: int, index: int, count: int) -> Array:

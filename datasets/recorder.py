@@ -139,7 +139,7 @@ class Recorder:
 def warn_not_written(error: OSError) -> None:
     """Warn instead of raising: without the cache the next start is slower, but this job can run."""
     warnings.warn(
-        f"The columnar cache was not written ({error.strerror or error}); the next start parses the text again.",
+        f"The columnar cache was not written ({error.strerror or error}); the next start reads the origin again.",
         stacklevel=2,
     )
 

@@ -148,6 +148,10 @@ class Source(ABC):
             lo = hi
         return Rows(features, labels, ids)
 
+    def in_place(self) -> Rows | None:
+        """All rows as `take` returns them, where they lie in memory and not checked; None where `take` copies them."""
+        return None
+
     def windows(self, ranges: Array) -> Iterator[Array]:
         """`ranges` cut at natural blocks and grouped into windows."""
         rows = max(1, self.window_bytes // max(1, self.columns * self.dtype.itemsize))

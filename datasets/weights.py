@@ -68,6 +68,10 @@ class WeightedSource(Source):
         weights = _checked(rows.features[:, self.at], rows.ids, self.origin)
         return rows._replace(features=np.delete(rows.features, self.at, axis=1), weights=weights)
 
+    def in_place(self) -> Rows | None:
+        rows = self.inner.in_place() if self.weights is not None else None
+        return None if rows is None else rows._replace(weights=self.weights)
+
     def edges(self) -> Array | None:
         return self.inner.edges()
 

@@ -15,6 +15,11 @@ def main() -> None:
     try:
         if waiting:
             print("starting …", end="", file=sys.stderr, flush=True)
+        if sys.argv[1:2] == ["submit"]:
+            from flegel.cli.local.quick import main as submit
+
+            if submit(waiting):
+                return
         from flegel.cli.main import main as command_line
 
         if waiting:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import msgspec
 
 from flegel.algorithm import Algorithm
-from flegel.cluster.connected import ConnectedCluster
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError, nearest
 from flegel.job import PANELS, Job
@@ -25,14 +24,16 @@ from flegel.runtime.job.background_job import BackgroundJob
 from flegel.runtime.job.checkpoint_session import data_location, new_session
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import Request, open_job_data, workers_for
-from flegel.runtime.job.resume import resume as resume_job
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.warm_clusters import warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.local_cluster import HostCluster
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from flegel.callbacks.callback import Callback
+    from flegel.cluster.connected import ConnectedCluster
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.runtime.job.observers import Observer
 
@@ -145,7 +146,7 @@ def run(
     job = _with_known(Job(), options, RUN, "run")
     check_options(job)
     chosen = resolve(algorithm)
-    if isinstance(cluster, ConnectedCluster):
+    if cluster is not None and _is_behind_master(cluster):
         if start is not None or callbacks or observers:
             raise UsageError("start=, callbacks= and observers= work with workers of this host only; omit them.")
         return cluster.run(chosen, data, out=out, watch=watch, say=say, **options)
@@ -198,6 +199,7 @@ def resume(
     are then set aside, not replaced.
     """
     from flegel.runtime.job import result_store
+    from flegel.runtime.job.resume import resume as resume_job
 
     check_options(_with_known(Job(), given := _given(changes), RESUME, "resume"))
     if out is not None:
@@ -259,6 +261,12 @@ def _observers(
     from flegel.callbacks.runner import CallbackRunner
 
     return (CallbackRunner(callbacks, say), *observers)
+
+
+def _is_behind_master(cluster: Cluster | ConnectedCluster) -> TypeIs[ConnectedCluster]:
+    from flegel.cluster.connected import ConnectedCluster  # a job on this host needs no client of a master
+
+    return isinstance(cluster, ConnectedCluster)
 
 
 def _start(start: Result | Tree | None, algorithm: Algorithm) -> Tree | None:

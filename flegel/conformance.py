@@ -24,7 +24,8 @@ from flegel.job import AlgorithmRef
 from flegel.messages import WorkerBeat
 from flegel.params.sharded import sharding_of
 from flegel.runtime.backends.conformance import check_backend
-from flegel.runtime.backends.numba.compiler import Built, build_kernel, interpreted
+from flegel.runtime.backends.numba.interpreted_loop import interpreted
+from flegel.runtime.backends.numba.kernels import Built, build_kernel
 from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.class_source import instantiate, reference
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode

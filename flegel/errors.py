@@ -93,6 +93,13 @@ class PeerRefused(FlegelError):
     """A peer does not let this key in, or not for this."""
 
 
+class OutOfReach(FlegelError):
+    """A worker cannot read rows where they are in the memory of the process that started the job."""
+
+    where = "reading rows in place"
+    """What a worker says it was doing."""
+
+
 class StorageError(FlegelError):
     """A model, result or trace could not be written or read."""
 

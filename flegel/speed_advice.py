@@ -19,7 +19,8 @@ from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.calls_ahead import calls_one_by_one
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 ROWS, COLUMNS = 4096, 28
 MANY = 4  # times the columns: statistics of so many numbers are worth a smaller change
@@ -70,6 +71,12 @@ def _advice(trial: Trial) -> Iterator[str]:
         yield "float32 rows meet a float64 θ; `narrow_parameter = True` on the class doubles the numbers in a register"
     for line, name in _allocations(hook):
         yield f"line {line} allocates for each point ({name}); use the state, or return plain numbers"
+    for line, name in calls_one_by_one(hook):
+        yield (
+            f"line {line} computes {name} for one point at a time; where it is called on dataPoint.features and θ "
+            "themselves (a field of θ; a row of it in a loop over range), not under a condition, it is computed for "
+            "many points at once"
+        )
     if (inner := _nested_loop(hook)) is not None:
         yield (
             f"line {inner} loops over columns one number at a time; nearest, squared_distance, dot and add_to of "

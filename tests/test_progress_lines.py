@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from flegel.cli.app import PhaseLine
 from flegel.cli.cluster_jobs import jobs_table
 from flegel.cli.display import start_advice
+from flegel.cli.local.reporting import PhaseLine
 
 
 class Stream(io.StringIO):

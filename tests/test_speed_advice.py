@@ -49,6 +49,14 @@ class Frugal(Wasteful):
         add_to(aggregator[change.cluster], change.x)
 
 
+class Shifted(Frugal):
+    """Looks for the nearest of rows that are made for each point."""
+
+    def updateDataPoint(self, dataPoint: DataPoint, parameter: Any, iterationNum: int) -> Any:
+        x = dataPoint.features - parameter[0]
+        return Move(x, nearest(x, parameter))
+
+
 def advice(algorithm: Algorithm) -> list[str]:
     rows = np.ones((64, 28), np.float32)
     return list(speed_advice._advice(Trial(algorithm, rows, np.zeros(64), np.dtype(np.float32))))
@@ -62,6 +70,11 @@ def test_each_cause_is_named_with_its_line_and_what_to_write_instead() -> None:
         assert cause in sentence
     line = Wasteful.updateDataPoint.__code__.co_firstlineno
     assert f"line {line + 1} " in said[2] and f"line {line + 3} " in said[3]
+
+
+def test_a_call_that_cannot_be_made_for_many_points_is_named() -> None:
+    (said,) = advice(Shifted())
+    assert f"line {Shifted.updateDataPoint.__code__.co_firstlineno + 2} computes nearest for one point" in said
 
 
 def test_nothing_is_said_of_a_class_that_does_all_that() -> None:

@@ -36,10 +36,10 @@ from flegel.algorithms.soft_assignment import (
     tiles_at_once,
     units,
 )
+from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, Sparse
-from flegel.core.stop_flag import raised
 
 NEAR = 1e-30  # lower bound of a squared distance: a point on a centroid belongs to it, without a division by 0
 MOST = 1e30  # upper bound of a squared distance in float32

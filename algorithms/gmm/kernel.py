@@ -50,10 +50,10 @@ from flegel.algorithms.soft_assignment import (
     tiles_at_once,
     units,
 )
+from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, Sparse
-from flegel.core.stop_flag import raised
 
 MOST = 1e30  # upper bound of half a squared distance; all components are equally far from a point beyond it
 STEEP, STEEP_COLUMN = 4096.0, 64.0

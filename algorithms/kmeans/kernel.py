@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Kernel
-from flegel.algorithms.simd.emit import REGISTERS, VECTOR_BYTES, register_lanes
+from flegel.algorithms.simd.registers import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     any_lane,
     fma,
@@ -32,48 +31,19 @@ from flegel.algorithms.simd.vectors import (
     transposed,
     widen,
 )
+from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
-from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard, Sparse
-from flegel.core.stop_flag import raised
+from flegel.core.shard import TILE
 
 LINE = 64  # bytes of a cache line
 WIDE = 4 if VECTOR_BYTES == 16 else 8  # numbers of a row that are moved at once
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
-def kernel_for(shard: Shard, k: int) -> Kernel:
-    """The kernel in the shape that this machine's registers, the precision and k ask for."""
-    assert not isinstance(shard.features, Sparse)  # tiles are dense
-    train = _build(*tile_shape(shard.features.dtype, k))
-
-    def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
-        end = min(end, shard.points)
-        return int(train(shard.features, shard.state, shard.weights, parameter, aggregator, start, end, flag))
-
-    return kernel
-
-
-def group_sizes() -> tuple[int, ...]:
-    """Centroids of a group: the shapes that there are."""
-    return (3, 5, 6, 8, 10) if REGISTERS == 32 else (3, 4, 6)
-
-
-def tile_shape(dtype: Any, k: int) -> tuple[int, int]:
-    """Lanes of a vector and centroids of a group; their products fill about two thirds of the registers.
-
-    Each shape is compiled separately, so there are few, and the last group is filled up: k=6 to 9 in groups of 3, which
-    fit, take 12 to 20 % longer than in one group. Results do not depend on the shape.
-    """
-    room, sizes = 20 if REGISTERS == 32 else 12, group_sizes()
-    least = -(-k // -(-k // sizes[-1]))
-    group = next(size for size in sizes if size >= least)
-    registers = 2 if 4 * group > room else 4
-    return registers * register_lanes(dtype), group
-
-
 @cache
-def _build(lanes: int, group: int) -> Any:
+def build(lanes: int, group: int) -> Any:
+    """The kernel in this shape (`shapes.tile_shape`)."""
+
     @njit(**OPTIONS)
     def train(features, state, weights, parameter, aggregator, start, end, flag):
         columns = features.shape[1]

@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_kmeans
-from flegel.algorithms.kmeans.kernel import group_sizes, kernel_for
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
+from flegel.algorithms.kmeans.shapes import kernel_for
 from flegel.algorithms.kmeans.sparse import (
     dense_rows,
     distances_of,
@@ -43,6 +43,7 @@ from flegel.algorithms.seeding import (
     unseen_weight,
     weighted_rows,
 )
+from flegel.algorithms.simd.registers import group_sizes
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.core import types
-from numba.extending import overload
 
+from flegel.core.overloads import is_array, overload
 from flegel.core.pytree import Array
 from flegel.core.shard import SparseRow
 
@@ -65,7 +64,7 @@ def _nearest_centroid(row: Any, centroids: Any, last: Any) -> Any:
                 nearest, least = j, score
         return nearest
 
-    return dense if isinstance(row, types.Array) else sparse
+    return dense if is_array(row) else sparse
 
 
 @overload(reassign)
@@ -90,4 +89,4 @@ def _reassign(row: Any, origin: Any, last: Any, nearest: Any, weight: Any, sums:
                 sums[last, row.indices[t]] -= weight * value
         return square
 
-    return dense if isinstance(row, types.Array) else sparse
+    return dense if is_array(row) else sparse

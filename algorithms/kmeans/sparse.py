@@ -12,12 +12,11 @@ import numpy as np
 
 from flegel.algorithm import Kernel
 from flegel.algorithms.rows import rows_of, times
-from flegel.core.code_cache import njit
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
-from flegel.core.stop_flag import raised
 
-LOOK = 16  # rows between two looks at the stop flag
+_TRAIN = EntryPoint("flegel.algorithms.kmeans.sparse_kernel", "train")
 
 
 def sparse_kernel() -> Kernel:
@@ -25,55 +24,13 @@ def sparse_kernel() -> Kernel:
         rows = shard.features
         assert isinstance(rows, Sparse)
         return int(
-            _train(
+            _TRAIN(
                 rows.indptr, rows.indices, rows.values, shard.state, shard.weights, parameter.centroids,
                 aggregator.sums, aggregator.counts, aggregator.squares, start, min(end, shard.points), flag,
             )
         )  # fmt: skip
 
     return kernel
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _train(
-    indptr: Array, indices: Array, values: Array, state: Array, weights: Array | None, centroids: Array, sums: Array,
-    counts: Array, squares: Array, start: int, end: int, flag: Array,
-) -> int:  # fmt: skip
-    if start < end and raised(flag):
-        return start
-    by_column = centroids.T.copy()
-    half = 0.5 * (centroids * centroids).sum(axis=1)
-    k = len(half)
-    scores = np.empty(k)
-    for i in range(start, end):
-        if (i - start) % LOOK == 0 and raised(flag):
-            return i
-        scores[:] = half
-        square = 0.0
-        for t in range(indptr[i], indptr[i + 1]):
-            value = np.float64(values[t])
-            square += value * value
-            row = by_column[indices[t]]
-            for j in range(k):
-                scores[j] -= value * row[j]
-        last, new = state[i, 0], 0
-        for j in range(1, k):
-            if scores[j] < scores[new]:
-                new = j
-        if new == last or (last >= 0 and not scores[new] < scores[last]):
-            continue
-        weight = 1.0 if weights is None else weights[i]
-        for t in range(indptr[i], indptr[i + 1]):
-            sums[new, indices[t]] += weight * values[t]
-        counts[new] += weight
-        squares[new] += weight * square
-        if last >= 0:
-            for t in range(indptr[i], indptr[i + 1]):
-                sums[last, indices[t]] -= weight * values[t]
-            counts[last] -= weight
-            squares[last] -= weight * square
-        state[i, 0] = new
-    return end
 
 
 def take_rows(rows: Sparse, ids: Array) -> Sparse:

@@ -14,7 +14,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from flegel.algorithms.simd.emit import VECTOR_BYTES
+from flegel.algorithms.simd.registers import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import fma_each, load, loads, splats, store_each
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array

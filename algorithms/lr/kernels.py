@@ -19,8 +19,8 @@ from flegel.algorithms.lr.curvature import (
     width_of,
 )
 from flegel.algorithms.lr.point import MOST_SCORE, bend_of, class_number, outdated, visit
-from flegel.algorithms.simd.emit import VECTOR_BYTES
 from flegel.algorithms.simd.math import exp, log, log1p_unit
+from flegel.algorithms.simd.registers import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     any_lane,
     cast_like,
@@ -35,10 +35,10 @@ from flegel.algorithms.simd.vectors import (
     where,
     widen,
 )
+from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse
-from flegel.core.stop_flag import raised
 
 GROUP = 64 if VECTOR_BYTES == 64 else 32
 """Points whose scores are in registers at a time: enough independent sums to keep the multipliers busy."""

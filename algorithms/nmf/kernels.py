@@ -21,12 +21,12 @@ from flegel.algorithms.nmf.rows import (
     settled,
     whole_row_with,
 )
-from flegel.algorithms.simd.emit import register_lanes
+from flegel.algorithms.simd.registers import register_lanes
 from flegel.algorithms.simd.vectors import fma, fma_each, load, maximum, splats, spread, store, total
+from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
-from flegel.core.stop_flag import raised
 
 TOGETHER = 128  # entries of a row gathered at a time: their factors fit into the first-level cache
 LANES = min(register_lanes(np.float32), 8)

@@ -13,10 +13,10 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.nmf.rows import observed, start_row
 from flegel.core import pytree
+from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
-from flegel.core.stop_flag import raised
 from flegel.errors import UsageError
 
 LEAST = 1e-12  # lower bound of a predicted entry, in units of the mean entry

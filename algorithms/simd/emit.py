@@ -1,45 +1,19 @@
-"""The machine's vector registers, vector types for numba, and LLVM instructions on them. Knows no kernel.
+"""Vector types for numba, and LLVM instructions on them. Knows no kernel.
 
 `vectors.py` makes functions for kernels of these parts.
 """
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
-import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, codegen
+from numba.core import cgutils
 from numba.extending import models, register_model
 
-# -- the machine --------------------------------------------------------------------------------------------
-
-
-def _features() -> frozenset[str]:
-    """CPU features that numba compiles for, such as `avx2`; heeds NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX."""
-    chosen = numba.config.CPU_FEATURES  # type: ignore[attr-defined]  # numba sets its options at import
-    text = codegen.get_host_cpu_features() if chosen is None else chosen
-    return frozenset(name[1:] for name in text.split(",") if name.startswith("+"))
-
-
-FEATURES = _features()
-IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
-VECTOR_BYTES = 64 if "avx512f" in FEATURES else 32 if "avx2" in FEATURES else 16
-"""Width of a machine register."""
-REGISTERS = 32 if IS_ARM or "avx512f" in FEATURES else 16
-"""How many of them there are: what a register tile may fill."""
-ONE_REGISTER, TWO_REGISTERS = -1, -2
-"""For `lanes`: as many as one or two machine registers hold, whatever the array's dtype."""
-HAS_FMA = IS_ARM or "fma" in FEATURES
-
-
-def register_lanes(dtype: Any) -> int:
-    """Numbers of a dtype in one machine register."""
-    return int(VECTOR_BYTES // np.dtype(dtype).itemsize)
-
+from flegel.algorithms.simd.registers import HAS_FMA, IS_ARM
+from flegel.algorithms.simd.registers import VECTOR_BYTES as VECTOR_BYTES
 
 # -- types --------------------------------------------------------------------------------------------------
 

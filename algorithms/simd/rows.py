@@ -26,10 +26,10 @@ def vectors_fit(x: Any, rows: Any) -> int:
     kinds = (types.float32, types.float64)
     if any(a.layout != "C" or a.dtype not in kinds for a in (x, rows)):
         return 0
-    return _LEAST_BYTES * 8 // int(_common(x, rows).bitwidth)
+    return _LEAST_BYTES * 8 // int(common_kind(x, rows).bitwidth)
 
 
-def _common(x: Any, rows: Any) -> Any:
+def common_kind(x: Any, rows: Any) -> Any:
     return types.float32 if x.dtype == rows.dtype == types.float32 else types.float64
 
 
@@ -42,7 +42,7 @@ def _summing(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
 
     @intrinsic(prefer_literal=True)
     def sums(typing: Any, x: Any, rows: Any, first: Any, count: Any) -> Any:
-        kind, many = _common(x, rows), int(count.literal_value)
+        kind, many = common_kind(x, rows), int(count.literal_value)
         lanes = _LEAST_BYTES * 8 // int(kind.bitwidth)
         result = types.UniTuple(emit.Vector(kind, lanes), -(-many // lanes))
 
@@ -136,19 +136,19 @@ def _numbers(bits: int, lanes: int, count: int = 0, first: int = 0) -> Any:
     return ir.Constant(ir.VectorType(ir.IntType(bits), lanes), [first + i % (count or lanes) for i in range(lanes)])
 
 
-def _square(builder: Any, x: Any, y: Any, before: Any) -> Any:
+def square_term(builder: Any, x: Any, y: Any, before: Any) -> Any:
     difference = builder.fsub(x, y)
     return emit.emit_fma(builder, difference, difference, before)
 
 
-squared_distances = _summing(_square)
+squared_distances = _summing(square_term)
 dots = _summing(lambda builder, x, y, before: emit.emit_fma(builder, x, y, before))
 
 
 @intrinsic
 def none_yet(typing: Any, x: Any, rows: Any) -> Any:
     """(best, least) for `least_of` to begin with: row 0 at an infinite distance, in every lane."""
-    kind = _common(x, rows)
+    kind = common_kind(x, rows)
     lanes = _LEAST_BYTES * 8 // int(kind.bitwidth)
     whole = types.int32 if kind == types.float32 else types.int64
     both = types.Tuple((emit.Vector(whole, lanes), emit.Vector(kind, lanes)))

@@ -29,7 +29,6 @@ from numba.extending import intrinsic, lower_builtin
 
 from flegel.algorithms.simd.emit import (
     I32,
-    IS_ARM,
     LLVM_TYPES,
     Mask,
     Vector,
@@ -43,6 +42,7 @@ from flegel.algorithms.simd.emit import (
     item_size,
     lanes_of,
 )
+from flegel.algorithms.simd.registers import IS_ARM
 
 
 @intrinsic(prefer_literal=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from flegel.algorithms.simd import emit, vectors
+from flegel.algorithms.simd import registers, vectors
 
 
 def clock(work: Callable[[], Any]) -> float:
@@ -52,7 +52,7 @@ def machine_limits() -> dict[str, float]:
     found: dict[str, float] = {}
     times = 400_000
     for dtype in ("float32", "float64"):
-        lanes = 2 * emit.register_lanes(dtype)
+        lanes = 2 * registers.register_lanes(dtype)
         x, multiply = np.zeros(256, dtype), _multiplying(lanes)
         multiply(x, 10)
         best = min(clock(lambda f=multiply, x=x: f(x, times)) for _ in range(7))

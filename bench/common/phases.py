@@ -19,14 +19,15 @@ PHASES: tuple[tuple[str, Any, str], ...] = (
     ("workers", JobCluster, "start_early"),
     ("check_values", Dataset, "read"),
     ("draw_owners", Dataset, "owners"),
+    ("lend_rows", run, "_rows_in_place"),
     ("hand_rows_out", SharedRows, "__init__"),
     ("load_and_train", run, "drive"),
     ("result", run, "_result"),
     ("free_rows", SharedRows, "close"),
     ("end_of_job", JobCluster, "__exit__"),
 )
-"""What is timed: its name, where it is, what it is called there. `sample_and_start` is inside `prepare`; owners of many
-rows are drawn by a thread, beside others."""
+"""What is timed: its name, where it is, what it is called there. `sample_and_start` is inside `prepare`. Rows are
+lent, or else checked, dealt and handed out."""
 
 
 @contextlib.contextmanager

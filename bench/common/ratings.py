@@ -1,15 +1,18 @@
-"""Synthetic ratings in the shape of MovieLens: skewed users and films, half stars, a planted low rank.
+"""Ratings with some held out: synthetic ones in the shape of MovieLens (skewed users and films, half stars, a planted
+low rank), and real ones from files.
 
-Only generates; the benchmarks decide what to do with it.
+Only generates and reads; the benchmarks decide what to do with it.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flegel.core.shard import Sparse
+from flegel.datasets import open_data
 
 
 class Ratings(NamedTuple):
@@ -41,8 +44,23 @@ def make(
     mean = 3.5 + 0.4 * rng.standard_normal(users)[user] + 0.45 * rng.standard_normal(films)[film]
     score = mean + np.einsum("ij,ij->i", taste[user], trait[film]) + 0.7 * rng.standard_normal(len(user))
     value = (np.clip(np.round(2 * score), 1, 10) / 2).astype(np.float32)
+    return _divided(user, film, value, (users, films), held, rng)
+
+
+def read(path: Path, held: float = 0.05, seed: int = 0) -> Ratings:
+    """Ratings of a file; raised by a constant where they begin below a half, because factors have no sign."""
+    found = open_data(str(path)).load()[0]
+    user = np.repeat(np.arange(len(found.indptr) - 1), np.diff(found.indptr))
+    value = found.values + max(0.0, 0.5 - float(found.values.min()))
+    shape = (len(found.indptr) - 1, found.columns)
+    return _divided(user, found.indices, value.astype(np.float32), shape, held, np.random.default_rng(seed))
+
+
+def _divided(
+    user: Any, film: Any, value: Any, shape: tuple[int, int], held: float, rng: np.random.Generator
+) -> Ratings:
     test = rng.random(len(user)) < held
     kept = np.flatnonzero(~test)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(user[kept], minlength=users))]).astype(np.int64)
-    train = Sparse(indptr, film[kept], value[kept], films)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(user[kept], minlength=shape[0]))]).astype(np.int64)
+    train = Sparse(indptr, film[kept], value[kept], shape[1])
     return Ratings(train, user[test], film[test], value[test])

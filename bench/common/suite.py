@@ -289,7 +289,7 @@ class Suite:
 
     def a_pass(self, case: Case) -> float:
         """Seconds that a full pass takes without stragglers; 0 where that cannot be had."""
-        if not self._chosen(case) or lacking(f"algorithm:{case.algorithm}") or self.left() <= 0:
+        if not self.chosen(case.algorithm) or lacking(f"algorithm:{case.algorithm}") or self.left() <= 0:
             return 0.0
         found = run(
             self._algorithm(case), self.data(case), workers=self.workers, sync="bsp", max_iterations=5, tolerance=0,
@@ -297,14 +297,14 @@ class Suite:
         )  # fmt: skip
         return float(found.seconds / max(found.iterations, 1))
 
-    def _chosen(self, case: Case) -> bool:
-        """The user has not left its algorithm out."""
-        return not self.options.only or case.algorithm in self.options.only.split(",")
+    def chosen(self, algorithm: str) -> bool:
+        """The user has not left it out."""
+        return not self.options.only or algorithm in self.options.only.split(",")
 
     def compare(self, case: Case, sync: str, straggler: str = "", **options: Any) -> Comparison | None:
         """Runs one, unless it cannot run or the time is over; then that is in the record."""
         what = options.pop("title", case.name)
-        if not self._chosen(case):
+        if not self.chosen(case.algorithm):
             self._expected -= 1
             return None
         workers = options.pop("workers", self.workers)

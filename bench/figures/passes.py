@@ -1,14 +1,15 @@
 """Are all points trained equally often, with and without migration?
 
-Fig. 12 (k-means on HIGGS): full passes of each worker at the end, and each worker's contribution to the fall of the
-objective. The second comes from runs of their own, because attributing it costs an evaluation per report.
+Fig. 12 (k-means on HIGGS, and the small CNN beside it): full passes of each worker at the end, and each worker's
+contribution to the fall of the objective. The second is of k-means alone and comes from runs of their own, because
+attributing it costs an evaluation per report.
 """
 
 from __future__ import annotations
 
 from bench.common import suite
 from flegel.algorithms.kmeans import KMeans
-from flegel.compare import Chart, Series
+from flegel.compare import Chart, Comparison, Series
 from flegel.job import Criteria, Job, SyncSpec
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.run import execute
@@ -20,31 +21,32 @@ NEEDS = ("option:straggler", "option:balance", "algorithm:kmeans")
 def main() -> None:
     options = suite.arguments(__doc__)
     with suite.Suite(__file__, __doc__, options) as bench:
-        bench.expect(2)
-        for straggler in ("", f"{suite.quarter(bench.workers)}:8x"):
-            scenario = f"stragglers {straggler}" if straggler else "no stragglers"
-            found = bench.compare(
-                suite.SWEEP, "fsp:balance=off,fsp:balance=async", straggler, title=f"kmeans-higgs, {scenario}"
-            )
-            if found is None:
-                continue
-            series = [
-                Series(name=name, points=[(float(i), w["passes"]) for i, w in enumerate(shown.workers)])
-                for name, shown in found.pictures.items()
-            ]
-            bench.chart(
-                Chart(
-                    title=f"Passes of each worker, {scenario}",
-                    x="worker",
-                    y="passes",
-                    series=series,
-                    bars=True,
-                    groups=[str(i) for i in range(found.workers)],
-                )
-            )
-            for line in found.lines():
-                bench.answer(f"{scenario}, {line.candidate}: {line.passes_low:.1f} to {line.passes_high:.1f} passes.")
-            _gains(bench, straggler, scenario, found.target)
+        cases = [suite.SWEEP] if bench.scale == "smoke" else [suite.SWEEP, suite.CONVOLUTIONAL]
+        bench.expect(2 * len(cases))
+        for case in cases:
+            for straggler in ("", f"{suite.quarter(bench.workers)}:8x"):
+                scenario = f"{case.name}, stragglers {straggler}" if straggler else f"{case.name}, no stragglers"
+                found = bench.compare(case, "fsp:balance=off,fsp:balance=async", straggler, title=scenario)
+                if found is None:
+                    continue
+                _passes(bench, found, scenario)
+                if case is suite.SWEEP:
+                    _gains(bench, straggler, scenario, found.target)
+
+
+def _passes(bench: suite.Suite, found: Comparison, scenario: str) -> None:
+    series = [
+        Series(name=name, points=[(float(i), w["passes"]) for i, w in enumerate(shown.workers)])
+        for name, shown in found.pictures.items()
+    ]
+    groups = [str(i) for i in range(found.workers)]
+    bench.chart(
+        Chart(
+            title=f"Passes of each worker, {scenario}", x="worker", y="passes", series=series, bars=True, groups=groups
+        )
+    )
+    for line in found.lines():
+        bench.answer(f"{scenario}, {line.candidate}: {line.passes_low:.1f} to {line.passes_high:.1f} passes.")
 
 
 def _gains(bench: suite.Suite, straggler: str, scenario: str, target: float) -> None:

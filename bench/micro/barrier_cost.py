@@ -73,7 +73,7 @@ class Idle(Algorithm):
 
         import numba
 
-        from flegel.core.stop_flag import raised
+        from flegel.core.atomic_flag import raised
 
         usleep = ctypes.CDLL(None).usleep
         usleep.argtypes, usleep.restype = [ctypes.c_uint32], ctypes.c_int

@@ -19,7 +19,7 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 NAMES = ("truth", "full", "cursor", "bracket")
 

@@ -36,7 +36,7 @@ from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
-from flegel.algorithms.simd import emit
+from flegel.algorithms.simd import registers
 from flegel.core import pytree
 from flegel.core.shard import TILE, make_shard
 from flegel.core.stop_flag import new_flag
@@ -432,12 +432,12 @@ def main(arguments: list[str]) -> None:
     limits = machine_limits()
     machine = {
         "machine": platform.machine(),
-        "vector_bytes": emit.VECTOR_BYTES,
-        "registers": emit.REGISTERS,
+        "vector_bytes": registers.VECTOR_BYTES,
+        "registers": registers.REGISTERS,
         "python": platform.python_version(),
         "limits": limits,
     }
-    print(f"{machine['machine']}, vectors of {emit.VECTOR_BYTES} bytes; one core: "
+    print(f"{machine['machine']}, vectors of {registers.VECTOR_BYTES} bytes; one core: "
           + ", ".join(f"{name} {value:.1f}" for name, value in limits.items()))  # fmt: skip
     wanted = [name for name in options.only.split(",") if name] or list(SUITES)
     results = []

@@ -1,6 +1,6 @@
 """Logistic regression and factorization against their peers: one process, one thread, interleaved medians.
 
-    python -m bench.micro.kernels_lr_nmf [--quick] [--json FILE]
+    python -m bench.micro.kernels_lr_nmf [--quick] [--ratings FILE …] [--json FILE]
 
 Times are CPU seconds of this process, because other work on a machine must not count. Peers that are not
 installed are left out with a word. Never part of the tests.
@@ -103,11 +103,19 @@ def logistic_regression(points: int, rounds: int, dtype: Any) -> list[Row]:
     return compare(f"LR pass, {points:,} × 28, {np.dtype(dtype).name}", rivals, rounds)
 
 
+PENALTY = 0.05
+"""Of ‖w_i‖² + ‖h_j‖² for each rating, as a share of the standard deviation of the ratings: LIBMF's λ."""
+
+
+def penalty(data: ratings.Ratings) -> float:
+    return PENALTY * float(data.train.values.std())
+
+
 def flegel_to(data: ratings.Ratings, target: float, rank: int, passes: int) -> tuple[float, float, int, float]:
     """CPU seconds and passes until the held-out RMSE is reached (at most `passes`), a barrier ten times a
-    pass.
+    pass. The objective is LIBMF's: with entries of scale · w·h its λ is our penalty times the mean rating.
     """
-    algorithm = NMF(rank=rank)
+    algorithm = NMF(rank=rank, regularization=penalty(data) / float(data.train.values.mean()))
     points = len(data.train.indptr) - 1
     share, parameter, aggregator = set_up(algorithm, data.train, None, points, data.train.columns)
     kernel = algorithm.kernel(share)
@@ -138,7 +146,8 @@ def libmf_fit(data: ratings.Ratings, rank: int, iterations: int) -> tuple[float,
         from libmf import mf
     rows = np.repeat(np.arange(len(data.train.indptr) - 1), np.diff(data.train.indptr))
     table = np.stack([rows, data.train.indices, data.train.values], axis=1).astype(np.float32)
-    settings = {"lambda_p1": 0.0, "lambda_q1": 0.0, "lambda_p2": 0.05, "lambda_q2": 0.05, "eta": 0.1}
+    settings = {"lambda_p1": 0.0, "lambda_q1": 0.0, "eta": 0.1}
+    settings["lambda_p2"] = settings["lambda_q2"] = penalty(data)
     engine = mf.MF(k=rank, nr_threads=1, nr_iters=iterations, do_nmf=True, quiet=True, **settings)
     spent = cpu(lambda: engine.fit(table))
     w, h = engine.p_factors(), engine.q_factors()
@@ -156,10 +165,9 @@ def libmf_fit(data: ratings.Ratings, rank: int, iterations: int) -> tuple[float,
     return spent, rmse(data.rows, data.columns, data.values), train
 
 
-def factorization(entries: int, rounds: int) -> list[Row]:
+def factorization(data: ratings.Ratings, name: str, rounds: int) -> list[Row]:
     """LIBMF's 20 iterations set the held-out RMSE; ours runs until it has the same or better."""
-    data = ratings.make(entries)
-    title = f"NMF, {len(data.train.values):,} ratings, rank 20, time to the same held-out RMSE"
+    title = f"NMF, {name}, {len(data.train.values):,} ratings, rank 20, time to the same held-out RMSE"
     warm = ratings.make(20_000, users=500, films=300)
     flegel_to(warm, 0.0, 20, 1)
     try:
@@ -188,10 +196,15 @@ def show(found: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a tenth of the data")
+    parser.add_argument(
+        "--ratings", type=Path, nargs="*", default=[], help="files with ratings, each a case of its own"
+    )
     parser.add_argument("--json", type=Path, help="write the rows there")
     chosen = parser.parse_args()
     size = 10 if chosen.quick else 1
-    found = factorization(10_000_000 // size, 3)
+    found = factorization(ratings.make(10_000_000 // size, 69_878 // size), "synthetic", 3)
+    for path in chosen.ratings:
+        found += factorization(ratings.read(path), path.name, 3)
     for dtype in (np.float32, np.float64):
         found += logistic_regression(1_000_000 // size, 7, dtype)
     show(found)

@@ -37,7 +37,7 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import Stragglers, parse_stragglers
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 from flegel.sim.simulation import Costs, simulate
 from flegel.sim.speeds import Course
 from flegel.sim.trainer import KernelLearner, Pace

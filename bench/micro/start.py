@@ -58,9 +58,11 @@ print(json.dumps(found))
 
 
 def surroundings(cache: str) -> dict[str, str]:
-    """With this cache folder, and bytecode beside it, whatever this process was told about bytecode."""
+    """With this cache folder and data beside it, and bytecode, whatever this process was told about bytecode."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "FLEGEL_CACHE": cache, "PYTHONPYCACHEPREFIX": str(Path(cache).parent / "bytecode")}
+    beside = Path(cache).parent
+    places = {"FLEGEL_CACHE": cache, "FLEGEL_DATA": f"{cache}-data", "PYTHONPYCACHEPREFIX": str(beside / "bytecode")}
+    return {**kept, **places}
 
 
 def children() -> float:

@@ -25,7 +25,7 @@ from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 ROWS, COLUMNS, K = 400_000, 28, 10
 

@@ -32,7 +32,7 @@ from flegel.algorithms.points import squared_distance
 from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "examples"))
 from clusters import Clusters, Move

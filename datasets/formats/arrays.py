@@ -22,6 +22,8 @@ from flegel.loading.regular_files import check_regular
 
 _SHORT_RANGE = 16
 """Ranges shorter than this on average are gathered row by row rather than copied range by range."""
+_PIECE = 1 << 13
+"""Rows that a thread gathers at a time."""
 
 
 def open_npy(path: Path) -> Array:
@@ -85,6 +87,10 @@ def read_ranges(mapped: Any, ranges: Array, out: Array) -> None:
                 at += got
 
 
+def _gather(array: Array, ids: Array, out: Array) -> None:
+    np.take(array, ids, axis=0, out=out, mode="clip")  # other modes make a second copy first
+
+
 class ArraySource(Source):
     """Dense rows in an array, with labels in another or in one of its columns."""
 
@@ -134,7 +140,11 @@ class ArraySource(Source):
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
         if len(ranges) * _SHORT_RANGE > len(features):
             ids = expand(ranges)
-            features[...] = self._features(ids)
+            plain = self.paths is None and self.label_column is None and features.dtype == self.array.dtype
+            if plain and features.flags.c_contiguous:
+                in_pieces(len(ids), _PIECE, lambda lo, hi: _gather(self.array, ids[lo:hi], features[lo:hi]))
+            else:
+                features[...] = self._features(ids)
             if labels is not None and self.labels is not None:
                 labels[...] = self.labels[ids]
             return
@@ -164,6 +174,14 @@ class ArraySource(Source):
                 self._check_range(features, labels, ids)
                 return Rows(features, labels, ids)
         return super().take(ranges, rng)
+
+    def in_place(self) -> Rows | None:
+        plain = self.array.dtype == self.dtype and self.array.dtype.isnative and self.array.flags.c_contiguous
+        if not plain or self.label_column is not None:
+            return None
+        labels = None if self.labels is None else np.array(self.labels, np.float64)
+        self._check_part(self.array[:0], labels, np.arange(self.rows if self.labelled else 0), 0, self.rows)
+        return Rows(self.array, labels, np.empty(0, np.int64))
 
     def _check_range(self, features: Array, labels: Array | None, ids: Array) -> None:
         """Raises for the first value that is not finite. Rows from Python are looked at by several threads, because a

@@ -1,6 +1,7 @@
 """Generators that make rows in blocks of fixed size, each from its own counter of a counter-based generator.
 
-Any worker makes any rows, and the result does not depend on how many workers there are. Never stores a row.
+Any worker makes any rows, and the result does not depend on how many workers there are. Rows of large sets are read
+from the columnar cache the second time (`row_cache`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.datasets.source import Source
+from flegel.datasets.synthetic.row_cache import RowCache
 from flegel.errors import DataError
 
 BLOCK_VALUES = 1 << 15
@@ -30,6 +32,7 @@ class BlockSource(Source):
         self.rows, self.columns, self.seed = rows, columns, seed
         self.dtype = np.dtype(np.float32)
         self.block_rows = max(64, 1 << (BLOCK_VALUES // columns).bit_length() - 1)
+        self._cache: RowCache | None = None
 
     def edges(self) -> Array | None:
         return np.append(np.arange(0, self.rows, self.block_rows, dtype=np.int64), self.rows)
@@ -38,7 +41,23 @@ class BlockSource(Source):
         """`block_rows` rows and their labels."""
         raise NotImplementedError
 
+    def _kept(self) -> RowCache:
+        if self._cache is None:
+            self._cache = RowCache(self.describe(), self.rows, self.columns, self.dtype, self.labelled)
+        return self._cache
+
+    def record(self, job: str) -> None:
+        self._kept().record(job)
+
+    def finish_recording(self, index: int, count: int, good: bool) -> None:
+        self._kept().finish(index, count, good)
+
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
+        if not self._kept().fill(ranges, features, labels):
+            self._generate(ranges, features, labels)
+            self._kept().write(ranges, features, labels)
+
+    def _generate(self, ranges: Array, features: Array, labels: Array | None) -> None:
         at = 0
         size = self.block_rows
         for start, stop in ranges.tolist():

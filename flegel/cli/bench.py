@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from flegel.cli.app import WORKERS_STOPPED, errors_as_sentences, say
-from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within, make_algorithm
+from flegel.cli.local.job import make_algorithm
+from flegel.cli.local.reporting import WORKERS_STOPPED, errors_as_sentences, say
+from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
 from flegel.errors import FlegelError, StorageError, UsageError
 
 bench_app = typer.Typer(

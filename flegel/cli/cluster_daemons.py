@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.app import errors_as_sentences, say
 from flegel.cli.cluster_jobs import open_client
-from flegel.cli.options import DEFAULT_MASTER, Insecure, LogJson, Master, Verbose, start_logging
+from flegel.cli.local.job import start_logging
+from flegel.cli.local.reporting import errors_as_sentences, say
+from flegel.cli.options import DEFAULT_MASTER, Insecure, LogJson, Master, Verbose
 from flegel.errors import FlegelError, UsageError
 from flegel.options import parse_bytes
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flegel.cli.app import errors_as_sentences, print_all
+from flegel.cli.local.reporting import errors_as_sentences, print_all
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
 from flegel.errors import AlgorithmError, ExitCode, FlegelError, StorageError, UsageError
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.app import errors_as_sentences
+from flegel.cli.local.reporting import errors_as_sentences
 from flegel.errors import StorageError, UsageError
 
 CHECKED = 256  # rows on which both models are compared

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.app import errors_as_sentences
-from flegel.cli.options import Label, Settings, make_algorithm
+from flegel.cli.local.job import make_algorithm
+from flegel.cli.local.reporting import errors_as_sentences
+from flegel.cli.options import Label, Settings
 from flegel.errors import UsageError
 
 CHECKED = 1000  # rows on which an algorithm is checked, at most

@@ -9,8 +9,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
-import typer
-
 from flegel.errors import UsageError
 from flegel.job import PANELS, Job
 from flegel.options import NamedOption, options_of
@@ -23,7 +21,7 @@ FLAGS = {name: option for name, option in options_of(Job).items() if option.abou
 
 def for_submit(command: Command) -> Command:
     """Every option of a job, with its default."""
-    return _with_flags(command, [_flag(o, o.about.help, _default(o)) for o in FLAGS.values()])
+    return _with_flags(command, [_flag(o, o.about.help, default_of(o)) for o in FLAGS.values()])
 
 
 def for_resume(command: Command) -> Command:
@@ -39,7 +37,7 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 def for_cluster(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a job on a cluster; refuses those that work on one host only."""
     for name, option in FLAGS.items():
-        if not option.about.cluster and options[name] != _default(option):
+        if not option.about.cluster and options[name] != default_of(option):
             raise UsageError(option.about.refusal or f"{option.flag} works on this host only; omit it for a cluster.")
     return {name: value for name, value in given(options).items() if FLAGS[name].about.cluster}
 
@@ -47,18 +45,20 @@ def for_cluster(options: Mapping[str, Any]) -> dict[str, Any]:
 def for_this_host(options: Mapping[str, Any], detach: bool) -> dict[str, Any]:
     """Options of a job on this host; refuses those that only a cluster has."""
     remote = [option for option in FLAGS.values() if not option.about.local]
-    if detach or any(options[option.name] != _default(option) for option in remote):
+    if detach or any(options[option.name] != default_of(option) for option in remote):
         *most, last = ["--detach", *(option.flag for option in remote)]
         raise UsageError(f"{', '.join(most)} and {last} are for a cluster: give --master.")
     return {name: value for name, value in given(options).items() if FLAGS[name].about.local}
 
 
-def _default(option: NamedOption) -> Any:
+def default_of(option: NamedOption) -> Any:
     """On the command line. Text that is parsed later has none: None says that it was left out."""
     return None if option.about.parse is not None else option.default
 
 
 def _flag(option: NamedOption, text: str, default: Any) -> inspect.Parameter:
+    import typer
+
     about = option.about
     shown = about.default if about.default and default is None and text == about.help else default is not None
     info = typer.Option(

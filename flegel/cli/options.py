@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from flegel.errors import UsageError
 from flegel.job import CLUSTER, OUTPUT, TRAINING
 
 Settings = Annotated[
@@ -62,30 +59,3 @@ Master = Annotated[
         rich_help_panel=CLUSTER,
     ),
 ]
-
-
-def make_algorithm(word: str, settings: list[str] | None) -> Any:
-    """The algorithm that a word names, with the hyper-parameters of `--set`."""
-    from flegel.loading.input_files import absolute, files_of
-    from flegel.runtime.job.find_algorithm import find_algorithm
-
-    cls = find_algorithm(word)
-    hyper: dict[str, str] = {}
-    for setting in settings or []:
-        name, equals, value = setting.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--set {setting!r} is not of the form name=value.")
-        hyper[name.strip()] = value.strip()
-    markers = {name: known.file for name, known in cls.hyper_parameters().items() if known.file is not None}
-    for name, path in files_of(markers, hyper).items():
-        if Path(path).expanduser().exists():  # otherwise the algorithm says what is wrong with the word as it was typed
-            hyper[name] = absolute(path)
-    return cls(**hyper)
-
-
-def start_logging(verbose: bool, as_json: bool, level: int = logging.WARNING) -> None:
-    """Records of `flegel.*` go to standard error; processes that are started later do the same."""
-    from flegel.runtime import logs
-
-    logs.announce(verbose, as_json)
-    logs.configure(level=level)

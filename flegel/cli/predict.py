@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.app import errors_as_sentences
-from flegel.errors import StorageError, UsageError
+from flegel.cli.local.reporting import errors_as_sentences
+from flegel.cli.local.rows_file import check_rows_file, write_rows
 
-KINDS = (".npy", ".csv", ".parquet")
 LINES = 1000
 """Lines that are printed between two looks whether somebody reads them."""
 
@@ -62,15 +61,6 @@ def predict(
             write_rows(found, names, out)
 
 
-def check_rows_file(path: Path, option: str) -> None:
-    """Raise `UsageError` where a table of predictions could not be written."""
-    from flegel.runtime.job.result_store import check_file
-
-    if path.suffix not in KINDS:
-        raise UsageError(f"{option} {path} should end in .npy, .csv or .parquet.")
-    check_file(path, option)
-
-
 def _column_names(found: Any) -> list[str]:
     return ["prediction"] if found.ndim == 1 else [f"prediction {k}" for k in range(found.shape[1])]
 
@@ -83,22 +73,3 @@ def _print_rows(found: Any) -> None:
             print(",".join(map(str, row)) if isinstance(row, list) else row)
         if not output_taken():
             return  # the reader, such as head, has seen enough
-
-
-def write_rows(found: Any, names: list[str], out: Path) -> None:
-    """A table with a column for each name; .npy holds the array alone, and so does a .csv file of one column."""
-    import numpy as np
-
-    try:
-        if out.suffix == ".npy":
-            np.save(out, found, allow_pickle=False)
-            return
-        import pandas
-
-        frame = pandas.DataFrame(found.reshape(len(found), -1), columns=names)
-        if out.suffix == ".parquet":
-            frame.to_parquet(out, index=False)
-        else:
-            frame.to_csv(out, index=False, header=len(names) > 1, float_format="%.10g")
-    except OSError as error:
-        raise StorageError(f"Could not write {out}: {error.strerror or error}.") from None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flegel.cli.app import errors_as_sentences, say
 from flegel.cli.bench import check_places
-from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within, make_algorithm
+from flegel.cli.local.job import make_algorithm
+from flegel.cli.local.reporting import errors_as_sentences, say
+from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
 from flegel.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Where compiled code is kept between runs, by the content of everything that went into it. Compiles nothing itself.
+"""numba's cache of compiled code, by the content of everything that went into it (`code_folder`).
 
 `njit(cache=True)` is numba's, with another cache. numba's own looks at the file of the function only, so it goes on
 with code that holds old constants and old helpers of other modules, and two processes that write to one index at the
@@ -11,113 +11,25 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import re
 import shutil
-import stat
-import sys
-import tempfile
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import llvmlite
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numba.extending import overload
 
-PACKAGE = Path(__file__).resolve().parents[1]
-COMPILED = ("algorithms", "core", "datasets")
-"""Parts of the package whose functions and constants are compiled in."""
+from flegel.core import code_folder, overloads
+from flegel.core.native_code import Environment, NativeCode
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 KEPT = 16
 """Folders of other contents of a module that stay, the newest first: those of other versions and working copies."""
-IMPORTED = re.compile(rf"^\s*(?:from|import)\s+flegel\.((?:{'|'.join(COMPILED)})[\w.]*)", re.MULTILINE)
-
-
-@lru_cache
-def code_folder() -> Path:
-    """FLEGEL_CACHE, else NUMBA_CACHE_DIR, else the user's cache folder, else one that lasts as long as the machine is
-    up. (FLEGEL_CACHE=0 keeps parsed text out of the cache; compiled code is none.)"""
-    told = os.environ.get("FLEGEL_CACHE", "")
-    base = (told if told != "0" else "") or os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    for folder in (
-        Path(base or "~/.cache").expanduser() / "flegel" / "code",
-        Path(tempfile.gettempdir()) / f"flegel-{os.getuid()}",
-    ):
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            probe = folder / f".probe-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-            if _is_private(folder):
-                return folder
-        except OSError:
-            continue
-    return Path(tempfile.mkdtemp(prefix="flegel-"))
-
-
-def _is_private(folder: Path) -> bool:
-    """Whether nobody else can have put code there: it is run as it is found."""
-    found = folder.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH
-
-
-def write_once(path: Path, text: str) -> None:
-    """Put a file in place in one step, so that several processes may do it at once."""
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, text.encode())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_bytes(content)
-    scratch.replace(path)
-
-
-# -- content -----------------------------------------------------------------------------------------------
-
-
-@lru_cache
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
-def sources(path: Path) -> list[Path]:
-    """A file and all files of the package that it imports, directly or through others; not this one, of which nothing
-    is compiled."""
-    found, waiting = {Path(__file__).resolve()}, {path}
-    while waiting:
-        here = waiting.pop()
-        found.add(here)
-        for name in IMPORTED.findall(_text(here)):
-            waiting |= _files(name) - found
-    return sorted(found - {Path(__file__).resolve()})
-
-
-@lru_cache
-def _files(name: str) -> frozenset[Path]:
-    """The file of the module `core.shard`; of a package all of its own, because names are imported from it."""
-    first, *rest = name.split(".")
-    beside = not (PACKAGE / first).is_dir()  # as in a working copy
-    place = (PACKAGE.parent if beside else PACKAGE).joinpath(first, *rest)
-    file = place.with_name(f"{place.name}.py")
-    return frozenset([file] if file.is_file() else place.glob("*.py"))
-
-
-@lru_cache
-def content_key(path: Path) -> str:
-    """Of everything that decides what the functions of a file compile to, except the types and the processor."""
-    versions = (numba.__version__, llvmlite.__version__, sys.version)
-    digest = hashlib.sha256(repr(versions).encode())
-    for source in sources(path):
-        text = _text(source).encode()
-        digest.update(f"{source.name} {len(text)}\n".encode() + text)
-    return digest.hexdigest()[:20]
+overloads.register_with(overload)
 
 
 # -- numba's cache, by content -----------------------------------------------------------------------------
@@ -129,8 +41,8 @@ class _Place:
     def __init__(self, function: Any, path: str) -> None:
         self._py_file, self._line = path, function.__code__.co_firstlineno
         home = Path(path).resolve()
-        self.stem = f"{home.parent.name}.{home.stem}"
-        self.folder = code_folder() / f"{self.stem}-{content_key(home)}"
+        self.stem = code_folder.stem_of(home)
+        self.folder = code_folder.folder_of(home)
 
     @classmethod
     def from_function(cls, function: Any, path: str) -> _Place:
@@ -194,16 +106,6 @@ class _Files:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-Turn = Callable[[Path], contextlib.AbstractContextManager[object]]
-_turns: list[Turn] = []
-
-
-def take_turns(turn: Turn) -> None:
-    """From now on code is compiled inside `turn(file)`, which lets one process of the host in at a time; those who
-    waited find the code of the one before."""
-    _turns[:] = [turn]
-
-
 class ContentCache(FunctionCache):  # type: ignore[misc, unused-ignore]
     """numba's cache of a function, in a folder named by content."""
 
@@ -225,12 +127,13 @@ class ContentCache(FunctionCache):  # type: ignore[misc, unused-ignore]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        if found is not None or not _turns:
+        if found is not None:
             return found
         key = self._index_key(sig, target_context.codegen())  # type: ignore[no-untyped-call]
         with contextlib.suppress(OSError):
             self._impl.locator.ensure_cache_path()
-            self._compiling.enter_context(_turns[0](Path(self._cache_path) / f"{self._cache_file.name(key)}.lock"))
+            lock = Path(self._cache_path) / f"{self._cache_file.name(key)}.lock"
+            self._compiling.enter_context(code_folder.own_turn(lock))
         return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
 
@@ -246,3 +149,25 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Functio
         return cast("Function", compiled)
 
     return decorate
+
+
+def native_code(function: Any, arguments: tuple[Any, ...]) -> NativeCode | None:
+    """The machine code of a function for arguments of these types, compiled where it is not in the cache.
+
+    None where it needs more than what `NativeCode` keeps, or where the cache cannot be written.
+    """
+    if not isinstance(function, Dispatcher):
+        return None
+    function = cast("Any", function)
+    kinds = tuple(function.typeof_pyval(value) for value in arguments)
+    function.compile(kinds)
+    kept = function._cache
+    key = kept._index_key(kinds, function.overloads[kinds].target_context.codegen())
+    found = kept._cache_file.load(key) if isinstance(kept, ContentCache) else None
+    if found is None:
+        return None
+    (_, kind, code), description, own, _, objects, lifted, _, initializers, referenced = found
+    if kind != "object" or objects or lifted or initializers:
+        return None
+    environments = {env.env_name: Environment(env.env_name, tuple(env.consts)) for env in (own, *referenced)}
+    return NativeCode(description.llvm_cpython_wrapper_name, tuple(environments.values()), code[0])

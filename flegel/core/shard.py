@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, protected
+from flegel.core.row_windows import RowWindows
 from flegel.errors import AlgorithmError
 
 NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))
@@ -21,6 +23,9 @@ NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8"
 Empty = Callable[[tuple[int, ...], Any], Array]
 """Where arrays come from: `numpy.empty`, or memory that other processes see."""
 FEW = 1024  # points for which it is not worth waking the compiler
+_FILL_TILES = EntryPoint("flegel.core.tiling", "fill_tiles")
+_GATHER_TILES = EntryPoint("flegel.core.tiling", "gather_tiles")
+_FILL_ROWS = EntryPoint("flegel.core.tiling", "fill_rows")
 TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
 
 
@@ -104,34 +109,34 @@ class Shard:
         return unpack_tiles(self.state, self.points)
 
 
-def pack_tiles(rows: Array, empty: Empty = np.empty) -> Array:
+def pack_tiles(rows: Array | RowWindows, empty: Empty = np.empty) -> Array:
     """(n, d) to (tiles, d, TILE), the last tile padded with zeros."""
     points, columns = rows.shape
     tiles = -(-points // TILE)
     packed = empty((tiles, columns, TILE), rows.dtype)
     packed[points // TILE :] = 0
-    if points <= FEW:
+    if isinstance(rows, RowWindows):
+        rows.lay_out(lambda some, first: not _GATHER_TILES(*some, packed[first // TILE :]))
+    elif columns == 1:
+        packed.reshape(-1)[:points] = rows[:, 0]
+    elif points <= FEW:
         for first in range(0, points, TILE):
             part = rows[first : first + TILE]
             packed[first // TILE, :, : len(part)] = part.T
     else:
-        from flegel.core.tiling import fill_tiles
-
-        fill_tiles(rows, packed)
+        _FILL_TILES(protected(rows), packed)  # one type, writable or not
     return packed
 
 
 def unpack_tiles(packed: Array, points: int) -> Array:
     """(tiles, d, TILE) back to (points, d)."""
-    from flegel.core.tiling import fill_rows
-
     rows = np.empty((points, packed.shape[1]), dtype=packed.dtype)
-    fill_rows(packed, rows)
+    _FILL_ROWS(packed, rows)
     return rows
 
 
 def make_shard(
-    features: Array | Sparse,
+    features: Array | Sparse | RowWindows,
     labels: Array | None,
     state: Array,
     layout: str = "rows",
@@ -139,7 +144,7 @@ def make_shard(
     empty: Empty = np.empty,
     weights: Array | None = None,
 ) -> Shard:
-    """Put a worker's rows into the layout that its kernel wants. Rows are used as they are, without a copy.
+    """Put a worker's rows into the layout that its kernel wants. Rows in memory are used as they are, without a copy.
 
     A floating state takes the precision of the features, and so do weights in tiles, which are loaded into the same
     vectors. Where features must be laid out anew, `empty` makes the room. Features, labels and weights are read-only:
@@ -158,7 +163,9 @@ def make_shard(
             indptr=protected(features.indptr), indices=protected(features.indices), values=protected(features.values)
         )
     else:
-        held = protected(pack_tiles(features, empty) if tiled else features)
+        if isinstance(features, RowWindows) and not tiled:
+            features = features.whole(empty)
+        held = protected(features if isinstance(features, np.ndarray) and not tiled else pack_tiles(features, empty))
     return Shard(
         features=held,
         labels=protected(np.zeros(points) if labels is None else np.asarray(labels)),

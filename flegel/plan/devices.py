@@ -66,6 +66,10 @@ class FirstDeal:
     crew: Crew | None = None
     """Where some rest from the beginning."""
 
+    @property
+    def resting(self) -> tuple[int, ...]:
+        return self.crew.resting if self.crew is not None else ()
+
 
 def relative_speeds(devices: dict[int, str], workers: int, network: bool) -> dict[int, float]:
     """Of each worker, in speeds of one core, as far as its device tells."""

@@ -20,7 +20,7 @@ from flegel.core import pytree
 from flegel.core.shard import Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
-from flegel.runtime.backends.numba.compiler import interpreted
+from flegel.runtime.backends.numba.interpreted_loop import interpreted
 
 
 def problem(points: int = 300, columns: int = 7, classes: int = 2, dtype: Any = np.float64) -> tuple[Any, Any]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from flegel.algorithms.simd.emit import TWO_REGISTERS
 from flegel.algorithms.simd.math import exp, log
+from flegel.algorithms.simd.registers import TWO_REGISTERS
 from flegel.algorithms.simd.vectors import (
     any_lane,
     fma,

@@ -16,7 +16,8 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
-from flegel.runtime.backends.numba.compiler import build_kernel, interpreted
+from flegel.runtime.backends.numba.interpreted_loop import interpreted
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 POINTS, COLUMNS = 331, 6
 RNG = np.random.default_rng(0)

@@ -21,7 +21,7 @@ from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.stragglers import parse_stragglers
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 from flegel.sim.simulation import Costs, simulate
 from flegel.sim.speeds import Course
 from flegel.sim.trainer import KernelLearner, Pace

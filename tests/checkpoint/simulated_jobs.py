@@ -24,7 +24,7 @@ from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPar
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 from flegel.sim.simulation import Costs, simulate
 from flegel.sim.trainer import KernelLearner, Pace
 from flegel.sync import balance_mode, make_policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from flegel.compare.suite import choose, folder, read_script, scripts
 from flegel.compare.suite_runner import SuiteRunner
 from flegel.report.write import load, render
 from tests.compare.samples import bench
+from tests.source_trees import nodes, parse
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 NAMES = {
@@ -24,6 +26,34 @@ NAMES = {
 
 def test_all_is_every_figure_of_the_papers_and_the_peers() -> None:
     assert {script.name for script in choose(scripts(BENCH), ["all"])} >= NAMES
+
+
+def test_what_benchmarks_take_from_each_other_is_there() -> None:
+    """They are run rarely, so a name that has gone would be noticed late."""
+    for path in BENCH.rglob("*.py"):
+        modules = {
+            (alias.asname or alias.name): file
+            for node in nodes(path)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bench.")
+            for alias in node.names
+            if (file := BENCH.parent.joinpath(*(node.module or "").split("."), f"{alias.name}.py")).exists()
+        }
+        for node in nodes(path):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+                assert node.attr in _defined(modules[node.value.id]), f"{path}:{node.lineno}: {node.attr}"
+
+
+def _defined(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(parse(path)):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.alias(name=name, asname=other):
+                found.add(other or name)
+    return found
 
 
 def test_the_suite_is_found_beside_the_package_or_where_one_says(tmp_path: Path) -> None:

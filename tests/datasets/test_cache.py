@@ -12,6 +12,8 @@ import pytest
 from flegel.datasets import Dataset, open_data, read_shard
 from flegel.datasets import recorder as recorder_module
 from flegel.datasets.recorder import wait_for_writes
+from flegel.datasets.synthetic import row_cache
+from flegel.datasets.synthetic.copula import CopulaSource
 from flegel.errors import DataError
 from tests.datasets.helpers import all_shards
 
@@ -45,6 +47,32 @@ def test_the_second_start_reads_the_same_shards_without_parsing(
         assert np.array_equal(one.features, other.features)
         assert np.array_equal(one.labels, other.labels)
     assert len(all_shards(open_data(path, label=0), 2, "contiguous")) == 2
+
+
+def test_generated_rows_are_read_the_second_time_and_belong_to_their_generator(
+    small_files_count: None, monkeypatch: pytest.MonkeyPatch, cache_folder: Path
+) -> None:
+    first = all_shards(open_data("higgs:5000"), 3, "contiguous")
+    wait_for_writes()
+    with monkeypatch.context() as refusing:
+        refusing.setattr(CopulaSource, "block", lambda *_: pytest.fail("rows were generated again"))
+        second = all_shards(open_data("higgs:5000"), 3, "contiguous")
+        open_data("higgs:5000").sample(100)
+    for one, other in zip(first, second, strict=True):
+        assert np.array_equal(one.ids, other.ids)
+        assert np.array_equal(one.features, other.features)
+        assert np.array_equal(one.labels, other.labels)
+    monkeypatch.setattr(row_cache, "generators", lambda: "another text")
+    all_shards(open_data("higgs:5000"), 3, "contiguous")
+    wait_for_writes()
+    entries = sorted((cache_folder / "columns").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime)
+    assert len(entries) == 2
+    row_cache.make_room(cache_folder / "columns", 5000 * (28 * 4 + 8))
+    assert [path.exists() for path in entries] == [False, True], "the newest entry stays"
+    monkeypatch.setattr(row_cache, "MOST_ENTRY", 1000)
+    all_shards(open_data("higgs:6000"), 3, "contiguous")
+    wait_for_writes()
+    assert len(list((cache_folder / "columns").glob("*/manifest.json"))) == 1, "a set that is too large is not kept"
 
 
 def test_a_changed_file_is_parsed_again(tmp_path: Path, small_files_count: None) -> None:

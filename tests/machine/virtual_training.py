@@ -17,7 +17,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts, Timer
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 from flegel.sim.network import Network, NetworkSpec
 from flegel.sim.simulation import Simulation
 from flegel.sim.trainer import KernelLearner, Pace

@@ -1,4 +1,4 @@
-"""Which workers train and which rest, from speeds and costs of barriers alone; how rows are dealt to unequal devices."""
+"""Which workers train and which rest, from speeds and costs of barriers; how rows are dealt to unequal devices."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MIXED = {0: GPU, **dict.fromkeys(range(1, 16), CORE)}
         pytest.param(MIXED, line(2e-3, 4e-4), PASS, 1, id="processors add 5 % and make barriers four times as long"),
         pytest.param(MIXED, line(2e-3, 4e-4), Worth(1e12), 16, id="a pass of minutes: barriers hardly matter"),
         pytest.param(MIXED, line(2e-3, 0.0), PASS, 16, id="barriers cost the same with more workers"),
-        pytest.param({0: 1e7, **dict.fromkeys(range(1, 16), 1e4)}, line(1e-3, 3e-4), Worth(1e6), 1, id="no GPU, but slow"),
+        pytest.param({0: 1e7, **dict.fromkeys(range(1, 16), 1e4)}, line(1e-3, 3e-4), Worth(1e6), 1, id="very slow cores"),
         pytest.param(dict.fromkeys(range(16), 1e7), line(1e-3, 3e-3), Worth(1e4), 16, id="equal workers never rest"),
-        pytest.param({0: 4e6, 1: 1.1e6, 2: 1.1e6}, line(1e-3, 5e-3), Worth(1e4), 3, id="a quarter as fast is no outlier"),
+        pytest.param({0: 4e6, 1: 1.1e6, 2: 1.1e6}, line(1e-3, 5e-3), Worth(1e4), 3, id="a quarter as fast is fast"),
         pytest.param({0: 3e5, **dict.fromkeys(range(1, 16), 8e3)}, line(3e-3, 4e-4), Worth(6e4, noise=900.0), 1,
                      id="a network whose gradient is mostly signal wants many updates"),
         pytest.param({0: 3e5, **dict.fromkeys(range(1, 16), 8e3)}, line(3e-3, 4e-4), Worth(6e4, noise=1e9), 16,
@@ -49,7 +49,8 @@ def test_the_crew_with_the_most_progress(rates: Any, cost: Any, worth: Worth, wo
 def test_reasons_name_workers_speed_and_barriers() -> None:
     rest = best_crew(MIXED, tuple(MIXED), line(2e-3, 4e-4), PASS)
     assert rest.reason == (
-        "15 of 16 workers rest: together they would add 5% to the speed, and each barrier would cost 6 ms more with them"
+        "15 of 16 workers rest: together they would add 5% to the speed, "
+        "and each barrier would cost 6 ms more with them"
     )
     back = best_crew({**MIXED, 0: CORE}, (0,), line(2e-3, 4e-4), PASS)
     assert back.reason.startswith("15 of 16 workers are called back: together they add 1500% to the speed")

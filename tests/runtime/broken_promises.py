@@ -67,7 +67,7 @@ class WrongKernel(Good):
 
     def kernel(self, share: Shard) -> Any:
         def wrong(s: Shard, parameter: Any, total: Any, start: int, end: int, iteration: int, flag: Any) -> int:
-            from flegel.runtime.backends.numba.compiler import interpreted
+            from flegel.runtime.backends.numba.interpreted_loop import interpreted
 
             if flag[0]:
                 return start
@@ -83,7 +83,7 @@ class DeafKernel(Good):
     def kernel(self, share: Shard) -> Any:
         def deaf(s: Shard, parameter: Any, total: Any, start: int, end: int, iteration: int, flag: Any) -> int:
             from flegel.core.stop_flag import new_flag
-            from flegel.runtime.backends.numba.compiler import interpreted
+            from flegel.runtime.backends.numba.interpreted_loop import interpreted
 
             return interpreted(self)(s, parameter, total, start, end, iteration, new_flag())
 
@@ -95,7 +95,7 @@ class KernelLosesItsPlace(Good):
 
     def kernel(self, share: Shard) -> Any:
         def lost(s: Shard, parameter: Any, total: Any, start: int, end: int, iteration: int, flag: Any) -> int:
-            from flegel.runtime.backends.numba.compiler import interpreted
+            from flegel.runtime.backends.numba.interpreted_loop import interpreted
 
             reached = interpreted(self)(s, parameter, total, start, end, iteration, flag)
             return reached - 1 if reached > start else reached

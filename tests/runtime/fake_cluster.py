@@ -55,6 +55,9 @@ class FakeCluster:
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> SharedArray:
         return SharedArray(shape, dtype)
 
+    def lend_array(self, array: Array) -> None:
+        return None
+
     def crowded(self, workers: int) -> bool:
         return False
 

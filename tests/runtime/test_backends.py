@@ -62,7 +62,7 @@ class DeviceKernel:
         return end
 
     def _visit(self, shard: Shard, i: int, iteration: int) -> None:
-        from flegel.runtime.backends.numba.compiler import data_point, fold_change
+        from flegel.runtime.backends.numba.interpreted_loop import data_point, fold_change
 
         if not shard.halted[i]:
             self._algorithm._halting = False

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flegel.algorithms.kmeans.kernel import group_sizes, tile_shape
+from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
-from flegel.core import code_cache
+from flegel.core import code_cache, code_folder
 from flegel.runtime.backends.numba.compile_turns import turn
 from flegel.runtime.job import warm_code
 
 
 def forget() -> None:
-    for remembered in (code_cache._text, code_cache._files, code_cache.content_key):
+    for remembered in (code_folder._text, code_folder._files, code_folder.content_key):
         remembered.cache_clear()
 
 
@@ -31,7 +31,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(code_cache, "PACKAGE", tmp_path / "flegel")
+    monkeypatch.setattr(code_folder, "PACKAGE", tmp_path / "flegel")
     forget()
     yield tmp_path
     forget()
@@ -48,10 +48,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_code_belongs_to_the_text_of_everything_that_went_into_it(package: Path, changed: str, another: bool) -> None:
     kernel = package / "algorithms/one/kernel.py"
-    before = code_cache.content_key(kernel)
+    before = code_folder.content_key(kernel)
     (package / changed).write_text((package / changed).read_text() + "MORE = 1\n")
     forget()
-    assert (code_cache.content_key(kernel) != before) == another
+    assert (code_folder.content_key(kernel) != before) == another
 
 
 class Named:
@@ -81,7 +81,7 @@ def test_code_for_other_types_of_the_same_name_and_damaged_code_are_not_found(tm
 
 
 def test_only_a_few_contents_of_a_module_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_cache, "code_folder", lambda: tmp_path)
+    monkeypatch.setattr(code_folder, "code_folder", lambda: tmp_path)
     kernel = tmp_path / "kernel.py"
     for number in range(code_cache.KEPT + 3):
         kernel.write_text(f"A = {number}\n")

@@ -20,7 +20,8 @@ from flegel.core import pytree
 from flegel.core.shard import Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import own_traceback
-from flegel.runtime.backends.numba.compiler import Built, build_kernel, interpreted
+from flegel.runtime.backends.numba.interpreted_loop import interpreted
+from flegel.runtime.backends.numba.kernels import Built, build_kernel
 
 ROWS = np.random.default_rng(1).normal(size=(97, 3))
 LABELS = np.random.default_rng(2).integers(0, 3, size=97).astype(float)

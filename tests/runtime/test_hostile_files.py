@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
+from flegel.cli.local.job import make_algorithm
 from flegel.cli.main import app
-from flegel.cli.options import make_algorithm
 from flegel.cluster.master import journal
 from flegel.cluster.master.facts import Begun
 from flegel.cluster.slave import child_processes

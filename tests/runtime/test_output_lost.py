@@ -17,8 +17,8 @@ from test_result_store import result
 from typer.testing import CliRunner
 
 import flegel
+from flegel.cli.local.job import make_algorithm
 from flegel.cli.main import app
-from flegel.cli.options import make_algorithm
 from flegel.cluster.slave import coordinator_process
 from flegel.cluster.slave.coordinator_pipe import CoordinatorPipe
 from flegel.cluster.slave.coordinator_protocol import JobAssignment

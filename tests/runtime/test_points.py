@@ -26,7 +26,7 @@ from flegel.algorithms.simd.rows import first_lane, squared_distances
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
 from flegel.runtime.backends.numba import compiler as compiling
-from flegel.runtime.backends.numba.compiler import build_kernel
+from flegel.runtime.backends.numba.kernels import build_kernel
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "clusters.py"
 PRECISIONS = ("float32", "float64")
@@ -146,7 +146,7 @@ def test_wider_registers_give_the_same_sums(register: int, dtype: str, monkeypat
 # -- in a user's class --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_a_class_with_primitives_is_compiled_and_does_what_its_hooks_say(dtype: str) -> None:
     rows = np.random.default_rng(1).normal(size=(97, 13)).astype(dtype)
     built, fast, share = two_passes(CLUSTERS(k=11), "fast", rows)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -41,10 +42,11 @@ def arrays_of(part: Shard) -> list[np.ndarray]:
     return [*(f[:3] if isinstance(f, Sparse) else (f,)), part.labels, part.ids, part.weights]
 
 
+@pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_borrowed_share_is_the_same_memory_with_states_of_its_own(kind: str) -> None:
+def test_a_borrowed_share_is_the_same_memory_with_states_of_its_own(kind: str, inside: bool) -> None:
     theirs, mine = shard(kind), shard(kind, first=5000)
-    lent = PointSharing().offer(theirs, 2 * TILE)
+    lent = PointSharing(shared_memory.place_here if inside else shared_memory.place_of).offer(theirs, 2 * TILE)
     assert lent is not None
     borrowed = PointSharing().borrow(lent, mine)
     for ours, original in zip(arrays_of(borrowed), arrays_of(theirs), strict=True):
@@ -203,3 +205,17 @@ def test_room_keeps_what_is_written_while_it_is_prepared() -> None:
     array = shared_memory.room((1 << 18,), "f8")
     array[:] = 1.0
     assert array.sum() == 1 << 18
+
+
+def test_arrays_of_this_process_are_found_by_name_as_long_as_they_are_there() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    place = shared_memory.place_here(array)
+    assert place is not None and shared_memory.place_here(array.T) is None
+    assert np.shares_memory(shared_memory.open_place(place, writable=False), array)
+    with pytest.raises(DecodeError, match="not what was described"):
+        shared_memory.open_place(msgspec.structs.replace(place, shape=(3, 2)), writable=False)
+    with pytest.raises(FileNotFoundError):
+        shared_memory.open_place(msgspec.structs.replace(place, pid=place.pid + 1), writable=False)
+    del array
+    with pytest.raises(FileNotFoundError):
+        shared_memory.open_place(place, writable=False)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from flegel.cli.app import errors_as_sentences
 from flegel.cli.launch.session import (
     HostName,
     Keep,
@@ -19,6 +18,7 @@ from flegel.cli.launch.session import (
     Words,
     launch,
 )
+from flegel.cli.local.reporting import errors_as_sentences
 from flegel.errors import UsageError
 
 launch_app = typer.Typer(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from flegel.cli.app import errors_as_sentences, say
+from flegel.cli.local.reporting import errors_as_sentences, say
 from flegel.errors import ExitCode, UsageError
 from flegel.options import parse_bytes
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flegel.cli.app import errors_as_sentences, say
+from flegel.cli.local.reporting import errors_as_sentences, say
 from flegel.cli.options import DEFAULT_MASTER, Insecure, MaybeMaster
 from flegel.errors import UsageError, require
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from flegel.cli.app import errors_as_sentences
 from flegel.cli.display import count, duration, number
+from flegel.cli.local.reporting import errors_as_sentences
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
 from flegel.machine.coordinator.observation import JobSnapshot
 

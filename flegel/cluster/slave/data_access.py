@@ -18,7 +18,7 @@ import flegel
 from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.slave.slave_folder import data_home
 from flegel.cluster.transport import keys
-from flegel.core.code_cache import code_folder
+from flegel.core.code_folder import code_folder
 from flegel.runtime.system.confinement import Confinement
 
 MOVE_BY_SOCKET = {"FLEGEL_MOVE": "socket"}

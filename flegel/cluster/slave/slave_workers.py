@@ -108,6 +108,10 @@ class SlaveLauncher:
             process.why = process.why or "has left"
             self._report()
 
+    def ancestor(self) -> int | None:
+        """Workers are on other hosts."""
+        return None
+
     def close(self) -> None:
         """Slaves end the workers of a coordinator that has ended."""
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from flegel.cluster.transport.framing import (
     NIL,
@@ -33,6 +32,7 @@ from flegel.errors import FlegelError, PeerRefused, UsageError
 from flegel.runtime import clock
 from flegel.runtime.transport.curve import KeyPair, apply_limits, secure_dialer
 from flegel.runtime.transport.poller import Poller
+from flegel.runtime.transport.socket_events import next_event
 
 ACK_EVERY = 32
 FROZEN = 5.0  # seconds in which a handshake fails, if it fails for a reason other than silence
@@ -208,8 +208,7 @@ class SecureClient:
 
     def _read_monitor(self) -> None:
         """Results of handshakes, as libzmq reports them."""
-        while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+        while (event := next_event(self._monitor)) is not None:
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise PeerRefused(
                     f"{self.address} does not know this key; on its host, run `flegel keys add` with the key that "

@@ -17,7 +17,8 @@ from flegel.core.shard import Shard
 
 MODULUS = 1 << 62
 A, B, C = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB  # odd, without a relation to each other
-CHUNK = 1 << 12  # numbers between two sums that are kept; their products stay in the cache
+CHUNK = 1 << 12  # numbers between two sums that are kept
+STEP = 16 * CHUNK  # numbers at a time: in the cache, and in few calls, since workers in threads share a lock
 
 
 def sum_of(ids: Array) -> int:
@@ -36,15 +37,17 @@ def _sums(ids: Array) -> Array:
     """Σ q(i) of each chunk, modulo 2⁶⁴, of which 2⁶² is a divisor."""
     found = np.zeros(-(-len(ids) // CHUNK), np.uint64)
     a, b, c = np.uint64(A), np.uint64(B), np.uint64(C)
-    room = np.empty(min(CHUNK, len(ids)), np.uint64)
-    for at in range(len(found)):
-        i = ids[at * CHUNK : (at + 1) * CHUNK].astype(np.uint64)
+    room = np.zeros(min(STEP, len(found) * CHUNK), np.uint64)
+    for at in range(0, len(ids), STEP):
+        i = ids[at : at + STEP].astype(np.uint64, copy=False)
         q = np.multiply(i, c, out=room[: len(i)])
         q += b
         q *= i
         q += a
         q *= i
-        found[at] = q.sum(dtype=np.uint64)
+        room[len(i) :] = 0
+        sums = room.reshape(-1, CHUNK).sum(axis=1, dtype=np.uint64)
+        found[at // CHUNK : at // CHUNK + len(sums)] = sums[: len(found) - at // CHUNK]
     return found
 
 

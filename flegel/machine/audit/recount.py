@@ -20,7 +20,7 @@ from flegel.core.stop_flag import new_flag
 from flegel.machine.audit.checksums import GOLDEN
 from flegel.machine.worker.point_store import PointStore
 
-CHUNK = 1 << 15  # points whose fresh states exist at a time
+CHUNK, CHUNK_BYTES = 1 << 15, 4 << 20  # points whose fresh states exist at a time: so many, or of so many bytes
 WORTHWHILE = 16  # times the points of a kernel's first call: on a GPU that is a million, and few calls
 SAME = 1e-9  # relative: two ways to the same statistics differ by rounding alone
 SAME_OBJECTIVE = 1e-6  # relative: where ties were decided otherwise, statistics differ and their objective does not
@@ -121,7 +121,9 @@ class Recount:
     ) -> tuple[Array, ...]:
         self._kernel.clear_statistics()
         for shard, first, last in runs:
-            for start, end in _chunks(shard, first, last, max(CHUNK, WORTHWHILE * self._kernel.least_points)):
+            fitting = CHUNK_BYTES // max(shard.state.nbytes // max(shard.points, 1), 1) // TILE * TILE
+            most = max(CHUNK, fitting, WORTHWHILE * self._kernel.least_points)
+            for start, end in _chunks(shard, first, last, most):
                 part, low, high = _cut(shard, start, end)
                 self._visit(self._clone(part), low, high, (theta,), iteration)
         return tuple(a.copy() for a in self._kernel.statistics())

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from flegel.core.own_pauses import OwnPauses
-from flegel.errors import AlgorithmError, FlegelError, UsageError
+from flegel.errors import AlgorithmError, FlegelError, OutOfReach, UsageError
 from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import Answer, WorkerBeat, WorkerFailed
 
@@ -99,5 +99,7 @@ def failure(worker: int, body: WorkerFailed) -> FlegelError:
     """A worker's failure as the caller should see it."""
     if body.usage:
         return UsageError(body.error)
+    if body.where == OutOfReach.where:
+        return OutOfReach(body.error)
     place = f"worker {worker}, round {body.round}" if body.round >= 0 else f"worker {worker}"
     return AlgorithmError(f"{body.where} raised {body.error} ({place})", body.trace)

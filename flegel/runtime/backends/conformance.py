@@ -13,7 +13,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import AlgorithmError
-from flegel.runtime.backends.numba.compiler import interpreted
+from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.backends.protocol import Backend, ShardKernel
 
 CLOSE = 1e-9  # relative: sums may be added up in another order

@@ -24,7 +24,8 @@ from flegel.errors import AlgorithmError, FlegelWarning
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import Built, build_kernel, fold_change, interpreted, warm
+from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
+from flegel.runtime.backends.numba.kernels import Built, build_kernel, warm
 from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.placement import has_servers
@@ -162,11 +163,11 @@ class PreparedJob:
         count = min(TIMED_ROWS, self.sample.points)
         state = self.algorithm.initState(count, self.sample.columns, np.random.default_rng(0))
         shard, flag = self._shard(count, state), new_flag()
-        sums = pytree.copy(self.zero)
+        sums, fixed = pytree.copy(self.zero), pytree.read_only(self.parameter)  # the types that training has
         seconds = []
         for _ in range(2):
             began = clock.now()
-            built.kernel(shard, self.parameter, sums, 0, count, 0, flag)
+            built.kernel(shard, fixed, sums, 0, count, 0, flag)
             seconds.append(clock.now() - began)
         return min(seconds) / count * self.request.data.rows
 

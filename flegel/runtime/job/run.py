@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import sys
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -21,7 +20,7 @@ from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
 from flegel.core.pytree import Array
 from flegel.datasets import scale
-from flegel.errors import Interrupted
+from flegel.errors import Interrupted, OutOfReach, UsageError
 from flegel.job import Job
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
@@ -30,44 +29,43 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
 from flegel.machine.coordinator.observation import placement as server_placement
-from flegel.machine.crew_control import CrewControl
-from flegel.machine.group.coordinator import GroupCoordinator
 from flegel.machine.scaling_moments import MomentsCollector
-from flegel.machine.server.served_coordinator import ServedCoordinator
-from flegel.messages import LoadShard, MeasureMoments
+from flegel.messages import FrameSpec, LoadShard, MeasureMoments
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
 from flegel.params.protocol import ParameterStore
 from flegel.params.replicated import ReplicatedStore
 from flegel.params.tree_layout import form_of
-from flegel.plan.devices import parse_devices, relative_speeds
+from flegel.plan.devices import parse_devices
 from flegel.plan.placement.snapshot import plain
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
 from flegel.prediction import TrainingRows
 from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.compiler import Built
+from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
-from flegel.runtime.group.link import GroupLink
-from flegel.runtime.group.session import GroupSession, open_group
+from flegel.runtime.group.of_job import group_of, summary_of
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
-from flegel.runtime.job.placement import PASSES, JobCluster
+from flegel.runtime.job.placement import PASSES, JobCluster, crew_control, has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers, may_rest
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
-from flegel.runtime.server.job_servers import check_servers_fit, server_care, unsent_forms
 from flegel.runtime.worker.row_sources import SharedRows
+from flegel.runtime.worker.rows_in_place import lend_rows, suits
 from flegel.sync import balance_mode, check_topology, make_policy
 
-MANY_ROWS = 1 << 20  # from which on their owners are drawn by a thread of its own
+if TYPE_CHECKING:
+    from flegel.machine.server.care import ServerCare
+    from flegel.runtime.group.link import GroupLink
+    from flegel.runtime.group.session import GroupSession
 
 
 def execute(request: Request) -> Result:
@@ -85,13 +83,18 @@ def execute(request: Request) -> Result:
 def _execute(request: Request, observation: Observation) -> Result:
     began = clock.now()
     check_numbers(request)
-    check_servers_fit(request)
+    if has_servers(request.job):
+        from flegel.runtime.server.job_servers import check_servers_fit
+
+        check_servers_fit(request)
     make_policy(request.job.sync)  # refuses switches that the model does not have
     check_topology(request.job.sync, request.job.topology)
     parse_stragglers(request.job.straggler, request.workers)
     session = request.session
     for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
         fork_server.preload(library_of(device, request.algorithm.backend))
+    if "numba" in sys.modules or not reference(request.algorithm).builtin:  # kernels of ours come without it
+        fork_server.preload("numba")
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
         if place.choice is None or place.choice.kind == "threads":  # a small job: threads of a library only disturb it
@@ -104,8 +107,7 @@ def _execute(request: Request, observation: Observation) -> Result:
             session.note_hyper(request.algorithm)
             if session.stored is not None:
                 place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
-        group = open_group(request.job, request.algorithm)
-        owners = _owners_ahead(request, ending)
+        group = group_of(request.job, request.algorithm)
         request.phase("reading", "")
         scaling, prepared = _prepared(request, place, group)
         if group is not None:
@@ -120,26 +122,51 @@ def _execute(request: Request, observation: Observation) -> Result:
         place.say()
         request.phase("loading", "")
         cluster.start()
-        rows = _shared_rows(request, parts, cluster, ending, owners) if request.data.in_memory else None
-        source = rows.describe() if rows else _own_parts(request)
+        lent = _rows_in_place(request, parts, cluster, ending) if request.data.in_memory else None
+        copied = partial(_shared_rows, request, parts, cluster, ending)
+        source = lent or (copied() if request.data.in_memory else _own_parts(request))
         request.control.bind(cluster)
         observation.begin(_described(request), request.control)
         cluster.wait_ready()
-        machine = _coordinator(request, prepared, scaling, built, source, parts, cluster, group)
         link = group.link if group is not None else None
-        shift = 0.0
-        if session is None:
+
+        def train(source: dict[str, Any]) -> tuple[Coordinator, float]:
+            machine = _coordinator(request, prepared, scaling, built, source, parts, cluster, group)
+            if session is not None:
+                shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster, link)
+                return machine, shift
             watch = _watching(request, observation, machine, cluster)
             drive(machine, cluster, watch, ended=request.control.why, group=link)
-        else:
-            shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster, link)
+            return machine, 0.0
+
+        alone = session is None and group is None
+        machine, shift = _trained(request, train, source, copied if alone else None) if lent else train(source)
         if group is not None and machine.verdict is not None and machine.verdict.outcome not in FAILED:
             group.ended = "finished"
         with by_one_thread():  # hooks of the end, too
             loaded = machine.state.ready_at - shift - began
             kind = place.choice.kind if place.choice else "processes"
-            sites = group.summary(machine.exchange) if group and isinstance(machine, GroupCoordinator) else {}
+            sites = summary_of(group, machine) if group is not None else {}
             return _result(request, machine, built, loaded, scaling, kind, sites)
+
+
+def _trained(
+    request: Request,
+    train: Callable[[dict[str, Any]], tuple[Coordinator, float]],
+    source: dict[str, Any],
+    copied: Callable[[], dict[str, Any]] | None,
+) -> tuple[Coordinator, float]:
+    """Train with rows in place. Workers notice values that are not finite; here the first of all is named. Where they
+    cannot read the rows after all, these are `copied`."""
+    try:
+        return train(source)
+    except UsageError:
+        request.data.read()
+        raise
+    except OutOfReach:
+        if copied is None:
+            raise
+    return train(copied())
 
 
 def _prepared(
@@ -170,43 +197,34 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
     return parts
 
 
-def _owners_ahead(request: Request, ending: contextlib.ExitStack) -> Callable[[], list[Array]]:
-    """Who owns which rows. Where rows are many, a thread draws that while the job is prepared: to shuffle ten million
-    numbers takes a quarter of a second, and no lock."""
-
-    def draw() -> list[Array]:
-        return request.data.owners(request.workers, request.partition, request.job.seed)
-
-    if not request.data.in_memory or request.session is not None or request.data.rows < MANY_ROWS:
-        return draw
-    promise = Future[list[Array]]()
-
-    def work() -> None:
-        try:
-            promise.set_result(draw())
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the rows
-            promise.set_exception(error)
-
-    thread = threading.Thread(target=work, name="owners", daemon=True)
-    thread.start()
-    ending.callback(thread.join)
-    return promise.result
+def _rows_in_place(
+    request: Request, parts: list[WorkerState], cluster: Cluster, ending: contextlib.ExitStack
+) -> dict[str, Any] | None:
+    """How workers read rows that only this process has, where they are, until the job ends; None where the rows have to
+    be copied. Workers of a resumed job have those that they had, in any order."""
+    data = request.data
+    if parts or data.sparse or not suits(data.rows, data.columns, data.dtype.itemsize, request.partition):
+        return None
+    found = data.in_place()
+    rows = data.read() if found is None else found
+    rows = rows._replace(labels=request.algorithm.labels_for_points(rows.labels))
+    lent = lend_rows(rows, request.partition, cluster.lend_array)
+    if lent is None:
+        return None
+    ending.callback(lent.close)
+    return lent.describe()
 
 
 def _shared_rows(
-    request: Request,
-    parts: list[WorkerState],
-    cluster: Cluster,
-    ending: contextlib.ExitStack,
-    owners: Callable[[], list[Array]],
-) -> SharedRows:
-    """Rows that only this process has, where all workers can read them, until the job ends."""
+    request: Request, parts: list[WorkerState], cluster: Cluster, ending: contextlib.ExitStack
+) -> dict[str, Any]:
+    """How workers read rows that only this process has: copied, until the job ends."""
     whole = request.data.read()
     labels = request.algorithm.labels_for_points(whole.labels)
-    owned = [part.ids for part in parts] or owners()
+    owned = [part.ids for part in parts] or request.data.owners(request.workers, request.partition, request.job.seed)
     rows = SharedRows(whole.features, labels, owned, cluster.new_array, whole.weights)
     ending.callback(rows.close)
-    return rows
+    return rows.describe()
 
 
 def _coordinator(
@@ -221,7 +239,7 @@ def _coordinator(
 ) -> Coordinator:
     """The machine that decides, with what it tells each worker to load."""
     algorithm, job, session = request.algorithm, request.job, request.session
-    servers = server_care(request, prepared, cluster, _timeouts(request))
+    servers, forms = _servers(request, prepared, cluster)
     ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
     alone = group is None and servers is None and _works_alone(request)
     loads = {
@@ -242,7 +260,7 @@ def _coordinator(
             lend=balance_mode(job.sync, request.workers) != "off",
             device=devices.get(index, "cpu"),
             version=0 if servers is not None else -1,
-            forms=unsent_forms(request, prepared) if servers is not None else (),
+            forms=forms,
             replicated=job.topology == "allreduce",
             alone=alone and index not in devices,
         )
@@ -250,8 +268,12 @@ def _coordinator(
     }
     make: Callable[..., Coordinator] = Coordinator
     if servers is not None:
+        from flegel.machine.server.served_coordinator import ServedCoordinator
+
         make = partial(ServedCoordinator, servers=servers)
     elif group is not None:
+        from flegel.machine.group.coordinator import GroupCoordinator
+
         make = partial(GroupCoordinator, group.exchange())
     return make(
         algorithm=algorithm,
@@ -264,7 +286,7 @@ def _coordinator(
         debug=bool(os.environ.get("FLEGEL_DEBUG")),
         audit=_audit(request),
         balance=_balancing(request, cluster.crowded(request.workers)),
-        crew=_crew_control(request),
+        crew=crew_control(request),
         attribute=job.attribute,
         checkpoints=session.schedule() if session else None,
         parts={index: part.frames() for index, part in enumerate(parts)},
@@ -272,6 +294,18 @@ def _coordinator(
         rows=request.data.rows,
         replace=job.replace,
     )
+
+
+def _servers(
+    request: Request, prepared: PreparedJob, cluster: Cluster
+) -> tuple[ServerCare | None, tuple[FrameSpec, ...]]:
+    """Who looks after parameter servers, and forms of what the coordinator does not send; most jobs have none."""
+    if not has_servers(request.job):
+        return None, ()
+    from flegel.runtime.server.job_servers import server_care, unsent_forms
+
+    care = server_care(request, prepared, cluster, _timeouts(request))
+    return care, unsent_forms(request, prepared) if care is not None else ()
 
 
 def _works_alone(request: Request) -> bool:
@@ -343,19 +377,6 @@ def _balancing(request: Request, crowded: bool) -> BalanceControl | None:
     return None if mode == "off" else BalanceControl(mode, criteria, crowded=crowded)
 
 
-def _crew_control(request: Request) -> CrewControl | None:
-    """Who trains and who rests: as when a job that goes on stopped, else as the rows were dealt."""
-    job, session = request.job, request.session
-    if balance_mode(job.sync, request.workers) == "off" or not may_rest(job):
-        return None
-    stored = session is not None and session.stored is not None and session.stored.manifest is not None
-    first = session.crew if session is not None and stored else request.deal.crew
-    devices = parse_devices(job.device, job.gpus, request.workers)
-    return CrewControl(
-        job.sync.interval, first, relative_speeds(devices, request.workers, bool(request.algorithm.backend))
-    )
-
-
 def _audit(request: Request) -> Audit | None:
     wanted, resumed = request.job.audit, request.session is not None and request.session.stored is not None
     return None if wanted == "off" else Audit(int(wanted) if wanted.isdigit() else POINTS, resumed)
@@ -376,8 +397,7 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     cluster.start()
     cluster.wait_ready()
     source = _own_parts(request)
-    resting = request.deal.crew.resting if request.deal.crew is not None else ()
-    working = [i for i in range(request.workers) if i not in resting]
+    working = set(range(request.workers)) - set(request.deal.resting)
     orders = {i: MeasureMoments(source, i, request.workers, request.job.seed) for i in working}
     collector = MomentsCollector(orders, _timeouts(request), request.job.replace)
     drive(collector, cluster, last=False)

@@ -63,6 +63,10 @@ class Cluster(Protocol):
         """An array that all workers can read."""
         ...
 
+    def lend_array(self, array: Array) -> JobArray | None:
+        """The array itself, where all workers can read ranges of it in place; None: it has to be copied."""
+        ...
+
     def crowded(self, workers: int) -> bool:
         """Whether so many workers have to share processors, as far as that is known."""
         ...

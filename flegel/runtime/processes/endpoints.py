@@ -10,10 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 import zmq
 
+from flegel.core.pytree import Array
 from flegel.runtime.processes.host import io_threads
 from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.curve import ZapAuthenticator, apply_limits, key_of, new_key_pair, secure_listener
 from flegel.runtime.transport.job_sockets import LARGEST, QUEUE, JobKeys, JobSockets
+from flegel.runtime.transport.process_memory import LentArray, readable
 from flegel.runtime.transport.remote_arrays import ArrayServer, ServedArray
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray
 from flegel.runtime.worker.process import identity
@@ -40,6 +42,11 @@ class Endpoint(Protocol):
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         """An array that all workers can read."""
+        ...
+
+    def lend_array(self, array: Array, readers: int | None) -> JobArray | None:
+        """The array itself, where workers, all descendants of the process `readers`, can read ranges of it in place;
+        None: it has to be copied into a new one."""
         ...
 
     def supervise(self) -> None:
@@ -86,6 +93,9 @@ class LocalEndpoint:
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         return SharedArray(shape, dtype)
+
+    def lend_array(self, array: Array, readers: int | None) -> JobArray | None:
+        return LentArray(array) if readable(readers) else None
 
     def supervise(self) -> None:
         """Nothing of its own runs."""
@@ -153,6 +163,9 @@ class CurveEndpoint:
             self._array_sockets = JobSockets(JobKeys(self._pair, self._pair.public, self._between))
             self._array_server = ArrayServer(self._array_sockets, self.address)
         return ServedArray(self._array_server, shape, dtype)
+
+    def lend_array(self, array: Array, readers: int | None) -> JobArray | None:
+        return None
 
     def supervise(self) -> None:
         if self._authenticator is not None:

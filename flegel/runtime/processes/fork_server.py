@@ -1,8 +1,9 @@
 """A fork server: one process that has imported and warmed what every worker needs, and forks workers from itself.
 
-A worker started from scratch costs more than a second of processor time, nearly all of it imports and the compiler's
-tables; a fork costs some milliseconds, also when a lost worker is replaced. The server has one thread, opens no socket
-and runs no user code. It ends with the process that started it, and its workers end with it.
+A worker started from scratch costs up to a second of processor time, nearly all of it imports; a fork costs some
+milliseconds, also when a lost worker is replaced. Large libraries are imported when a job needs them. The server has
+one thread, opens no socket and runs no user code. It ends with the process that started it, and its workers end with
+it.
 
 Requests (each with the read end of the worker's standard input) and answers (`STARTED` with a pidfd, `ENDED` with an
 exit code) are packets on a pair of local sockets. The decision record is docs/adr/workers-from-a-fork-server.md.
@@ -37,7 +38,7 @@ MAX_PENDING = 64
 START_TIMEOUT = 120.0
 """Seconds to wait for an answer of the server."""
 STARTED, ENDED = 1, 2
-LIBRARIES = ("torch",)
+LIBRARIES = ("torch", "numba")
 """What the server imports when it is told to; the request is the number -1, -2, … instead of one of a worker."""
 _REQUEST, _ANSWER = struct.Struct("!q"), struct.Struct("!bqq")
 
@@ -127,10 +128,7 @@ class ForkServer:
 
     def spawn(self, first_line: bytes) -> ForkedProcess:
         """Fork a worker. Its standard input begins with this line, and closes when this process ends."""
-        for library in _wanted - self._imported:
-            self._imported.add(library)
-            with contextlib.suppress(OSError):  # a server that is gone is noticed below
-                self._socket.send(_REQUEST.pack(-1 - LIBRARIES.index(library)))
+        self.preload()
         self.wait_until(
             lambda: sum(child.known_pid is None for child in self._children.values()) < MAX_PENDING, START_TIMEOUT
         )
@@ -147,6 +145,13 @@ class ForkServer:
         finally:
             os.close(read)
         return child
+
+    def preload(self) -> None:
+        """Ask for the libraries that jobs of this process need and that the server has not been asked for."""
+        for library in _wanted - self._imported:
+            self._imported.add(library)
+            with contextlib.suppress(OSError):  # a server that is gone is noticed by whoever spawns
+                self._socket.send(_REQUEST.pack(-1 - LIBRARIES.index(library)))
 
     def receive(self) -> None:
         """Read the server's answers: which children have started, and which have ended."""
@@ -209,9 +214,12 @@ _wanted: set[str] = set()
 def preload(library: str) -> None:
     """Servers of this process import this library once, before their next worker, instead of every worker by itself.
 
-    Worth seconds of processor time for each worker of a network; does nothing for libraries that no server knows."""
+    Worth seconds of processor time for each worker; does nothing for libraries that no server knows. A server that
+    waits for its first cluster begins at once."""
     if library in LIBRARIES:
         _wanted.add(library)
+        for server in _prepared:
+            server.preload()
 
 
 @contextlib.contextmanager
@@ -237,10 +245,8 @@ def take() -> ForkServer:
 
 def serve(owner: socket.socket) -> None:
     """Fork on request and report exit codes, until the owner closes its end."""
-    from flegel.runtime.backends.numba.compiler import wake_compiler
     from flegel.runtime.worker import process
 
-    wake_compiler()
     gc.collect()
     gc.freeze()  # so that collections in workers do not write to these pages, which stay shared
     wakeup_read, wakeup_write = os.pipe()
@@ -275,6 +281,8 @@ def _import(library: str) -> None:
     """A library that is missing or broken is the worker's business: it says so when it needs it."""
     try:
         import_module(library)
+        if library == "numba":
+            import_module("flegel.runtime.backends.numba.compiler").wake_compiler()
     except Exception:  # noqa: BLE001 - whatever its import raises
         return
     gc.collect()

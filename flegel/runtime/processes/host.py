@@ -5,7 +5,6 @@ Without /proc, loads are unknown (None), never guessed.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -148,6 +147,8 @@ def _processor() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Flegel and of installed packages that affect speed."""
+    import importlib.metadata
+
     from flegel import __version__
 
     found = {"flegel": __version__}

@@ -66,6 +66,9 @@ class ThreadEndpoint(LocalEndpoint):
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
         return HeldArray(self._held, next(self._numbers), np.empty(shape, dtype))
 
+    def lend_array(self, array: Array, readers: int | None) -> JobArray | None:
+        return HeldArray(self._held, next(self._numbers), array)
+
     def open_array(self, description: dict[str, Any]) -> Array:
         """Read-only, as arrays in shared memory are: to compiled code these are different types."""
         if description.get("held") not in self._held:
@@ -142,6 +145,10 @@ class ThreadLauncher:
 
     def worker_removed(self, worker: int) -> None:
         """Not needed here."""
+
+    def ancestor(self) -> int | None:
+        """They are this process."""
+        return None
 
     def close(self) -> None:
         """Nothing is held."""

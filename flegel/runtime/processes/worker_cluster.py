@@ -143,6 +143,10 @@ class WorkerCluster:
         """An array that all workers can read."""
         return self.endpoint.new_array(shape, dtype)
 
+    def lend_array(self, array: Array) -> JobArray | None:
+        """The array itself, where all workers can read ranges of it in place; None: it has to be copied."""
+        return self.endpoint.lend_array(array, self.launcher.ancestor())
+
     def crowded(self, workers: int) -> bool:
         """Whether so many workers have to share processors; on other hosts each is assumed to have its own."""
         return self.endpoint.same_host and workers > len(cores())

@@ -71,6 +71,10 @@ class Launcher(Protocol):
         """It was evicted: its process is not needed any more."""
         ...
 
+    def ancestor(self) -> int | None:
+        """The process whose descendants all workers are, other than this one; None where there is none."""
+        ...
+
     def close(self) -> None:
         """After all processes have ended."""
         ...
@@ -105,6 +109,10 @@ class SubprocessLauncher:
 
     def worker_removed(self, worker: int) -> None:
         """Not needed here."""
+
+    def ancestor(self) -> int | None:
+        """Each worker is a child of this process."""
+        return None
 
     def close(self) -> None:
         """Nothing is held."""
@@ -151,6 +159,9 @@ class ForkServerLauncher:
 
     def worker_removed(self, worker: int) -> None:
         """Not needed here."""
+
+    def ancestor(self) -> int | None:
+        return None if self.server is None else self.server.pid
 
     def close(self) -> None:
         if self.server is not None:

@@ -4,7 +4,8 @@ On Linux the memory has no path at all: it is an anonymous file that other proce
 the owner's entry in /proc and that vanishes with its last user. Elsewhere it is a file in the temporary folder,
 removed as soon as every worker has opened it, or at exit.
 
-A process can share any array in such memory: `place_of` describes where it is, `open_place` maps it elsewhere.
+A process can share any array in such memory: `place_of` describes where it is, `open_place` maps it elsewhere. Inside
+one process any array can be shared (`place_here`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from flegel.core.shard import NUMBERS
 from flegel.datasets import memory
 from flegel.errors import DecodeError, FlegelError, ProtocolError
 from flegel.messages import SharedMemoryRef
+from flegel.runtime.transport.process_memory import ProcessArray
 from flegel.runtime.transport.remote_arrays import Dial, RemoteArray
 
 ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
@@ -36,6 +38,7 @@ PREFIX = "flegel-"
 ROOMY = 1 << 20  # bytes from which on fresh memory is prepared ahead
 STEP = 8 << 20
 HANDS = 4  # threads that prepare memory, where there are four times as many processors
+HERE = -1  # in place of a descriptor: an array of this process
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
@@ -144,6 +147,29 @@ def place_of(array: Array) -> SharedMemoryRef | None:
     return SharedMemoryRef(os.getpid(), owner.fd, owner.name, offset, array.dtype.str, array.shape)
 
 
+_here: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()
+
+
+def place_here(array: Array) -> SharedMemoryRef | None:
+    """Where the array lies, for other threads of this process; None where it cannot be lent."""
+    if not array.flags.c_contiguous or not array.size:
+        return None
+    name = PREFIX + secrets.token_hex(8)
+    _here[name] = array
+    return SharedMemoryRef(os.getpid(), HERE, name, 0, array.dtype.str, array.shape)
+
+
+def _opened_here(place: SharedMemoryRef, writable: bool) -> Array:
+    array = _here.get(place.name) if place.pid == os.getpid() else None
+    if array is None:
+        raise FileNotFoundError("The array of another thread is not there any more.")
+    if (array.dtype.str, array.shape, 0) != (place.dtype, place.shape, place.offset):
+        raise DecodeError("A lent array is not what was described.")
+    view = array.view()
+    view.flags.writeable = writable and array.flags.writeable
+    return view
+
+
 _open: weakref.WeakValueDictionary[tuple[str, bool], SharedBlock] = weakref.WeakValueDictionary()
 
 
@@ -154,6 +180,8 @@ def open_place(place: SharedMemoryRef, writable: bool) -> Array:
         raise DecodeError(f"Arrays of type {place.dtype[:20]!r} are not lent.")
     if place.offset < 0 or any(n < 0 for n in place.shape):
         raise DecodeError("A lent array lies outside of its memory.")
+    if place.fd == HERE:
+        return _opened_here(place, writable)
     block = _open.get((place.name, writable))
     if block is None:
         block = _map(place, writable)
@@ -231,7 +259,10 @@ class SharedArray:
 
 
 def open_shared(description: dict[str, Any], dial: Dial | None = None) -> Any:
-    """The array that another process described, read-only; from another host, one that is fetched as it is indexed."""
+    """The array that another process described, read-only; from another host, one that is fetched as it is indexed, and
+    where it lies in the process's own memory, one of which ranges can be read."""
+    if "address" in description:
+        return ProcessArray(description)
     if "far" in description:
         if dial is None:
             raise ProtocolError("Rows of another host were offered to a worker that cannot connect to it.")

@@ -60,7 +60,10 @@ SPARE = 0.5  # of the free memory may be used for what arrives
 class Mover:
     """`post` orders from the I/O thread; take what the coordinator should hear from `answers`."""
 
-    def __init__(self, sockets: JobSockets, trainer: Trainer, near: str, worker: int, incarnation: int) -> None:
+    def __init__(
+        self, sockets: JobSockets, trainer: Trainer, near: str, worker: int, incarnation: int, inside: bool = False
+    ) -> None:
+        """`inside`: all workers are in this process."""
         self._sockets, self._trainer, self._near = sockets, trainer, near
         self._worker, self._incarnation = worker, incarnation
         self.answers: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
@@ -70,7 +73,8 @@ class Mover:
         self._job = ""
         self._executor: MigrationExecutor | None = None
         self._links = Links(sockets.dial)
-        self._sharing = PointSharing()
+        self._place_of = shared_memory.place_here if inside else shared_memory.place_of
+        self._sharing = PointSharing(self._place_of)
         self._listener: zmq.Socket[bytes] | None = None
         self._address = ""
         self._sequencer = Sequencer("", 0, worker, incarnation)
@@ -156,7 +160,7 @@ class Mover:
 
     def _reset(self) -> None:
         self._links.close()
-        self._job, self._executor, self._sharing = "", None, PointSharing()
+        self._job, self._executor, self._sharing = "", None, PointSharing(self._place_of)
         if self._listener is not None:
             self._listener.close(linger=0)
             self._listener = None

@@ -14,7 +14,8 @@ from flegel.datasets import scale
 from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import open_shared
 from flegel.runtime.worker.current_hook import inside
-from flegel.runtime.worker.row_sources import OpenArray, open_ids
+from flegel.runtime.worker.row_sources import open_ids
+from flegel.runtime.worker.rows_in_place import OpenArray
 
 
 class PointReassigner:

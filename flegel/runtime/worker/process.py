@@ -18,11 +18,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import msgspec
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, DecodeError, FlegelError
@@ -49,9 +48,6 @@ from flegel.params.tree_layout import with_stand_ins
 from flegel.runtime import clock, logs
 from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.parent_death import die_with_parent
-from flegel.runtime.server.links import ServerLinks
-from flegel.runtime.server.shell import ServerShell
-from flegel.runtime.server.worker_side import ServedWorker
 from flegel.runtime.system.standard_streams import protect
 from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
@@ -59,6 +55,7 @@ from flegel.runtime.transport.curve import private_bytes
 from flegel.runtime.transport.poller import Poller
 from flegel.runtime.transport.shared_buffers import BufferWriter
 from flegel.runtime.transport.shared_memory import open_shared
+from flegel.runtime.transport.socket_events import next_event
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.mover import Mover
 from flegel.runtime.worker.trainer import BeginFold, Trainer
@@ -67,6 +64,10 @@ from flegel.server_messages import ServeJob, ServerMap, ServerOrder
 _log = logging.getLogger(__name__)
 
 BEAT = 1.0
+if TYPE_CHECKING:
+    from flegel.runtime.server.shell import ServerShell
+    from flegel.runtime.server.worker_side import ServedWorker
+
 SERVER_ORDERS = get_args(ServerOrder)
 LAST = 1 << 62  # no fold has a larger number
 CONTACT = 60.0  # seconds until a worker that reached nobody ends
@@ -101,8 +102,9 @@ class WorkerLoop:
         self._sockets = job_sockets.JobSockets(config.keys, inside.context if inside else None)
         open_array = inside.open_array if inside else partial(open_shared, dial=self._sockets.dial)
         self._exchange = PieceExchange(self._sockets, config.address, config.worker, config.incarnation)
-        self._trainer = Trainer(open_array=open_array, collect=inside is None, exchange=self._exchange)
-        self._mover = Mover(self._sockets, self._trainer, config.address, config.worker, config.incarnation)
+        self._trainer = Trainer(open_array, inside is not None, self._exchange)
+        place = (config.address, config.worker, config.incarnation)
+        self._mover = Mover(self._sockets, self._trainer, *place, inside=inside is not None)
         self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
         self._last_sequence = -1
@@ -241,8 +243,13 @@ class WorkerLoop:
         poller, mine = self._poller, (self._sequencer.job, self._config.worker, self._config.incarnation)
         assert poller is not None
         if isinstance(order, ServeJob):
+            from flegel.runtime.server.shell import ServerShell  # most workers have no servers
+
             self._server = ServerShell(order, self._sockets, poller, self._config.address, *mine, self.send)
         elif isinstance(order, LoadShard) and order.version >= 0:
+            from flegel.runtime.server.links import ServerLinks
+            from flegel.runtime.server.worker_side import ServedWorker
+
             links = ServerLinks(self._sockets, poller, *mine)
             self._served = ServedWorker(order, arrays, links, self._executor, self._send_now)
 
@@ -367,8 +374,7 @@ class ConnectionMonitor:
 
     def lost(self, now: float) -> str:
         """Why there is no coordinator to work for; empty while there is."""
-        while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+        while (event := next_event(self._monitor)) is not None:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._made = True
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
+from flegel.core.row_windows import RowWindows
 from flegel.core.shard import Sparse
 from flegel.datasets import Rows, read_rows, read_shard, scale
 from flegel.errors import DataError, ProtocolError
 from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray, open_shared
+from flegel.runtime.worker.rows_in_place import IN_PLACE, OpenArray, fetch_ids, fetch_own
 
 GATHERED = 1 << 16  # rows that a thread copies at a time
 
-OpenArray = Callable[[dict[str, Any]], Any]
-"""From the description of an array to the array, or to what fetches it when it is indexed."""
+
+class ShardRows(NamedTuple):
+    """Rows of a shard: as `Rows`, but features may be read only when they are laid out."""
+
+    features: Array | Sparse | RowWindows
+    labels: Array | None
+    ids: Array
+    weights: Array | None
 
 
 class SharedRows:
@@ -101,6 +109,8 @@ def reorder(features: Sparse, order: Array) -> Sparse:
 
 def open_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray = open_shared) -> Rows:
     """Rows by their numbers, in the order of these, whoever had them before."""
+    if source.get("kind") == IN_PLACE:
+        return _as_shared(fetch_ids(source, wanted, open_array))
     if source.get("kind") == "dataset":
         rows = read_rows(source["description"], wanted)
         order = np.searchsorted(rows.ids, wanted)
@@ -144,8 +154,7 @@ def open_rows(
     `open_array`: how the arrays that a source describes are opened.
     """
     rows = _open_rows(source, index, count, seed, open_array)
-    if ids is not None and not np.array_equal(rows.ids, ids):
-        raise DataError("The rows of this shard are not those of the checkpoint; the data have changed.")
+    _check_ids(rows.ids, ids)
     return rows
 
 
@@ -155,8 +164,10 @@ def load_rows(
     ids: Array | None,
     measured: tuple[Any, Rows] | None,
     open_array: OpenArray,
-) -> Rows:
+) -> ShardRows:
     """The rows of a shard: those that were just `measured`, or read now; scaled where that was asked for."""
+    if load.source.get("kind") == IN_PLACE and not load.empty:
+        return _fetched(load, scaling, ids, open_array)
     if load.empty:
         one = np.zeros(1, np.int64)  # to show what rows look like
         rows = open_ids(load.source, one, open_array)
@@ -169,7 +180,21 @@ def load_rows(
             rows = open_ids(load.source, ids, open_array)
         else:
             rows = open_rows(load.source, load.index, load.count, load.seed, ids, open_array)
-    return rows._replace(features=scale.apply(rows.features, scale.Scaling(*scaling))) if scaling else rows
+    features = scale.apply(rows.features, scale.Scaling(*scaling)) if scaling else rows.features
+    return ShardRows(features, rows.labels, rows.ids, rows.weights)
+
+
+def _fetched(load: LoadShard, scaling: tuple[Array, ...], ids: Array | None, open_array: OpenArray) -> ShardRows:
+    """Rows in the memory of the process that started the job, read when they are laid out."""
+    features, labels, own, weights = fetch_own(load.source, load.index, load.count, load.seed, open_array)
+    _check_ids(own, ids)
+    scaled = scale.apply(features.whole(), scale.Scaling(*scaling)) if scaling else features
+    return ShardRows(scaled, labels, own, weights)
+
+
+def _check_ids(found: Array, wanted: Array | None) -> None:
+    if wanted is not None and not np.array_equal(found, wanted):
+        raise DataError("The rows of this shard are not those of the checkpoint; the data have changed.")
 
 
 def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, open_array: OpenArray) -> Rows:

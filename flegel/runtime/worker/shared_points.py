@@ -10,6 +10,7 @@ it.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -21,6 +22,9 @@ from flegel.messages import SharedMemoryRef, SharedPointsRef
 from flegel.runtime.transport import shared_memory
 
 SWITCH = "FLEGEL_MOVE"  # `socket` in the environment: points always travel, even inside a host
+
+
+PlaceOf = Callable[[Array], SharedMemoryRef | None]
 
 
 def wanted() -> bool:
@@ -48,7 +52,9 @@ def make_shareable(shard: Shard) -> None:
 class PointSharing:
     """The points that one worker shares with others of its host, and those of others that it has mapped."""
 
-    def __init__(self) -> None:
+    def __init__(self, place_of: PlaceOf = shared_memory.place_of) -> None:
+        """`place_of` tells how others find an array: in memory that processes share, or inside this process."""
+        self._place_of = place_of
         self._offers: dict[int, tuple[Shard, SharedPointsRef | None]] = {}
         self._borrowed: dict[tuple[str, int], Shard] = {}
         self._states: dict[tuple[str, int], Array] = {}
@@ -56,7 +62,7 @@ class PointSharing:
     def offer(self, shard: Shard, start: int) -> SharedPointsRef | None:
         """How a neighbour finds the points from `start` on; None where they lie in private memory."""
         if id(shard) not in self._offers:
-            self._offers[id(shard)] = (shard, _describe(shard))
+            self._offers[id(shard)] = (shard, _describe(shard, self._place_of))
         lent = self._offers[id(shard)][1]
         return None if lent is None else msgspec.structs.replace(lent, start=start)
 
@@ -91,19 +97,19 @@ class PointSharing:
         return (part,)
 
 
-def _describe(shard: Shard) -> SharedPointsRef | None:
+def _describe(shard: Shard, place_of: PlaceOf) -> SharedPointsRef | None:
     f = shard.features
     arrays: tuple[Array, ...] = tuple(f[:3]) if isinstance(f, Sparse) else (f,)
-    features = tuple(shared_memory.place_of(a) for a in arrays)
-    ids = shared_memory.place_of(shard.ids)
-    labels = shared_memory.place_of(shard.labels) if shard.labels.any() else None
+    features = tuple(place_of(a) for a in arrays)
+    ids = place_of(shard.ids)
+    labels = place_of(shard.labels) if shard.labels.any() else None
     if ids is None or None in features or (labels is None and shard.labels.any()):
         return None
-    weights = None if shard.weights is None else shared_memory.place_of(shard.weights)
+    weights = None if shard.weights is None else place_of(shard.weights)
     if weights is None and shard.weights is not None:
         return None
     found = tuple(p for p in features if p is not None)
-    return SharedPointsRef(0, shard.points, ids, found, labels, shared_memory.place_of(shard.state), weights)
+    return SharedPointsRef(0, shard.points, ids, found, labels, place_of(shard.state), weights)
 
 
 def _open(lent: SharedPointsRef, native: Shard) -> Shard:

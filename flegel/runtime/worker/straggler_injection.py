@@ -15,14 +15,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from flegel.core.code_cache import njit
+from flegel.core.entry_point import EntryPoint
 from flegel.core.shard import TILE
-from flegel.core.stop_flag import new_flag, raised
+from flegel.core.stop_flag import new_flag
 from flegel.plan.stragglers import NONE, Slowdown, Stragglers
 from flegel.runtime import clock
 
 SLICE = 0.002  # seconds of computing between two sleeps where a worker is slowed by a factor; a call costs a part of it
 LEAST = 0.0001  # seconds: a shorter sleep takes longer than that
+_SPIN = EntryPoint("flegel.core.atomic_flag", "spin")
 NAP = 0.00025  # seconds: how often a worker that sleeps for a factor looks up
 
 
@@ -93,7 +94,7 @@ class BusyThreads:
 
     def _burn(self) -> None:
         os.sched_setaffinity(0, self._cores)
-        _spin(self._stop)
+        _SPIN(self._stop)
 
     def stop(self) -> None:
         self._stop[0] = 1
@@ -103,9 +104,3 @@ class BusyThreads:
         for thread in Path("/proc/self/task").iterdir():
             with contextlib.suppress(ProcessLookupError):  # a load thread that ends just now
                 os.sched_setaffinity(int(thread.name), cores)
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _spin(flag: Any) -> None:
-    while not raised(flag):  # type: ignore[call-arg]
-        pass

@@ -22,10 +22,10 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard, make_shard
+from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
-from flegel.errors import UsageError, own_traceback
+from flegel.errors import OutOfReach, UsageError, own_traceback
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
@@ -68,11 +68,12 @@ from flegel.runtime.backends.protocol import ShardKernel
 from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.transport import shared_memory
-from flegel.runtime.worker import shared_points
 from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
-from flegel.runtime.worker.row_sources import OpenArray, load_rows, open_rows
+from flegel.runtime.worker.row_sources import open_rows
+from flegel.runtime.worker.rows_in_place import OpenArray
+from flegel.runtime.worker.shard_loading import load_shard
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 AUDITED = 128  # points on which changes are checked when training is over
@@ -110,12 +111,12 @@ class Trainer:
     def __init__(
         self,
         open_array: OpenArray = shared_memory.open_shared,
-        collect: bool = True,
+        inside: bool = False,
         exchange: PieceExchange | None = None,
     ) -> None:
-        """`open_array`: how arrays that others describe are opened. `collect`: have the garbage collector look through
-        this process when a job ends; not where others live in it. `exchange`: for folds with other workers."""
-        self._open_array, self._collect, self._exchange = open_array, collect, exchange
+        """`open_array`: how arrays that others describe are opened. `inside`: others live in this process, too.
+        `exchange`: for folds with other workers."""
+        self._open_array, self._inside, self._exchange = open_array, inside, exchange
         self._algorithm: Algorithm | None = None
         self._in_batches = False
         self._hooks: HookRecord | None = None
@@ -259,12 +260,16 @@ class Trainer:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - a hook may raise anything; it must reach the user
-            text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, UsageError | OutOfReach) else f"{type(error).__name__}: {error}"
             usage = isinstance(error, UsageError)
-            result = TrainerFailed(WorkerFailed(self._doing, round_, text, own_traceback(error), usage))
+            where = error.where if isinstance(error, OutOfReach) else self._doing
+            result = TrainerFailed(WorkerFailed(where, round_, text, own_traceback(error), usage))
         if result is not None:
             self.results.put(result)
             self.wake_io()
+
+    def _set_doing(self, what: str) -> None:
+        self._doing = what
 
     def _drop(self) -> None:
         """Give the memory of a job back now: to free a gigabyte takes tenths of a second, and the collector would
@@ -279,7 +284,7 @@ class Trainer:
         if self._injection is not None:
             self._injection.close()
             self._injection = None
-        if self._collect:
+        if not self._inside:
             gc.collect()
 
     def _serve_interruptions(self) -> None:
@@ -338,7 +343,10 @@ class Trainer:
         scaling = arrays[-2:] if load.scaled else ()
         backend = choose(load.device, algorithm.backend)
         layout = backend.layout(algorithm, load.interpret)
-        shard = self._make_shard(load, algorithm, layout, scaling, resumed)
+        measured, self._measured = self._measured, None
+        shard = load_shard(
+            load, algorithm, layout, scaling, resumed, measured, self._open_array, self._set_doing, self._inside
+        )
         split = max(len(load.parameter.fields), 1)
         parameter = build(load.parameter, arrays[:split], algorithm)
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
@@ -365,31 +373,6 @@ class Trainer:
         address = self._exchange.listen() if load.replicated and self._exchange is not None else ""
         found = (self.store.schedule.owned, shard.columns, kernel.kind, kernel.note, clock.now() - began)
         return ShardReady(ShardLoaded(*found, library=kernel.library, address=address, room=kernel.room))
-
-    def _make_shard(
-        self,
-        load: LoadShard,
-        algorithm: Algorithm,
-        layout: str,
-        scaling: tuple[Array, ...],
-        resumed: tuple[Array, ...],
-    ) -> Shard:
-        """Rows and hidden states, those of a checkpoint where the job is `resumed`."""
-        measured, self._measured = self._measured, None
-        ids = resumed[2] if resumed else None
-        features, labels, ids, weights = load_rows(load, scaling, ids, measured, self._open_array)
-        points = len(features.indptr) - 1 if hasattr(features, "indptr") else len(features)
-        columns = features.columns if hasattr(features, "columns") else features.shape[1]
-        self._doing, rng = "initState", np.random.default_rng([load.seed, load.index])
-        with inside("initState"):
-            state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
-        self._doing = "loading"
-        shared = load.lend and shared_points.wanted()
-        empty = shared_memory.empty if shared else np.empty
-        shard = make_shard(features, algorithm.labels_for_points(labels), state, layout, ids, empty, weights)
-        if shared:
-            shared_points.make_shareable(shard)
-        return shard
 
     def _resume(self, kept: CheckpointPart, kernel: ShardKernel, store: PointStore, resumed: tuple[Array, ...]) -> None:
         """Votes, passes and unreported changes of a checkpoint."""

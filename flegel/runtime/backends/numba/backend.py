@@ -11,7 +11,7 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard
-from flegel.runtime.backends.numba.compiler import Built, build_kernel
+from flegel.runtime.backends.numba.kernels import Built, build_kernel
 
 LEAST_POINTS = 2048  # of built-in kernels in one call: a small job gives the same bits whatever the speed
 

@@ -11,11 +11,8 @@ import ast
 import hashlib
 import importlib.util
 import inspect
-import linecache
 import sys
-import textwrap
 import types
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,31 +24,37 @@ from numba.extending import overload_method, register_jitable
 
 from flegel.algorithm import Algorithm, Kernel
 from flegel.core import pytree
-from flegel.core.code_cache import code_folder, take_turns, write_once
+from flegel.core.code_folder import code_folder, write_once
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
-from flegel.core.stop_flag import new_flag
-from flegel.runtime.backends.numba.compile_turns import turn
+from flegel.core.shard import Shard, Sparse
+from flegel.runtime.backends.numba.calls_ahead import (
+    AheadCall,
+    calls_ahead,
+    loop_parts,
+    parsed_hook,
+    with_calls_ahead,
+)
+from flegel.runtime.backends.numba.interpreted_loop import as_hooks_see, data_point, fold_change
 from flegel.runtime.job.class_source import load_class, reference
 from flegel.runtime.worker.current_hook import inside
 
-take_turns(turn)
 BUILTIN_PACKAGE = "flegel.algorithms"
 TEMPLATE = '''"""Generated: the loop over a block of points for {title}."""
 from collections import namedtuple
 from flegel.core.borrowed_arrays import borrowed
 from flegel.core.code_cache import njit
-from flegel.core.stop_flag import raised
+from flegel.core.atomic_flag import raised
 from flegel.core.shard import DataPoint, SparseRow
 import flegel.runtime.backends.numba.compiler
-
+{imports}
 _algorithm = flegel.runtime.backends.numba.compiler.class_for_glue("@key@")
 _Self = namedtuple("_Self", {self_fields!r})
 {tuples}
 _fast = {{"contract", "reassoc", "nsz", "arcp", "afn"}}
 _how = {{"nogil": True, "forceinline": True, "error_model": "numpy", "fastmath": _fast}}
-_update = njit(**_how)(_algorithm.updateDataPoint)
+_update = njit(**_how)({method})
 {fold_definition}
+{fillers}
 
 @njit(nogil=True, error_model="numpy", cache=True)
 def block({arguments}):
@@ -59,6 +62,7 @@ def block({arguments}):
     self = _Self({self_values})
     parameter = {parameter}
     target = {target}
+    {prepared}
     for i in range(start, end):
         if raised(flag):
             return i
@@ -66,21 +70,13 @@ def block({arguments}):
         if halted[i]:
             continue
         halting[0] = 0
-        change = _update(self, DataPoint({point}, labels[i], state[i], {weight}), parameter, iteration)
+        {filled}
+        change = _update(self, DataPoint({point}, labels[i], state[i], {weight}), parameter, iteration{results})
         {fold}
         if halting[0]:
             halted[i] = 1
     return end
 '''
-
-
-@dataclass(frozen=True)
-class Built:
-    """A kernel and how it came about: `hand-written`, `compiled` or `interpreted` (then `note` says why)."""
-
-    kernel: Kernel
-    kind: str
-    note: str = ""
 
 
 @overload_method(NumbaNamedUniTuple, "voteToHalt")  # type: ignore[untyped-decorator] # fields of one type: no hyper-parameters
@@ -95,101 +91,9 @@ def _vote_to_halt(self: Any) -> Any:
     return implementation
 
 
-def build_kernel(
-    algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree, interpret: bool = False, cold: bool = False
-) -> Built:
-    """The fastest kernel this algorithm has, warmed: called once with the types that training will use.
-
-    `cold`: nobody will call it here, so a hand-written one, which compiles for certain, is left as it is.
-    """
-    with inside("kernel"):
-        own = algorithm.kernel(shard)
-    if own is not None and not interpret:
-        if not cold:
-            warm(own, shard, parameter, zero)
-        return Built(own, "hand-written")
-    if not interpret:
-        compiled = _compile(algorithm, shard, parameter, zero)
-        try:
-            warm(compiled, shard, parameter, zero)
-            return Built(compiled, "compiled")
-        except Exception as error:  # noqa: BLE001 - the flag is up: no hook ran, so it is numba that gave up
-            return Built(interpreted(algorithm), "interpreted", _first_line(error))
-    return Built(interpreted(algorithm), "interpreted", "as asked")
-
-
 def wake_compiler() -> None:
     """The first thing that numba compiles, or loads from its cache, has it read its own tables; here there is time."""
     numba.njit(nogil=True)(lambda value: value)(0)
-
-
-def warm(kernel: Kernel, shard: Shard, parameter: Tree, zero: Tree) -> None:
-    """Compile or load from the cache without training: the flag is up, so no point is touched."""
-    flag = new_flag()
-    flag[0] = 1
-    kernel(shard, pytree.read_only(parameter), pytree.zeros_like(zero, typed=True), 0, shard.points, 0, flag)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    useful = [line for line in lines if not line.startswith(("Failed in", "During:", "File ", "<source"))]
-    return " ".join(useful[:2])[:300] if useful else type(error).__name__
-
-
-# -- interpreted -------------------------------------------------------------------------------------------
-
-
-def data_point(shard: Shard, i: int) -> DataPoint:
-    """Point i of a shard in the rows layout."""
-    weight = 1.0 if shard.weights is None else float(shard.weights[i])
-    if isinstance(shard.features, Sparse):
-        lo, hi = shard.features.indptr[i], shard.features.indptr[i + 1]
-        row = SparseRow(shard.features.indices[lo:hi], shard.features.values[lo:hi])
-        return DataPoint(row, shard.labels[i], shard.state[i], weight)
-    return DataPoint(shard.features[i], shard.labels[i], shard.state[i], weight)
-
-
-def as_hooks_see(algorithm: Algorithm, parameter: Tree, shard: Shard) -> Tree:
-    """θ in the precision that the algorithm wants for its points. A copy for one call of a kernel, not for a point."""
-    kind = shard.features.values.dtype if isinstance(shard.features, Sparse) else shard.features.dtype
-    if not algorithm.narrow_parameter or not np.issubdtype(kind, np.floating):
-        return parameter
-    return pytree.unflatten(parameter, [a.astype(kind, copy=False) for a in pytree.flatten(parameter)])
-
-
-def fold_change(algorithm: Algorithm, target: Tree, change: Tree) -> None:
-    """`aggregate` in place, whether the user's version works in place or returns a new value."""
-    result = algorithm.aggregate(target, change)
-    if result is not None and result is not target:
-        for into, value in zip(pytree.flatten(target), pytree.flatten(result), strict=True):
-            into[...] = value
-
-
-def interpreted(algorithm: Algorithm) -> Kernel:
-    """The specification itself: the hooks, one point after the other."""
-
-    def kernel(
-        shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
-        if shard.layout != "rows":
-            raise ValueError("the interpreted loop reads rows")
-        theta = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
-        presented, moves = theta, type(algorithm).localParameter is not Algorithm.localParameter
-        for i in range(start, end):
-            if flag[0]:
-                return i
-            if shard.halted[i]:
-                continue
-            if moves:
-                presented = algorithm.localParameter(theta, pytree.present(aggregator))
-            algorithm._halting = False
-            change = algorithm.updateDataPoint(data_point(shard, i), presented, iteration)
-            fold_change(algorithm, aggregator, change)
-            if algorithm._halting:
-                shard.halted[i] = 1
-        return end
-
-    return kernel
 
 
 # -- compiled ----------------------------------------------------------------------------------------------
@@ -203,12 +107,15 @@ def class_for_glue(key: str) -> type[Algorithm]:
     return _classes[key]
 
 
-def _compile(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree) -> Kernel:
+def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree) -> Kernel:
+    """A loop over the hooks of a class, to be compiled when it is called first."""
     cls = load_class(reference(algorithm))
     used = _hyper_used(cls, algorithm)
     sparse = isinstance(shard.features, Sparse)
-    text = _generate(cls, used, sparse, parameter, zero, algorithm, shard)
-    key = hashlib.sha256((text + _class_text(cls) + numba.__version__).encode()).hexdigest()[:20]
+    ahead = calls_ahead(cls.updateDataPoint, shard, as_hooks_see(algorithm, parameter, shard))
+    text = _generate(cls, used, sparse, parameter, zero, algorithm, shard, ahead)
+    changed = inspect.getsource(sys.modules[with_calls_ahead.__module__]) if ahead else ""
+    key = hashlib.sha256((text + _class_text(cls) + changed + numba.__version__).encode()).hexdigest()[:20]
     _classes[key] = cls
     _admit_helpers(cls)
     block = _load_glue(key, text.replace("@key@", key))
@@ -219,15 +126,20 @@ def _compile(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree) ->
         shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
     ) -> int:
         features = shard.features
-        data = (features.indptr, features.indices, features.values) if isinstance(features, Sparse) else (features,)
+        if isinstance(features, Sparse):
+            data: tuple[Array, ...] = (features.indptr, features.indices, features.values)
+        else:
+            data = (np.ascontiguousarray(features) if ahead else features,)
         weights = () if shard.weights is None else (shard.weights,)
-        theta = pytree.flatten(as_hooks_see(algorithm, parameter, shard))
+        seen = as_hooks_see(algorithm, parameter, shard)
+        theta = [np.ascontiguousarray(a) if ahead and a.ndim else a for a in pytree.flatten(seen)]
+        found = [array for call in ahead for array in call.room(shard, seen)]
         place[0] = -1
         try:
             return int(
                 block(
                     *hyper, halting, place, *data, *weights, shard.labels, shard.state, shard.halted,
-                    *theta, *pytree.flatten(aggregator), start, end, iteration, flag,
+                    *theta, *pytree.flatten(aggregator), *found, start, end, iteration, flag,
                 )
             )  # fmt: skip
         except Exception:
@@ -315,11 +227,8 @@ def _hyper_used(cls: type[Algorithm], algorithm: Algorithm) -> list[str]:
 
 
 def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
-    code = function.__code__
-    try:
-        lines = inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :])
-        parsed = ast.parse(textwrap.dedent("".join(lines)))
-    except (SyntaxError, OSError, IndexError):
+    code, parsed = function.__code__, parsed_hook(function)
+    if parsed is None:
         return list(code.co_names)
     first = code.co_varnames[0] if code.co_varnames else "self"
     return [
@@ -331,7 +240,7 @@ def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
 
 def _generate(
     cls: type[Algorithm], used: list[str], sparse: bool, parameter: Tree, zero: Tree,
-    algorithm: Algorithm, shard: Shard,
+    algorithm: Algorithm, shard: Shard, ahead: list[AheadCall],
 ) -> str:  # fmt: skip
     """Fill the template. Arrays are passed one by one and put into their tuples inside the loop's function."""
     data = ["indptr", "indices", "values"] if sparse else ["features"]
@@ -347,7 +256,8 @@ def _generate(
     lo_hi = "indptr[i] : indptr[i + 1]"
     fold_definition, fold = _fold_code(cls, algorithm, shard, parameter, zero)
     weights = [] if shard.weights is None else ["weights"]
-    arrays = ["halting", "place", *data, *weights, "labels", "state", "halted", *theta, *sums]
+    found = [name for n in range(len(ahead)) for name in (f"found{n}", f"offset{n}")]
+    arrays = ["halting", "place", *data, *weights, "labels", "state", "halted", *theta, *sums, *found]
     return TEMPLATE.format(
         title=cls.__name__,
         self_fields=(*used, "halting"),
@@ -361,6 +271,7 @@ def _generate(
         point=f"SparseRow(indices[{lo_hi}], values[{lo_hi}])" if sparse else "features[i]",
         weight="weights[i]" if weights else "1.0",
         fold=fold,
+        **loop_parts(ahead),
     )
 
 

@@ -1,0 +1,53 @@
+"""The block kernel of k-means over sparse rows. Called through `sparse`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flegel.core.atomic_flag import raised
+from flegel.core.code_cache import njit
+from flegel.core.pytree import Array
+
+LOOK = 16  # rows between two looks at the stop flag
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def train(
+    indptr: Array, indices: Array, values: Array, state: Array, weights: Array | None, centroids: Array, sums: Array,
+    counts: Array, squares: Array, start: int, end: int, flag: Array,
+) -> int:  # fmt: skip
+    if start < end and raised(flag):
+        return start
+    by_column = centroids.T.copy()
+    half = 0.5 * (centroids * centroids).sum(axis=1)
+    k = len(half)
+    scores = np.empty(k)
+    for i in range(start, end):
+        if (i - start) % LOOK == 0 and raised(flag):
+            return i
+        scores[:] = half
+        square = 0.0
+        for t in range(indptr[i], indptr[i + 1]):
+            value = np.float64(values[t])
+            square += value * value
+            row = by_column[indices[t]]
+            for j in range(k):
+                scores[j] -= value * row[j]
+        last, new = state[i, 0], 0
+        for j in range(1, k):
+            if scores[j] < scores[new]:
+                new = j
+        if new == last or (last >= 0 and not scores[new] < scores[last]):
+            continue
+        weight = 1.0 if weights is None else weights[i]
+        for t in range(indptr[i], indptr[i + 1]):
+            sums[new, indices[t]] += weight * values[t]
+        counts[new] += weight
+        squares[new] += weight * square
+        if last >= 0:
+            for t in range(indptr[i], indptr[i + 1]):
+                sums[last, indices[t]] -= weight * values[t]
+            counts[last] -= weight
+            squares[last] -= weight * square
+        state[i, 0] = new
+    return end

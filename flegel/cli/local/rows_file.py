@@ -1,0 +1,38 @@
+"""Files with a line for each row, such as predictions. Reads nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flegel.errors import StorageError, UsageError
+
+KINDS = (".npy", ".csv", ".parquet")
+
+
+def check_rows_file(path: Path, option: str) -> None:
+    """Raise `UsageError` where a table of predictions could not be written."""
+    from flegel.runtime.job.result_store import check_file
+
+    if path.suffix not in KINDS:
+        raise UsageError(f"{option} {path} should end in .npy, .csv or .parquet.")
+    check_file(path, option)
+
+
+def write_rows(found: Any, names: list[str], out: Path) -> None:
+    """A table with a column for each name; .npy holds the array alone, and so does a .csv file of one column."""
+    import numpy as np
+
+    try:
+        if out.suffix == ".npy":
+            np.save(out, found, allow_pickle=False)
+            return
+        import pandas
+
+        frame = pandas.DataFrame(found.reshape(len(found), -1), columns=names)
+        if out.suffix == ".parquet":
+            frame.to_parquet(out, index=False)
+        else:
+            frame.to_csv(out, index=False, header=len(names) > 1, float_format="%.10g")
+    except OSError as error:
+        raise StorageError(f"Could not write {out}: {error.strerror or error}.") from None

@@ -1,0 +1,58 @@
+"""Rows that are fetched and laid out at once, so that nobody needs a second copy of all. No I/O of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flegel.core.pytree import Array
+
+
+class RowWindow(NamedTuple):
+    """Some rows among others: `rows[order]`, valid until the next window."""
+
+    rows: Array
+    """Read-only, as rows in shared memory are: to compiled code these are different types."""
+    order: Array
+
+
+class RowWindows:
+    """Dense rows that `read` brings one window after the other, each a multiple of `TILE` rows but the last."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        read: Callable[[], Iterator[RowWindow]],
+        complain: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`complain` is called where a value is not finite."""
+        self.shape, self.dtype = shape, dtype
+        self._read, self._complain = read, complain
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def lay_out(self, put: Callable[[RowWindow, int], bool]) -> None:
+        """Each window and the number of its first row; `put` says whether all values are finite."""
+        first, sound = 0, True
+        for window in self._read():
+            sound = put(window, first) and sound
+            first += len(window.order)
+        if not sound:
+            self._complain()
+
+    def whole(self, empty: Callable[[tuple[int, ...], Any], Array] = np.empty) -> Array:
+        """All rows in one array."""
+        into = empty(self.shape, self.dtype)
+
+        def put(window: RowWindow, first: int) -> bool:
+            part = into[first : first + len(window.order)]
+            np.take(window.rows, window.order, axis=0, out=part, mode="clip")  # other modes make a second copy first
+            with np.errstate(over="ignore", invalid="ignore"):
+                return bool(np.isfinite(part.sum()) or np.isfinite(part).all())
+
+        self.lay_out(put)
+        return into

@@ -1,0 +1,125 @@
+"""Rows that stay in the memory of the process that started the job: each worker fetches its own from there.
+
+The caller's array is neither shuffled nor copied first. A worker knows from sizes and seed which rows are its own
+(`own_rows`), fetches them window by window, looks for values that are not finite, and lays them out at once. So the
+data exist twice, the caller's and those of the workers. Works for dense rows of workers on this host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.core.row_windows import RowWindow, RowWindows
+from flegel.core.shard import Sparse
+from flegel.datasets import Rows
+from flegel.datasets.partition import OwnRows, own_rows, parse, rows_of_block
+from flegel.datasets.row_ranges import compress
+from flegel.errors import DataError
+from flegel.runtime.transport.process_memory import ProcessArray
+from flegel.runtime.transport.shared_memory import JobArray
+
+WORTH = 16 << 20  # bytes of all features from which on it pays
+SEGMENT = 2048  # bytes of rows that lie side by side, at least: each range costs about as much as to copy these
+MOST_COLUMNS = 1 << 16  # a window has 64 rows at least, and a worker holds two
+AT_ONCE = 1 << 13  # rows of others that are fetched at a time
+
+IN_PLACE = "in-place"  # the kind of source
+
+OpenArray = Callable[[dict[str, Any]], Any]
+"""From the description of an array to the array, or to what fetches it when it is indexed or read."""
+
+
+class RowsInPlace:
+    """What workers are told about rows in the memory of this process."""
+
+    def __init__(self, source: dict[str, Any], lent: list[JobArray]) -> None:
+        self._source, self._lent = source, lent
+
+    def describe(self) -> dict[str, Any]:
+        return self._source
+
+    def close(self) -> None:
+        for array in self._lent:
+            array.close()
+        self._lent.clear()
+
+
+def suits(rows: int, columns: int, itemsize: int, partition: str) -> bool:
+    """Whether rows of this kind are fetched more quickly than they are copied for everybody."""
+    kind, block = parse(partition).kind, rows_of_block(rows, columns)
+    side_by_side = kind == "contiguous" or (kind == "shuffle" and (block > 1 or columns * itemsize >= SEGMENT))
+    return side_by_side and rows * columns * itemsize >= WORTH and columns <= MOST_COLUMNS
+
+
+def lend_rows(rows: Rows, partition: str, lend: Callable[[Array], JobArray | None]) -> RowsInPlace | None:
+    """Rows of this process, lent to its workers; None where these cannot read them."""
+    lent: list[JobArray] = []
+    source: dict[str, Any] = {"kind": IN_PLACE, "partition": partition}
+    for name, array in (("features", rows.features), ("labels", rows.labels), ("weights", rows.weights)):
+        assert not isinstance(array, Sparse)
+        source[name] = None
+        if array is not None:
+            own = lend(np.ascontiguousarray(array))
+            if own is None:
+                return None
+            lent.append(own)
+            source[name] = own.describe()
+    return RowsInPlace(source, lent)
+
+
+def fetch_own(
+    source: dict[str, Any], index: int, count: int, seed: int, open_array: OpenArray
+) -> tuple[RowWindows, Array | None, Array, Array | None]:
+    """The rows of a worker: features, which are read when they are iterated over, labels, numbers, weights."""
+    features = open_array(source["features"])
+    rows, columns = features.shape
+    own = own_rows(rows, columns, index, count, parse(source["partition"]), seed)
+    ids = own.ids()
+
+    def complain() -> None:
+        raise DataError("A value is not finite.")  # whoever has all rows names the first of these
+
+    found = RowWindows((len(ids), columns), features.dtype, lambda: _windows(features, own, ids), complain)
+    labels, weights = (_fetched(source[name], own, ids, open_array) for name in ("labels", "weights"))
+    return found, labels, ids, weights
+
+
+def fetch_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray) -> Rows:
+    """Rows by their numbers, in this order, whoever owned them before."""
+    ordered = np.argsort(wanted)
+    own = OwnRows(compress(wanted[ordered]), AT_ONCE)
+    found = [_fetched(source[name], own, wanted[ordered], open_array) for name in ("features", "labels", "weights")]
+    features, labels, weights = (None if a is None else a[np.argsort(ordered)] for a in found)
+    assert features is not None
+    return Rows(features, labels, wanted, weights)
+
+
+def _fetched(described: dict[str, Any] | None, own: OwnRows, ids: Array, open_array: OpenArray) -> Array | None:
+    if described is None:
+        return None
+    array = open_array(described)
+    found: Array = np.empty((len(ids), *array.shape[1:]), array.dtype)
+    first = 0
+    for rows, order in _windows(array, own, ids):
+        np.take(rows, order, axis=0, out=found[first : first + len(order)], mode="clip")
+        first += len(order)
+    return found
+
+
+def _windows(array: Array | ProcessArray, own: OwnRows, ids: Array) -> Iterator[RowWindow]:
+    """Rows of this process all at once, without a stop for the interpreter's lock; others window by window, in memory
+    that is used again for the next."""
+    if isinstance(array, np.ndarray):
+        yield RowWindow(array, ids)
+        return
+    fetched = np.empty((min(own.window, len(ids)), *array.shape[1:]), array.dtype)
+    shown = fetched.view()
+    shown.flags.writeable = False
+    for ranges in own.windows():
+        rows = int((ranges[:, 1] - ranges[:, 0]).sum())
+        array.read(ranges, fetched[:rows])
+        yield RowWindow(shown[:rows], own.order(rows))

@@ -1,0 +1,50 @@
+"""From the order to load a shard to the shard: rows read and laid out, hidden states made. Trains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.core.pytree import Array
+from flegel.core.shard import Shard, Sparse, make_shard
+from flegel.datasets import Rows
+from flegel.messages import LoadShard
+from flegel.runtime.transport import shared_memory
+from flegel.runtime.worker import shared_points
+from flegel.runtime.worker.current_hook import inside
+from flegel.runtime.worker.row_sources import load_rows
+from flegel.runtime.worker.rows_in_place import OpenArray
+
+
+def load_shard(
+    load: LoadShard,
+    algorithm: Algorithm,
+    layout: str,
+    scaling: tuple[Array, ...],
+    resumed: tuple[Array, ...],
+    measured: tuple[Any, Rows] | None,
+    open_array: OpenArray,
+    doing: Callable[[str], None],
+    threads: bool,
+) -> Shard:
+    """Rows and hidden states, those of a checkpoint where the job is `resumed`. `doing` is told what may fail now.
+    `threads`: all workers are in this process, so that points can be lent wherever they are."""
+    rows = load_rows(load, scaling, resumed[2] if resumed else None, measured, open_array)
+    features = rows.features
+    points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
+    columns = features.columns if isinstance(features, Sparse) else features.shape[1]
+    doing("initState")
+    rng = np.random.default_rng([load.seed, load.index])
+    with inside("initState"):
+        state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
+    doing("loading")
+    shared = load.lend and shared_points.wanted() and not threads
+    empty = shared_memory.empty if shared else np.empty
+    labels = algorithm.labels_for_points(rows.labels)
+    shard = make_shard(features, labels, state, layout, rows.ids, empty, rows.weights)
+    if shared:
+        shared_points.make_shareable(shard)
+    return shard

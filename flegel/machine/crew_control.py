@@ -20,7 +20,9 @@ LEAST, LEAST_BACK = 0.05, 0.1
 """Gain from which workers rest, and from which they are called back: of a crew that rests only old speeds are known."""
 LOOKS, BACK = 3, 4.0
 """Looks in a row that must say so before workers are called back, and how often a change's price must be saved."""
-MEMORY = 0.9  # share of the past in the speed of a worker: about ten rounds
+MEMORY, LONG_MEMORY = 0.9, 0.995
+"""Share of the past in the speed of a worker: ten rounds at first, two hundred later, a quarter of what was seen in
+between. Workers that share processors are slow for tenths of a second, and should not be sent away for that."""
 FEW = 256  # workers whose rounds are looked at one by one; of more the coordinator's own figure is taken
 AGAIN = 0.1  # of the time since the last change until the next look
 STEPS = 8  # barriers that a change takes, before one was measured
@@ -72,10 +74,11 @@ class CrewControl:
             self._members, self._rounds, self._since = members, -1, now if self._members else job.began
             self._look_at, self._agreeing = 0.0, 0
         self._rounds += 1
+        keep = min(max(MEMORY, 1.0 - 4.0 / max(self._rounds, 1)), LONG_MEMORY)
         if len(members) <= FEW:
             for w in job.view.workers.values():
                 visits, seconds = self._work.get(w.id, (0.0, 0.0))
-                self._work[w.id] = MEMORY * visits + w.last_visits, MEMORY * seconds + w.last_compute
+                self._work[w.id] = keep * visits + w.last_visits, keep * seconds + w.last_compute
         rate = sum(self._rate(w) for w in job.view.workers.values())
         if self._rounds > 0 and rate > 0 and updated.visits:
             self._costs.add(len(members), max(updated.seconds - updated.visits / rate, 0.0))

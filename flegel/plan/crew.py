@@ -18,9 +18,9 @@ from flegel.core.pytree import Array
 from flegel.plan.interval.multi_stage import USUAL_LOSS
 from flegel.plan.interval.search import PARTS, milliseconds
 
-SLOW = 0.25
-"""Of the fastest worker's speed, below which a worker may rest. Workers that share processors differ by up to a factor
-of three for a while, and equal ones never rest: what a smaller crew saves at barriers is a guess until it was tried."""
+SLOW = 0.1
+"""Of the fastest worker's speed, below which a worker may rest. Workers that share processors differ by a factor of
+three to five for a while, and equal ones should never rest: what a smaller crew saves is a guess until it was tried."""
 GROWING = 0.5  # part of a barrier's cost that is taken to grow with the workers, while one number of them was seen only
 FIRST_BARRIER, FIRST_EACH = 1.5e-3, 3e-4
 """Seconds of a barrier of one worker, and for each further one, before anything was measured. Sixteen cores and a GPU:

@@ -298,11 +298,15 @@ class Membership:
             return Next.NOTHING
         for worker in sorted(present & set(workers)):
             if worker in waiting:
+                hired = worker in roster.hired and worker not in roster.recalled
                 roster.unhire(worker)
                 job.resting.pop(worker, None)
                 self._arrived.pop(worker, None)
                 self._liveness.forget(worker)
                 job.out.append(EvictWorker(worker, "is not wanted any more", gently=True))
+                if not hired:
+                    at = now - job.began
+                    self.incidents.append(Incident("left", worker, "was asked to leave", at, at))
             else:
                 roster.leaving.add(worker)
                 self.incidents.append(Incident("left", worker, "was asked to leave", now - job.began))

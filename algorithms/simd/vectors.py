@@ -44,6 +44,8 @@ from flegel.algorithms.simd.emit import (
 )
 from flegel.algorithms.simd.registers import IS_ARM
 
+LINE = 64  # bytes of a cache line
+
 
 @intrinsic(prefer_literal=True)
 def lane_count(typing: Any, array: Any, lanes: Any) -> Any:
@@ -121,6 +123,22 @@ def loads(typing: Any, array: Any, at: Any, stride: Any, count: Any, lanes: Any)
     return many(array, types.intp, stride, count, lanes), generate
 
 
+@intrinsic(prefer_literal=True)
+def strided(typing: Any, array: Any, at: Any, stride: Any, lanes: Any) -> Any:
+    """One vector of the numbers at `at`, `at + stride`, …"""
+    kind = Vector(array.dtype, lanes_of(array.dtype, lanes))
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        step = context.cast(builder, args[2], sig.args[2], types.intp)
+        place, value = args[1], ir.Constant(context.get_value_type(kind), ir.Undefined)
+        for lane in range(kind.lanes):
+            number = builder.load(emit_address(context, builder, sig.args[0], args[0], place))
+            value, place = builder.insert_element(value, number, I32(lane)), builder.add(place, step)
+        return value
+
+    return kind(array, types.intp, stride, lanes), generate
+
+
 @intrinsic
 def store_each(typing: Any, array: Any, at: Any, stride: Any, vectors: Any) -> Any:
     """Writes a tuple of vectors to `at`, `at + stride`, …"""
@@ -139,17 +157,36 @@ def store_each(typing: Any, array: Any, at: Any, stride: Any, vectors: Any) -> A
 
 @intrinsic
 def prefetch(typing: Any, array: Any, at: Any) -> Any:
-    """Asks for the cache line of flat position `at`; may point anywhere."""
+    """Asks for the cache line of flat position `at`; may point anywhere. On x86 into the second level, which holds more
+    requests at a time than the first."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        address = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
-        function_type = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        builder.call(function, [address, I32(0), I32(3), I32(1)])
+        _emit_prefetch(context, builder, sig.args[0], args[0], args[1])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+@intrinsic(prefer_literal=True)
+def prefetch_lanes(typing: Any, array: Any, at: Any, lanes: Any) -> Any:
+    """`prefetch` for `lanes` numbers from `at` on."""
+    count, per_line = lanes_of(array.dtype, lanes), LINE // item_size(array)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        for first in range(0, count, per_line):
+            place = builder.add(args[1], ir.IntType(64)(first))
+            _emit_prefetch(context, builder, sig.args[0], args[0], place)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), generate
+
+
+def _emit_prefetch(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> None:
+    data = context.make_array(kind)(context, builder, array).data
+    address = builder.bitcast(builder.gep(data, [at]), ir.IntType(8).as_pointer())
+    function_type = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+    builder.call(function, [address, I32(0), I32(3 if IS_ARM else 2), I32(1)])
 
 
 # -- operators ----------------------------------------------------------------------------------------------
@@ -414,3 +451,23 @@ def any_lane(typing: Any, mask: Any) -> Any:
         return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
 
     return types.boolean(mask), generate
+
+
+@intrinsic
+def bits(typing: Any, mask: Any) -> Any:
+    """The truth values as bits of a number, at most 63: lane 0 is the lowest."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.zext(builder.bitcast(args[0], ir.IntType(args[0].type.count)), ir.IntType(64))
+
+    return types.int64(mask), generate
+
+
+@intrinsic
+def lowest_bit(typing: Any, number: Any) -> Any:
+    """The place of the lowest bit that is set, of an int64 that is not 0."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.IntType(1)(1))
+
+    return types.int64(types.int64), generate

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba import types
 from numba.extending import intrinsic
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def borrowed(typing_context: Any, array: Any) -> Any:
-    """`array` without its owner. For use inside compiled functions."""
+    """`array` without its owner; None stays. For use inside compiled functions."""
+    if isinstance(array, types.NoneType):
+        return array(array), lambda context, builder, signature, args: context.get_dummy_value()
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = context.make_array(signature.args[0])

@@ -12,12 +12,14 @@ from flegel.algorithms.simd.math import exp, log
 from flegel.algorithms.simd.registers import TWO_REGISTERS
 from flegel.algorithms.simd.vectors import (
     any_lane,
+    bits,
     fma,
     fma_each,
     lane_count,
     least_each,
     load,
     loads,
+    lowest_bit,
     maximum,
     minimum,
     outer_each,
@@ -26,6 +28,7 @@ from flegel.algorithms.simd.vectors import (
     square_each,
     store,
     store_each,
+    strided,
     sum_squares,
     to_int32,
     total,
@@ -155,3 +158,18 @@ def test_tiles_hold_rows_and_give_them_back(dtype: Any, points: int, columns: in
     assert packed.shape == (-(-points // 64), columns, 64)
     np.testing.assert_array_equal(unpack_tiles(packed, points), rows)
     assert (packed[-1, :, (points - 1) % 64 + 1 :] == 0).all()
+
+
+@njit
+def _picked(x, out):  # type: ignore[no-untyped-def]
+    store(out, 0, strided(x, 1, 3, 8))
+    found = bits(load(x, 0, 16) > 8.0)
+    return found, lowest_bit(found)
+
+
+@BOTH
+def test_numbers_apart_and_comparisons_as_bits(dtype: Any) -> None:
+    x, out = np.arange(32).astype(dtype), np.empty(8, dtype)
+    found, lowest = _picked(x, out)
+    np.testing.assert_array_equal(out, x[1:25:3])
+    assert (found, lowest) == (0xFE00, 9)

@@ -24,7 +24,6 @@ from flegel.errors import Interrupted, OutOfReach, UsageError
 from flegel.job import Job
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
-from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
@@ -51,13 +50,14 @@ from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
-from flegel.runtime.job.placement import PASSES, JobCluster, crew_control, has_servers
+from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, crew_control, has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers, may_rest
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.transport import process_memory
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.rows_in_place import lend_rows, suits
 from flegel.sync import balance_mode, check_topology, make_policy
@@ -164,6 +164,7 @@ def _trained(
         request.data.read()
         raise
     except OutOfReach:
+        process_memory.remember_refusal()
         if copied is None:
             raise
     return train(copied())
@@ -285,7 +286,7 @@ def _coordinator(
         scaling=tuple(scaling or ()),
         debug=bool(os.environ.get("FLEGEL_DEBUG")),
         audit=_audit(request),
-        balance=_balancing(request, cluster.crowded(request.workers)),
+        balance=balance_control(request, cluster.crowded(request.workers)),
         crew=crew_control(request),
         attribute=job.attribute,
         checkpoints=session.schedule() if session else None,
@@ -369,12 +370,6 @@ def _drive_with_checkpoints(
             session.close()
             raise Interrupted(session.interruption(signals.why, machine), signals.exit_code)
     return shift
-
-
-def _balancing(request: Request, crowded: bool) -> BalanceControl | None:
-    mode = balance_mode(request.job.sync, request.workers)
-    criteria = request.job.criteria.resolved(request.algorithm.default_tolerance)
-    return None if mode == "off" else BalanceControl(mode, criteria, crowded=crowded)
 
 
 def _audit(request: Request) -> Audit | None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithms.kmeans.moves import OPTIONS, close_book, lend, move, open_book
+from flegel.algorithms.kmeans.moves import INNER, close_book, lend, move, open_book
+from flegel.algorithms.simd.buffers import flat, new_row, new_table
 from flegel.algorithms.simd.vectors import (
     any_lane,
     fma_each,
@@ -35,26 +36,26 @@ from flegel.core.shard import TILE
 def build(lanes: int, group: int) -> Any:
     """The kernel in this shape (`shapes.tile_shape`)."""
 
-    @njit(**OPTIONS)
+    @njit(nogil=True, cache=True, error_model="numpy")
     def train(features, state, weights, parameter, aggregator, start, end, flag):
         columns = features.shape[1]
-        flat, last, weights = borrowed(features.reshape(-1)), borrowed(state.reshape(-1)), borrowed(weights)
-        centres = parameter.centroids - parameter.origin
+        points, last, weights = borrowed(flat(features)), borrowed(flat(state)), borrowed(weights)
+        centres = _centred(parameter, aggregator)
         shifted, scale = _conditioning(centres, parameter.origin, features.itemsize)
         groups = -(-len(centres) // group)
         minus, half = _pack(features, centres, parameter.origin, groups, group, shifted, scale)
-        near = np.empty(columns * TILE, features.dtype)
-        nearest = np.empty(TILE, np.int32)
+        near = new_row(features, columns * TILE)
+        nearest = new_row(state, TILE)
         book = open_book(features, centres, parameter.origin, aggregator)
         lent = lend(book, aggregator)
-        source, at, reached = flat, 0, end
+        source, at, reached = points, 0, end
         for tile in range(start // TILE, -(-end // TILE)):
             if raised(flag):
-                reached = max(start, tile * TILE)
+                reached = tile * TILE if tile * TILE > start else start
                 break
             at = tile * columns * TILE
             if shifted:
-                _shift(flat, at, parameter.origin, scale, near)
+                _shift(points, at, parameter.origin, scale, near)
                 source, at = near, 0
             changed = False
             for lane in range(0, TILE, lanes):
@@ -65,7 +66,7 @@ def build(lanes: int, group: int) -> Any:
                     x_at, c_at, ahead = at + lane, g * columns * group, (tile + 1) * columns * TILE + lane * columns
                     for _ in range(columns):
                         if g == 0:  # a little of the next tile at a time: a burst of requests would have to wait
-                            prefetch_lanes(flat, ahead, lanes)
+                            prefetch_lanes(points, ahead, lanes)
                             ahead += lanes
                         x = load(source, x_at, lanes)
                         values = fma_each(x, splats(minus, c_at, group, lanes), values)
@@ -76,20 +77,32 @@ def build(lanes: int, group: int) -> Any:
                 store(nearest, lane, now)
                 changed = any_lane(now != load(last, tile * TILE + lane, lanes)) or changed
             if changed:
-                move(flat, last, weights, borrowed(nearest), columns, tile, start, end, lent)
+                move(points, last, weights, borrowed(nearest), columns, tile, start, end, lent)
         close_book(book, aggregator)
         return reached
 
     return train
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
+def _centred(parameter, aggregator):
+    """Centroids about the origin."""
+    centres = new_table(aggregator.sums, *parameter.centroids.shape)
+    for j in range(centres.shape[0]):
+        for t in range(centres.shape[1]):
+            centres[j, t] = parameter.centroids[j, t] - parameter.origin[t]
+    return centres
+
+
+@njit(**INNER)
 def _conditioning(centres, origin, itemsize):
     """Must points be shifted, and scaled by which power of two, for safe products in their precision?"""
-    largest, scatter, away = 0.0, 0.0, 0.0
+    largest, scatter = 0.0, 0.0
     for j in range(centres.shape[0]):  # plain loops: array expressions take a second longer to compile
         for t in range(centres.shape[1]):
-            largest = max(largest, abs(centres[j, t]))
+            away = abs(centres[j, t])
+            largest = away if away > largest else largest
+    away = 0.0
     bound = 2.0**40 if itemsize == 4 else 2.0**400
     scale = 1.0
     if largest > 0 and not 1 / bound < largest < bound:
@@ -102,12 +115,13 @@ def _conditioning(centres, origin, itemsize):
     return scale != 1.0 or away > 4 * scatter / len(centres), scale
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _pack(features, centres, origin, groups, group, shifted, scale):
     """−c in groups, column by column inside a group, and ½‖c‖²; fillers of the last group are far."""
     clusters, columns = centres.shape
-    minus = np.zeros(groups * columns * group, features.dtype)
-    half = np.full(groups * group, np.inf, features.dtype)
+    minus, half = new_row(features, groups * columns * group), new_row(features, groups * group)
+    minus[:] = 0
+    half[:] = np.inf
     for j in range(clusters):
         norm, aside = 0.0, 0.0
         for t in range(columns):
@@ -119,11 +133,11 @@ def _pack(features, centres, origin, groups, group, shifted, scale):
     return minus, half
 
 
-@njit(**OPTIONS)
-def _shift(flat, at, origin, scale, near):
+@njit(**INNER)
+def _shift(points, at, origin, scale, near):
     """A tile about the origin, in a buffer."""
     to = near.dtype.type
     for t in range(origin.size):
         o = to(origin[t])
         for lane in range(TILE):
-            near[t * TILE + lane] = (flat[at + t * TILE + lane] - o) * to(scale)
+            near[t * TILE + lane] = (points[at + t * TILE + lane] - o) * to(scale)

@@ -14,8 +14,12 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.kmeans.moves import OPTIONS, close_book, lend, move, open_book
+from flegel.algorithms.nearest_rows import pack_rows, proposer
 from flegel.algorithms.simd.vectors import (
+    all_lanes,
     any_lane,
+    cast_like,
+    fma,
     fma_each,
     least_each,
     load,
@@ -33,7 +37,8 @@ from flegel.core.shard import TILE
 
 @cache
 def build(lanes: int, group: int) -> Any:
-    """The kernel in this shape (`shapes.tile_shape`)."""
+    """The kernel in this shape (`registers.tile_shape`)."""
+    assign = _assigner(lanes, group)
 
     @njit(**OPTIONS)
     def train(features, state, weights, parameter, aggregator, start, end, flag):
@@ -41,8 +46,7 @@ def build(lanes: int, group: int) -> Any:
         flat, last, weights = borrowed(features.reshape(-1)), borrowed(state.reshape(-1)), borrowed(weights)
         centres = parameter.centroids - parameter.origin
         shifted, scale = _conditioning(centres, parameter.origin, features.itemsize)
-        groups = -(-len(centres) // group)
-        minus, half = _pack(features, centres, parameter.origin, groups, group, shifted, scale)
+        minus, half = _pack(features, centres, parameter.origin, group, shifted, scale)
         near = np.empty(columns * TILE, features.dtype)
         nearest = np.empty(TILE, np.int32)
         book = open_book(features, centres, parameter.origin, aggregator)
@@ -58,21 +62,8 @@ def build(lanes: int, group: int) -> Any:
                 source, at = near, 0
             changed = False
             for lane in range(0, TILE, lanes):
-                zero = spread(0, load(source, at, lanes))
-                least, which = spread(np.inf, zero), zero
-                for g in range(groups):
-                    values = splats(half, g * group, group, lanes)  # will be ½‖c‖² − x·c
-                    x_at, c_at, ahead = at + lane, g * columns * group, (tile + 1) * columns * TILE + lane * columns
-                    for _ in range(columns):
-                        if g == 0:  # a little of the next tile at a time: a burst of requests would have to wait
-                            prefetch_lanes(flat, ahead, lanes)
-                            ahead += lanes
-                        x = load(source, x_at, lanes)
-                        values = fma_each(x, splats(minus, c_at, group, lanes), values)
-                        x_at += TILE
-                        c_at += group
-                    least, which = least_each(values, g * group, least, which)
-                now = to_int32(which)
+                ahead = (tile + 1) * columns * TILE + lane * columns
+                now = assign(source, at + lane, columns, minus, half, flat, ahead)
                 store(nearest, lane, now)
                 changed = any_lane(now != load(last, tile * TILE + lane, lanes)) or changed
             if changed:
@@ -81,6 +72,89 @@ def build(lanes: int, group: int) -> Any:
         return reached
 
     return train
+
+
+@cache
+def build_narrow(lanes: int, group: int, exact_lanes: int, exact_group: int) -> Any:
+    """The kernel for float64 and many centroids, with the same results: float32 tells the nearest centroid where the
+    two least values are further apart than its rounding errors, and the code of `build` tells the rest."""
+    propose, assign = proposer(lanes, group), _assigner(exact_lanes, exact_group)
+
+    @njit(**OPTIONS)
+    def decide(source, at, columns, minus, half, flat, lane, nearest):
+        for place in range(lane, lane + lanes, exact_lanes):
+            store(nearest, place, assign(source, at + place, columns, minus, half, flat, at + place))
+
+    @njit(**OPTIONS)
+    def train(features, state, weights, parameter, aggregator, start, end, flag):
+        columns = features.shape[1]
+        flat, last, weights = borrowed(features.reshape(-1)), borrowed(state.reshape(-1)), borrowed(weights)
+        centres = parameter.centroids - parameter.origin
+        shifted, scale = _conditioning(centres, parameter.origin, features.itemsize)
+        minus, half = _pack(features, centres, parameter.origin, exact_group, shifted, scale)
+        minus32, half32, base, slope = pack_rows(centres, group)
+        if scale != 1.0:
+            base = np.float32(np.inf)  # nothing is certain
+        near, narrow = np.empty(columns * TILE, features.dtype), np.empty(columns * TILE, np.float32)
+        nearest = np.empty(TILE, np.int32)
+        book = open_book(features, centres, parameter.origin, aggregator)
+        lent = lend(book, aggregator)
+        reached = end
+        for tile in range(start // TILE, -(-end // TILE)):
+            if raised(flag):
+                reached = max(start, tile * TILE)
+                break
+            at = tile * columns * TILE
+            changed, laid = False, False
+            for lane in range(0, TILE, lanes):
+                norms = spread(0, load(narrow, lane, lanes))
+                for t in range(columns):
+                    x = cast_like(load(flat, at + t * TILE + lane, lanes) - parameter.origin[t], norms)
+                    store(narrow, t * TILE + lane, x)
+                    norms = fma(x, x, norms)
+                ahead = at + columns * TILE + lane * columns
+                least, second, which = propose(narrow, lane, columns, minus32, half32, flat, ahead)
+                store(nearest, lane, to_int32(which))
+                if not all_lanes(second - least > norms * slope + base):
+                    if shifted and not laid:
+                        _shift(flat, at, parameter.origin, scale, near)
+                        laid = True
+                    if shifted:
+                        decide(near, 0, columns, minus, half, flat, lane, nearest)
+                    else:
+                        decide(flat, at, columns, minus, half, flat, lane, nearest)
+                changed = any_lane(load(nearest, lane, lanes) != load(last, tile * TILE + lane, lanes)) or changed
+            if changed:
+                move(flat, last, weights, borrowed(nearest), columns, tile, start, end, lent)
+        close_book(book, aggregator)
+        return reached
+
+    return train
+
+
+@cache
+def _assigner(lanes: int, group: int) -> Any:
+    """`assign(source, at, columns, minus, half, far, ahead)`: the nearest centroids of the points in the lanes at
+    `source[at]`, as int32. Asks for `columns * lanes` numbers from `far[ahead]` on, which will be needed next."""
+
+    @njit(**OPTIONS, forceinline=True)
+    def assign(source, at, columns, minus, half, far, ahead):
+        zero = spread(0, load(source, at, lanes))
+        least, which = spread(np.inf, zero), zero
+        for g in range(half.size // group):
+            values = splats(half, g * group, group, lanes)  # will be ½‖c‖² − x·c
+            x_at, c_at = at, g * columns * group
+            for _ in range(columns):
+                if g == 0:  # a little of the next tile at a time: a burst of requests would have to wait
+                    prefetch_lanes(far, ahead, lanes)
+                    ahead += lanes
+                values = fma_each(load(source, x_at, lanes), splats(minus, c_at, group, lanes), values)
+                x_at += TILE
+                c_at += group
+            least, which = least_each(values, g * group, least, which)
+        return to_int32(which)
+
+    return assign
 
 
 @njit(**OPTIONS)
@@ -103,9 +177,10 @@ def _conditioning(centres, origin, itemsize):
 
 
 @njit(**OPTIONS)
-def _pack(features, centres, origin, groups, group, shifted, scale):
+def _pack(features, centres, origin, group, shifted, scale):
     """−c in groups, column by column inside a group, and ½‖c‖²; fillers of the last group are far."""
     clusters, columns = centres.shape
+    groups = -(-clusters // group)
     minus = np.zeros(groups * columns * group, features.dtype)
     half = np.full(groups * group, np.inf, features.dtype)
     for j in range(clusters):

@@ -147,11 +147,13 @@ class OwnRows(NamedTuple):
 
     def ids(self) -> Array:
         """Row numbers in the order of this worker."""
-        found = expand(self.ranges)
-        if self.mixed is not None:
-            whole = len(found) // self.window * self.window
-            found[:whole] = np.take(found[:whole].reshape(-1, self.window), self.mixed, axis=1).reshape(-1)
-            found[whole:] = found[whole:][self.order(len(found) - whole)]
+        plain = expand(self.ranges)
+        if self.mixed is None:
+            return plain
+        found, whole = np.empty_like(plain), len(plain) // self.window * self.window
+        windows, into = (array[:whole].reshape(-1, self.window) for array in (plain, found))
+        np.take(windows, self.mixed, axis=1, out=into, mode="clip")
+        found[whole:] = plain[whole:][self.order(len(plain) - whole)]
         return found
 
 

@@ -5,7 +5,7 @@
 Both begin with the same centroids. Lloyd ends by its own default tolerance; Flegel ends when its objective is within
 0.1 % of Lloyd's inertia. Wall-clock seconds of the whole call, in turn, in one process, after a small job of each that
 loads the code; a round of Flegel includes starting workers and handing the points out. Then the same job once more with
-its phases timed (`bench.common.phases`). Asserts nothing.
+its phases timed (`bench.common.phases`), and once more for the memory that it takes beside the array. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 import flegel
 from bench.common.phases import timed_phases
+from bench.common.process_memory import most_held
 from flegel.algorithms.kmeans import KMeans
 
 COLUMNS = 28
@@ -77,15 +78,26 @@ def main(arguments: list[str]) -> None:
         print(", ".join(f"{name} {value:.4g}" for name, value in runs[-1].items()), flush=True)
     with timed_phases() as phases:
         whole, found = ours(rows, start, options.workers, SLACK * inertia)
+    with most_held() as most:
+        ours(rows, start, options.workers, SLACK * inertia)
+    memory = most[0] / rows.nbytes
     phases |= {"loading": found.load_seconds, "training": found.seconds, "whole": whole}
     print("phases: " + ", ".join(f"{name} {value:.3f}" for name, value in phases.items()), flush=True)
+    print(f"memory beside the array: {memory:.2f} times its size; workers are {found.placement}")
     ratio = statistics.median(run["ratio"] for run in runs)
     print(
         f"{options.points} x {COLUMNS}, k={options.k}, {options.workers} workers: Lloyd takes {ratio:.2f} times as long"
     )
     if options.json:
         sizes = {name: getattr(options, name) for name in ("points", "workers", "k")}
-        report = {**sizes, "median_ratio": ratio, "runs": runs, "phases": phases}
+        report = {
+            **sizes,
+            "placement": found.placement,
+            "median_ratio": ratio,
+            "runs": runs,
+            "phases": phases,
+            "memory": memory,
+        }
         options.json.write_text(json.dumps(report, indent=1))
 
 

@@ -156,6 +156,8 @@ def test_rows_that_workers_cannot_read_are_copied(
     wide: np.ndarray, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = LentArray.describe
+    monkeypatch.setattr(process_memory, "_refused", [])
     monkeypatch.setattr(LentArray, "describe", lambda lent: {**described(lent), "process": 2**22 + 1})
     found = flegel.run(KMeans(k=3), wide, workers=2, sync="bsp", max_iterations=3, tolerance=0, cluster=cluster)
     assert found.iterations == 3
+    assert not process_memory.readable(None), "the next job does not try again"

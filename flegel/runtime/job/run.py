@@ -58,6 +58,7 @@ from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.transport import process_memory
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.rows_in_place import lend_rows, suits
 from flegel.sync import balance_mode, check_topology, make_policy
@@ -164,6 +165,7 @@ def _trained(
         request.data.read()
         raise
     except OutOfReach:
+        process_memory.remember_refusal()
         if copied is None:
             raise
     return train(copied())

@@ -26,6 +26,7 @@ SEGMENTS = 1024  # ranges of one call; the kernel takes no more
 MARK = 16  # bytes
 PR_GET_DUMPABLE, PR_SET_PTRACER = 3, 0x59616D61
 CAP_SYS_PTRACE = 19
+_refused: list[bool] = []
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -98,12 +99,17 @@ class ProcessArray:
 def readable(readers: int | None) -> bool:
     """Whether children of this process can read its memory. `readers` is the process whose descendants they are: where
     only debuggers of one's choice are let in (Yama), these are allowed to be such."""
-    if not _reads_itself() or _libc().prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 1:
+    if _refused or not _reads_itself() or _libc().prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 1:
         return False
     scope = _scope()
     if scope == 0 or (scope < 3 and _has_capability()):
         return True
     return scope == 1 and readers is not None and _libc().prctl(PR_SET_PTRACER, readers, 0, 0, 0) == 0
+
+
+def remember_refusal() -> None:
+    """A worker could not read after all, for a reason that cannot be seen from here; do not try again."""
+    _refused.append(True)
 
 
 @cache

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.simd.by_points import two_least_each
+from flegel.algorithms.simd.inner import INLINE, INNER
 from flegel.algorithms.simd.vectors import fma_each, load, prefetch_lanes, splats, spread
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
@@ -24,7 +25,7 @@ ROUNDING = 2.0**-24  # of float32, relative
 TINY = 2.0**-120  # more than all roundings of numbers near zero
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def pack_rows(away, group):
     """Rows about the origin, in float64, as `propose` wants them: −c in groups, column by column inside a group, ½‖c‖²
     (fillers of the last group are far), and the bound: two values further apart than `base + slope · ‖x‖²` are in the
@@ -59,7 +60,7 @@ def proposer(lanes: int, group: int) -> Any:
     TILE numbers, the least value, the second and the number of the row with the least, as vectors of float32. Asks for
     `columns * lanes` numbers from `far[ahead]` on, which will be needed next."""
 
-    @njit(**OPTIONS, forceinline=True)
+    @njit(**INLINE)
     def propose(near, at, columns, minus, half, far, ahead):
         zero = spread(0, load(near, at, lanes))
         least, second, which = spread(np.inf, zero), spread(np.inf, zero), zero

@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithms.kmeans.moves import OPTIONS, close_book, lend, move, open_book
-from flegel.algorithms.nearest_rows import pack_rows, proposer
+from flegel.algorithms.kmeans.moves import close_book, lend, move, open_book
+from flegel.algorithms.simd.buffers import flat, new_row, new_table
+from flegel.algorithms.simd.inner import INLINE, INNER
 from flegel.algorithms.simd.vectors import (
-    all_lanes,
     any_lane,
-    cast_like,
-    fma,
     fma_each,
     least_each,
     load,
@@ -38,36 +36,36 @@ from flegel.core.shard import TILE
 @cache
 def build(lanes: int, group: int) -> Any:
     """The kernel in this shape (`registers.tile_shape`)."""
-    assign = _assigner(lanes, group)
+    assign = assigner(lanes, group)
 
-    @njit(**OPTIONS)
+    @njit(nogil=True, cache=True, error_model="numpy")
     def train(features, state, weights, parameter, aggregator, start, end, flag):
         columns = features.shape[1]
-        flat, last, weights = borrowed(features.reshape(-1)), borrowed(state.reshape(-1)), borrowed(weights)
-        centres = parameter.centroids - parameter.origin
-        shifted, scale = _conditioning(centres, parameter.origin, features.itemsize)
-        minus, half = _pack(features, centres, parameter.origin, group, shifted, scale)
-        near = np.empty(columns * TILE, features.dtype)
-        nearest = np.empty(TILE, np.int32)
+        points, last, weights = borrowed(flat(features)), borrowed(flat(state)), borrowed(weights)
+        centres = centred(parameter, aggregator)
+        shifted, scale = conditioning(centres, parameter.origin, features.itemsize)
+        minus, half = pack(features, centres, parameter.origin, group, shifted, scale)
+        near = new_row(features, columns * TILE)
+        nearest = new_row(state, TILE)
         book = open_book(features, centres, parameter.origin, aggregator)
         lent = lend(book, aggregator)
-        source, at, reached = flat, 0, end
+        source, at, reached = points, 0, end
         for tile in range(start // TILE, -(-end // TILE)):
             if raised(flag):
-                reached = max(start, tile * TILE)
+                reached = tile * TILE if tile * TILE > start else start
                 break
             at = tile * columns * TILE
             if shifted:
-                _shift(flat, at, parameter.origin, scale, near)
+                shift(points, at, parameter.origin, scale, near)
                 source, at = near, 0
             changed = False
             for lane in range(0, TILE, lanes):
                 ahead = (tile + 1) * columns * TILE + lane * columns
-                now = assign(source, at + lane, columns, minus, half, flat, ahead)
+                now = assign(source, at + lane, columns, minus, half, points, ahead)
                 store(nearest, lane, now)
                 changed = any_lane(now != load(last, tile * TILE + lane, lanes)) or changed
             if changed:
-                move(flat, last, weights, borrowed(nearest), columns, tile, start, end, lent)
+                move(points, last, weights, borrowed(nearest), columns, tile, start, end, lent)
         close_book(book, aggregator)
         return reached
 
@@ -75,69 +73,11 @@ def build(lanes: int, group: int) -> Any:
 
 
 @cache
-def build_narrow(lanes: int, group: int, exact_lanes: int, exact_group: int) -> Any:
-    """The kernel for float64 and many centroids, with the same results: float32 tells the nearest centroid where the
-    two least values are further apart than its rounding errors, and the code of `build` tells the rest."""
-    propose, assign = proposer(lanes, group), _assigner(exact_lanes, exact_group)
-
-    @njit(**OPTIONS)
-    def decide(source, at, columns, minus, half, flat, lane, nearest):
-        for place in range(lane, lane + lanes, exact_lanes):
-            store(nearest, place, assign(source, at + place, columns, minus, half, flat, at + place))
-
-    @njit(**OPTIONS)
-    def train(features, state, weights, parameter, aggregator, start, end, flag):
-        columns = features.shape[1]
-        flat, last, weights = borrowed(features.reshape(-1)), borrowed(state.reshape(-1)), borrowed(weights)
-        centres = parameter.centroids - parameter.origin
-        shifted, scale = _conditioning(centres, parameter.origin, features.itemsize)
-        minus, half = _pack(features, centres, parameter.origin, exact_group, shifted, scale)
-        minus32, half32, base, slope = pack_rows(centres, group)
-        if scale != 1.0:
-            base = np.float32(np.inf)  # nothing is certain
-        near, narrow = np.empty(columns * TILE, features.dtype), np.empty(columns * TILE, np.float32)
-        nearest = np.empty(TILE, np.int32)
-        book = open_book(features, centres, parameter.origin, aggregator)
-        lent = lend(book, aggregator)
-        reached = end
-        for tile in range(start // TILE, -(-end // TILE)):
-            if raised(flag):
-                reached = max(start, tile * TILE)
-                break
-            at = tile * columns * TILE
-            changed, laid = False, False
-            for lane in range(0, TILE, lanes):
-                norms = spread(0, load(narrow, lane, lanes))
-                for t in range(columns):
-                    x = cast_like(load(flat, at + t * TILE + lane, lanes) - parameter.origin[t], norms)
-                    store(narrow, t * TILE + lane, x)
-                    norms = fma(x, x, norms)
-                ahead = at + columns * TILE + lane * columns
-                least, second, which = propose(narrow, lane, columns, minus32, half32, flat, ahead)
-                store(nearest, lane, to_int32(which))
-                if not all_lanes(second - least > norms * slope + base):
-                    if shifted and not laid:
-                        _shift(flat, at, parameter.origin, scale, near)
-                        laid = True
-                    if shifted:
-                        decide(near, 0, columns, minus, half, flat, lane, nearest)
-                    else:
-                        decide(flat, at, columns, minus, half, flat, lane, nearest)
-                changed = any_lane(load(nearest, lane, lanes) != load(last, tile * TILE + lane, lanes)) or changed
-            if changed:
-                move(flat, last, weights, borrowed(nearest), columns, tile, start, end, lent)
-        close_book(book, aggregator)
-        return reached
-
-    return train
-
-
-@cache
-def _assigner(lanes: int, group: int) -> Any:
+def assigner(lanes: int, group: int) -> Any:
     """`assign(source, at, columns, minus, half, far, ahead)`: the nearest centroids of the points in the lanes at
     `source[at]`, as int32. Asks for `columns * lanes` numbers from `far[ahead]` on, which will be needed next."""
 
-    @njit(**OPTIONS, forceinline=True)
+    @njit(**INLINE)
     def assign(source, at, columns, minus, half, far, ahead):
         zero = spread(0, load(source, at, lanes))
         least, which = spread(np.inf, zero), zero
@@ -157,13 +97,25 @@ def _assigner(lanes: int, group: int) -> Any:
     return assign
 
 
-@njit(**OPTIONS)
-def _conditioning(centres, origin, itemsize):
+@njit(**INNER)
+def centred(parameter, aggregator):
+    """Centroids about the origin."""
+    centres = new_table(aggregator.sums, *parameter.centroids.shape)
+    for j in range(centres.shape[0]):
+        for t in range(centres.shape[1]):
+            centres[j, t] = parameter.centroids[j, t] - parameter.origin[t]
+    return centres
+
+
+@njit(**INNER)
+def conditioning(centres, origin, itemsize):
     """Must points be shifted, and scaled by which power of two, for safe products in their precision?"""
-    largest, scatter, away = 0.0, 0.0, 0.0
+    largest, scatter = 0.0, 0.0
     for j in range(centres.shape[0]):  # plain loops: array expressions take a second longer to compile
         for t in range(centres.shape[1]):
-            largest = max(largest, abs(centres[j, t]))
+            away = abs(centres[j, t])
+            largest = away if away > largest else largest
+    away = 0.0
     bound = 2.0**40 if itemsize == 4 else 2.0**400
     scale = 1.0
     if largest > 0 and not 1 / bound < largest < bound:
@@ -176,13 +128,14 @@ def _conditioning(centres, origin, itemsize):
     return scale != 1.0 or away > 4 * scatter / len(centres), scale
 
 
-@njit(**OPTIONS)
-def _pack(features, centres, origin, group, shifted, scale):
+@njit(**INNER)
+def pack(features, centres, origin, group, shifted, scale):
     """−c in groups, column by column inside a group, and ½‖c‖²; fillers of the last group are far."""
     clusters, columns = centres.shape
     groups = -(-clusters // group)
-    minus = np.zeros(groups * columns * group, features.dtype)
-    half = np.full(groups * group, np.inf, features.dtype)
+    minus, half = new_row(features, groups * columns * group), new_row(features, groups * group)
+    minus[:] = 0
+    half[:] = np.inf
     for j in range(clusters):
         norm, aside = 0.0, 0.0
         for t in range(columns):
@@ -194,11 +147,11 @@ def _pack(features, centres, origin, group, shifted, scale):
     return minus, half
 
 
-@njit(**OPTIONS)
-def _shift(flat, at, origin, scale, near):
+@njit(**INNER)
+def shift(points, at, origin, scale, near):
     """A tile about the origin, in a buffer."""
     to = near.dtype.type
     for t in range(origin.size):
         o = to(origin[t])
         for lane in range(TILE):
-            near[t * TILE + lane] = (flat[at + t * TILE + lane] - o) * to(scale)
+            near[t * TILE + lane] = (points[at + t * TILE + lane] - o) * to(scale)

@@ -6,10 +6,10 @@ those that do not are found by bits of a comparison; a lone one is read number b
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from flegel.algorithms.simd.buffers import new_row, new_table
+from flegel.algorithms.simd.inner import INLINE, INNER
 from flegel.algorithms.simd.registers import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     bits,
@@ -30,23 +30,28 @@ from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 WIDE = 4 if VECTOR_BYTES == 16 else 8  # numbers of a row that are moved at once
-OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
-INLINE: dict[str, Any] = {**OPTIONS, "forceinline": True}
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def open_book(features, centres, origin, aggregator):
     """What moving points needs, each row filled up with zeros to whole vectors: in float64 centroids about the origin,
     the origin, room for a point, and the sums by cluster as they are so far; WIDE points as rows, in the features'
     precision."""
     columns = origin.size
     width = -(-columns // WIDE) * WIDE
-    wide, sums, zero = np.zeros((len(centres), width)), np.zeros((len(centres), width)), np.zeros(width)
+    wide, sums = new_table(centres, len(centres), width), new_table(centres, len(centres), width)
+    zero, away = new_row(centres, width), new_row(centres, width)
+    rows = new_table(features, WIDE, width)
+    wide[:] = 0
+    sums[:] = 0
+    zero[:] = 0
+    away[:] = 0
+    rows[:] = 0
     for t in range(columns):
         zero[t] = origin[t]
         for j in range(len(centres)):
             wide[j, t], sums[j, t] = centres[j, t], aggregator.sums[j, t]
-    return wide, zero, np.zeros(width), sums, np.zeros((WIDE, width), features.dtype)
+    return wide, zero, away, sums, rows
 
 
 @njit(**INLINE)
@@ -60,7 +65,7 @@ def lend(book, aggregator):
     )  # fmt: skip
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def close_book(book, aggregator):
     """The sums back to the statistics. They went on from there: where a pass is cut into calls, which depends on time,
     decides no bit."""
@@ -75,7 +80,7 @@ def move(flat, last, weights, nearest, columns, tile, start, end, lent):
     """Take points of a tile to their new clusters in the statistics, where float64 agrees that these are nearer."""
     centres, origin, away, sums, rows, counts, squares = lent
     first, corner = tile * TILE, tile * columns * TILE
-    low, high = max(start - first, 0), min(end - first, TILE)
+    low, high = start - first if start > first else 0, end - first if end - first < TILE else TILE
     for group in range(low // WIDE * WIDE, high, WIDE):
         changed = bits(load(nearest, group, WIDE) != load(last, first + group, WIDE))
         if group < low:
@@ -119,7 +124,7 @@ def _lay_out(flat, corner, columns, rows):
                 rows[i, t] = flat[corner + t * TILE + i]
         return
     for block in range(0, columns, WIDE):
-        t = min(block, columns - WIDE)
+        t = block if block < columns - WIDE else columns - WIDE
         x = loads(flat, corner + t * TILE, TILE, WIDE, WIDE)
         store_each(rows, t, rows.shape[1], transposed(x))
 
@@ -132,7 +137,7 @@ def _fetch(flat, corner, i, columns, rows):
             rows[i, t] = flat[corner + t * TILE + i]
         return
     for block in range(0, columns, WIDE):
-        t = min(block, columns - WIDE)
+        t = block if block < columns - WIDE else columns - WIDE
         store(rows, i * rows.shape[1] + t, strided(flat, corner + t * TILE + i, TILE, WIDE))
 
 

@@ -26,9 +26,9 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
     """The kernel in the shape that this machine's registers, the precision and k ask for."""
     assert not isinstance(shard.features, Sparse)  # tiles are dense
     shape: tuple[int, ...] = tile_shape(shard.features.dtype, k)
-    name = "build"
+    name = "kernel"
     if shard.features.dtype == np.float64 and k >= MANY:
-        shape, name = (*tile_shape(np.float32, k), *shape), "build_narrow"
+        shape, name = (*tile_shape(np.float32, k), *shape), "narrow_kernel"
     train = _entry(name, *shape)
 
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
@@ -40,4 +40,4 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
 
 @cache
 def _entry(name: str, *shape: int) -> EntryPoint:
-    return EntryPoint("flegel.algorithms.kmeans.kernel", name, *shape)
+    return EntryPoint(f"flegel.algorithms.kmeans.{name}", "build", *shape)

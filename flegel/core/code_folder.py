@@ -127,6 +127,13 @@ def folder_of(path: Path) -> Path:
     return code_folder() / f"{stem_of(path)}-{content_key(path)}"
 
 
+def has_code_of(package: Path) -> bool:
+    """Code of some module in this folder is kept."""
+    kept = {place.name.rpartition("-")[0] for place in code_folder().glob(f"{package.name}.*-*")}
+    modules = (package / f"{stem.partition('.')[2]}.py" for stem in kept)
+    return any(path.is_file() and folder_of(path).is_dir() for path in modules)
+
+
 # -- turns --------------------------------------------------------------------------------------------------
 
 Turn = Callable[[Path], contextlib.AbstractContextManager[object]]

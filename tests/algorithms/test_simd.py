@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numba import njit
 
+from flegel.algorithms.simd.buffers import flat, new_row, new_table
 from flegel.algorithms.simd.math import exp, log
 from flegel.algorithms.simd.registers import TWO_REGISTERS
 from flegel.algorithms.simd.vectors import (
@@ -158,6 +159,24 @@ def test_tiles_hold_rows_and_give_them_back(dtype: Any, points: int, columns: in
     assert packed.shape == (-(-points // 64), columns, 64)
     np.testing.assert_array_equal(unpack_tiles(packed, points), rows)
     assert (packed[-1, :, (points - 1) % 64 + 1 :] == 0).all()
+
+
+@njit
+def _buffers(table):
+    row, square = new_row(table, 5), new_table(table, 2, 3)
+    row[:] = 1
+    square[:] = 2
+    square[1, 2] = table[0, 1]
+    return row, square, flat(table)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_buffers_are_arrays_and_flat_views_share_memory(dtype):
+    table = np.arange(6, dtype=dtype).reshape(2, 3)
+    row, square, view = _buffers(table)
+    assert (row == np.ones(5)).all() and row.dtype == table.dtype
+    assert square.tolist() == [[2, 2, 2], [2, 2, 1]] and square.flags.c_contiguous
+    assert view.tolist() == table.reshape(-1).tolist() and np.shares_memory(view, table)
 
 
 @njit

@@ -92,6 +92,17 @@ def test_only_a_few_contents_of_a_module_stay(tmp_path: Path, monkeypatch: pytes
     forget()
 
 
+def test_whether_something_of_a_package_is_compiled(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_folder, "code_folder", lambda: package / "cache")
+    kernel = package / "algorithms/one/kernel.py"
+    assert not code_folder.has_code_of(kernel.parent)
+    code_folder.folder_of(kernel).mkdir(parents=True)
+    assert code_folder.has_code_of(kernel.parent) and not code_folder.has_code_of(package / "algorithms")
+    kernel.write_text("changed = 1\n")
+    forget()
+    assert not code_folder.has_code_of(kernel.parent)
+
+
 def test_a_second_process_waits_for_its_turn_but_not_for_ever(tmp_path: Path) -> None:
     order = []
     with turn(tmp_path / "lock"):

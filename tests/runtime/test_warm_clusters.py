@@ -11,8 +11,10 @@ import pytest
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
+from flegel.job import Job
+from flegel.runtime.job import placement
 from flegel.runtime.job.placement import COLD_START, Choice, choose
-from flegel.runtime.job.request import workers_for
+from flegel.runtime.job.request import Request, workers_for
 from flegel.runtime.job.warm_clusters import WarmClusters, warm_clusters
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3))
@@ -21,6 +23,18 @@ ROWS = np.random.default_rng(0).normal(size=(300, 3))
 def test_training_that_ends_before_processes_have_started_runs_in_threads() -> None:
     assert choose(0.02, COLD_START).kind == "threads" and "20 ms" in choose(0.02, COLD_START).reason
     assert choose(COLD_START, COLD_START) == Choice("processes")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "compiled", "kind"), [(0.5, False, ""), (2.0, True, ""), (2.0, False, "processes")]
+)
+def test_a_job_that_must_compile_starts_its_processes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, compiled: bool, kind: str
+) -> None:
+    monkeypatch.setattr(placement, "rough_seconds", lambda request: seconds)
+    monkeypatch.setattr(placement, "has_code", lambda request: compiled)
+    choice = placement.early_choice(Request(KMeans(k=3), None, Job(workers=2)))  # type: ignore[arg-type]
+    assert (choice.kind if choice is not None else "") == kind
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ the kernel is timed on a part of the sample, and training is taken to be `PASSES
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+from flegel.core import code_folder
 from flegel.job import Job
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.request import Request, default_workers
@@ -51,9 +54,15 @@ def early_choice(request: Request) -> Choice | None:
         return Choice("processes" if wanted else "threads")
     if not reference(request.algorithm).builtin or request.session is not None or request.job.straggler:
         return Choice("processes")
-    if rough_seconds(request) > 4 * COLD_START:
-        return Choice("processes")
+    seconds = rough_seconds(request)
+    if seconds > 4 * COLD_START or (seconds > COLD_START and not has_code(request)):
+        return Choice("processes")  # the second: they start and read while this process compiles for seconds
     return None
+
+
+def has_code(request: Request) -> bool:
+    """Some kernel of the algorithm is in the cache of compiled code; perhaps not the one that this job needs."""
+    return code_folder.has_code_of(Path(inspect.getfile(type(request.algorithm))).resolve().parent)
 
 
 def rough_seconds(request: Request) -> float:

@@ -141,6 +141,7 @@ class PreparedJob:
 
     def _warm(self, kernel: Kernel, shard: Shard) -> None:
         with contextlib.suppress(Exception):  # workers meet the same error, and say where
+            self._some_rows(np.random.default_rng(0))  # what lays rows out: workers need it first
             warm(kernel, shard, self.parameter, self.zero)
 
     def _shard(self, most: int, state: Array) -> Shard:
@@ -158,11 +159,15 @@ class PreparedJob:
         weights = None if self.sample.weights is None else self.sample.weights[:count]
         return make_shard(few, labels, state, self.algorithm.layout, weights=weights)
 
+    def _some_rows(self, rng: np.random.Generator) -> Shard:
+        """More rows of the sample than are laid out by hand."""
+        count = min(TIMED_ROWS, self.sample.points)
+        return self._shard(count, self.algorithm.initState(count, self.sample.columns, rng))
+
     def pass_seconds(self, built: Built) -> float:
         """Seconds of one worker for all rows, from a kernel that is timed on some of them; the better of two calls."""
-        count = min(TIMED_ROWS, self.sample.points)
-        state = self.algorithm.initState(count, self.sample.columns, np.random.default_rng(0))
-        shard, flag = self._shard(count, state), new_flag()
+        shard, flag = self._some_rows(np.random.default_rng(0)), new_flag()
+        count = shard.points
         sums, fixed = pytree.copy(self.zero), pytree.read_only(self.parameter)  # the types that training has
         seconds = []
         for _ in range(2):

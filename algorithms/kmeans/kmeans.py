@@ -14,7 +14,7 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_kmeans
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
-from flegel.algorithms.kmeans.shapes import kernel_for
+from flegel.algorithms.kmeans.shapes import kernel_for, kernel_sizes
 from flegel.algorithms.kmeans.sparse import (
     dense_rows,
     distances_of,
@@ -24,6 +24,7 @@ from flegel.algorithms.kmeans.sparse import (
     sparse_seed,
     take_rows,
 )
+from flegel.algorithms.kmeans.swaps import swapped
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
     DRAWN,
@@ -43,7 +44,6 @@ from flegel.algorithms.seeding import (
     unseen_weight,
     weighted_rows,
 )
-from flegel.algorithms.simd.registers import group_sizes
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
@@ -113,7 +113,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
-    compiled_apart = tuple({"k": size} for size in group_sizes())
+    compiled_apart = tuple({"k": size} for size in kernel_sizes())
     torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
     weighted = True
     ignores_labels = True
@@ -233,6 +233,14 @@ class KMeans(Algorithm):
         within = aggregator.squares[filled] - counts * (means**2).sum(axis=1)
         within = np.where(counts > 1, np.maximum(within, 0.0), 0.0)
         return float(within.sum() + counts @ (away**2).sum(axis=1))
+
+    def part_noise(self, objective: float, points: int, parameter: Centroids) -> float:
+        """Each centroid is off by the deviation of a mean: k·d variances of one column, of the m·d in the objective."""
+        return objective * self.k / points
+
+    def alternative(self, aggregator: KMeansSums, parameter: Centroids) -> Centroids | None:
+        moved = swapped(parameter.centroids - parameter.origin, *aggregator)
+        return None if moved is None else parameter._replace(centroids=parameter.origin + moved)
 
     def baseline(self, aggregator: KMeansSums, parameter: Centroids) -> float:
         """The scatter about the mean, and what rounding may add to it."""

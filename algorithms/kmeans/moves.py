@@ -6,11 +6,10 @@ those that do not are found by bits of a comparison; a lone one is read number b
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flegel.algorithms.simd.buffers import new_row, new_table
+from flegel.algorithms.simd.inner import INLINE, INNER
 from flegel.algorithms.simd.registers import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     bits,
@@ -31,9 +30,6 @@ from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 WIDE = 4 if VECTOR_BYTES == 16 else 8  # numbers of a row that are moved at once
-INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Of functions that only the kernel calls: code with which Python could call them is a fifth of the compiler's work."""
-INLINE: dict[str, Any] = {**INNER, "forceinline": True}
 
 
 @njit(**INNER)

@@ -45,7 +45,7 @@ def test_the_laws_hold_whatever_happens(first: int) -> None:
 
 def test_workers_rest_and_come_back_under_any_faults() -> None:
     found = [run(resting(seed)) for seed in range(10)]
-    assert sum(f.incidents for f in found) > 60, "workers rested, came back and were lost"
+    assert sum(f.incidents for f in found) > 40, "workers rested, came back and were lost"
 
 
 CELLS = len(SEVEN) * len(FREEZES) * len(FROZEN)

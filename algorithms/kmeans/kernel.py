@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithms.kmeans.moves import INNER, close_book, lend, move, open_book
+from flegel.algorithms.kmeans.moves import close_book, lend, move, open_book
 from flegel.algorithms.simd.buffers import flat, new_row, new_table
 from flegel.algorithms.simd.vectors import (
     any_lane,
@@ -28,7 +28,7 @@ from flegel.algorithms.simd.vectors import (
 )
 from flegel.core.atomic_flag import raised
 from flegel.core.borrowed_arrays import borrowed
-from flegel.core.code_cache import njit
+from flegel.core.code_cache import INNER, njit
 from flegel.core.shard import TILE
 
 

@@ -27,12 +27,10 @@ from flegel.algorithms.simd.vectors import (
     widen,
 )
 from flegel.core.borrowed_arrays import borrowed
-from flegel.core.code_cache import njit
+from flegel.core.code_cache import INNER, njit
 from flegel.core.shard import TILE
 
 WIDE = 4 if VECTOR_BYTES == 16 else 8  # numbers of a row that are moved at once
-INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Of functions that only the kernel calls: code with which Python could call them is a fifth of the compiler's work."""
 INLINE: dict[str, Any] = {**INNER, "forceinline": True}
 
 

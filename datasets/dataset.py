@@ -28,7 +28,7 @@ from flegel.datasets.partition import (
     rows_of_block,
     shard_rng,
 )
-from flegel.datasets.row_ranges import compress, expand
+from flegel.datasets.row_ranges import expand
 from flegel.datasets.source import Description, Rows, Source
 from flegel.datasets.tables.treatment import Treatment
 from flegel.datasets.weights import WeightedSource
@@ -249,7 +249,7 @@ def take_rows(source: Source, ids: Array) -> Rows:
     """Rows by ascending number; natural blocks are read whole, one window at a time, and other rows are dropped."""
     edges = source.edges()
     if edges is None or source.sparse:
-        return source.take(compress(ids))
+        return source.pick(ids)
     blocks = np.unique(np.searchsorted(edges, ids, side="right") - 1)
     features: list[Array] = []
     labels: list[Array] = []

@@ -2,7 +2,7 @@
 
 `shuffle` assigns blocks of rows: of each run of N consecutive blocks, each of the N workers gets one, in a seeded
 random order. So every shard covers the whole set evenly, even where the file is sorted by label. With shares
-(`shuffle:0=100`) workers get blocks in proportion to them.
+(`shuffle:0=100`) workers get blocks in proportion to them, and none where the share is `none`.
 
 Rows in memory are dealt one by one as long as they are few, later in small blocks too (`own_rows`): to shuffle ten
 million numbers takes longer than to copy the rows, and to fetch rows one by one from all over the memory does, too.
@@ -43,17 +43,18 @@ class Partition(NamedTuple):
     column: str = ""
     alpha: float = 0.0
     shares: tuple[tuple[int, float], ...] = ()
-    """Of `shuffle`: relative sizes of the shards of some workers; those of all others are 1."""
+    """Of `shuffle`: relative sizes of the shards of some workers; those of all others are 1. 0 (`none`): no rows,
+    of a worker that rests."""
 
     def portions(self, total: int, count: int) -> Array:
-        """How many of so many things each worker gets, in proportion to the shares; each at least one of enough."""
+        """How many of so many things each worker gets, in proportion to the shares; at least one of enough, or none."""
         weights = np.ones(count)
         for worker, share in self.shares:
             if worker < count:
                 weights[worker] = share
         edges = np.round(np.cumsum(weights) / weights.sum() * total).astype(np.int64)
         sizes: Array = np.diff(edges, prepend=0)
-        for empty in np.flatnonzero(sizes == 0) if total >= count else ():
+        for empty in np.flatnonzero((sizes == 0) & (weights > 0)) if total >= count else ():
             sizes[int(sizes.argmax())] -= 1
             sizes[empty] = 1
         return sizes
@@ -88,12 +89,13 @@ def parse(text: str) -> Partition:
 def _shares(text: str) -> tuple[tuple[int, float], ...]:
     found = []
     for part in text.split(","):
-        matched = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*=\s*([\d.eE+]+)\s*", part)
+        matched = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*=\s*(none|[\d.eE+]+)\s*", part)
+        nothing = matched is not None and matched[3] == "none"
         try:
-            share = float(matched[3]) if matched else 0.0
+            share = float(matched[3]) if matched and not nothing else 0.0
         except ValueError:
             share = 0.0
-        if matched is None or not 0 < share < float("inf"):
+        if matched is None or not (nothing or 0 < share < float("inf")):
             raise UsageError(
                 f"shuffle:{text} needs shares above 0 by worker, for example shuffle:0=50 or shuffle:0-1=4."
             )

@@ -16,7 +16,7 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.memory import allocate, release
-from flegel.datasets.row_ranges import cut, expand, group
+from flegel.datasets.row_ranges import compress, cut, expand, group
 from flegel.errors import DataError
 
 Description = dict[str, Any]
@@ -147,6 +147,10 @@ class Source(ABC):
             release(features, lo, hi)
             lo = hi
         return Rows(features, labels, ids)
+
+    def pick(self, ids: Array) -> Rows:
+        """Rows by ascending number."""
+        return self.take(compress(ids))
 
     def in_place(self) -> Rows | None:
         """All rows as `take` returns them, where they lie in memory and not checked; None where `take` copies them."""

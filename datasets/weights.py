@@ -61,7 +61,12 @@ class WeightedSource(Source):
         self.inner.dtype = wanted
 
     def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
-        rows = self.inner.take(ranges, rng)
+        return self._weighted(self.inner.take(ranges, rng))
+
+    def pick(self, ids: Array) -> Rows:
+        return self._weighted(self.inner.pick(ids))
+
+    def _weighted(self, rows: Rows) -> Rows:
         if self.weights is not None:
             return rows._replace(weights=self.weights[rows.ids])
         assert self.at is not None and not isinstance(rows.features, Sparse)

@@ -63,6 +63,7 @@ class RunOptions(TypedDict, total=False):
     topology: str
     device: str
     gpus: int
+    resting: str
     straggler: str
     label: str | int | None
     columns: list[str | int] | str | None

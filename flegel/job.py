@@ -218,6 +218,10 @@ def check_topology(value: str, flag: str) -> None:
     _check_choice(value, flag, ["coordinator", "allreduce"])
 
 
+def check_resting(value: str, flag: str) -> None:
+    _check_choice(value, flag, ["auto", "off"])
+
+
 def _check_choice(value: str, flag: str, known: list[str]) -> None:
     if value not in known:
         raise UsageError(f"{flag} {value} is not known{nearest(value, known)}")
@@ -271,6 +275,17 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     gpus: Annotated[int, Option("The first so many workers compute on one GPU each.", TRAINING, see="networks.md")] = 0
+    resting: Annotated[
+        str,
+        Option(
+            "auto: workers that slow the job down more than they help hand their points over and rest, ready to come "
+            "back; off: all workers train.",
+            SYNCHRONIZATION,
+            metavar="auto|off",
+            check=check_resting,
+            see="resting.md",
+        ),
+    ] = "auto"
     straggler: Annotated[
         str,
         Option(

@@ -216,8 +216,8 @@ class ShardLoaded(_Message):
     kernel: str
     note: str
     seconds: float
-    board: bool = False
-    """This worker has opened the shared buffers that `LoadShard` named."""
+    board: bool = False  # this worker has opened the shared buffers that `LoadShard` named
+    room: int = 0  # points that the memory of its device can hold; 0: not known
     library: str = ""
     """Name and version of the library that computes, where all workers must have the same."""
     address: str = ""

@@ -263,6 +263,7 @@ def _plain(value: Any) -> Any:
 def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
     """The time account of each worker."""
     merging = merging_seconds(machine)
+    every = [*machine.view.workers.values(), *machine.state.resting.values()]
     return [
         {
             "id": w.id,
@@ -274,8 +275,9 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
             "wait_seconds": w.wait,
             "barrier_seconds": w.respond,
             "merge_seconds": merging.get(w.id, 0.0),
+            **({"resting": True} if w.id in machine.state.resting else {}),
         }
-        for w in machine.view.workers.values()
+        for w in sorted(every, key=lambda w: w.id)
     ]
 
 

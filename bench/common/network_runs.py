@@ -75,8 +75,9 @@ class Course:
         return next((s for s, a in self.curve if a >= accuracy), None)
 
 
-def train(network: Any, images: Images, points: int = 60, **options: Any) -> Course:
-    """A run, and its test accuracy at about so many moments."""
+def train(network: Any, images: Images, points: int = 60, enough: float | None = None, **options: Any) -> Course:
+    """A run, and its test accuracy at about so many moments; with `enough` up to the first that is so good, and at the
+    end."""
     kept_weights.KEPT.clear()
     result = flegel.run(network, images.train, **options)
     seconds = {row["iteration"]: row["seconds"] for row in result.rows}
@@ -88,6 +89,8 @@ def train(network: Any, images: Images, points: int = 60, **options: Any) -> Cou
         theta = result.parameter._replace(weights=weights, buffers=buffers)
         accuracy = network.evaluate(*images.test, theta).metrics["accuracy"]
         curve.append((float(seconds.get(step, result.seconds)), float(accuracy)))
+        if enough is not None and accuracy >= enough:
+            break
     final = network.evaluate(*images.test, result.parameter).metrics["accuracy"]
     return Course(result, [*curve, (float(result.seconds), float(final))])
 

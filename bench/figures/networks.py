@@ -4,8 +4,8 @@
 
 Parts: accuracy (LeNet under four models), overhead (against a plain loop), stragglers (two of eight workers 8 times
 slower), speeds (1 : 2 : 3), intervals (own interval against fixed ones), pass (one k-means pass on a GPU), phases
-(where the time of that pass goes), mixed-kmeans and mixed-cnn (a GPU beside processors). FOLDER holds the IDX files of
-Fashion-MNIST, or a generated set stands in.
+(where the time of that pass goes), mixed-kmeans and mixed-cnn (a GPU beside processors), balance (with and without, at
+speeds 1 : 2 : 3). FOLDER holds the IDX files of Fashion-MNIST, or a generated set stands in.
 Prints one JSON object a line and writes all of them to --out.
 """
 
@@ -235,7 +235,8 @@ def _device_ms(work: Callable[[slice], Any], blocks: list[slice]) -> float:
 
 
 def mixed_kmeans(options: argparse.Namespace) -> Iterator[Line]:
-    """One GPU beside processors, k-means on 11 M × 28 points, k = 100: time to within 0.1 % of the GPU alone."""
+    """One GPU beside processors, k-means on 11 M × 28 points, k = 100: time to within 0.1 % of the GPU alone. Worker 0
+    computes on the GPU."""
     from flegel.algorithms.kmeans import KMeans
 
     points = _points(options.rows or 11_000_000)
@@ -256,12 +257,10 @@ def mixed_kmeans(options: argparse.Namespace) -> Iterator[Line]:
         when = next(
             (r["seconds"] for r in result.rows if r["objective"] is not None and r["objective"] <= target), None
         )
-        share = result.worker[0]["points"] / len(points)
         yield {
             "part": "mixed-kmeans", "crew": crew, "sync": sync, "time_to_target": when, "objective": result.objective,
-            "seconds": round(result.seconds, 3), "share_of_worker_0": round(share, 4), "reason": result.reason,
-            "load_seconds": round(result.load_seconds, 1), "updates": result.iterations,
-            "passes": round(sum(r["visits"] for r in result.rows) / len(points), 1),
+            "seconds": round(result.seconds, 3), **_crew(result, len(points)), "reason": result.reason,
+            "updates": result.iterations, "passes": round(sum(r["visits"] for r in result.rows) / len(points), 1),
             "utilization": round(result.utilization, 3), "at": _milestones(result.rows), "ms": _barrier(result.rows),
         }  # fmt: skip
 
@@ -295,25 +294,61 @@ def _median(values: list[float]) -> float:
 
 
 def mixed_cnn(options: argparse.Namespace) -> Iterator[Line]:
-    """One GPU beside processors, the small CNN on Fashion-MNIST: time to the same test accuracy."""
+    """One GPU beside processors, the small CNN on Fashion-MNIST: time to the same test accuracy. Crews after the second
+    end when they have taken twice as long as it."""
     images = runs.fashion(options.images, options.rows, options.tested)
     workers, gpu = options.workers or 16, {"device": f"0={options.device}"}
     crews = [
-        ("gpu alone", "fsp", 1, gpu), ("processors alone", "fsp", workers, {}),
-        ("mixed", "bsp-mini", workers, {**gpu, "batches": 120}), ("mixed", "fsp", workers, gpu),
+        ("gpu alone", "fsp", 1, gpu), ("mixed", "fsp", workers, gpu),
+        ("mixed", "bsp-mini", workers, {**gpu, "batches": 120}), ("processors alone", "fsp", workers, {}),
     ]  # fmt: skip
+    seconds = options.seconds
     for crew, sync, count, more in crews:
         network = runs.KeptCNN(epochs=1000, lr=1e-3, batch=64)
-        course = runs.train(network, images, 40, workers=count, sync=sync, max_seconds=options.seconds, **more)
-        share = course.result.worker[0]["points"] / len(images.train[0])
-        line: Line = {"part": "mixed-cnn", "crew": crew, "sync": sync, "share_of_worker_0": round(share, 4)}
-        line["ms"] = _barrier(course.result.rows)
-        yield {**line, **_course(course, options.target)}
+        course = runs.train(network, images, 40, options.target, workers=count, sync=sync, max_seconds=seconds, **more)
+        line: Line = {"part": "mixed-cnn", "crew": crew, "sync": sync, **_crew(course.result, len(images.train[0]))}
+        line |= _course(course, options.target) | {"ms": _barrier(course.result.rows)}
+        yield line
+        if (crew, sync) == ("mixed", "fsp") and line["time_to_target"] is not None:
+            seconds = min(seconds, max(2.0 * line["time_to_target"], 2.0))
+
+
+def _crew(result: Any, points: int) -> Line:
+    """Where the points ended, who rests, and since when for what reason."""
+    changes = [(round(i["at"], 3), i["kind"], i["why"]) for i in result.incidents if i["kind"] in ("rest", "recall")]
+    return {
+        "share_of_worker_0": round(result.worker[0]["points"] / points, 4),
+        "resting": sum(bool(w.get("resting")) for w in result.worker), "changes": changes,
+        "load_seconds": round(result.load_seconds, 1),
+    }  # fmt: skip
+
+
+def balance(options: argparse.Namespace) -> Iterator[Line]:
+    """Three workers of speeds 1 : 2 : 3 under fsp, with balance and without, in turn: updates, visits, what moved."""
+    images = runs.fashion(options.images, options.rows, options.tested)
+    for turn in range(2):
+        for mode in ("async", "off"):
+            network = runs.KeptLeNet(epochs=1000, lr=1e-3, batch=64)
+            course = runs.train(
+                network, images, 40, options.target, workers=3, sync="fsp", straggler="0:3x,1:1.5x", balance=mode,
+                max_seconds=options.seconds,
+            )  # fmt: skip
+            found = course.result
+            yield {
+                "part": "balance", "turn": turn, "balance": mode, "visits": sum(w["visits"] for w in found.worker),
+                "moved": found.balance.get("points", 0), "moves": found.balance.get("moves", 0),
+                "points": [w["points"] for w in found.worker], "rate": [_rate(w) for w in found.worker],
+                **_course(course, options.target), "ms": _barrier(found.rows),
+            }  # fmt: skip
+
+
+def _rate(worker: Line) -> int:
+    return round(worker["visits"] / max(worker["compute_seconds"], 1e-9))
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
     "accuracy": accuracy, "overhead": overhead, "stragglers": stragglers, "speeds": speeds, "intervals": intervals,
-    "pass": one_pass, "phases": phases, "mixed-kmeans": mixed_kmeans, "mixed-cnn": mixed_cnn,
+    "pass": one_pass, "phases": phases, "mixed-kmeans": mixed_kmeans, "mixed-cnn": mixed_cnn, "balance": balance,
 }  # fmt: skip
 
 

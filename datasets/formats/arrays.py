@@ -140,11 +140,7 @@ class ArraySource(Source):
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
         if len(ranges) * _SHORT_RANGE > len(features):
             ids = expand(ranges)
-            plain = self.paths is None and self.label_column is None and features.dtype == self.array.dtype
-            if plain and features.flags.c_contiguous:
-                in_pieces(len(ids), _PIECE, lambda lo, hi: _gather(self.array, ids[lo:hi], features[lo:hi]))
-            else:
-                features[...] = self._features(ids)
+            features[...] = self._features(ids)
             if labels is not None and self.labels is not None:
                 labels[...] = self.labels[ids]
             return
@@ -174,6 +170,16 @@ class ArraySource(Source):
                 self._check_range(features, labels, ids)
                 return Rows(features, labels, ids)
         return super().take(ranges, rng)
+
+    def pick(self, ids: Array) -> Rows:
+        """From memory by several threads: a job waits for its sample."""
+        if self.paths is not None or self.array.dtype != self.dtype or self.label_column is not None:
+            return super().pick(ids)
+        features = np.empty((len(ids), self.columns), self.dtype)
+        in_pieces(len(ids), _PIECE, lambda lo, hi: _gather(self.array, ids[lo:hi], features[lo:hi]))
+        labels = None if self.labels is None else np.array(self.labels[ids], np.float64)
+        check_finite(features, labels, ids, self.names, self.origin)
+        return Rows(features, labels, ids)
 
     def in_place(self) -> Rows | None:
         plain = self.array.dtype == self.dtype and self.array.dtype.isnative and self.array.flags.c_contiguous

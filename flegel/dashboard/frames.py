@@ -44,8 +44,9 @@ def look_frame(run: str, seen: JobSnapshot) -> Frame:
     return {
         "kind": "look", "run": run, "at": round(seen.at, 4), "phase": seen.phase, "points": seen.points,
         "unseen": seen.unseen, "loaded": seen.loaded, "loads": seen.loads, "verdict": seen.verdict[:LONGEST],
-        "members": seen.members, "iteration": seen.iteration, "visits": seen.visits, "in_flight": seen.in_flight,
-        "moved_bytes": seen.moved_bytes, "compute": seen.compute, "wait": seen.wait, "respond": seen.respond,
+        "members": seen.members, "resting": seen.resting, "iteration": seen.iteration, "visits": seen.visits,
+        "in_flight": seen.in_flight, "moved_bytes": seen.moved_bytes, "compute": seen.compute, "wait": seen.wait,
+        "respond": seen.respond,
         "hosts": hosts,
         "worker": {
             "id": [w.id for w in workers],

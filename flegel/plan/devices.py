@@ -1,14 +1,23 @@
-"""Which worker computes on which device: `0=cuda:0,1-3=cuda:1`, or the first workers on so many GPUs. Pure."""
+"""Which worker computes on which device (`0=cuda:0,1-3=cuda:1`), and how rows are dealt at first. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from flegel.errors import UsageError
+from flegel.plan.crew import Crew, Worth, best_crew, first_cost
 
 GPU_SHARE = 200
 """First share of a GPU beside processors, in shares of one core. On an H200 k-means (11 M × 28, k = 100) takes 2.4 ms a
 pass, on sixteen cores 44 ms: a GPU is as fast as 290 cores there. Others are slower; balance corrects it."""
+GPU_SHARE_OF_NETWORKS = 30
+"""The same for networks, whose micro-batches are too small to use a GPU well."""
+CORE_SPEED = 1e10
+"""Multiplications a second of one core in compiled kernels; 1e9 to 4e10 were measured. Enough to tell a pass of
+milliseconds from one of seconds, which is what decides whether processors help a GPU."""
+SURE = 0.1  # gain from which workers rest before anything was measured
 
 _NAME = re.compile(r"cpu|cuda(:\d+)?|torch(:\w+)?")
 
@@ -36,9 +45,53 @@ def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:
     return found
 
 
-def first_shares(devices: dict[int, str], workers: int) -> str:
-    """How rows are dealt at first, where points may move later: GPUs beside processors get more."""
-    fast = [worker for worker, device in sorted(devices.items()) if device.startswith("cuda")]
-    if not fast or len(fast) == workers:
-        return "shuffle"
-    return "shuffle:" + ",".join(f"{worker}={GPU_SHARE}" for worker in fast)
+@dataclass(frozen=True)
+class Work:
+    """A pass over all rows."""
+
+    rows: int
+    multiplications: float = 0.0
+    """0: not known."""
+    room: Mapping[int, int] = field(default_factory=dict)
+    """Rows that the memory of a worker's device can hold, where that is known."""
+    interval: float | None = None
+    """Seconds between barriers, where the user chose them."""
+
+
+@dataclass(frozen=True)
+class FirstDeal:
+    """How rows are dealt at first, and who trains."""
+
+    partition: str
+    crew: Crew | None = None
+    """Where some rest from the beginning."""
+
+    @property
+    def resting(self) -> tuple[int, ...]:
+        return self.crew.resting if self.crew is not None else ()
+
+
+def relative_speeds(devices: dict[int, str], workers: int, network: bool) -> dict[int, float]:
+    """Of each worker, in speeds of one core, as far as its device tells."""
+    fast = GPU_SHARE_OF_NETWORKS if network else GPU_SHARE
+    return {w: float(fast) if devices.get(w, "cpu").startswith("cuda") else 1.0 for w in range(workers)}
+
+
+def first_deal(speeds: dict[int, float], work: Work, rest: bool) -> FirstDeal:
+    """Where points may move later: rows in proportion to expected speeds, as far as memory allows; `rest`: workers that
+    would slow the others down more than they help get none."""
+    if len(set(speeds.values())) < 2:
+        return FirstDeal("shuffle")
+    fast = [worker for worker, speed in speeds.items() if speed > 1.0]
+    room = sum(work.room.get(worker, work.rows) for worker in fast) / work.rows
+    if rest and room >= 1.0 and work.multiplications:
+        core = CORE_SPEED * work.rows / work.multiplications
+        rates = {worker: speed * core for worker, speed in speeds.items()}
+        crew = best_crew(rates, tuple(speeds), first_cost, Worth(float(work.rows), interval=work.interval))
+        if crew.resting and crew.gain >= SURE:
+            named = [w for w in speeds if w in fast or w in crew.resting]
+            shares = [f"{w}={'none' if w in crew.resting else format(speeds[w], 'g')}" for w in named]
+            return FirstDeal("shuffle:" + ",".join(shares), crew)
+    others = sum(speed for speed in speeds.values() if speed <= 1.0)
+    most = others * room / max(1.0 - room, 1e-9) / len(fast)
+    return FirstDeal("shuffle:" + ",".join(f"{w}={min(speeds[w], max(most, 1e-3)):g}" for w in fast))

@@ -33,7 +33,7 @@ ON_PROCESSORS, ON_GPUS = 256, 4096  # samples of a micro-batch, at most, where t
 class NetworkKernel:
     """One network on one device. The module's weights and gradients are views of flat vectors."""
 
-    kind, note, least_points, grid = "torch", "", 1, 1
+    kind, note, least_points, grid, room = "torch", "", 1, 1, 0
     library = f"torch {torch.__version__.partition('+')[0]}"
 
     def __init__(self, network: ModuleSpec, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:

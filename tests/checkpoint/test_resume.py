@@ -115,7 +115,7 @@ def test_points_that_moved_are_where_they_were(cluster, tmp_path) -> None:
     np.save(tmp_path / "rows.npy", data)
     first = flegel.run(
         KMeans(k=4), tmp_path / "rows.npy", sync="fsp", interval="2ms", workers=3, cluster=cluster, tolerance=0,
-        max_seconds=1.5, straggler="0:6x", checkpoint=tmp_path / "job", checkpoint_every=0.5,
+        max_seconds=1.5, straggler="0:6x", checkpoint=tmp_path / "job", checkpoint_every=0.5, resting="off",
     )  # fmt: skip
     assert first.balance["points"] > 0, "points moved"
     held = [w["points"] for w in first.worker]

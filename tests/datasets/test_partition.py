@@ -140,6 +140,7 @@ def test_shards_are_as_large_as_their_shares() -> None:
     assert np.allclose(np.array(sizes) / 100_000, np.array([5, 1, 2, 1]) / 9, atol=0.01)
     whole = open_data(np.arange(9000.0)[:, None])
     assert [len(ids) for ids in whole.owners(4, "shuffle:0=5,2=2", 1)] == [5000, 1000, 2000, 1000]
+    assert [len(ids) for ids in whole.owners(4, "shuffle:0=2,1=none,3=none", 1)] == [6000, 0, 3000, 0]
     for text in ("shuffle:", "shuffle:0", "shuffle:0=0", "shuffle:a=2", "shuffle:0=1e999"):
         with pytest.raises(UsageError, match="needs shares"):
             plan_rows(100, 0, 4, text)

@@ -80,7 +80,7 @@ def train(algorithm: Any, data: Any, cluster: LocalCluster, story: Story, **more
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Termination, "judge", end)
-        options = {"workers": 3, "tolerance": 1e-5, "collect_state": True} | more
+        options = {"workers": 3, "tolerance": 1e-5, "collect_state": True, "resting": "off"} | more
         with coordinators() as found:
             result = flegel.run(algorithm, data, cluster=cluster, watch=lambda seen: story(found[-1]), **options)
     return result, story.machine

@@ -27,9 +27,16 @@ class MembershipChanges(RuleBasedStateMachine):
         replace=st.booleans(),
         collect=st.booleans(),
         rest=st.integers(0, 5),
+        resting=st.integers(0, 2),
     )
-    def begin(self, sync: str, workers: int, layout: str, replace: bool, collect: bool, rest: int) -> None:
-        self.world = World(workers, sync, rest=rest, layout=layout, replace=replace, collect=collect, iterations=25)
+    def begin(
+        self, sync: str, workers: int, layout: str, replace: bool, collect: bool, rest: int, resting: int
+    ) -> None:
+        resting = tuple(range(workers, workers + resting))
+        self.world = World(
+            workers + len(resting), sync, rest=rest, layout=layout, replace=replace, collect=collect, iterations=25,
+            resting=resting,
+        )  # fmt: skip
         self.random = Random(0)
         self.deaths = self.crashes = 0
 
@@ -60,6 +67,14 @@ class MembershipChanges(RuleBasedStateMachine):
     @rule(a=st.integers(0, 5), b=st.integers(0, 5), points=st.integers(1, 300))
     def somebody_should_give_points(self, a: int, b: int, points: int) -> None:
         self.world.wish.wanted.append((a, b, points))
+
+    @rule(a=st.integers(0, 5), b=st.integers(0, 5))
+    def workers_are_to_rest(self, a: int, b: int) -> None:
+        self.world.crew.wanted.append((a, b))
+
+    @rule()
+    def all_are_called_back(self) -> None:
+        self.world.crew.wanted.append(())
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

@@ -24,6 +24,8 @@ from flegel.machine.coordinator import events
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import EvictWorker, StartWorker, Timeouts, WorkerDied, WorkerJoined
+from flegel.machine.coordinator.membership import Next
+from flegel.machine.crew_control import CrewControl
 from flegel.machine.fencing import Fence
 from flegel.machine.migration.endpoints import MigrationSource
 from flegel.machine.migration.window_codec import put_states, take_states
@@ -34,6 +36,7 @@ from flegel.messages import Envelope, LoadShard, SendPoints, ShardLoaded, TreeLa
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import BalancePlan, Proposal
 from flegel.plan.balance.settings import BalanceSettings
+from flegel.plan.crew import Crew
 from flegel.sim.inline_worker import InlineWorker
 from flegel.sync import make_policy
 
@@ -175,6 +178,23 @@ class Wish:
         return BalancePlan(tuple(chosen[:1]), "wishes")
 
 
+class WishedCrew(CrewControl):
+    """Workers rest and come back as the test wants it."""
+
+    def __init__(self, first: Crew | None = None) -> None:
+        super().__init__(first=first)
+        self.wanted: list[tuple[int, ...]] = []
+        """Who is to rest at the next barriers; nobody: all come back."""
+
+    def at_barrier(self, job: Any, membership: Any, updated: Any, now: float) -> Next:
+        if not self.wanted:
+            return Next.NOTHING
+        if workers := self.wanted.pop(0):
+            return membership.rest(workers, "a wish", now)
+        membership.recall("a wish", now)
+        return Next.NOTHING
+
+
 class World:
     """Make it, `begin`, then `step` and disturb it; `finish` lets it run to its end."""
 
@@ -189,11 +209,15 @@ class World:
         balance: bool = True,
         iterations: int = 40,
         collect: bool = False,
+        resting: tuple[int, ...] = (),
     ) -> None:
+        """`resting`: these begin without points."""
         self.now, self.layout = 0.0, layout
         size = tiles * TILE + rest
-        self.rows = size * workers
-        self.parts = {w: np.arange(w * size, (w + 1) * size) for w in range(workers)}
+        self.rows = size * (workers - len(resting))
+        working = [w for w in range(workers) if w not in resting]
+        self.parts = {w: np.arange(n * size, (n + 1) * size) for n, w in enumerate(working)}
+        self.crew = WishedCrew(Crew(tuple(working), resting, 0.0, "as the test says") if resting else None)
         self.mail: dict[tuple[int, int], deque[tuple[Envelope, tuple[Any, ...]]]] = {}
         self.network: list[tuple[int, int, Any, tuple[Any, ...]]] = []
         self.timers: list[tuple[float, events.Timer]] = []
@@ -224,6 +248,7 @@ class World:
             debug=True,
             rows=self.rows,
             replace=replace,
+            crew=self.crew,
         )
         self.fence = Fence("job")
         for w in range(workers):

@@ -33,7 +33,7 @@ ROWS = np.random.default_rng(5).integers(-9, 10, size=(300, 4)) * 1.0
 class DeviceKernel:
     """Runs the hooks in pure Python over a copy of each shard; only `fetch_states` and `put_states` copy states."""
 
-    device, kind, note, library, least_points, grid = "copy", "interpreted", "", "", 1, 1
+    device, kind, note, library, least_points, grid, room = "copy", "interpreted", "", "", 1, 1, 0
 
     def __init__(self, algorithm: Algorithm, parameter: Any, empty: Any) -> None:
         self._algorithm, self._parameter, self._sums = algorithm, parameter, pytree.copy(empty)

@@ -12,7 +12,6 @@ import flegel
 from flegel import LocalCluster
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
-from flegel.algorithms.lr import LR
 from flegel.core.shard import make_shard
 from flegel.datasets import Rows, partition
 from flegel.errors import DataError, DecodeError, OutOfReach
@@ -131,7 +130,10 @@ def test_results_are_those_of_copied_rows(
 ) -> None:
     labels, weights = (wide[:, 0] > 0).astype(float), RNG.random(len(wide))
     train = partial(flegel.run, workers=2, sync="bsp", max_iterations=3, tolerance=0, cluster=cluster)
-    jobs = ((LR(), (wide, labels, weights), "standard"), (KMeans(k=3), wide[:, ::-1], "none"))
+    jobs = (
+        (KMeans(k=3, init=wide[:3]), (wide, labels, weights), "standard"),
+        (KMeans(k=3, init=wide[:3]), wide[:, ::-1], "none"),
+    )
     there = [train(algorithm, data, scale=scale) for algorithm, data, scale in jobs]
     monkeypatch.setattr(LocalCluster, "lend_array", lambda *_: None)
     for one, (algorithm, data, scale) in zip(there, jobs, strict=True):
@@ -158,6 +160,8 @@ def test_rows_that_workers_cannot_read_are_copied(
     described = LentArray.describe
     monkeypatch.setattr(process_memory, "_refused", [])
     monkeypatch.setattr(LentArray, "describe", lambda lent: {**described(lent), "process": 2**22 + 1})
-    found = flegel.run(KMeans(k=3), wide, workers=2, sync="bsp", max_iterations=3, tolerance=0, cluster=cluster)
+    found = flegel.run(
+        KMeans(k=3, init=wide[:3]), wide, workers=2, sync="bsp", max_iterations=3, tolerance=0, cluster=cluster
+    )
     assert found.iterations == 3
     assert not process_memory.readable(None), "the next job does not try again"

@@ -60,7 +60,7 @@
   F.flowsTable = (flows) => F.table(document.getElementById("flows"), [["from", 1], ["to", 1], ["points", 1], ["bytes", 1], ["under way", 1]], flows.slice(0, 20).map((f) => [f[0], f[1], F.count(f[2]), F.count(f[3]), F.count(f[4])]));
   F.incidents = function (run, cursor) {
     const all = (run.last && run.last.incidents) || [];
-    F.table(document.getElementById("incidents"), [["at", 1], ["worker", 1], ["what"], ["why"], ["until training", 1], ["visited anew", 1]], all.filter((i) => cursor === null || i.at <= cursor).map((i) => [F.seconds(i.at), i.worker, i.kind, i.why, F.seconds(i.seconds), i.unvisited]));
+    F.table(document.getElementById("incidents"), [["at", 1], ["worker", 1], ["what"], ["why"], ["until training", 1], ["visited anew", 1]], all.filter((i) => cursor === null || i.at <= cursor).map((i) => [F.seconds(i.at), i.worker >= 0 ? i.worker : "", i.kind, i.why, F.seconds(i.seconds), i.unvisited]));
   };
   F.log = function (run) {
     const box = document.getElementById("log"), text = run.lines.map((l) => (l[0] ? l[0] + " " : "") + l[1]).join("\n");

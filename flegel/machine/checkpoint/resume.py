@@ -42,6 +42,8 @@ def restore(
     """
     state = job.state
     state.restore(part_of(data, "job"))
+    first = job.crew.first.resting if job.crew is not None and job.crew.first is not None else ()
+    state.resting = {worker: seen for worker, seen in state.resting.items() if worker in first}
     job.commits.restore(part_of(data, "commits"))
     state.store.restore(part_of(data, "store"), parts if redealt else None)
     event: Updated = thaw(data["event"])
@@ -72,7 +74,8 @@ def continue_from(job: Coordinator, newer: NewerCommit, now: float, started: boo
     job.commits.continue_from(now)
     state.verdict = None
     state.policy = RebuildStatistics(state.policy, started)
-    event = Updated(newer.round, tuple(job.membership.loads), None, False, 0, 0.0)
+    working = tuple(w for w in job.membership.loads if w not in state.resting)
+    event = Updated(newer.round, working, None, False, 0, 0.0)
     job.resume_with(event, now, fresh_balance=job.balance is not None and not started)
 
 

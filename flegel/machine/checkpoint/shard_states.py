@@ -43,6 +43,11 @@ def unvisited(part: WorkerState, state: Array) -> WorkerState:
     return WorkerState(kept, part.ids, state, np.zeros_like(part.halted))
 
 
+def nothing_of(part: WorkerState) -> WorkerState:
+    """No points, of the same kind: for a worker that rests."""
+    return WorkerState(CheckpointPart(part.kept.number, ()), part.ids[:0], part.state[:0], part.halted[:0])
+
+
 def redeal(parts: Sequence[WorkerState], count: int) -> list[WorkerState]:
     """The same points in the same order for another number of workers, nearly equally many each.
 

@@ -86,6 +86,11 @@ def workers_of(data: dict[str, Any]) -> tuple[int, ...]:
     return tuple(thaw(data["view"]).workers)
 
 
+def resting_of(data: dict[str, Any]) -> tuple[int, ...]:
+    """Who was at hand without points."""
+    return tuple(sorted(part_of(data, "job").get("resting", {})))
+
+
 def algorithm_of(data: dict[str, Any]) -> dict[str, Any]:
     """What the algorithm remembered."""
     found: dict[str, Any] = thaw(data["algorithm"])

@@ -39,12 +39,13 @@ class BalanceControl:
 
     def __init__(
         self, mode: str, criteria: Criteria, rules: BalanceSettings | None = None, timeout: float = 60.0,
-        plan: Balance | None = None, crowded: bool = False,
+        plan: Balance | None = None, crowded: bool = False, past: bool = True,
     ) -> None:  # fmt: skip
-        """`crowded`: there are more workers than processors for them."""
+        """`crowded`: there are more workers than processors for them. `past`: passes so far are to become equal, not
+        only those to come."""
         self.mode = mode
         self._look_from = 0.0
-        self._crowded = crowded
+        self._crowded, self._past = crowded, past
         self.migrations = Migrations(timeout)
         self.reason = ""
         self._balance = plan or Balance(rules or (SPARING if crowded or mode == "sync" else BalanceSettings()))
@@ -200,7 +201,7 @@ class BalanceControl:
                 worker=w.id,
                 points=w.points,
                 seconds=self._speeds[w.id].seconds / max(self._duties[w.id].value, 1e-3),
-                passes=w.passes,
+                passes=w.passes if self._past else 0.0,
                 relative_error=self._speeds[w.id].relative_error,
                 busy=w.id in busy,
                 full=self.migrations.full.get(w.id, ""),
@@ -211,7 +212,7 @@ class BalanceControl:
 
 register(
     {
-        BalanceControl: ("_crowded", "_waiting"), Migrations: ("open",), Balance: ("rules", "even"),
+        BalanceControl: ("_crowded", "_past", "_waiting"), Migrations: ("open",), Balance: ("rules", "even"),
         RemainingTime: ("_criteria",), ProgressSample: (), Speed: (), DutyCycle: (), DecayingMean: (), MoveCost: (),
         BalanceSettings: (),
     }

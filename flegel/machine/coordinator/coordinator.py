@@ -13,6 +13,7 @@ simulator. It never reads a clock, opens a socket or starts a thread; when to sy
     collection   hidden states at the end                               state_collection.py
     audit        whether the statistics are what the points say         ../audit/audit.py
     step back    to the best θ after divergence                         step_back.py
+    crew         who trains, who rests                                  ../crew_control.py
     state        what all of them share                                 state.py
 
 An update has two phases: the coordinator asks the parameter store for a fold, and continues when that is done, in the
@@ -42,6 +43,7 @@ from flegel.machine.coordinator.orders import WorkerOrders
 from flegel.machine.coordinator.state import JobReader, JobState
 from flegel.machine.coordinator.state_collection import StateCollection
 from flegel.machine.coordinator.step_back import StepBack
+from flegel.machine.crew_control import CrewControl
 from flegel.messages import Answer, LoadShard, Report, WorkerBeat
 from flegel.params.protocol import Fold, Folded, ParameterStore
 from flegel.plan.termination import Termination, Verdict, unsound
@@ -58,7 +60,7 @@ class Coordinator(JobReader):
         debug: bool = False, balance: BalanceControl | None = None, audit: Audit | None = None,
         checkpoints: CheckpointSchedule | None = None, attribute: bool = False,
         parts: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
-        replace: bool = True,
+        replace: bool = True, crew: CrewControl | None = None,
     ) -> None:  # fmt: skip
         """`collect`: fetch the points' hidden states at the end. `debug`: check the conservation laws at each commit.
         `attribute`: the store attributes progress to single workers. The last four are those of `Membership`."""
@@ -68,9 +70,10 @@ class Coordinator(JobReader):
         self.orders = WorkerOrders(self.state, self.liveness)
         self.commits = Commits(self.state, self.orders, debug)
         self.membership = Membership(
-            self.state, self.orders, self.liveness, loads, parts=parts, scaling=scaling, rows=rows, replace=replace
-        )
-        self.balance, self.checkpoints, self.audit = balance, checkpoints, audit
+            self.state, self.orders, self.liveness, loads, parts=parts, scaling=scaling, rows=rows, replace=replace,
+            first=crew.first if crew is not None else None,
+        )  # fmt: skip
+        self.balance, self.checkpoints, self.audit, self.crew = balance, checkpoints, audit, crew
         self.termination = Termination(criteria, algorithm.maximize, algorithm.slow_gains)
         self.notes: list[str] = []
         self.step_back = StepBack()
@@ -114,6 +117,8 @@ class Coordinator(JobReader):
 
     def _from_worker(self, event: FromWorker, now: float) -> None:
         worker, body, state = event.worker, event.body, self.state
+        if worker in state.resting:  # said before it came to rest
+            return
         self.liveness.hear(worker, body, now)
         if type(body) is Report and state.phase == "training" and worker in state.view.workers:
             self._on_report(worker, body, event.arrays, now)
@@ -141,8 +146,7 @@ class Coordinator(JobReader):
             case events.EndJob(why) if state.verdict is None:
                 self._end(Verdict(False, why, "stopped"), now)
             case Timer("hire"):
-                self.membership.roster.stop_waiting(now, state.timeouts.hire)
-                self._step(now)
+                self._do(self.membership.stop_waiting(now), now)
             case events.WorkerDied(worker, why, fault):
                 self._lost(worker, why, fault, now)
             case events.WorkerJoined(worker):
@@ -211,6 +215,8 @@ class Coordinator(JobReader):
             return self._recount(self.step_back.take(state), now)
         if state.verdict is not None:
             return self._end(state.verdict, now)
+        if self.crew is not None and (step := self.crew.at_barrier(state, self.membership, updated, now)):
+            return self._do(step, now)
         if self.audit is not None:
             self.audit.at_barrier(state, now)
         if self.balance is not None and self.balance.after_commit(state, updated, workers, progress, now):
@@ -347,7 +353,7 @@ class Coordinator(JobReader):
         """Every part forgets the worker; what it reported and was not handed to the store does not count."""
         if not self.membership.knows(worker) or self._folds.defers(events.WorkerDied(worker, why, fault)):
             return
-        if self.checkpoints is not None and worker not in self.membership.roster.hired:
+        if self.checkpoints is not None and worker not in {*self.membership.roster.hired, *self.state.resting}:
             self.checkpoints.lost()
         redone = self.commits.forget(worker)
         self.orders.forget(worker)
@@ -422,10 +428,7 @@ class Coordinator(JobReader):
             self._owed_verdict = verdict
             return
         state.verdict = verdict
-        if state.view.training():
-            self.orders.stop_all(now)
-        else:
-            self._over(now)
+        self.orders.stop_all(now) if state.view.training() else self._over(now)
 
     def _over(self, now: float) -> None:
         """Training is over; the books are checked."""
@@ -463,10 +466,7 @@ class Coordinator(JobReader):
             self._collect(now)
 
     def _collect(self, now: float) -> None:
-        if self.collection.wanted:
-            self.collection.start(now)
-        else:
-            self._finish()
+        self.collection.start(now) if self.collection.wanted else self._finish()
 
     def _finish(self, error: FlegelError | None = None) -> None:
         self.state.phase = "over"

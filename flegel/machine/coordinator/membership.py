@@ -1,14 +1,18 @@
-"""Workers of a job: loaded, lost, joining, leaving, and how a change of them fits into the life of the job. Pure.
+"""Workers of a job: loaded, lost, joining, leaving, resting, and how a change of them fits into the job's life. Pure.
 
 Who does what with which points is `redistribution.py`. Around that: everybody commits and rests, accounts of the lost
 are subtracted, points get their owners, and one round under the old θ visits what became unvisited before anything else
 is learned. So at each commit every point has one owner and has contributed once. What has to happen outside of this
 part is returned as `Next`; the coordinator does it.
+
+A worker that rests has handed its points over as if it left, and its process waits as between two jobs; when it is
+called back it loads and joins like a new one.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from enum import Enum, auto
 
 import msgspec
@@ -22,7 +26,8 @@ from flegel.machine.coordinator.orders import WorkerOrders
 from flegel.machine.coordinator.redistribution import Redistribution
 from flegel.machine.coordinator.roster import Incident, Roster, newcomer
 from flegel.machine.coordinator.state import JobState
-from flegel.messages import LoadShard, PointsAssigned, PointsGivenUp, PointsListed, ResetPoints, ShardLoaded
+from flegel.messages import LoadShard, PointsAssigned, PointsGivenUp, PointsListed, ReleaseJob, ResetPoints, ShardLoaded
+from flegel.plan.crew import Crew
 from flegel.sync.policy import TrainWorkers, WorkerView
 
 
@@ -41,6 +46,9 @@ class Next(Enum):
     START = auto()
     """Nothing has been learned yet: the model begins."""
 
+    def __bool__(self) -> bool:
+        return self is not Next.NOTHING
+
 
 class Membership:
     """The workers of one job."""
@@ -48,13 +56,15 @@ class Membership:
     def __init__(
         self, job: JobState, orders: WorkerOrders, liveness: Liveness, loads: dict[int, LoadShard], *,
         parts: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
-        replace: bool = True,
+        replace: bool = True, first: Crew | None = None,
     ) -> None:  # fmt: skip
         """`parts`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each column.
         `rows`: points of the whole data; 0 is the sum of what workers load. `replace`: start another process where a
-        worker is lost; otherwise the others take its points over."""
+        worker is lost; otherwise the others take its points over. `first`: who begins without points, at rest."""
         self._job, self._orders, self._liveness = job, orders, liveness
         self.loads, self.parts = loads, parts or {}
+        self._first = first
+        job.resting = {worker: WorkerView(worker, 0) for worker in first.resting} if first is not None else {}
         self.loaded: dict[int, ShardLoaded] = {}
         self.roster = Roster()
         self.redistribution = Redistribution(self.roster, rows)
@@ -69,6 +79,10 @@ class Membership:
         """All points are to be counted again."""
         self._to_visit: set[int] | None = None
         """In the round after a change: who has points to visit anew."""
+        self._unneeded: set[int] = set()
+        """Lost while they rested: nobody waits for them, and nobody takes their place."""
+        self._arrived: dict[int, ShardLoaded] = {}
+        """Called back and ready, while others that were called back with them are not."""
 
     @property
     def changing(self) -> bool:
@@ -88,8 +102,9 @@ class Membership:
     def start(self, now: float) -> None:
         arrays = self._arrays()  # made once: the driver packs the same arrays once for all
         for worker, load in self.loads.items():
-            self._job.send(worker, load, arrays + self.parts.get(worker, ()))
-            self._liveness.expect(worker, now)
+            if worker not in self._job.resting:
+                self._job.send(worker, load, arrays + self.parts.get(worker, ()))
+                self._liveness.expect(worker, now)
 
     def _arrays(self) -> tuple[Array, ...]:
         """What a worker needs besides its points: θ, the form of the statistics, the scaling."""
@@ -115,11 +130,13 @@ class Membership:
                 )
 
     def all_loaded(self) -> bool:
-        return len(self.loaded) >= len(self.loads)
+        return len(self.loaded) >= len(self.loads) - len(self._job.resting) - len(self._unneeded)
 
     def begin(self) -> None:
         """Training begins: the view gets its workers, and what their data say about θ."""
         view = self._job.view
+        if self._first is not None and self._job.resting:
+            self.incidents.append(Incident("rest", -1, self._first.reason, 0.0, 0.0))
         for each in sorted(self.loaded):
             points = self.loaded[each].points
             if each not in view.workers:
@@ -129,23 +146,29 @@ class Membership:
         sizes = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
         size = max(sum(array.size for name, array in sizes if name not in auxiliary), 1)
         columns = max(each.columns for each in self.loaded.values())
-        view.evidence = view.points * columns / size
+        view.evidence = self.redistribution.rows * columns / size
         view.in_batches = self._job.algorithm.in_batches
 
     # -- coming and going ----------------------------------------------------------------------------------
 
     def knows(self, worker: int) -> bool:
         present = self.loads if self._job.phase == "loading" else self._job.view.workers
-        return worker in present or worker in self.roster.hired
+        return (
+            worker in present or worker in self.roster.hired or worker in self._job.resting or worker in self._arrived
+        )
 
     def lose(self, worker: int, why: str, fault: bool, silent: bool, redone: int, now: float) -> Next | FlegelError:
         """Nothing that the worker has not committed counts, and what it committed is subtracted. `redone`: visits of
         its report that do not count. The error, where the job cannot go on."""
         job, roster = self._job, self.roster
-        place, hired = job.place, worker in roster.hired
+        place, hired = job.place, worker in roster.hired or self._arrived.pop(worker, None) is not None
         job.out.append(EvictWorker(worker, why))
         self._liveness.forget(worker)
         self.redistribution.forget(worker)
+        if job.resting.pop(worker, None) is not None:  # it held nothing, so nobody has to take its place
+            job.out.append(Note(f"worker {worker} {why} while it rested"))
+            self._unneeded.add(worker)
+            return Next.BEGIN if job.phase == "loading" else Next.NOTHING
         if too_often := roster.lose(worker, fault, silent):
             return WorkerLost(f"Worker {worker} {why} in {place}{too_often}.", why)
         if hired and not fault:
@@ -164,11 +187,13 @@ class Membership:
         elif loading:
             self.loads.pop(worker, None)
             self.redistribution.orphans = True
-        if not (job.view.workers or roster.hired or (loading and self.loads)):
+        if seen is not None or (loading and self.redistribution.orphans):
+            self._call_back(now, urgent=True)
+        if not (job.view.workers or roster.hired or (loading and len(self.loads) > len(self._unneeded))):
             return WorkerLost(f"Worker {worker} {why} in {place}, and no worker is left.", why)
         if loading:
             return Next.BEGIN
-        disturbs = seen is not None or self.redistribution.orphans or self.redistribution.phase
+        disturbs = seen is not None or self.redistribution.orphans or self.redistribution.phase or self._admit_arrived()
         return Next.CHANGE if disturbs else Next.NOTHING
 
     def joined(self, worker: int, now: float) -> None:
@@ -182,29 +207,73 @@ class Membership:
         load = self.loads.get(worker) or msgspec.structs.replace(next(iter(self.loads.values())), index=worker)
         if job.phase != "loading":
             load = msgspec.structs.replace(load, empty=True, kept=None, alone=False)
+        elif worker in self.roster.recalled:
+            load = msgspec.structs.replace(load, empty=True)
         elif load.kept is not None:
             arrays += self.parts[worker]
         job.send(worker, load, arrays)
 
     def welcome(self, worker: int, body: ShardLoaded, now: float) -> Next:
         """A hired worker is ready for points."""
-        job = self._job
+        job, recalled = self._job, worker in self.roster.recalled
         self.roster.unhire(worker)
         if self._ending:
             job.out.append(EvictWorker(worker, "came too late", gently=True))
             return Next.NOTHING
-        self.loaded[worker] = body
-        job.store.admit(worker, body.address)
-        job.view.workers[worker] = newcomer(job.view, worker, self._former.pop(worker, None))
-        self.roster.newcomers.add(worker)
+        if recalled:
+            self._arrived[worker] = body
+            return Next.CHANGE if self._admit_arrived() else Next.NOTHING
+        self._admit(worker, body)
         if not any(i.worker == worker and i.resumed is None for i in self.incidents):
             self.incidents.append(Incident("joined", worker, "was hired", now - job.began))
         return Next.CHANGE
 
+    def _admit(self, worker: int, body: ShardLoaded) -> None:
+        self.loaded[worker] = body
+        self._job.store.admit(worker, body.address)
+        self._job.view.workers[worker] = newcomer(self._job.view, worker, self._former.pop(worker, None))
+        self.roster.newcomers.add(worker)
+
+    # -- resting -------------------------------------------------------------------------------------------
+
+    def rest(self, workers: Collection[int], why: str, now: float) -> Next:
+        """These workers give their points to the others and rest."""
+        resting = set(workers) & set(self.roster.staying(self._job.view))
+        if self._ending or self.changing or not resting or not set(self.roster.staying(self._job.view)) - resting:
+            return Next.NOTHING
+        self.roster.leaving |= resting
+        self.roster.to_rest |= resting
+        self.incidents.append(Incident("rest", -1, why, now - self._job.began))
+        return Next.CHANGE
+
+    def recall(self, why: str, now: float) -> None:
+        """Everybody who rests comes back. Training goes on until all of them are ready."""
+        if self._job.resting and not self._ending:
+            self.incidents.append(Incident("recall", -1, why, now - self._job.began))
+            self._call_back(now, urgent=False)
+
+    def _call_back(self, now: float, urgent: bool) -> None:
+        resting, self._job.resting = self._job.resting, {}
+        self._former.update(resting)
+        self.roster.recall(resting, now, urgent)
+        for worker in resting:
+            self.joined(worker, now)
+
+    def _admit_arrived(self) -> bool:
+        """Who was called back gets points when all are ready, or at once where points change hands anyway."""
+        if not self._arrived or (self.roster.recalled and not self.changing):
+            return False
+        for worker, body in self._arrived.items():
+            self._admit(worker, body)
+        self._arrived.clear()
+        return True
+
+    # -- more or fewer workers, as somebody wants ----------------------------------------------------------
+
     def scale(self, workers: int, now: float) -> Next:
         """So many workers from now on: hire the missing ones, or let the last ones go."""
         job, roster, rows = self._job, self.roster, self.redistribution.rows
-        have = sorted({*roster.staying(job.view), *roster.hired})
+        have = sorted({*roster.staying(job.view), *roster.hired, *job.resting, *self._arrived})
         if job.phase == "loading":
             self.wanted = workers
         elif self._ending:
@@ -222,18 +291,28 @@ class Membership:
     def leave(self, workers: tuple[int, ...], now: float) -> Next:
         """These workers give their points to the others and go."""
         job, roster = self._job, self.roster
-        present = {*roster.staying(job.view), *roster.hired}
+        waiting = {*roster.hired, *job.resting, *self._arrived}
+        present = {*roster.staying(job.view), *waiting}
         if self._ending or not present - set(workers):
             job.out.append(Note(f"workers {sorted(workers)} cannot leave in {job.place}"))
             return Next.NOTHING
         for worker in sorted(present & set(workers)):
-            if worker in roster.hired:
+            if worker in waiting:
+                hired = worker in roster.hired and worker not in roster.recalled
                 roster.unhire(worker)
+                job.resting.pop(worker, None)
+                self._arrived.pop(worker, None)
+                self._liveness.forget(worker)
                 job.out.append(EvictWorker(worker, "is not wanted any more", gently=True))
+                if not hired:
+                    at = now - job.began
+                    self.incidents.append(Incident("left", worker, "was asked to leave", at, at))
             else:
                 roster.leaving.add(worker)
                 self.incidents.append(Incident("left", worker, "was asked to leave", now - job.began))
-        return Next.CHANGE if roster.leaving or self.changing else Next.NOTHING
+        if not roster.staying(job.view):
+            self._call_back(now, urgent=True)
+        return Next.CHANGE if roster.leaving or self.changing or self._admit_arrived() else Next.NOTHING
 
     def recount(self, why: str, now: float) -> None:
         """The statistics are wrong, or θ goes back: all points count as unvisited; the change that follows says so."""
@@ -248,6 +327,12 @@ class Membership:
         self._to_visit = None
         if not self.roster.staying(self._job.view) and not self.roster.hired:
             self.roster.leaving.clear()
+            self.roster.to_rest.clear()
+
+    def stop_waiting(self, now: float) -> Next:
+        """Replacements have had their time; those that are not here come later."""
+        self.roster.stop_waiting(now, self._job.timeouts.hire)
+        return self.step(now)
 
     def answer(
         self, worker: int, body: PointsListed | PointsGivenUp | PointsAssigned, arrays: tuple[Array, ...]
@@ -302,15 +387,22 @@ class Membership:
         lack the contributions of some points."""
         job, roster, view = self._job, self.roster, self._job.view
         for worker in sorted(roster.leaving):
-            view.workers.pop(worker, None)
+            seen = view.workers.pop(worker, None)
             job.store.retire(worker)
             self._liveness.forget(worker)
-            job.out.append(EvictWorker(worker, "leaves", gently=True))
+            if seen is not None and worker in roster.to_rest:
+                job.resting[worker] = seen
+                self._orders.forget(worker)
+                self.loaded.pop(worker, None)
+                job.send(worker, ReleaseJob())
+            else:
+                job.out.append(EvictWorker(worker, "leaves", gently=True))
         roster.leaving.clear()
+        roster.to_rest.clear()
         roster.newcomers.clear()
-        for incident in self.incidents:
-            incident.resumed = now - job.began if incident.resumed is None else incident.resumed
-            if incident.kind == "joined" or not job.reason:
+        for incident in [i for i in self.incidents if i.resumed is None]:
+            incident.resumed = now - job.began
+            if incident.kind in ("joined", "rest", "recall") or not job.reason:
                 job.reason = f"worker {incident.worker} {incident.why}" if incident.worker >= 0 else incident.why
         view.round += 1
         unvisited = self.redistribution.unvisited

@@ -36,7 +36,7 @@ class WorkerSnapshot(msgspec.Struct, frozen=True):
     gain: float
     """What it did for the objective, where that is attributed."""
     state: str = "idle"
-    """idle, training or reported."""
+    """idle, training, reported or resting."""
     visits: int = 0
     moving: int = 0
     """Points under way to it, less those under way from it."""
@@ -61,7 +61,7 @@ class IncidentSnapshot(msgspec.Struct, frozen=True):
     """Workers changed, and training went on."""
 
     kind: str
-    """lost, joined or left."""
+    """lost, joined, left; rest, recall and recount are of several workers."""
     worker: int
     why: str
     at: float
@@ -112,6 +112,8 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     """Pairs of workers between which points moved or move, the largest ones."""
     members: int = 0
     """Workers that hold points, shown or not."""
+    resting: int = 0
+    """Workers that rest: the job is faster without them."""
     compute: float = 0.0
     """Seconds of all workers together, as the two that follow."""
     wait: float = 0.0
@@ -132,7 +134,7 @@ def observe(
         type(state.algorithm).__name__, state.policy.name, state.phase, len(membership.loaded), len(membership.loads),
         round=state.view.round, points=sum(w.points for w in every), unseen=sum(w.unseen for w in every),
         verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.maximize,
-        members=len(every), servers=placement(job),
+        members=len(every), resting=len(state.resting), servers=placement(job),
     )  # fmt: skip
     if last is None:
         return general
@@ -145,10 +147,10 @@ def observe(
         metrics=state.algorithm.metrics(state.store.parameter),
         workers=tuple(
             WorkerSnapshot(
-                w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain, w.phase, w.visits,
-                moving.get(w.id, 0), hosts.get(w.id, ""),
+                w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain,
+                "resting" if w.id in state.resting else w.phase, w.visits, moving.get(w.id, 0), hosts.get(w.id, ""),
             )
-            for w in every[:shown]
+            for w in [*every, *state.resting.values()][:shown]
         ),
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from flegel.core.pytree import Array
+from flegel.core.shard import TILE
 from flegel.errors import ProtocolError
 from flegel.machine.coordinator.events import Command, Send
 from flegel.machine.coordinator.roster import Roster
@@ -138,8 +139,11 @@ class Redistribution:
         """Leavers give up everything; where newcomers have nothing yet, the others give up their surplus."""
         staying = self._roster.staying(view)
         self._roster.newcomers &= set(staying)
-        quota = self.rows // max(len(staying), 1)
-        self._need = {w: max(quota - view.workers[w].points, 0) for w in sorted(self._roster.newcomers)}
+        quota = dict(zip(staying, _weights(view, staying), strict=True))
+        total = sum(quota.values()) or 1.0
+        few = min(TILE, self.rows // max(len(staying), 1))  # of the slowest, too: nobody learns its speed otherwise
+        wanted = {w: max(int(self.rows * quota[w] / total), few) for w in staying}
+        self._need = {w: max(wanted[w] - view.workers[w].points, 0) for w in sorted(self._roster.newcomers)}
         commands = [self._send(w, GiveUpPoints()) for w in sorted(self._roster.leaving) if view.workers[w].points]
         given = sum(view.workers[w].points for w in self._roster.leaving)
         short = sum(self._need.values()) - given

@@ -1,7 +1,8 @@
-"""Which workers are starting, new or leaving, and how often workers were lost. Pure bookkeeping, no points."""
+"""Which workers are starting, new, leaving or called back, and how often workers were lost. Bookkeeping, no points."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flegel.machine.coordinator.events import Command, StartWorker
@@ -21,7 +22,7 @@ class Incident:
     """A change of the workers, for the trace and the result."""
 
     kind: str
-    """lost, joined, left or recount (of all points; its worker is −1)."""
+    """lost, joined, left; with worker −1: recount (of all points), rest and recall (of several workers)."""
     worker: int
     why: str
     at: float
@@ -43,6 +44,10 @@ class Roster:
         self.newcomers: set[int] = set()
         """Loaded, and without points so far."""
         self.leaving: set[int] = set()
+        self.to_rest: set[int] = set()
+        """Of the leaving: those that stay at hand."""
+        self.recalled: set[int] = set()
+        """Of the hired: those that rested, and load again."""
         self._faults = self._faults_in_a_row = self._kills_in_a_row = 0
         self._silences: dict[int, int] = {}
 
@@ -55,6 +60,15 @@ class Roster:
     def unhire(self, worker: int) -> None:
         self.hired.pop(worker, None)
         self.replacing.discard(worker)
+        self.recalled.discard(worker)
+
+    def recall(self, workers: Iterable[int], now: float, urgent: bool) -> None:
+        """Workers that rested come back; `urgent`: it is worth waiting for them."""
+        for worker in workers:
+            self.hired[worker] = now
+            self.recalled.add(worker)
+            if urgent:
+                self.replacing.add(worker)
 
     def lose(self, worker: int, fault: bool, silent: bool = False) -> str:
         """A worker is gone; says where that has happened too often.
@@ -64,6 +78,7 @@ class Roster:
         self.unhire(worker)
         self.newcomers.discard(worker)
         self.leaving.discard(worker)
+        self.to_rest.discard(worker)
         if not fault:
             self._kills_in_a_row += 1
             return f"; that was loss {KILLS_IN_A_ROW} in a row" if self._kills_in_a_row >= KILLS_IN_A_ROW else ""

@@ -46,6 +46,8 @@ class JobState:
     ended: float = 0.0
     ready_at: float = 0.0
     view: View = field(default_factory=View)
+    resting: dict[int, WorkerView] = field(default_factory=dict)
+    """Workers without points, outside of every barrier, ready to be called back; as they were last seen."""
     trace: list[TraceRow] = field(default_factory=list)
     out: list[Command] = field(default_factory=list)
     """Commands that follow from the event at hand."""
@@ -89,12 +91,13 @@ class JobState:
     def state(self) -> dict[str, Any]:
         return {
             "iteration": self.iteration, "objective": self.objective, "began": self.began, "reason": self.reason,
-            "verdict": self.verdict,
+            "verdict": self.verdict, "resting": self.resting,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         self.iteration, self.objective = state["iteration"], state["objective"]
         self.began, self.reason, self.verdict = state["began"], state["reason"], state["verdict"]
+        self.resting = state.get("resting", {})
 
 
 class JobReader:

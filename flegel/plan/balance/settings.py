@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -68,3 +68,8 @@ SPARING = BalanceSettings(
 )
 """For cases in which a move costs more than small differences of passes: no worker is a straggler (differences are
 noise), workers share processors (speeds change with the scheduler), or all workers wait while points move (`sync`)."""
+
+GRADIENTS = replace(SPARING, epsilon=1.0)
+"""For gradient methods, which keep nothing of a point between its visits: rows should be traversed equally often over a
+job, not over a pass. A perceptron, 12,000 rows, speeds 1 : 2 : 3, 10 s: 11 and 15 moves of 19,000 rows with the usual
+rules, 3 moves of 3,000 and 7,000 rows with these and without making up lost passes."""

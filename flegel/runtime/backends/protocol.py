@@ -37,6 +37,8 @@ class ShardKernel(Protocol):
     """Why it was not made in a faster way; empty otherwise."""
     library: str
     """Name and version of the library that computes, where all workers must have the same; empty otherwise."""
+    room: int
+    """Points that the memory of the device can hold; 0: not known, or no limit of its own."""
     least_points: int
     """Points of the first calls, while the speed is unknown: with fewer the results would depend on the speed."""
     grid: int

@@ -32,6 +32,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build
+from flegel.plan.crew import Crew
 from flegel.runtime import clock
 from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
@@ -56,6 +57,8 @@ class CheckpointSession:
     exact: bool = True
     submitted_hyper: dict[str, Any] = field(default_factory=dict)
     """Hyper-parameters before any hook ran."""
+    crew: Crew | None = None
+    """Who worked and who rested in the checkpoint, where that goes on."""
     _writer: Checkpointer | None = field(default=None, repr=False)
 
     def note_hyper(self, algorithm: Algorithm) -> None:
@@ -128,11 +131,26 @@ class CheckpointSession:
         if self.newer and algorithm.remakes_state:
             rng = np.random.default_rng(seed)
             parts = [shard_states.unvisited(p, algorithm.initState(p.points, columns, rng)) for p in parts]
+        if self.crew is not None:
+            held = dict(zip(self.crew.working, parts, strict=True))
+            parts = [held.get(worker) or shard_states.nothing_of(parts[0]) for worker in range(workers)]
         return parts
+
+    def keep_crew(self, workers: int) -> None:
+        """Who rested in the checkpoint rests again, where the workers are the same."""
+        if self.stored is None or self.stored.manifest is None:
+            return
+        working, resting = snapshot.workers_of(self.stored.state), snapshot.resting_of(self.stored.state)
+        if resting and sorted((*working, *resting)) == list(range(workers)):
+            self.crew = Crew(
+                working, resting, 0.0, f"{len(resting)} of {workers} workers rest, as when the job stopped"
+            )
 
     def redealt(self, workers: int) -> bool:
         """The workers are not those of the checkpoint: points are assigned to workers anew."""
-        return self.stored is not None and snapshot.workers_of(self.stored.state) != tuple(range(workers))
+        if self.stored is None or self.crew is not None:
+            return False
+        return snapshot.workers_of(self.stored.state) != tuple(range(workers))
 
     def check(self, fingerprint: str, data: str) -> None:
         if self.stored is not None and self.stored.record.fingerprint != fingerprint:

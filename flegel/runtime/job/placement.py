@@ -1,4 +1,4 @@
-"""Where the workers of a job run: in threads of this process, or in processes of their own. Trains nothing.
+"""Where the workers of a job run, in threads or processes, how points move, and who rests at first. Trains nothing.
 
 Processes isolate: a crash or an endless hook ends a worker, not the program that called `flegel.run`. Starting them
 takes about a second, though, and a small job is over before. Such a job runs in threads, if its code is one of ours:
@@ -15,10 +15,16 @@ from typing import NamedTuple
 
 from flegel.core import code_folder
 from flegel.job import Job
+from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.crew_control import CrewControl
+from flegel.plan.balance.planner import Balance
+from flegel.plan.balance.settings import GRADIENTS
+from flegel.plan.devices import parse_devices, relative_speeds
 from flegel.runtime.job.class_source import reference
-from flegel.runtime.job.request import Request, default_workers
+from flegel.runtime.job.request import Request, default_workers, may_rest
 from flegel.runtime.job.warm_clusters import Kind, warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.sync import balance_mode
 
 PASSES = 20  # of training, where nothing is known: k-means and LR take 5 to 30 on the tables of bench/micro/small_jobs
 COLD_START = 1.2  # seconds until the first processes have loaded their shards; 0.9 to 2.4 were measured
@@ -109,6 +115,31 @@ class JobCluster:
         """Why it is threads, where that was decided here."""
         if self.choice is not None and self.choice.reason:
             self._request.say(f"workers run in threads of this process: {self.choice.reason} to start")
+
+
+def balance_control(request: Request, crowded: bool) -> BalanceControl | None:
+    """How points move; None: not at all. Of networks nothing is kept of a point between its visits, so lost passes need
+    not be made up: rows move until shares are as speeds are."""
+    mode, algorithm = balance_mode(request.job.sync, request.workers), request.algorithm
+    if mode == "off":
+        return None
+    criteria = request.job.criteria.resolved(algorithm.default_tolerance)
+    if algorithm.backend:
+        return BalanceControl(mode, criteria, plan=Balance(GRADIENTS, GRADIENTS), crowded=crowded, past=False)
+    return BalanceControl(mode, criteria, crowded=crowded)
+
+
+def crew_control(request: Request) -> CrewControl | None:
+    """Who trains and who rests: as when a job that goes on stopped, else as the rows were dealt."""
+    job, session = request.job, request.session
+    if balance_mode(job.sync, request.workers) == "off" or not may_rest(job):
+        return None
+    stored = session is not None and session.stored is not None and session.stored.manifest is not None
+    first = session.crew if session is not None and stored else request.deal.crew
+    devices = parse_devices(job.device, job.gpus, request.workers)
+    return CrewControl(
+        job.sync.interval, first, relative_speeds(devices, request.workers, bool(request.algorithm.backend))
+    )
 
 
 def _seconds(value: float) -> str:

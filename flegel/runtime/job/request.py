@@ -8,21 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, open_data
+from flegel.datasets.partition import parse
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import check_options
 from flegel.params.ledger import sums_alone
-from flegel.plan.devices import first_shares, parse_devices
+from flegel.plan.devices import FirstDeal, Work, first_deal, parse_devices, relative_speeds
 from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.observers import JobControl, Observer
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
+from flegel.runtime.system.device_memory import rows_on_devices
 from flegel.sync import balance_mode
 
 WORK = 1 << 21  # multiplications of a pass, of each worker at least: 0.3 to 2 ms, the time of a barrier
@@ -55,16 +58,24 @@ class Request:
     def workers(self) -> int:
         return workers_for(self.algorithm, self.data) if self.job.workers is None else self.job.workers
 
-    @property
-    def partition(self) -> str:
-        """Who owns which rows at first: as the job says, or said when it was begun. By default a GPU beside processors
-        gets a share like its speed, where balance can correct that."""
+    @cached_property
+    def deal(self) -> FirstDeal:
+        """Who owns which rows at first, and who rests: as the job says, or said when it was begun. By default a GPU
+        beside processors gets a share like its speed, where balance can correct that."""
         stored = self.session.stored if self.session is not None else None
         job = self.job if stored is None else stored.record.job
-        workers = job.workers or self.workers
+        workers, algorithm = job.workers or self.workers, self.algorithm
         if job.partition != "shuffle" or balance_mode(job.sync, workers) == "off":
-            return job.partition
-        return first_shares(parse_devices(job.device, job.gpus, workers), workers)
+            return FirstDeal(job.partition)
+        devices = parse_devices(job.device, job.gpus, workers)
+        speeds = relative_speeds(devices, workers, bool(algorithm.backend))
+        work = 0.0 if algorithm.backend else float(self.data.rows * algorithm.work(self.data.columns))
+        rooms = rows_on_devices(devices, self.data.columns) if len(set(speeds.values())) > 1 else {}
+        return first_deal(speeds, Work(self.data.rows, work, rooms, job.sync.interval), may_rest(job))
+
+    @property
+    def partition(self) -> str:
+        return self.deal.partition
 
 
 def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
@@ -93,6 +104,11 @@ def workers_for(algorithm: Algorithm, data: Dataset) -> int:
     """
     work = data.rows * algorithm.work(min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns)
     return int(max(min(work / WORK, default_workers(), data.rows), 1))
+
+
+def may_rest(job: Job) -> bool:
+    """Workers of this job may rest; not with replicas of θ or parameter servers, which count on the same workers."""
+    return job.resting == "auto" and job.topology == "coordinator" and str(job.servers) == "0"
 
 
 def check_numbers(request: Request) -> None:
@@ -135,5 +151,7 @@ def check_data(request: Request) -> None:
         )
     if algorithm.supervised and not data.labelled:
         raise DataError(f"{name} needs labels, but {data.name} has none; name their column with --label.")
+    if any(share == 0 for _, share in parse(request.job.partition).shares):
+        raise UsageError(f"--partition {request.job.partition}: every worker needs rows; leave `none` out.")
     if request.workers > data.rows:
         raise UsageError(f"{request.workers} workers are more than the {data.rows} points of {data.name}; use fewer.")

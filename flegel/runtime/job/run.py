@@ -24,7 +24,6 @@ from flegel.errors import Interrupted, OutOfReach, UsageError
 from flegel.job import Job
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
-from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import observe
@@ -51,9 +50,9 @@ from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
-from flegel.runtime.job.placement import PASSES, JobCluster, has_code, has_servers
+from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, crew_control, has_code, has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
-from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
+from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers, may_rest
 from flegel.runtime.job.signals import Signals
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
@@ -194,6 +193,8 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
     session, algorithm = request.session, request.algorithm
     if session is None:
         return []
+    if balance_mode(request.job.sync, request.workers) != "off" and may_rest(request.job):
+        session.keep_crew(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
     session.check_forms(algorithm, prepared.zero, prepared.state, parts)
     return parts
@@ -287,7 +288,8 @@ def _coordinator(
         scaling=tuple(scaling or ()),
         debug=bool(os.environ.get("FLEGEL_DEBUG")),
         audit=_audit(request),
-        balance=_balancing(request, cluster.crowded(request.workers)),
+        balance=balance_control(request, cluster.crowded(request.workers)),
+        crew=crew_control(request),
         attribute=job.attribute,
         checkpoints=session.schedule() if session else None,
         parts={index: part.frames() for index, part in enumerate(parts)},
@@ -372,12 +374,6 @@ def _drive_with_checkpoints(
     return shift
 
 
-def _balancing(request: Request, crowded: bool) -> BalanceControl | None:
-    mode = balance_mode(request.job.sync, request.workers)
-    criteria = request.job.criteria.resolved(request.algorithm.default_tolerance)
-    return None if mode == "off" else BalanceControl(mode, criteria, crowded=crowded)
-
-
 def _audit(request: Request) -> Audit | None:
     wanted, resumed = request.job.audit, request.session is not None and request.session.stored is not None
     return None if wanted == "off" else Audit(int(wanted) if wanted.isdigit() else POINTS, resumed)
@@ -398,7 +394,8 @@ def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     cluster.start()
     cluster.wait_ready()
     source = _own_parts(request)
-    orders = {i: MeasureMoments(source, i, request.workers, request.job.seed) for i in range(request.workers)}
+    working = set(range(request.workers)) - set(request.deal.resting)
+    orders = {i: MeasureMoments(source, i, request.workers, request.job.seed) for i in working}
     collector = MomentsCollector(orders, _timeouts(request), request.job.replace)
     drive(collector, cluster, last=False)
     total = scale.empty_moments(request.data.columns)

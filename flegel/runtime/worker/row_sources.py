@@ -116,14 +116,19 @@ def open_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray = open
         order = np.searchsorted(rows.ids, wanted)
     else:
         rows = open_rows({**source, "bounds": [0, source["bounds"][-1]]}, 0, 1, 0, open_array=open_array)
-        place = np.empty(len(rows.ids), np.int64)
-        place[rows.ids] = np.arange(len(rows.ids))
-        order = place[wanted]
+        order = np.flatnonzero(rows.ids == wanted[0]) if len(wanted) == 1 else _places(rows.ids)[wanted]
     features, labels = rows.features, rows.labels
     found: Array | Sparse = reorder(features, order) if isinstance(features, Sparse) else features[order]
     weights = None if rows.weights is None else rows.weights[order]
     kept = Rows(found, None if labels is None else labels[order], rows.ids[order], weights)
     return kept if source.get("kind") == "dataset" else _as_shared(kept)
+
+
+def _places(ids: Array) -> Array:
+    """Where each number is."""
+    places = np.empty(len(ids), np.int64)
+    places[ids] = np.arange(len(ids))
+    return places
 
 
 def _as_shared(rows: Rows) -> Rows:
@@ -169,8 +174,9 @@ def load_rows(
     elif measured is not None and measured[0] == (load.source, load.index, load.count, load.seed):
         rows = measured[1]
     else:
-        moved = load.kept is not None and load.kept.version and load.source.get("kind") == "dataset"
-        if moved and ids is not None:
+        by_shares = "=" in load.source.get("partition", "")  # which may depend on the devices of this time
+        moved = load.kept is not None and (load.kept.version or by_shares)
+        if moved and ids is not None and load.source.get("kind") == "dataset":
             rows = open_ids(load.source, ids, open_array)
         else:
             rows = open_rows(load.source, load.index, load.count, load.seed, ids, open_array)

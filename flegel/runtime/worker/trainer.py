@@ -50,11 +50,13 @@ from flegel.machine.worker.worker import (
 from flegel.messages import (
     AuditPoints,
     CheckpointPart,
+    GiveUpPoints,
     LoadShard,
     MeasureMoments,
     PointsAudited,
     Reduced,
     ReduceReports,
+    ResetPoints,
     ShardLoaded,
     TransferOwnership,
     WorkerFailed,
@@ -320,9 +322,12 @@ class Trainer:
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
         assert self.store is not None and self._reassigner is not None and self._kernel is not None
         self._local = None  # what it has reported is no longer what its points have contributed
-        self._kernel.fetch_states(self.store.shards)
-        done = carry_out(self.store, command.order, command.arrays, self._reassigner)
-        self._kernel.put_states(self.store.shards)
+        order, states = command.order, isinstance(command.order, GiveUpPoints | ResetPoints)
+        if states:  # those of points that come are brought with them
+            self._kernel.fetch_states(self.store.shards)
+        done = carry_out(self.store, order, command.arrays, self._reassigner)
+        if isinstance(order, ResetPoints):
+            self._kernel.put_states(self.store.shards)
         self.store.take_written()
         return done
 
@@ -365,14 +370,9 @@ class Trainer:
             workers = max(load.count, load.index + 1)
             stragglers = parse_stragglers(load.straggler, workers, load.seed)
             self._injection = StragglerInjection(stragglers, load.index, workers, load.elapsed)
-        owned = self.store.schedule.owned
-        seconds = clock.now() - began
         address = self._exchange.listen() if load.replicated and self._exchange is not None else ""
-        return ShardReady(
-            ShardLoaded(
-                owned, shard.columns, kernel.kind, kernel.note, seconds, library=kernel.library, address=address
-            )
-        )
+        found = (self.store.schedule.owned, shard.columns, kernel.kind, kernel.note, clock.now() - began)
+        return ShardReady(ShardLoaded(*found, library=kernel.library, address=address, room=kernel.room))
 
     def _resume(self, kept: CheckpointPart, kernel: ShardKernel, store: PointStore, resumed: tuple[Array, ...]) -> None:
         """Votes, passes and unreported changes of a checkpoint."""

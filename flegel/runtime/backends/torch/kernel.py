@@ -20,6 +20,7 @@ from flegel.core.shard import TILE, Shard
 from flegel.errors import UsageError
 from flegel.runtime.backends.torch.program import BlockProgram
 
+FILLED = 0.8  # of the memory that is free when a shard was brought, by points that may come
 FIRST = 1 << 16  # points of the first calls on a GPU: with fewer the time is that of starting kernels
 
 
@@ -42,10 +43,14 @@ def _address(array: Any) -> int:
     return found
 
 
+def _bytes_of(array: Any) -> int:
+    return int(array.dtype.itemsize)
+
+
 class TorchKernel:
     """One algorithm on one device of torch."""
 
-    kind, note, library, grid = "torch", "", "", 1
+    kind, note, library, grid, room = "torch", "", "", 1, 0
 
     def __init__(self, program: BlockProgram, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
         self.device = str(device)
@@ -59,6 +64,8 @@ class TorchKernel:
         if device.type == "cuda":
             with self._memory_for(shard):
                 self._bring(shard, 0, shard.points)  # while the job is loaded, not in the first round
+            size = shard.columns * _bytes_of(shard.features) + 8 + shard.state.shape[1] * shard.state.itemsize
+            self.room = shard.points + int(FILLED * torch.cuda.mem_get_info(device)[0] / size)
 
     def _warm(self, shard: Shard) -> None:
         """Compile and load what the program needs, on a copy of a few points."""

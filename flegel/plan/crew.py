@@ -1,0 +1,144 @@
+"""Which workers should train and which should rest: the crew that makes the most progress a second. Pure arithmetic.
+
+A worker adds its points a second and makes every barrier longer. With R points a second, barriers of φ seconds and
+rounds of a part x of a pass over N points, progress a second is x·g(x) / (x·N/R + φ), where g is what a visit is worth
+in such a round (plan/interval); the best x is taken for each crew. Crews are the fastest k workers. The functions here
+never see a worker's points, and decide nothing about when to act: machine/crew_control.py does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.plan.interval.multi_stage import USUAL_LOSS
+from flegel.plan.interval.search import PARTS, milliseconds
+
+SLOW = 0.1
+"""Of the fastest worker's speed, below which a worker may rest. Workers that share processors differ by a factor of
+three to five for a while, and equal ones should never rest: what a smaller crew saves is a guess until it was tried."""
+GROWING = 0.5  # part of a barrier's cost that is taken to grow with the workers, while one number of them was seen only
+FIRST_BARRIER, FIRST_EACH = 1.5e-3, 3e-4
+"""Seconds of a barrier of one worker, and for each further one, before anything was measured. Sixteen cores and a GPU:
+1.8 ms with one worker, 5 to 8 ms with sixteen."""
+MEMORY = 0.8  # share of the past in the mean cost of barriers: about five of them
+
+BarrierCost = Callable[[int], float]
+"""From a number of workers to seconds."""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What visits are worth, and what is fixed about rounds."""
+
+    points: float
+    """Of a pass."""
+    by_part: Array | None = None
+    """g at `PARTS`, where the algorithm says so; 1 − κx otherwise."""
+    noise: float | None = None
+    """The gradient noise scale, for gradient methods."""
+    interval: float | None = None
+    """Seconds between barriers, where the user chose them."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who should train and who should rest, and by how much that is better than the present crew."""
+
+    working: tuple[int, ...]
+    resting: tuple[int, ...]
+    gain: float
+    reason: str = ""
+
+
+class BarrierCosts:
+    """Measured costs of barriers by the number of workers; a straight line between and beyond what was seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, float] = {}
+
+    def add(self, workers: int, seconds: float) -> None:
+        before = self._seen.get(workers)
+        self._seen[workers] = seconds if before is None else MEMORY * before + (1.0 - MEMORY) * seconds
+
+    def at(self, workers: int) -> float:
+        """Seconds of a barrier of so many workers."""
+        if workers in self._seen:
+            return self._seen[workers]
+        if not self._seen:
+            return first_cost(workers)
+        near = sorted(self._seen, key=lambda n: (abs(n - workers), n))[:2]
+        cost, ratio = self._seen[near[0]], workers / near[0]
+        if len(near) == 1:
+            return cost * (1.0 - GROWING + GROWING * ratio)
+        slope = max((self._seen[near[1]] - cost) / (near[1] - near[0]), 0.0)
+        return max(cost + slope * (workers - near[0]), cost * min(ratio, 1.0))
+
+
+def first_cost(workers: int) -> float:
+    """Seconds of a barrier, before any was seen."""
+    return FIRST_BARRIER + FIRST_EACH * (workers - 1)
+
+
+def progress(rate: float, barrier: float, worth: Worth) -> float:
+    """Progress a second, in visits that are worth as much as the first ones of a pass, in the best rounds."""
+    if rate <= 0.0:
+        return 0.0
+    if worth.interval is not None:
+        return rate * worth.interval / (worth.interval + barrier)
+    if worth.noise is not None:
+        return (
+            1.0 / (1.0 / math.sqrt(rate) + math.sqrt(barrier / worth.noise)) ** 2
+        )  # at b = √(φ·B·R), plan/interval/gradient_noise
+    each = 1.0 - USUAL_LOSS * PARTS if worth.by_part is None else worth.by_part
+    return float(worth.points * np.max(PARTS * each / (PARTS * worth.points / rate + barrier)))
+
+
+def best_crew(rates: Mapping[int, float], present: Collection[int], cost: BarrierCost, worth: Worth) -> Crew:
+    """The fastest k workers, for the k with the most progress. `rates`: of all workers, resting ones among them;
+    `present`: those that train now."""
+    order = sorted(rates, key=lambda worker: (-rates[worker], worker))
+    fast = SLOW * rates[order[0]]
+    least = sum(rates[worker] >= fast for worker in order)
+    speeds = np.cumsum([rates[worker] for worker in order])
+    found = {k: progress(float(speeds[k - 1]), cost(k), worth) for k in _sizes(least, len(order), len(present))}
+    best = max(found, key=lambda k: (found[k], k))
+    now = progress(sum(rates[worker] for worker in present), cost(len(present)), worth)
+    working, resting = tuple(sorted(order[:best])), tuple(sorted(order[best:]))
+    gain = found[best] / now - 1.0 if now > 0.0 else math.inf
+    return Crew(working, resting, gain, _reason(rates, present, working, resting, cost))
+
+
+def _sizes(least: int, most: int, present: int) -> list[int]:
+    """Numbers of workers that are compared: all where they are few, else about sixty, and the present one."""
+    if most - least <= 64:
+        return list(range(least, most + 1))
+    chosen = np.linspace(least, most, 60).round().astype(int).tolist()
+    return sorted({*chosen, min(max(present, least), most)})
+
+
+def _reason(
+    rates: Mapping[int, float], present: Collection[int], working: tuple[int, ...], resting: tuple[int, ...],
+    cost: BarrierCost,
+) -> str:  # fmt: skip
+    back = [worker for worker in working if worker not in present]
+    others = back or resting
+    if not others:
+        return "all workers train"
+    rest = sum(rates[worker] for worker in working if worker not in others)
+    added = sum(rates[worker] for worker in others) / max(rest, 1e-300)
+    few, many = (len(present), len(working)) if back else (len(working), len(rates))
+    more = milliseconds(max(cost(many) - cost(few), 0.0))
+    if back:
+        return (
+            f"{len(back)} of {len(rates)} workers are called back: together they add {added:.0%} to the speed, and "
+            f"each barrier costs {more} more with them"
+        )
+    return (
+        f"{len(resting)} of {len(rates)} workers rest: together they would add {added:.0%} to the speed, and each "
+        f"barrier would cost {more} more with them"
+    )

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.simd.by_points import two_least_each
-from flegel.algorithms.simd.vectors import fma_each, load, splats, spread
+from flegel.algorithms.simd.inner import INLINE, INNER
+from flegel.algorithms.simd.vectors import fma_each, load, prefetch_lanes, splats, spread
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
@@ -24,7 +25,7 @@ ROUNDING = 2.0**-24  # of float32, relative
 TINY = 2.0**-120  # more than all roundings of numbers near zero
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def pack_rows(away, group):
     """Rows about the origin, in float64, as `propose` wants them: −c in groups, column by column inside a group, ½‖c‖²
     (fillers of the last group are far), and the bound: two values further apart than `base + slope · ‖x‖²` are in the
@@ -55,17 +56,21 @@ def pack_rows(away, group):
 
 @cache
 def proposer(lanes: int, group: int) -> Any:
-    """`propose(near, at, columns, minus, half)`: for the points in the lanes at `near[at]`, a column every TILE
-    numbers, the least value, the second and the number of the row with the least, as vectors of float32."""
+    """`propose(near, at, columns, minus, half, far, ahead)`: for the points in the lanes at `near[at]`, a column every
+    TILE numbers, the least value, the second and the number of the row with the least, as vectors of float32. Asks for
+    `columns * lanes` numbers from `far[ahead]` on, which will be needed next."""
 
-    @njit(**OPTIONS, forceinline=True)
-    def propose(near, at, columns, minus, half):
+    @njit(**INLINE)
+    def propose(near, at, columns, minus, half, far, ahead):
         zero = spread(0, load(near, at, lanes))
         least, second, which = spread(np.inf, zero), spread(np.inf, zero), zero
         for g in range(half.size // group):
             values = splats(half, g * group, group, lanes)
             x_at, c_at = at, g * columns * group
             for _ in range(columns):
+                if g == 0:
+                    prefetch_lanes(far, ahead, lanes)
+                    ahead += lanes
                 values = fma_each(load(near, x_at, lanes), splats(minus, c_at, group, lanes), values)
                 x_at += TILE
                 c_at += group

@@ -60,7 +60,7 @@ def nearest_filler(lanes: int, group: int) -> Any:
             for t in range(0, columns, block):
                 t = min(t, columns - block)
                 norms = lay_out(features, at * columns, columns, t, origin, near, lane, TILE, norms)
-            least, second, which = propose(near, lane, columns, minus, half)
+            least, second, which = propose(near, lane, columns, minus, half, features, (at + TILE) * columns)
             certain = second - least > norms * slope + base
             store(found, lane, to_int32(where(certain, which, spread(UNKNOWN, which))))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from flegel.algorithms.simd.inner import INNER
 from flegel.algorithms.simd.registers import ONE_REGISTER, REGISTERS, TWO_REGISTERS
 from flegel.algorithms.simd.vectors import (
     any_lane,
@@ -28,7 +29,7 @@ from flegel.algorithms.simd.vectors import (
     total,
     widen,
 )
-from flegel.core.code_cache import INNER, njit
+from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 ROWS = 4 if REGISTERS == 32 else 2  # clusters in a register tile of sums

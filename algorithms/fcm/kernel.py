@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from flegel.algorithms.simd.inner import INNER
 from flegel.algorithms.simd.math import exp, exp_within, log
 from flegel.algorithms.simd.vectors import lane_count, load, maximum, minimum, spread, store, total, where, widen
 from flegel.algorithms.soft_assignment import (
@@ -32,7 +33,7 @@ from flegel.algorithms.soft_assignment import (
 )
 from flegel.algorithms.soft_kernel import CUT, NEAR
 from flegel.core.atomic_flag import raised
-from flegel.core.code_cache import INNER, njit
+from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 MOST = 1e30  # upper bound of a squared distance in float32

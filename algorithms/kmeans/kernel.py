@@ -15,6 +15,7 @@ import numpy as np
 
 from flegel.algorithms.kmeans.moves import close_book, lend, move, open_book
 from flegel.algorithms.simd.buffers import flat, new_row, new_table
+from flegel.algorithms.simd.inner import INLINE, INNER
 from flegel.algorithms.simd.vectors import (
     any_lane,
     fma_each,
@@ -28,22 +29,22 @@ from flegel.algorithms.simd.vectors import (
 )
 from flegel.core.atomic_flag import raised
 from flegel.core.borrowed_arrays import borrowed
-from flegel.core.code_cache import INNER, njit
+from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 
 @cache
 def build(lanes: int, group: int) -> Any:
-    """The kernel in this shape (`shapes.tile_shape`)."""
+    """The kernel in this shape (`registers.tile_shape`)."""
+    assign = assigner(lanes, group)
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def train(features, state, weights, parameter, aggregator, start, end, flag):
         columns = features.shape[1]
         points, last, weights = borrowed(flat(features)), borrowed(flat(state)), borrowed(weights)
-        centres = _centred(parameter, aggregator)
-        shifted, scale = _conditioning(centres, parameter.origin, features.itemsize)
-        groups = -(-len(centres) // group)
-        minus, half = _pack(features, centres, parameter.origin, groups, group, shifted, scale)
+        centres = centred(parameter, aggregator)
+        shifted, scale = conditioning(centres, parameter.origin, features.itemsize)
+        minus, half = pack(features, centres, parameter.origin, group, shifted, scale)
         near = new_row(features, columns * TILE)
         nearest = new_row(state, TILE)
         book = open_book(features, centres, parameter.origin, aggregator)
@@ -55,25 +56,12 @@ def build(lanes: int, group: int) -> Any:
                 break
             at = tile * columns * TILE
             if shifted:
-                _shift(points, at, parameter.origin, scale, near)
+                shift(points, at, parameter.origin, scale, near)
                 source, at = near, 0
             changed = False
             for lane in range(0, TILE, lanes):
-                zero = spread(0, load(source, at, lanes))
-                least, which = spread(np.inf, zero), zero
-                for g in range(groups):
-                    values = splats(half, g * group, group, lanes)  # will be ½‖c‖² − x·c
-                    x_at, c_at, ahead = at + lane, g * columns * group, (tile + 1) * columns * TILE + lane * columns
-                    for _ in range(columns):
-                        if g == 0:  # a little of the next tile at a time: a burst of requests would have to wait
-                            prefetch_lanes(points, ahead, lanes)
-                            ahead += lanes
-                        x = load(source, x_at, lanes)
-                        values = fma_each(x, splats(minus, c_at, group, lanes), values)
-                        x_at += TILE
-                        c_at += group
-                    least, which = least_each(values, g * group, least, which)
-                now = to_int32(which)
+                ahead = (tile + 1) * columns * TILE + lane * columns
+                now = assign(source, at + lane, columns, minus, half, points, ahead)
                 store(nearest, lane, now)
                 changed = any_lane(now != load(last, tile * TILE + lane, lanes)) or changed
             if changed:
@@ -84,8 +72,33 @@ def build(lanes: int, group: int) -> Any:
     return train
 
 
+@cache
+def assigner(lanes: int, group: int) -> Any:
+    """`assign(source, at, columns, minus, half, far, ahead)`: the nearest centroids of the points in the lanes at
+    `source[at]`, as int32. Asks for `columns * lanes` numbers from `far[ahead]` on, which will be needed next."""
+
+    @njit(**INLINE)
+    def assign(source, at, columns, minus, half, far, ahead):
+        zero = spread(0, load(source, at, lanes))
+        least, which = spread(np.inf, zero), zero
+        for g in range(half.size // group):
+            values = splats(half, g * group, group, lanes)  # will be ½‖c‖² − x·c
+            x_at, c_at = at, g * columns * group
+            for _ in range(columns):
+                if g == 0:  # a little of the next tile at a time: a burst of requests would have to wait
+                    prefetch_lanes(far, ahead, lanes)
+                    ahead += lanes
+                values = fma_each(load(source, x_at, lanes), splats(minus, c_at, group, lanes), values)
+                x_at += TILE
+                c_at += group
+            least, which = least_each(values, g * group, least, which)
+        return to_int32(which)
+
+    return assign
+
+
 @njit(**INNER)
-def _centred(parameter, aggregator):
+def centred(parameter, aggregator):
     """Centroids about the origin."""
     centres = new_table(aggregator.sums, *parameter.centroids.shape)
     for j in range(centres.shape[0]):
@@ -95,7 +108,7 @@ def _centred(parameter, aggregator):
 
 
 @njit(**INNER)
-def _conditioning(centres, origin, itemsize):
+def conditioning(centres, origin, itemsize):
     """Must points be shifted, and scaled by which power of two, for safe products in their precision?"""
     largest, scatter = 0.0, 0.0
     for j in range(centres.shape[0]):  # plain loops: array expressions take a second longer to compile
@@ -116,9 +129,10 @@ def _conditioning(centres, origin, itemsize):
 
 
 @njit(**INNER)
-def _pack(features, centres, origin, groups, group, shifted, scale):
+def pack(features, centres, origin, group, shifted, scale):
     """−c in groups, column by column inside a group, and ½‖c‖²; fillers of the last group are far."""
     clusters, columns = centres.shape
+    groups = -(-clusters // group)
     minus, half = new_row(features, groups * columns * group), new_row(features, groups * group)
     minus[:] = 0
     half[:] = np.inf
@@ -134,7 +148,7 @@ def _pack(features, centres, origin, groups, group, shifted, scale):
 
 
 @njit(**INNER)
-def _shift(points, at, origin, scale, near):
+def shift(points, at, origin, scale, near):
     """A tile about the origin, in a buffer."""
     to = near.dtype.type
     for t in range(origin.size):

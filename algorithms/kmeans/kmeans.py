@@ -14,7 +14,7 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_kmeans
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
-from flegel.algorithms.kmeans.shapes import kernel_for
+from flegel.algorithms.kmeans.shapes import kernel_for, kernel_sizes
 from flegel.algorithms.kmeans.sparse import (
     dense_rows,
     distances_of,
@@ -43,7 +43,6 @@ from flegel.algorithms.seeding import (
     unseen_weight,
     weighted_rows,
 )
-from flegel.algorithms.simd.registers import group_sizes
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
@@ -113,7 +112,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
-    compiled_apart = tuple({"k": size} for size in group_sizes())
+    compiled_apart = tuple({"k": size} for size in kernel_sizes())
     torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
     weighted = True
     ignores_labels = True

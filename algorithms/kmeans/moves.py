@@ -6,11 +6,10 @@ those that do not are found by bits of a comparison; a lone one is read number b
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flegel.algorithms.simd.buffers import new_row, new_table
+from flegel.algorithms.simd.inner import INLINE, INNER
 from flegel.algorithms.simd.registers import VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     bits,
@@ -27,11 +26,10 @@ from flegel.algorithms.simd.vectors import (
     widen,
 )
 from flegel.core.borrowed_arrays import borrowed
-from flegel.core.code_cache import INNER, njit
+from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 WIDE = 4 if VECTOR_BYTES == 16 else 8  # numbers of a row that are moved at once
-INLINE: dict[str, Any] = {**INNER, "forceinline": True}
 
 
 @njit(**INNER)

@@ -5,17 +5,31 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from flegel.algorithm import Kernel
-from flegel.algorithms.simd.registers import tile_shape
+from flegel.algorithms.simd.registers import FEW_ROWS, group_sizes, tile_shape
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
+
+MANY = 16
+"""Centroids from which on it pays to compare in float32 first where points are float64."""
+
+
+def kernel_sizes() -> list[int]:
+    """Numbers of clusters that have all shapes between them."""
+    return sorted({*group_sizes(), MANY, 2 * FEW_ROWS})
 
 
 def kernel_for(shard: Shard, k: int) -> Kernel:
     """The kernel in the shape that this machine's registers, the precision and k ask for."""
     assert not isinstance(shard.features, Sparse)  # tiles are dense
-    train = _entry(*tile_shape(shard.features.dtype, k))
+    shape: tuple[int, ...] = tile_shape(shard.features.dtype, k)
+    name = "kernel"
+    if shard.features.dtype == np.float64 and k >= MANY:
+        shape, name = (*tile_shape(np.float32, k), *shape), "narrow_kernel"
+    train = _entry(name, *shape)
 
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, shard.points)
@@ -25,5 +39,5 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
 
 
 @cache
-def _entry(lanes: int, group: int) -> EntryPoint:
-    return EntryPoint("flegel.algorithms.kmeans.kernel", "build", lanes, group)
+def _entry(name: str, *shape: int) -> EntryPoint:
+    return EntryPoint(f"flegel.algorithms.kmeans.{name}", "build", *shape)

@@ -31,6 +31,8 @@ REGISTERS = 32 if IS_ARM or "avx512f" in FEATURES else 16
 """How many of them there are: what a register tile may fill."""
 ONE_REGISTER, TWO_REGISTERS = -1, -2
 """For `lanes`: as many as one or two machine registers hold, whatever the array's dtype."""
+FEW_ROWS = 10
+"""The largest group of rows whose numbers are kept in registers for several registers of points."""
 HAS_FMA = IS_ARM or "fma" in FEATURES
 
 
@@ -44,17 +46,25 @@ def register_lanes(dtype: Any) -> int:
 
 def group_sizes() -> tuple[int, ...]:
     """Rows of a group: the shapes that there are."""
+    if VECTOR_BYTES == 64:
+        return (3, 5, 6, 8, 10, 16, 25)
     return (3, 5, 6, 8, 10) if REGISTERS == 32 else (3, 4, 6)
 
 
 def tile_shape(dtype: Any, k: int) -> tuple[int, int]:
-    """Lanes of a vector and rows of a group; their products fill about two thirds of the registers.
+    """Lanes of a vector and rows of a group; their products fill two thirds of the registers or more.
 
     Each shape is compiled separately, so there are few, and the last group is filled up: k=6 to 9 in groups of 3, which
-    fit, take 12 to 20 % longer than in one group. Results do not depend on the shape.
+    fit, take 12 to 20 % longer than in one group. Many rows go in groups of 16 or 25 with AVX-512, whose
+    multiplications take a number from memory by themselves: fewer instructions than for two registers of points.
+    Results do not depend on the shape.
     """
-    room, sizes = 20 if REGISTERS == 32 else 12, group_sizes()
-    least = -(-k // -(-k // sizes[-1]))
-    group = next(size for size in sizes if size >= least)
-    registers = 2 if 4 * group > room else 4
+    few = tuple(size for size in group_sizes() if size <= FEW_ROWS)
+    least = -(-k // -(-k // few[-1]))
+    group = next(size for size in few if size >= least)
+    many = [size for size in group_sizes() if size > FEW_ROWS]
+    if k > FEW_ROWS and many:
+        group = min(many, key=lambda size: (-(-k // size) * size, -size))
+    room = 20 if REGISTERS == 32 else 12
+    registers = 1 if group > FEW_ROWS else 2 if 4 * group > room else 4
     return registers * register_lanes(dtype), group

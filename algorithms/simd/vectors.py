@@ -440,17 +440,22 @@ def total(typing: Any, x: Any) -> Any:
     return x.dtype(x), generate
 
 
-@intrinsic
-def any_lane(typing: Any, mask: Any) -> Any:
-    """True where at least one lane is."""
+def _reduction(name: str) -> Any:
+    @intrinsic
+    def reduced(typing: Any, mask: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            kind = args[0].type
+            function_type = ir.FunctionType(kind.element, [kind])
+            full = f"llvm.vector.reduce.{name}.v{kind.count}i1"
+            return builder.call(cgutils.get_or_insert_function(builder.module, function_type, full), args)
 
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = args[0].type
-        function_type = ir.FunctionType(kind.element, [kind])
-        name = f"llvm.vector.reduce.or.v{kind.count}i1"
-        return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), args)
+        return types.boolean(mask), generate
 
-    return types.boolean(mask), generate
+    return reduced
+
+
+any_lane = _reduction("or")  # true where at least one lane is
+all_lanes = _reduction("and")  # true where no lane is false
 
 
 @intrinsic

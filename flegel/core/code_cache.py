@@ -27,9 +27,6 @@ from flegel.core import code_folder, overloads
 from flegel.core.native_code import Environment, NativeCode
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-INNER: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Options of functions that only compiled code calls: code with which Python could call them is a fifth of the
-compiler's work. Python must not call them."""
 KEPT = 16
 """Folders of other contents of a module that stay, the newest first: those of other versions and working copies."""
 overloads.register_with(overload)

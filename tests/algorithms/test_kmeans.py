@@ -10,9 +10,9 @@ from local_training import sparse_of
 from local_training import start as local_start
 from passes import by_kernel, by_points, data_file, random_stretches, sample_of, start
 
-from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.kmeans import KMeans, shapes
 from flegel.core import pytree
-from flegel.core.shard import DataPoint, SparseRow
+from flegel.core.shard import DataPoint, SparseRow, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
 
@@ -231,6 +231,26 @@ def test_where_a_pass_is_cut_into_calls_decides_no_bit() -> None:
         for begin, end in zip((0, *cuts), cuts, strict=False):
             kernel(share, parameter, statistics, begin, end, 0, flag)
         found.append(b"".join(a.tobytes() for a in pytree.flatten(statistics)))
+    assert found[0] == found[1]
+
+
+def test_float32_first_gives_the_bits_of_float64_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = blobs(1000, 7, dtype=np.float64, mean=3.0)
+    rows[300:340] = rows[:40]
+    rows[500], rows[501], rows[502:510] = 1e100, 1e30, np.round(rows[502:510])
+    weights = np.random.default_rng(3).random(len(rows))
+    found = []
+    for many in (shapes.MANY, 1000):
+        monkeypatch.setattr(shapes, "MANY", many)
+        algorithm = KMeans(k=23, init=np.repeat(rows[:12], 2, axis=0)[:23])  # every centroid twice: ties everywhere
+        share, parameter, statistics = start(algorithm, rows[:400])
+        share = make_shard(
+            rows, None, algorithm.initState(*rows.shape, np.random.default_rng(0)), "tiles", weights=weights
+        )
+        for first, end in ((0, 70), (70, 1000), (0, 1000)):
+            by_kernel(algorithm, share, parameter, statistics, first, end)
+            parameter = algorithm.updateParameter(statistics, parameter)
+        found.append([share.state.tobytes(), *(a.tobytes() for a in pytree.flatten(statistics))])
     assert found[0] == found[1]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flegel.algorithms.kmeans.shapes import kernel_sizes
 from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
 from flegel.core import code_cache, code_folder
@@ -118,7 +119,7 @@ def test_sweeping_k_compiles_few_shapes() -> None:
     assert {group for _, group in shapes} == set(group_sizes()) and len(shapes) == len(group_sizes())
     for k in range(1, 500):
         _, group = tile_shape("float64", k)
-        assert -(-k // group) == -(-k // group_sizes()[-1]), "as many groups as the largest ones would be"
+        assert -(-k // group) * group < 1.6 * k + 3, "few rows are fillers"
 
 
 def test_warm_compiles_each_kernel_of_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +127,7 @@ def test_warm_compiles_each_kernel_of_an_algorithm(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(warm_code, "compile_case", lambda case: seen.append(case) or 0.0)
     run = CliRunner().invoke(app, ["warm", "kmeans", "lr", "--weights"])
     assert run.exit_code == 0, run.output
-    assert {c.algorithm.k for c in seen if c.name.startswith("kmeans")} == set(group_sizes())
+    assert {c.algorithm.k for c in seen if c.name.startswith("kmeans")} == set(kernel_sizes())
     kinds = {(c.dtype, c.sparse, c.weighted) for c in seen}
     assert kinds == {(d, s, w) for d in warm_code.DTYPES for s in (False, True) for w in (False, True)}
     one = CliRunner().invoke(app, ["warm", "kmeans", "--set", "k=7", "--dtype", "float32"])

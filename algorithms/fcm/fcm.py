@@ -215,6 +215,10 @@ class FCM(Algorithm):
         within = np.maximum(aggregator.squares[filled] - counts * (means**2).sum(axis=1), 0.0)
         return float((within + counts * (away**2).sum(axis=1)).sum() * parameter.unit[0] ** 2)
 
+    def part_noise(self, objective: float, points: int, parameter: Prototypes) -> float:
+        """As for k-means: k·d variances of one column, of the m·d in the objective."""
+        return objective * self.k / points
+
     def kernel(self, share: Shard) -> Kernel | None:
         return soft_kernel(_TRAIN, share, self.k, self.m) if share.layout == "tiles" else None
 

@@ -332,6 +332,10 @@ class GMM(Algorithm):
         distances = (precisions(parameter.whiten[filled], d) * scatter * twice(d, width)).sum()
         return float(aggregator.counts[filled] @ parameter.level[filled] - 0.5 * distances + aggregator.entropy[0])
 
+    def part_noise(self, objective: float, points: int, parameter: Mixture) -> float:
+        """Half a unit of log-likelihood for each free parameter (Wilks)."""
+        return 0.5 * (parameter.weights.size - 1 + parameter.means.size + parameter.whiten.size)
+
     def baseline(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         """One Gaussian of the same shape, fitted to all points."""
         counts, sums, squares = (field.sum(axis=0, keepdims=True) for field in aggregator[:3])

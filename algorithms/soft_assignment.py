@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Kernel
-from flegel.algorithms.simd.inner import INLINE
-from flegel.algorithms.simd.registers import ONE_REGISTER, REGISTERS, TWO_REGISTERS, VECTOR_BYTES, register_lanes
+from flegel.algorithms.simd.inner import INLINE, INNER
+from flegel.algorithms.simd.registers import ONE_REGISTER, REGISTERS, TWO_REGISTERS, VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     any_lane,
     fma,
@@ -33,10 +32,8 @@ from flegel.algorithms.simd.vectors import (
     widen,
 )
 from flegel.core.code_cache import njit
-from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard
+from flegel.core.shard import TILE
 
-OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 ROWS = 4 if REGISTERS == 32 else 2  # clusters in a register tile of sums
 MORE_ROWS = 5 if REGISTERS == 32 else 2  # the same where it leaves fewer rows of a last tile empty, as for k = 10
 COLS = 4  # columns in a register tile of sums
@@ -46,46 +43,14 @@ WIDE = 10 if REGISTERS == 32 else 5  # clusters in a register tile of distances
 MANY_WIDE = 25 if VECTOR_BYTES == 64 else WIDE  # the same for many clusters, with one register of points
 GROUP = 5 if REGISTERS == 32 else 3  # the same where each cluster, or row of a matrix, takes two operations
 FLUSH = 256  # terms summed per lane in the features' precision before they are added to float64 sums
-FILLED = 16  # vectors that a register tile of sums runs over, so that its own loads and stores cost little
-MANY = 512  # clusters for which a tile takes long enough
-
-GRID, LEAST_GRID = 1 << 16, 1 << 11  # points between two places at which all sums are added up
-GRID_WORK = 1 << 29  # columns² × numbers of the state × points between them, at most: a call has to return
 
 
-class GridKernel:
-    """A kernel in parts that end at multiples of `grid`, where its float32 sums begin anew: whoever cuts a pass into
-    calls at such multiples, by whatever clock, gets the same bits."""
-
-    def __init__(self, part: Kernel, shard: Shard) -> None:
-        self._part = part
-        work = shard.columns**2 * max(shard.state.shape[1], 1)
-        self.grid = max(min(GRID, 1 << max(GRID_WORK // work, 1).bit_length() - 1), LEAST_GRID)
-
-    def __call__(
-        self, shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
-    ) -> int:
-        end = min(end, shard.points)
-        while start < end:
-            stop = min(end, (start // self.grid + 1) * self.grid)
-            reached = self._part(shard, parameter, aggregator, start, stop, iteration, flag)
-            if reached < stop:
-                return reached
-            start = stop
-        return end
-
-
-def tiles_at_once(dtype: Any, k: int) -> int:
-    """Tiles between two M-steps: enough to fill long vectors, few enough to answer the stop flag at once."""
-    return max(1, FILLED * register_lanes(dtype) // TILE) if k <= MANY else 1
-
-
-@njit(**OPTIONS)
+@njit(**INNER)
 def padded(count, step):
     return -(-count // step) * step
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def soft_buffers(features, k, width, tiles):
     """(changes, columns, lane sums, table): zeros, padded to whole register tiles."""
     rows, cols = min(padded(k, ROWS), padded(k, MORE_ROWS)), padded(width, COLS)
@@ -123,7 +88,7 @@ _few_products, _many_products = _products(LANES, WIDE), _products(ONE_REGISTER, 
 
 if MANY_WIDE > WIDE:
 
-    @njit(**OPTIONS)
+    @njit(**INNER)
     def products(columns, count, at, slopes, levels, far, group, features, state, tile):
         """far[j] = levels[j] + Σ_c slopes[j, c] · columns[c], for a tile; slopes are packed in groups of
         `product_group`. Asks for the tile after this one."""
@@ -134,19 +99,19 @@ if MANY_WIDE > WIDE:
 
 else:
 
-    @njit(**OPTIONS)
+    @njit(**INNER)
     def products(columns, count, at, slopes, levels, far, group, features, state, tile):
         """As above, where there is one size of groups."""
         _few_products(columns, count, at, slopes, levels, far, features, state, tile)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def product_group(k):
     """Clusters of a group in `products`: many where few of them are fillers."""
     return MANY_WIDE if 4 * padded(k, MANY_WIDE) <= 5 * padded(k, WIDE) else WIDE
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def square_distances(columns, d, at, slopes, offsets, levels, far):
     """far[j] = levels[j] + Σ_t (slope·x_t + offset)², for a tile; packed in groups of GROUP."""
     points = columns.shape[1]
@@ -160,7 +125,7 @@ def square_distances(columns, d, at, slopes, offsets, levels, far):
             store_each(far, first * TILE + lane, TILE, values)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def fetch(features, tile):
     """Prefetches a tile into the cache."""
     size = features.shape[1] * TILE
@@ -177,7 +142,7 @@ def _fetch_part(array, tile, part, parts):
         prefetch(array, tile * array.shape[1] * TILE + i * line)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def accumulate(changes, columns, lane_sums):
     """lane_sums += changes × columnsᵀ, each lane summed separately."""
     points = changes.shape[1]
@@ -205,7 +170,7 @@ def accumulate(changes, columns, lane_sums):
             at += AREA * lanes
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def flush(lane_sums, table):
     """Adds the lanes up into the table, in float64, and clears them."""
     lanes = lane_count(lane_sums, ONE_REGISTER)
@@ -220,7 +185,7 @@ def flush(lane_sums, table):
                     at += lanes
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def units(columns, origin, unit):
     """Origin and 1 / unit in the precision of the columns."""
     zeros, scales = np.empty(origin.size, columns.dtype), np.empty(origin.size, columns.dtype)
@@ -229,7 +194,7 @@ def units(columns, origin, unit):
     return zeros, scales
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def standardized(features, tile, zeros, scales, columns, at):
     """Rows 0 … d-1 of the columns: the tile's points about the origin, in units. Both of one precision.
 
@@ -243,7 +208,7 @@ def standardized(features, tile, zeros, scales, columns, at):
             store(columns, t * points + at + lane, (x - zeros[t]) * scales[t])
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def standardized_wide(features, tile, zeros, scales, columns):
     """The same from float32 features into float64 columns, at 0."""
     for t in range(zeros.size):
@@ -251,7 +216,7 @@ def standardized_wide(features, tile, zeros, scales, columns):
             columns[t, lane] = (np.float64(features[tile, t, lane]) - zeros[t]) * scales[t]
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def multiplied(columns, t, u, row, at):
     """Row `row` of the columns: the product of rows t and u, for a tile."""
     points = columns.shape[1]
@@ -260,7 +225,7 @@ def multiplied(columns, t, u, row, at):
         store(columns, row * points + lane, x * y)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def norms(columns, d, at, weights, row):
     """Row `row` of the columns: Σ_t weights[t] · column_t², for a tile."""
     points = columns.shape[1]
@@ -272,7 +237,7 @@ def norms(columns, d, at, weights, row):
         store(columns, row * points + lane, size)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def beyond(columns, row, at, limit):
     """Is row `row` of the columns above the limit, or not a number, for any point of the tile?"""
     found = False
@@ -282,14 +247,14 @@ def beyond(columns, row, at, limit):
     return found
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def mark_active(active, tile, start, end):
     """1 for the lanes of this tile that lie in start … end-1, else 0."""
     for lane in range(TILE):
         active[lane] = 1 if start <= tile * TILE + lane < end else 0
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def forget(changes, first):
     """Sets the changes to 0 from this point of the buffer on: the values there belong to earlier tiles."""
     for j in range(changes.shape[0]):

@@ -285,6 +285,19 @@ class Algorithm:
         """
         return None
 
+    def part_noise(self, objective: float, points: int, parameter: Tree) -> float | None:
+        """How much of the objective over so many points is due to θ having been fitted to just these, about: what more
+        points would teach. A worker with `local_updates` visits a part of its points again while that gains more. None:
+        it visits all points from the beginning.
+        """
+        return None
+
+    def alternative(self, aggregator: Tree, parameter: Tree) -> Tree | None:
+        """Another θ that may lead to a better optimum. It is tried on a part of the points, while visits cost little,
+        and given up unless it proves better; where it does, this is asked again. None: there is no such θ.
+        """
+        return None
+
     def metrics(self, parameter: Tree) -> dict[str, float]:
         """Figures beside the objective that a user follows while the job runs, such as the accuracy."""
         return {}

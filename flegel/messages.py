@@ -71,8 +71,8 @@ class LoadShard(_Message):
     version: int = -1
     """Servers hold θ: the version of the θ that comes with this; -1: the coordinator holds it."""
     forms: tuple[FrameSpec, ...] = ()  # of a large θ, which servers send, and of statistics: neither comes with this
-    alone: bool = False
-    """No other worker contributes to θ: this one may make it anew between barriers (`worker.local_updates`)."""
+    alone: bool = False  # no other worker contributes to θ: this one may make it between barriers (`local_updates`)
+    growing: bool = False  # such a worker begins with a part of its points, which lie in random order (`growing_part`)
 
 
 class Train(_Message):

@@ -12,7 +12,6 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
-from flegel.algorithms.fcm.kernel import CUT, NEAR, kernel_for
 from flegel.algorithms.seeding import (
     DRAWN,
     START_FILE,
@@ -27,12 +26,15 @@ from flegel.algorithms.seeding import (
     unseen_weight,
     weighted_rows,
 )
+from flegel.algorithms.soft_kernel import CUT, NEAR, soft_kernel
 from flegel.core import pytree
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.core.sharding import Sharding
 from flegel.errors import UsageError
 
+_TRAIN = EntryPoint("flegel.algorithms.fcm.kernel", "train")
 TRIAL_ROWS = (2048, 16384)  # least and largest number of rows of the sample on which starts are tried
 TRIAL_WORK = 2**24  # distances times columns in a pass over them: fewer rows where k·d is large
 TRIAL_PASSES = 30
@@ -213,8 +215,12 @@ class FCM(Algorithm):
         within = np.maximum(aggregator.squares[filled] - counts * (means**2).sum(axis=1), 0.0)
         return float((within + counts * (away**2).sum(axis=1)).sum() * parameter.unit[0] ** 2)
 
+    def part_noise(self, objective: float, points: int, parameter: Prototypes) -> float:
+        """As for k-means: k·d variances of one column, of the m·d in the objective."""
+        return objective * self.k / points
+
     def kernel(self, share: Shard) -> Kernel | None:
-        return kernel_for(share, self.k, self.m) if share.layout == "tiles" else None
+        return soft_kernel(_TRAIN, share, self.k, self.m) if share.layout == "tiles" else None
 
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:

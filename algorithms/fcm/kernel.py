@@ -7,19 +7,15 @@ instead. Never reads a clock.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from flegel.algorithm import COUNTING, Kernel
+from flegel.algorithms.simd.inner import INNER
 from flegel.algorithms.simd.math import exp, exp_within, log
 from flegel.algorithms.simd.vectors import lane_count, load, maximum, minimum, spread, store, total, where, widen
 from flegel.algorithms.soft_assignment import (
     FLUSH,
     GROUP,
     LANES,
-    OPTIONS,
-    GridKernel,
     accumulate,
     beyond,
     fetch,
@@ -33,33 +29,19 @@ from flegel.algorithms.soft_assignment import (
     square_distances,
     standardized,
     standardized_wide,
-    tiles_at_once,
     units,
 )
+from flegel.algorithms.soft_kernel import CUT, NEAR
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
-from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard, Sparse
+from flegel.core.shard import TILE
 
-NEAR = 1e-30  # lower bound of a squared distance: a point on a centroid belongs to it, without a division by 0
 MOST = 1e30  # upper bound of a squared distance in float32
 STEEP = 1024.0  # ‖y‖² per column above which a float32 tile is computed in float64; ordinary rows have about 1
 EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
-CUT = -40.0  # relative memberships below e^CUT count as 0
 
 
-def kernel_for(shard: Shard, k: int, m: float) -> Kernel:
-    assert not isinstance(shard.features, Sparse)  # tiles are dense
-    tiles = tiles_at_once(shard.features.dtype, k)
-
-    def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
-        arrays = shard.features, shard.state, shard.weights, parameter, aggregator
-        return int(train(*arrays, start, end, flag, tiles, m, iteration == COUNTING))
-
-    return GridKernel(kernel, shard)
-
-
-@njit(**OPTIONS)
+@njit(nogil=True, cache=True, error_model="numpy")
 def train(features, state, weights, parameter, aggregator, start, end, flag, tiles, m, exact):
     """`exact`: every tile in float64, and changes as they are before the state rounds them."""
     k, d = parameter.centroids.shape
@@ -118,7 +100,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
     return reached
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _room(k, d, parameter, expanded):
     """Buffers for a tile in float64; empty ones for k = 0."""
     wide = np.empty(0)
@@ -128,7 +110,7 @@ def _room(k, d, parameter, expanded):
     return slopes, offsets, levels, changes, columns, lane_sums, np.empty((levels.size, TILE)), np.zeros((k + 1, TILE))
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide, exact):
     """A tile of float32 rows in float64; returns what the new ones weigh. What counts is the change of the state as it
     is kept, in float32; `exact`: the state is not kept, and what counts is its change in float64."""
@@ -162,7 +144,7 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide, e
     return seen
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, active, changes):
     """u^m of each cluster into the state, their changes into `changes`; u ∝ (1 / distance²)^(1/(m−1)).
 
@@ -218,7 +200,7 @@ def _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, acti
     return seen
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _pack(features, parameter, k, expanded):
     """Expanded: −2c and ‖c‖²; else slopes 1 and offsets −c. In groups, column by column inside a group."""
     d = parameter.origin.size

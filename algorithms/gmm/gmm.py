@@ -14,7 +14,6 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.estimators import fitted_mixture
 from flegel.algorithms.gmm.covariances import covariances_of, precision_factors
-from flegel.algorithms.gmm.kernel import CUT, kernel_for
 from flegel.algorithms.gmm.moments import Mixture, MixtureMoments, spread_of, unknown_variance, with_unseen
 from flegel.algorithms.gmm.shapes import (
     diagonals,
@@ -43,12 +42,15 @@ from flegel.algorithms.seeding import (
     unseen_weight,
     weighted_rows,
 )
+from flegel.algorithms.soft_kernel import CUT, soft_kernel
 from flegel.core import pytree
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.core.sharding import Sharding
 from flegel.errors import UsageError
 
+_TRAIN = EntryPoint("flegel.algorithms.gmm.kernel", "train")
 LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a column's variance
 EMPTY = 1e-8  # a component with fewer points than this counts as empty
 CHUNK = 16384  # rows evaluated at a time
@@ -330,6 +332,10 @@ class GMM(Algorithm):
         distances = (precisions(parameter.whiten[filled], d) * scatter * twice(d, width)).sum()
         return float(aggregator.counts[filled] @ parameter.level[filled] - 0.5 * distances + aggregator.entropy[0])
 
+    def part_noise(self, objective: float, points: int, parameter: Mixture) -> float:
+        """Half a unit of log-likelihood for each free parameter (Wilks)."""
+        return 0.5 * (parameter.weights.size - 1 + parameter.means.size + parameter.whiten.size)
+
     def baseline(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         """One Gaussian of the same shape, fitted to all points."""
         counts, sums, squares = (field.sum(axis=0, keepdims=True) for field in aggregator[:3])
@@ -339,7 +345,7 @@ class GMM(Algorithm):
         return self.objective(whole, self.updateParameter(whole, single._replace(points=coverage(0.0, 0.0))))
 
     def kernel(self, share: Shard) -> Kernel | None:
-        return kernel_for(share, self.k) if share.layout == "tiles" else None
+        return soft_kernel(_TRAIN, share, self.k) if share.layout == "tiles" else None
 
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:

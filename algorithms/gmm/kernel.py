@@ -7,11 +7,9 @@ Never decides about the model: what it needs is packed into the parameter.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from flegel.algorithm import COUNTING, Kernel
+from flegel.algorithms.simd.inner import INNER
 from flegel.algorithms.simd.math import exp_within, log
 from flegel.algorithms.simd.vectors import (
     fma,
@@ -31,8 +29,6 @@ from flegel.algorithms.soft_assignment import (
     FLUSH,
     GROUP,
     LANES,
-    OPTIONS,
-    GridKernel,
     accumulate,
     beyond,
     fetch,
@@ -48,33 +44,20 @@ from flegel.algorithms.soft_assignment import (
     square_distances,
     standardized,
     standardized_wide,
-    tiles_at_once,
     units,
 )
+from flegel.algorithms.soft_kernel import CUT
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
-from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard, Sparse
+from flegel.core.shard import TILE
 
 MOST = 1e30  # upper bound of half a squared distance; all components are equally far from a point beyond it
 STEEP, STEEP_COLUMN = 4096.0, 64.0
 """Σ y² / variance above which a float32 tile is done in float64: with 256 sums a lane, float32 keeps a variance to
 256 · 4096 / 2^24, 6 %, of one point, and this much a column is ordinary."""
-CUT = -40.0  # relative responsibilities below e^CUT count as 0: they would lead to denormal numbers
 
 
-def kernel_for(shard: Shard, k: int) -> Kernel:
-    assert not isinstance(shard.features, Sparse)  # tiles are dense
-    tiles = tiles_at_once(shard.features.dtype, k)
-
-    def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
-        arrays = shard.features, shard.state, shard.weights, parameter, aggregator
-        return int(train(*arrays, start, end, flag, tiles, iteration == COUNTING))
-
-    return GridKernel(kernel, shard)
-
-
-@njit(**OPTIONS)
+@njit(nogil=True, cache=True, error_model="numpy")
 def train(features, state, weights, parameter, aggregator, start, end, flag, tiles, exact):
     """`exact`: every tile in float64, and changes as they are before the state rounds them."""
     d = features.shape[1]
@@ -135,7 +118,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
     return reached
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _room(k, d, width, parameter, means):
     """What a tile in float64 needs, or nothing (k = 0)."""
     wide = np.empty(0)
@@ -146,7 +129,7 @@ def _room(k, d, width, parameter, means):
     return slopes, offsets, levels, changes, columns, lane_sums, np.empty((levels.size, TILE)), np.zeros((k + 1, TILE))
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _wide_tile(features, state, weights, tile, start, end, parameter, wide, exact):
     """A tile of float32 rows in float64: y² so far above a variance would leave nothing of it in float32 sums.
 
@@ -181,7 +164,7 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, wide, exac
     return entropy
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _standard_means(parameter):
     k, d = parameter.means.shape
     means = np.empty((k, d))
@@ -191,7 +174,7 @@ def _standard_means(parameter):
     return means
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _steepness(features, parameter):
     """The largest precision of each column over the components that have weight."""
     k, width = parameter.whiten.shape
@@ -211,7 +194,7 @@ def _steepness(features, parameter):
     return steepest
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _distances(columns, d, width, at, expanded, k, slopes, offsets, levels, far, features, state, tile):
     """far[j] = half the squared distance from component j, less its level, for a tile."""
     if expanded:
@@ -222,7 +205,7 @@ def _distances(columns, d, width, at, expanded, k, slopes, offsets, levels, far,
         _full(columns, d, at, slopes, offsets, levels, far)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _full(columns, d, at, slopes, offsets, levels, far):
     """far[j] = ½‖whitened difference‖² − level, for a tile, by triangular matrices, GROUP rows at a time."""
     points = columns.shape[1]
@@ -240,7 +223,7 @@ def _full(columns, d, at, slopes, offsets, levels, far):
             store(far, j * TILE + lane, value)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _softmax(far, k, state, tile, weights, active, changes, at):
     """Responsibilities into the state, their changes into `changes`; returns the change of entropy."""
     points = changes.shape[1]
@@ -279,7 +262,7 @@ def _softmax(far, k, state, tile, weights, active, changes, at):
     return entropy
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _expandable(parameter, means, itemsize):
     """Is ½ Σ (y² + m²)/σ², what cancels in an expanded distance, small enough for the precision?"""
     k, d = means.shape
@@ -294,7 +277,7 @@ def _expandable(parameter, means, itemsize):
     return largest * (2.0**-23 if itemsize == 4 else 2.0**-52) < 1e-4
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _products(columns, d, width, at):
     """Rows d … d+width-1: squares of the points' columns, or all products x_t·x_u with u ≤ t."""
     row = d
@@ -304,7 +287,7 @@ def _products(columns, d, width, at):
             row += 1
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _pack(features, parameter, means, expanded):
     """Whitening matrices as slopes and offsets in the order in which the kernel reads them; −level of each.
 

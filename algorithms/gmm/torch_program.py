@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from flegel.algorithm import COUNTING
-from flegel.algorithms.gmm.kernel import CUT
+from flegel.algorithms.soft_kernel import CUT
 
 ROOM = 2**26  # numbers of a block's largest product
 

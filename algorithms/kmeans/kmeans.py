@@ -24,6 +24,7 @@ from flegel.algorithms.kmeans.sparse import (
     sparse_seed,
     take_rows,
 )
+from flegel.algorithms.kmeans.swaps import swapped
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
     DRAWN,
@@ -232,6 +233,14 @@ class KMeans(Algorithm):
         within = aggregator.squares[filled] - counts * (means**2).sum(axis=1)
         within = np.where(counts > 1, np.maximum(within, 0.0), 0.0)
         return float(within.sum() + counts @ (away**2).sum(axis=1))
+
+    def part_noise(self, objective: float, points: int, parameter: Centroids) -> float:
+        """Each centroid is off by the deviation of a mean: k·d variances of one column, of the m·d in the objective."""
+        return objective * self.k / points
+
+    def alternative(self, aggregator: KMeansSums, parameter: Centroids) -> Centroids | None:
+        moved = swapped(parameter.centroids - parameter.origin, *aggregator)
+        return None if moved is None else parameter._replace(centroids=parameter.origin + moved)
 
     def baseline(self, aggregator: KMeansSums, parameter: Centroids) -> float:
         """The scatter about the mean, and what rounding may add to it."""

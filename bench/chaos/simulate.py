@@ -8,8 +8,9 @@
 Kinds: `losing` (30 % dropped, 30 % doubled, reordered, under bsp: the result must be that of a calm job, bit for bit),
 `anything` (any model, any mixture of faults), `freezing` (the coordinator and workers frozen for 1 to 60 s, alone and
 together; 245 seeds are the matrix of all models), `partitioned` (in both directions or one, healed after 5 to 60 s),
-`jumping` (clocks, by an hour), `delayed` (links); seeds of these four take the seven models in turn. `served`: any
-model with parameter servers, which die, freeze and are cut off.
+`jumping` (clocks, by an hour), `delayed` (links); seeds of these four take the seven models in turn. `resting`: any
+mixture of faults while workers rest and come back. `served`: any model with parameter servers, which die, freeze and
+are cut off.
 A seed that breaks a law is named; the same seed gives the same story.
 Exit code 1 where a law was broken.
 """
@@ -29,12 +30,12 @@ from pathlib import Path
 from typing import Any
 
 from flegel.sim.faults.faulty_job import Violation, run
-from flegel.sim.faults.scenarios import anything, delayed, freezing, jumping, losing, partitioned, served
+from flegel.sim.faults.scenarios import anything, delayed, freezing, jumping, losing, partitioned, resting, served
 from flegel.sim.faults.served_job import run_served
 
 KINDS = {
     "losing": losing, "anything": anything, "freezing": freezing, "partitioned": partitioned, "jumping": jumping,
-    "delayed": delayed, "served": served,
+    "delayed": delayed, "resting": resting, "served": served,
 }  # fmt: skip
 PIECE = 25  # seeds that a process takes at once
 TOLD = ("events", "packets", "lost", "again", "stale", "commits", "moved", "incidents")

@@ -42,6 +42,7 @@ from flegel.core.shard import TILE, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.runtime.backends.numba.backend import LEAST_POINTS
+from flegel.runtime.worker.shard_loading import growing_part
 
 COLUMNS = 28
 LOOKS = 16  # times a pass that the time-to-quality runs look at the objective
@@ -89,17 +90,19 @@ class Training:
         self.kernel(self.share, self.parameter, self.statistics, first, end, 0, NEVER)
         self.parameter = self.algorithm.updateParameter(self.statistics, self.parameter)
 
-    def paced(self, first: int, end: int, local: LocalUpdates, speed: float) -> tuple[int, float]:
-        """As a lone worker: points until an update is due, then the update. Where it came to, and its speed."""
-        reached = min(first + local.limit(end - first, speed, LEAST_POINTS, TILE), end)
+    def visit(self, first: int, end: int) -> float:
+        """The kernel alone; its speed."""
         began = time.process_time()
-        self.kernel(self.share, self.parameter, self.statistics, first, reached, 0, NEVER)
-        middle = time.process_time()
+        self.kernel(self.share, self.parameter, self.statistics, first, end, 0, NEVER)
+        return (end - first) / max(time.process_time() - began, 1e-9)
+
+    def update(self, local: LocalUpdates) -> None:
+        """θ anew, as a lone worker makes it."""
+        began = time.process_time()
         arrays = local.update(pytree.flatten(self.statistics))
         assert arrays is not None
         self.parameter = pytree.unflatten(self.parameter, arrays)
-        local.took(time.process_time() - middle)
-        return reached, (reached - first) / max(middle - began, 1e-9)
+        local.took(time.process_time() - began)
 
     def objective(self) -> float:
         value = self.algorithm.objective(self.statistics, self.parameter)
@@ -294,11 +297,11 @@ def time_to_quality(points: int, k: int, apart: float, seeds: int) -> dict[str, 
         sample = Sample(rows[:50_000], None, points, COLUMNS)
         start = algorithm.initParameter(sample, np.random.default_rng(seed))
         training = Training(algorithm, rows, start)
-        trail = _lloyd_trail(training)
+        trail = lloyd_trail(training)
         target = 1.001 * trail[-1]
         needed = next(i for i, value in enumerate(trail) if value <= target) + 1
         whole = clock(lambda training=training, needed=needed: _full_batch(training, needed))
-        seconds, passes = _incremental(training, target)
+        seconds, passes = incremental(training, target)
         job = flegel.run(KMeans(k=k, init=start.centroids), rows, workers=1, target=target, max_passes=200)
         runs.append(
             {
@@ -325,7 +328,7 @@ def time_to_quality(points: int, k: int, apart: float, seeds: int) -> dict[str, 
     }
 
 
-def _lloyd_trail(training: Training, most: int = 300) -> list[float]:
+def lloyd_trail(training: Training, most: int = 300) -> list[float]:
     """The objective after each full-batch pass until nothing moves: scikit-learn's path, by our kernel."""
     training.reset()
     trail = [np.inf]
@@ -343,22 +346,42 @@ def _full_batch(training: Training, passes: int) -> None:
         training.step(0, training.share.points)
 
 
-def _incremental(training: Training, target: float, most: int = 60) -> tuple[float | None, float | None]:
-    """Updates as a worker that is alone makes them; None where it settles in a worse optimum than Lloyd's."""
+def incremental(training: Training, target: float, most: int = 60) -> tuple[float | None, float | None]:
+    """Visits and updates as a lone worker makes them; None where it settles in a worse optimum than Lloyd's."""
     training.reset()
-    points, speed, algorithm = training.share.points, 0.0, training.algorithm
+    points, algorithm = training.share.points, training.algorithm
     local = LocalUpdates(training.parameter, training.statistics, lambda hook, *args: getattr(algorithm, hook)(*args))
     local.begin(pytree.flatten(training.parameter))
     begin = time.process_time()
-    for done in range(most):
-        first = looked = 0
-        while first < points:
-            first, speed = training.paced(first, points, local, speed)
-            if (done and first - looked >= points // LOOKS) or first == points:
-                looked = first
-                if training.objective() <= target:
-                    return time.process_time() - begin, done + first / points
+    first, visits, speed = _on_parts(training, local)
+    whole = False  # every point has been visited
+    looked = visits
+    while visits < most * points:
+        reached = min(first + local.limit(points - first, speed, LEAST_POINTS, TILE), points)
+        speed = training.visit(first, reached)
+        training.update(local)
+        visits, first, whole = visits + reached - first, reached % points, whole or reached == points
+        if whole and (visits - looked >= points // LOOKS or not first):
+            looked = visits
+            if training.objective() <= target:
+                return time.process_time() - begin, visits / points
     return None, None
+
+
+def _on_parts(training: Training, local: LocalUpdates) -> tuple[int, int, float]:
+    """A growing part of the points, until it would be everything: points seen by then, visits, and the speed."""
+    part = growing_part(training.algorithm, training.share, training.parameter)
+    seen, visits, speed = 0, 0, 0.0
+    while part is not None and not part.over:
+        run = part.next(local.limit(part.size, speed, LEAST_POINTS, TILE))
+        speed = training.visit(run.start, run.end)
+        part.advance(run, run.end)
+        visits, seen = visits + run.end - run.start, max(seen, run.end)
+        if part.update_due(enough=True):
+            training.update(local)
+        if part.complete and (theta := part.follow(local)):
+            training.parameter = pytree.unflatten(training.parameter, theta)
+    return seen, visits, speed
 
 
 def _lloyd_seconds(rows: np.ndarray, start: np.ndarray, k: int, iterations: int) -> float | None:
@@ -426,7 +449,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=5, help="of the time-to-quality runs; 0 leaves them out")
     parser.add_argument("--quality-points", type=int, default=500_000)
-    parser.add_argument("--only", default="", help="names of suites, with commas between")
+    parser.add_argument("--only", default="", help="suites, with commas between; quality: time to quality alone")
     parser.add_argument("--json", type=Path, help="where to write all figures")
     options = parser.parse_args(arguments)
     limits = machine_limits()
@@ -442,11 +465,11 @@ def main(arguments: list[str]) -> None:
     wanted = [name for name in options.only.split(",") if name] or list(SUITES)
     results = []
     for name in wanted:
-        for comparison in SUITES[name](options.points):
+        for comparison in SUITES[name](options.points) if name in SUITES else ():
             results.append(measure(comparison, options.rounds, limits))
             show(results[-1])
     quality = []
-    if "kmeans" in wanted and options.seeds:
+    if {"kmeans", "quality"} & set(wanted) and options.seeds:
         for k, apart in ((10, 0.8), (100, 0.8), (100, 0.5)):
             quality.append(time_to_quality(options.quality_points, k, apart, options.seeds))
             show_quality(quality[-1])

@@ -25,7 +25,7 @@ MEMORY, LONG_MEMORY = 0.9, 0.995
 between. Workers that share processors are slow for tenths of a second, and should not be sent away for that."""
 FEW = 256  # workers whose rounds are looked at one by one; of more the coordinator's own figure is taken
 AGAIN = 0.1  # of the time since the last change until the next look
-STEPS = 8  # barriers that a change takes, before one was measured
+STEPS = 4  # barriers that a change takes, before one was measured
 EACH = 5e-7  # seconds for each point that is handed over, before a change was measured
 
 

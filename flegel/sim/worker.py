@@ -13,7 +13,7 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.pytree import Array
-from flegel.core.shard import TILE, Shard
+from flegel.core.shard import TILE, Shard, make_shard, unpack_tiles
 from flegel.machine.migration.endpoints import MigrationSource
 from flegel.machine.migration.window_codec import put_states
 from flegel.machine.worker import worker as machine
@@ -35,6 +35,12 @@ from flegel.sim.inline_worker import InlineWorker
 from flegel.sim.trainer import KernelLearner, Learner, Pace
 
 WINDOW_PART = 32  # a window is at most this part of the shard
+
+
+def _features(shard: Shard) -> Array:
+    features = shard.features
+    assert isinstance(features, np.ndarray), "simulated points are dense"
+    return unpack_tiles(features, shard.points) if shard.layout == "tiles" else features
 
 
 class SimWorker(InlineWorker):
@@ -74,7 +80,11 @@ class SimWorker(InlineWorker):
     def load(self, order: LoadShard, arrays: tuple[Array, ...]) -> None:
         if order.kept is not None and self.store is not None:
             self._resume(order, self.store, arrays)
-        loaded = ShardLoaded(self.learner.points, self.learner.columns, "simulated", "", 0.0)
+        points = self.learner.points
+        if order.empty and self.store is not None:
+            self.hold(PointStore(self.store.shards[0].part(0, min(TILE, points)), owned=False))
+            points = 0
+        loaded = ShardLoaded(points, self.learner.columns, "simulated", "", 0.0)
         self.executor.handle(machine.ShardReady(loaded), self.now)
 
     def _resume(self, order: LoadShard, store: PointStore, arrays: tuple[Array, ...]) -> None:
@@ -89,6 +99,29 @@ class SimWorker(InlineWorker):
         if pending:
             assert isinstance(self.learner, KernelLearner)
             self.learner.add(tuple(pending))
+
+    # -- points that are reassigned ------------------------------------------------------------------------
+
+    def unvisited(self, ids: Array) -> Shard:
+        return self._rows(ids, self.fresh_states(len(ids)))
+
+    def visited(self, ids: Array, states: Array) -> Shard:
+        return self._rows(ids, np.array(states))
+
+    def fresh_states(self, points: int) -> Array:
+        assert isinstance(self.learner, KernelLearner)
+        return self.learner.algorithm.initState(points, self.learner.columns, np.random.default_rng(self.id))
+
+    def _rows(self, ids: Array, states: Array) -> Shard:
+        """Rows by their numbers, where the workers had them at first."""
+        native = [peer.learner.shard for peer in self.peers.values() if isinstance(peer.learner, KernelLearner)]
+        numbers = np.concatenate([shard.ids for shard in native])
+        rows = np.concatenate([_features(shard) for shard in native])
+        order = np.argsort(numbers)
+        chosen = order[np.searchsorted(numbers, ids, sorter=order)]
+        return make_shard(rows[chosen], None, states, native[0].layout, np.array(ids))
+
+    # -- answers -------------------------------------------------------------------------------------------
 
     def statistics(self) -> tuple[Array, ...]:
         return self.learner.changes()

@@ -10,7 +10,7 @@ from passes import start
 from flegel.algorithm import Algorithm
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
-from flegel.algorithms.soft_assignment import GRID, LEAST_GRID, GridKernel
+from flegel.algorithms.soft_kernel import GRID, LEAST_GRID, GridKernel
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
 

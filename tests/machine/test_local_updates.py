@@ -15,6 +15,7 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
+from flegel.machine.worker.growing_part import GrowingPart
 from flegel.machine.worker.local_updates import LAST, WORK, LocalUpdates
 
 ROWS = np.random.default_rng(0).normal(size=(4096, 5)).astype(np.float32)
@@ -85,15 +86,24 @@ def test_updates_take_a_small_part_of_the_time() -> None:
 
 @pytest.mark.parametrize("algorithm", [KMeans(k=5), GMM(k=3), FCM(k=3)], ids=lambda a: type(a).__name__)
 def test_a_job_of_one_worker_keeps_its_books(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The objective from the statistics is that of the points, and the audit finds nothing."""
+    """The objective from the statistics is that of the points, and the audit finds nothing, also where a part of the
+    points was visited first."""
     made: list[int] = []
-    update = LocalUpdates.update
+    parts: set[int] = set()
+    update, judge = LocalUpdates.update, GrowingPart.judge
+
+    def judged(self: GrowingPart, objective: float | None) -> Any:
+        parts.add(self.size)
+        return judge(self, objective)
 
     def counted(self: LocalUpdates, statistics: Any) -> Any:
         made.append(1)
         return update(self, statistics)
 
     monkeypatch.setattr(LocalUpdates, "update", counted)
-    result = flegel.run(algorithm, np.tile(ROWS, (3, 1)), workers=1, sync="fsp", processes=False, max_passes=4)
-    assert made and result.audit["audits"] and not result.audit["problems"]
+    monkeypatch.setattr(GrowingPart, "judge", judged)
+    rows = np.tile(ROWS, (3, 1))
+    result = flegel.run(algorithm, rows, workers=1, sync="fsp", processes=False, max_passes=9, tolerance=0)
+    assert made and parts and max(parts) < len(rows)
+    assert result.audit["audits"] and not result.audit["problems"]
     assert result.objective is not None and np.isfinite(result.objective)

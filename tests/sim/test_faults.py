@@ -23,6 +23,7 @@ from flegel.sim.faults.scenarios import (
     jumping,
     losing,
     partitioned,
+    resting,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +41,11 @@ def test_losing_doubling_and_reordering_change_nothing(first: int) -> None:
 def test_the_laws_hold_whatever_happens(first: int) -> None:
     for seed in range(first, first + 10):
         run(anything(seed))
+
+
+def test_workers_rest_and_come_back_under_any_faults() -> None:
+    found = [run(resting(seed)) for seed in range(10)]
+    assert sum(f.incidents for f in found) > 40, "workers rested, came back and were lost"
 
 
 CELLS = len(SEVEN) * len(FREEZES) * len(FROZEN)
@@ -70,7 +76,7 @@ def test_partitions_jumps_and_delays_hang_and_double_nothing(kind: Any) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("kind", ["losing", "anything", "freezing", "partitioned", "jumping", "delayed"])
+@pytest.mark.parametrize("kind", ["losing", "anything", "freezing", "partitioned", "jumping", "delayed", "resting"])
 def test_a_thousand_seeds(kind: str) -> None:
     command = [sys.executable, "-m", "bench.chaos.simulate", "--kind", kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -36,13 +36,18 @@ class LocalUpdates:
         self._came = self._theta = parameter
         self._total, self._reported, self._sum = (pytree.copy(empty) for _ in range(3))
         self._took: deque[float] = deque(maxlen=LAST)
+        self.kept: Tree = parameter
+        """θ before the last `alternative`."""
+        self._put = False
+        """θ is one that was not made from the statistics."""
         self.number = -1
         """Updates made; -1 before the first round."""
         self.useful = True
         """False: others contribute to θ, which is never computed here again."""
 
-    def begin(self, arrays: Sequence[Array]) -> None:
-        """A barrier is over: the last report has been merged, and this is θ."""
+    def begin(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """A barrier is over: the last report has been merged, and this is θ. Returns the one to train under: this one,
+        unless another was `put` and no update has been made since."""
         came = pytree.unflatten(self._came, arrays)
         pytree.add(self._total, self._reported)
         pytree.clear(self._reported)
@@ -50,7 +55,11 @@ class LocalUpdates:
             self.number = 0
         elif self.useful:
             self.useful = _same(self._updated(self._total, self._came), came)
-        self._came = self._theta = came
+        self._came = came
+        if self._put and self.useful:
+            return pytree.flatten(self._theta)
+        self._theta, self._put = came, False
+        return arrays
 
     def reported(self, statistics: Sequence[Array]) -> None:
         """These changes go into the coming report."""
@@ -72,9 +81,24 @@ class LocalUpdates:
         self.useful = pytree.same_shape(theta, self._theta) and all(np.isfinite(a.sum()) for a in arrays)
         if not self.useful:
             return None
-        self._theta = theta
+        self._theta, self._put = theta, False
         self.number += 1
         return arrays
+
+    def alternative(self) -> Tree | None:
+        """Another θ that the algorithm names; the present one is `kept`."""
+        self.kept = self._theta
+        return self._call("alternative", self._sum, self._theta)
+
+    def put(self, theta: Tree) -> list[Array]:
+        """Go on with this θ."""
+        self._theta, self._put = pytree.as_typed(theta, self._came), True
+        return pytree.flatten(self._theta)
+
+    def objective(self) -> float | None:
+        """Of the θ that was made last, over the points visited so far."""
+        value = self._call("objective", self._sum, self._theta)
+        return None if value is None else float(value)
 
     def took(self, seconds: float) -> None:
         """The last update took so long. The shortest of the last few counts: in others a worker may have waited for

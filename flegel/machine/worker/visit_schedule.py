@@ -148,15 +148,16 @@ class VisitSchedule:
         whole = end // grid * grid
         return VisitRun(first.shard, first.start, whole if whole > first.start else end)
 
-    def advance(self, run: VisitRun, reached: int) -> None:
-        """The kernel was given `run` and came to `reached`."""
+    def advance(self, run: VisitRun, reached: int, first_pass: bool = False) -> None:
+        """The kernel was given `run` and came to `reached`. `first_pass`: visits of a part of the points before the
+        others have been visited once (`growing_part`); they count as one pass, however many they are."""
         if reached <= run.start:
             return
         at = self._index(run.shard, run.start)
         first = at
         while at < len(self.segments) and self.segments[at].shard == run.shard and self.segments[at].start < reached:
             self._split(at, reached)
-            self.segments[at].passes += 1
+            self.segments[at].passes = 1 if first_pass else self.segments[at].passes + 1
             self.segments[at].seen, self.segments[at].anew = True, False
             at += 1
         for i in range(at - 1, first - 1, -1):

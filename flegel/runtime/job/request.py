@@ -5,6 +5,7 @@ Checks here need no processes and read no rows, so that wrong use is told at onc
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from flegel.datasets.partition import parse
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.machine.worker.growing_part import MOST_PASSES
 from flegel.options import check_options
 from flegel.params.ledger import sums_alone
 from flegel.plan.devices import FirstDeal, Work, first_deal, parse_devices, relative_speeds
@@ -26,7 +28,7 @@ from flegel.runtime.job.observers import JobControl, Observer
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.system.device_memory import rows_on_devices
-from flegel.sync import balance_mode
+from flegel.sync import balance_mode, make_policy
 
 WORK = 1 << 21  # multiplications of a pass, of each worker at least: 0.3 to 2 ms, the time of a barrier
 SPARSE_COLUMNS = 256  # numbers in a sparse row, at most, as far as that is known
@@ -76,6 +78,23 @@ class Request:
     @property
     def partition(self) -> str:
         return self.deal.partition
+
+    @property
+    def works_alone(self) -> bool:
+        """The only worker may make θ anew between flexible barriers; not of a job that goes on, whose earlier
+        statistics it does not have, and not where the user set the interval between updates."""
+        job, policy = self.job, make_policy(self.job.sync)
+        able = self.algorithm.local_updates and policy.flexible and policy.all_report and job.sync.interval is None
+        resumed = self.session is not None and self.session.stored is not None
+        return self.workers == 1 and able and not resumed and job.topology == "coordinator"
+
+    @property
+    def begins_with_part(self) -> bool:
+        """Such a worker may begin with a part of its points: their order is random, and no limit ends the job before it
+        has visited all of them."""
+        limits = self.job.criteria
+        limited = limits.max_iterations or (limits.max_passes or math.inf) < 2.0 * (MOST_PASSES + 1.0)
+        return parse(self.partition).kind == "shuffle" and not limited
 
 
 def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:

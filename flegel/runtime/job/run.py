@@ -244,7 +244,7 @@ def _coordinator(
     algorithm, job, session = request.algorithm, request.job, request.session
     servers, forms = _servers(request, prepared, cluster)
     ref, devices = reference(algorithm), parse_devices(job.device, job.gpus, request.workers)
-    alone = group is None and servers is None and _works_alone(request)
+    alone = group is None and servers is None and request.works_alone
     loads = {
         index: LoadShard(
             algorithm=ref,
@@ -266,6 +266,7 @@ def _coordinator(
             forms=forms,
             replicated=job.topology == "allreduce",
             alone=alone and index not in devices,
+            growing=request.begins_with_part,
         )
         for index in range(request.workers)
     }
@@ -309,15 +310,6 @@ def _servers(
 
     care = server_care(request, prepared, cluster, _timeouts(request))
     return care, unsent_forms(request, prepared) if care is not None else ()
-
-
-def _works_alone(request: Request) -> bool:
-    """The only worker may make θ anew between flexible barriers; not of a job that goes on, whose earlier statistics it
-    does not have, and not where the user set the interval between updates."""
-    job, policy = request.job, make_policy(request.job.sync)
-    able = request.algorithm.local_updates and policy.flexible and policy.all_report and job.sync.interval is None
-    resumed = request.session is not None and request.session.stored is not None
-    return request.workers == 1 and able and not resumed and job.topology == "coordinator"
 
 
 def _store(request: Request, prepared: PreparedJob) -> ParameterStore:

@@ -1,4 +1,5 @@
-"""From the order to load a shard to the shard: rows read and laid out, hidden states made. Trains nothing."""
+"""From the order to load a shard to the shard: rows read and laid out, hidden states made, the part that is trained on
+first. Trains nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Algorithm
-from flegel.core.pytree import Array
-from flegel.core.shard import Shard, Sparse, make_shard
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.datasets import Rows
+from flegel.machine.worker.growing_part import GrowingPart
 from flegel.messages import LoadShard
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker import shared_points
@@ -48,3 +51,17 @@ def load_shard(
     if shared:
         shared_points.make_shareable(shard)
     return shard
+
+
+def growing_part(algorithm: Algorithm, shard: Shard, parameter: Tree) -> GrowingPart | None:
+    """The part that a worker which is alone trains on first; None where all points come first."""
+    if algorithm.part_noise(1.0, 1, parameter) is None:
+        return None
+    grid = TILE if shard.layout == "tiles" else 1
+    numbers = sum(array.size for array in pytree.flatten(pytree.without(parameter, algorithm.auxiliary)))
+
+    def noise(objective: float, points: int) -> float | None:
+        return algorithm.part_noise(objective, points, parameter)
+
+    part = GrowingPart(shard.points, shard.columns, numbers, grid, algorithm.maximize, noise)
+    return None if part.over else part

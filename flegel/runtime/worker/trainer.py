@@ -29,6 +29,7 @@ from flegel.errors import OutOfReach, UsageError, own_traceback
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
+from flegel.machine.worker.growing_part import GrowingPart
 from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
@@ -73,7 +74,7 @@ from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
 from flegel.runtime.worker.row_sources import open_rows
 from flegel.runtime.worker.rows_in_place import OpenArray
-from flegel.runtime.worker.shard_loading import load_shard
+from flegel.runtime.worker.shard_loading import growing_part, load_shard
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 AUDITED = 128  # points on which changes are checked when training is over
@@ -142,6 +143,7 @@ class Trainer:
         self._measured: tuple[Any, Rows] | None = None
         self._unreported = (0, 0.0)
         self._local: LocalUpdates | None = None  # of a worker that is alone
+        self._part: GrowingPart | None = None  # of the same one, in the beginning
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
@@ -277,7 +279,7 @@ class Trainer:
         if self._kernel is not None:
             self._kernel.close()
         self.store = self._measured = self._reassigner = self._kernel = self._recount = None
-        self._algorithm = self._local = None
+        self._algorithm = self._local = self._part = None
         self._numbers = OwnedNumbers()
         if self._exchange is not None:
             self._exchange.close()
@@ -321,7 +323,7 @@ class Trainer:
 
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
         assert self.store is not None and self._reassigner is not None and self._kernel is not None
-        self._local = None  # what it has reported is no longer what its points have contributed
+        self._local = self._part = None  # what it has reported is no longer what its points have contributed
         order, states = command.order, isinstance(command.order, GiveUpPoints | ResetPoints)
         if states:  # those of points that come are brought with them
             self._kernel.fetch_states(self.store.shards)
@@ -363,6 +365,7 @@ class Trainer:
             self._numbers.learn(shard.ids)
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
         self._local = LocalUpdates(parameter, empty, self._call_hook) if load.alone else None
+        self._part = growing_part(algorithm, shard, parameter) if load.alone and load.growing else None
         if load.kept is not None:
             self._resume(load.kept, kernel, self.store, resumed)
         self._injection = None
@@ -388,10 +391,8 @@ class Trainer:
         assert store is not None and kernel is not None
         schedule, began = store.schedule, clock.now()
         if order.arrays:
-            kernel.set_parameter(order.arrays)
+            kernel.set_parameter(order.arrays if local is None else local.begin(order.arrays))
             schedule.begin()
-            if local is not None:
-                local.begin(order.arrays)
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
@@ -399,9 +400,10 @@ class Trainer:
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         visits, grid = 0, kernel.grid if order.until is None and local is None else 1
         if points > 0 and self._halted:  # the signal overtook the order: one step, or short rounds would never end
-            run = schedule.next(least)
+            part = self._growing(local)
+            run = part.next(least) if part is not None else schedule.next(least)
             if run is not None:
-                visits += self._step(kernel, store, run, run.end, order.round, new_flag())
+                visits += self._step(kernel, store, run, run.end, order.round, new_flag(), part)
         while visits < points and not self._halted:
             if injection:
                 injection.pay(0, 0.0, self.flag)
@@ -410,22 +412,24 @@ class Trainer:
                 continue
             most = self._step_size(order, points - visits, visits, max(least, kernel.least_points, grid), least)
             most = most if local is None else local.limit(most, self._speed, kernel.least_points, least)
-            run = schedule.next(most, grid) if most else None
+            part = self._growing(local)
+            run = None if not most else part.next(most) if part is not None else schedule.next(most, grid)
             if run is None:
                 exhausted = most > 0
                 break
             entered = clock.now()
             sliced = injection if order.until is None or not self._in_batches else None
             end = sliced.slice(run.start, run.end - run.start, run.end, least) if sliced else run.end
-            done = self._step(kernel, store, run, end, order.round, self.flag)
+            done = self._step(kernel, store, run, end, order.round, self.flag, part)
             visits += done
             if done == run.end - run.start > most // 2:
                 self._speed = max(done / max(clock.now() - entered, 1e-9), self._speed / 2)
             if injection:
                 injection.pay(done, clock.now() - entered, self.flag)
             self._deadline.add(done, clock.now() - entered, away=injection is not None)
-            if local is not None and local.useful and done == most and visits < points:
-                self._update_parameter(kernel, local)
+            enough = done == most and visits < points
+            if local is not None and local.useful and (enough if part is None else part.update_due(enough)):
+                self._update_parameter(kernel, local, part)
         if local is not None:
             local.reported(kernel.statistics())
         ended = clock.now()
@@ -450,12 +454,19 @@ class Trainer:
             answer, arrays = command.copy.finish(algorithm, order, total, self._exchange.worker, self._call_hook)
             command.answer(answer, arrays)
 
-    def _update_parameter(self, kernel: ShardKernel, local: LocalUpdates) -> None:
+    def _growing(self, local: LocalUpdates | None) -> GrowingPart | None:
+        """The part of the points that is trained on before the first pass is over, while θ is made here."""
+        part, useful = self._part, local is not None and local.useful
+        return part if part is not None and useful and not part.over else None
+
+    def _update_parameter(self, kernel: ShardKernel, local: LocalUpdates, part: GrowingPart | None) -> None:
         """θ of the coming calls, from everything that this lone worker has counted."""
         began = clock.now()
         if theta := local.update(kernel.statistics()):
             kernel.set_parameter(theta)
         local.took(clock.now() - began)
+        if part is not None and part.complete and local.useful and (theta := part.follow(local)):
+            kernel.set_parameter(theta)
         self._doing = "updateDataPoint"
 
     def _call_hook(self, hook: str, *args: Any) -> Any:
@@ -464,10 +475,15 @@ class Trainer:
         with inside(hook):
             return getattr(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
 
-    def _step(self, kernel: ShardKernel, store: PointStore, run: VisitRun, end: int, round_: int, flag: Array) -> int:
+    def _step(
+        self, kernel: ShardKernel, store: PointStore, run: VisitRun, end: int, round_: int, flag: Array,
+        part: GrowingPart | None = None,
+    ) -> int:  # fmt: skip
         """One call of the kernel; points that it trained."""
         reached = kernel.run(store.shards[run.shard], run.start, end, round_, flag)
-        store.schedule.advance(run, reached)
+        store.schedule.advance(run, reached, first_pass=part is not None)
+        if part is not None:
+            part.advance(run, reached)
         done = reached - run.start
         self.visits += done
         return done

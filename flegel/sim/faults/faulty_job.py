@@ -45,6 +45,9 @@ from flegel.machine.coordinator.events import (
     WorkerDied,
     WorkerJoined,
 )
+from flegel.machine.coordinator.membership import Membership, Next
+from flegel.machine.coordinator.state import JobState
+from flegel.machine.crew_control import CrewControl
 from flegel.machine.fencing import Fence
 from flegel.messages import LoadShard, Report, TreeLayout, WorkerBeat
 from flegel.params.local import LocalStore
@@ -66,6 +69,7 @@ from flegel.sim.faults.faulty_worker import (
 from flegel.sim.faults.reliable_channel import Packet, ReliableChannel
 from flegel.sim.faults.scenarios import COORDINATOR, Fault, LossyNetwork, Scenario
 from flegel.sync import make_policy
+from flegel.sync.policy import Updated
 
 STARTS_IN, NOTICED_IN = 0.05, 0.1  # seconds until a new process is up, until the supervisor sees that one has ended
 MOST_SECONDS, MOST_EVENTS = 600.0, 400_000
@@ -127,6 +131,25 @@ class RandomMoves(Balance):
         return BalancePlan((Proposal(source, target, points, "at random"),), "random moves")
 
 
+class RandomRests(CrewControl):
+    """Workers rest and come back at random."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__()
+        self._random, self._left = Random(f"rests {scenario.seed}"), scenario.random_rests
+
+    def at_barrier(self, job: JobState, membership: Membership, updated: Updated, now: float) -> Next:
+        random = self._random
+        if self._left <= 0 or random.random() < 0.6:
+            return Next.NOTHING
+        self._left -= 1
+        if job.resting and random.random() < 0.5:
+            membership.recall("at random", now)
+            return Next.NOTHING
+        workers = sorted(job.view.workers)
+        return membership.rest(random.sample(workers, random.randint(1, len(workers))), "at random", now)
+
+
 class FaultyJob:
     """Make it and `run` it."""
 
@@ -185,6 +208,7 @@ class FaultyJob:
             debug=scenario.seed % 2 == 0,  # of the others accounts are looked at when somebody is lost, and at the end
             rows=len(self.rows),
             replace=scenario.replace,
+            crew=RandomRests(scenario) if scenario.random_rests else None,
         )
 
     def _make_coordinator(self, **options: Any) -> Coordinator:

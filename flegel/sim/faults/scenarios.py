@@ -57,6 +57,8 @@ class Scenario:
     """Mean of an exponential addition to the latency of each packet: packets overtake each other."""
     random_moves: int = 0
     """Moves of points between workers at random times."""
+    random_rests: int = 0
+    """Times that workers are sent to rest, or called back."""
     speeds: tuple[float, ...] = (20_000.0,)
     """Points a second; workers take turns."""
     skew: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class Scenario:
     def without_faults(self) -> Scenario:
         """The same job without any fault."""
         return replace(
-            self, drop=0.0, duplicate=0.0, scatter=0.0, skew={}, disk={}, faults=(), random_moves=0,
+            self, drop=0.0, duplicate=0.0, scatter=0.0, skew={}, disk={}, faults=(), random_moves=0, random_rests=0,
         )  # fmt: skip
 
 
@@ -120,6 +122,12 @@ def anything(seed: int) -> Scenario:
         replace=random.random() < 0.8,
         collect=random.random() < 0.7,
     )
+
+
+def resting(seed: int) -> Scenario:
+    """Any mixture of faults while workers rest and come back, under models with barriers."""
+    random = Random(f"resting {seed}")
+    return replace(anything(seed), sync=random.choice(("fsp", "fsp", "fsp-binary")), iterations=48, random_rests=12)
 
 
 def served(seed: int) -> Scenario:

@@ -1,0 +1,58 @@
+"""Centroids that would be of more use elsewhere, found from the sums of clusters alone. Sees no point.
+
+Lloyd's algorithm often ends with two centroids in one dense group of points and one centroid for two groups. Which
+clusters these are is in the statistics: a pair costs little to merge, and the scatter of a cluster is far above the
+usual. To let the centroid travel there takes tens of passes; a swap takes it there at once. Whether it was right is for
+the caller to find out: a wide group looks like two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flegel.core.pytree import Array
+
+CANDIDATES = 8  # wide clusters, and close pairs, that are looked at
+
+
+def swapped(centroids: Array, sums: Array, counts: Array, squares: Array) -> Array | None:
+    """The centroids with one of a close pair moved into a wide cluster, by the most promising swap. None where no swap
+    promises to lower the objective. All about the origin of the sums."""
+    if len(counts) < 3 or not (counts > 0).all():
+        return None
+    means = sums / counts[:, None]
+    scatter = np.maximum(squares - counts * (means**2).sum(axis=1), 0.0)
+    excess = scatter - counts * float(np.median(scatter / counts))
+    found = _most_promising(excess, *_close_pairs(means, counts))
+    if found is None:
+        return None
+    wide, first, second = found
+    moved = np.array(centroids, dtype=np.float64)
+    moved[first] = (counts[first] * means[first] + counts[second] * means[second]) / (counts[first] + counts[second])
+    direction = np.random.default_rng(0).normal(size=moved.shape[1:])  # a few visits turn it to the groups
+    step = direction * np.sqrt(excess[wide] / counts[wide] / (direction @ direction))
+    moved[second], moved[wide] = centroids[wide] + step, centroids[wide] - step
+    return moved
+
+
+def _close_pairs(means: Array, counts: Array) -> tuple[Array, Array, Array]:
+    """Pairs of clusters that cost the least to merge, and that cost (Ward): C_a C_b / (C_a + C_b) · ‖m_a − m_b‖²."""
+    norms = (means**2).sum(axis=1)
+    apart = np.maximum(norms[:, None] + norms - 2.0 * (means @ means.T), 0.0)
+    first, second = np.triu_indices(len(counts), 1)
+    costs = (counts[first] * counts[second] / (counts[first] + counts[second])) * apart[first, second]
+    few = min(CANDIDATES, len(costs))
+    best = np.argpartition(costs, few - 1)[:few]
+    best = best[np.argsort(costs[best], kind="stable")]
+    return first[best], second[best], costs[best]
+
+
+def _most_promising(excess: Array, first: Array, second: Array, costs: Array) -> tuple[int, int, int] | None:
+    """The wide cluster and the close pair by which the objective would fall most."""
+    found = [
+        (float(excess[wide] - cost), int(wide), int(a), int(b))
+        for wide in np.argsort(-excess, kind="stable")[:CANDIDATES]
+        for a, b, cost in zip(first, second, costs, strict=True)
+        if wide not in (a, b) and excess[wide] > cost
+    ]
+    return max(found)[1:] if found else None

@@ -1,0 +1,134 @@
+"""The visits before the first pass is over, by a worker that is alone: a growing part of its points, again and again.
+
+The part is the first points of the native shard, which lie in a random order (`partition` shuffle), so it is like the
+whole, however the rows of a file are sorted. New points are visited first, then all of the part, until one more visit
+gains too little (`flegel.plan.growing_part`). On the first parts, where a visit costs little, the algorithm may name
+another θ (`Algorithm.alternative`); after a few visits the better one of the two is kept, until a trial gains no more
+than as many visits would have gained without it. When the part would be everything, it is over: the schedule goes on
+with the points that were never visited, and from then on all points are visited equally often. Statistics are at all
+times one term for each point that was visited. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from flegel.core.pytree import Array
+from flegel.machine.worker.local_updates import LocalUpdates
+from flegel.machine.worker.visit_schedule import VisitRun
+from flegel.plan.growing_part import first_part, next_part, worthwhile
+
+MOST_PASSES = 3.0  # visits of parts, in passes over all points: a job must come to know its objective
+PARTS_WITH_TRIALS = 2  # the smallest ones; later ones find little more, and cost more
+TRIAL_VISITS = 3  # of the part, under another θ, before it is compared
+
+Decision = Literal["go on", "try another", "go back"]
+Noise = Callable[[float, int], float | None]
+"""What the algorithm says of the noise in its objective over so many points (`Algorithm.part_noise`)."""
+
+
+class GrowingPart:
+    """Ask it for runs of points, tell it what was visited, and at the end of each visit what the objective is."""
+
+    def __init__(self, points: int, columns: int, numbers: int, grid: int, maximize: bool, noise: Noise) -> None:
+        """`numbers`: of θ, as far as they are parameters of the model."""
+        self._points, self._grid, self._noise = points, grid, noise
+        self._sign = -1.0 if maximize else 1.0
+        self.size = first_part(points, columns, numbers, grid)
+        """Points of the part; all: it is over."""
+        self.fixed = False
+        """θ stays as it is until all of the part has been visited: its points count where another θ put them."""
+        self._at = self._visits = self._parts = 0
+        self._left = 0
+        """Visits until the θ that is tried is compared."""
+        self._going_back = False
+        self._last: float | None = None
+        """The objective after the last visit of these points."""
+        self._before, self._gain = 0.0, 0.0
+        """The objective before a trial; what a visit gains without one."""
+
+    @property
+    def over(self) -> bool:
+        return self.size >= self._points
+
+    @property
+    def complete(self) -> bool:
+        """All of the part has been visited once more: `judge` it."""
+        return self._at >= self.size
+
+    def next(self, most: int) -> VisitRun:
+        """The next run of at most so many points."""
+        return VisitRun(0, self._at, min(self._at + most, self.size))
+
+    def advance(self, run: VisitRun, reached: int) -> None:
+        """The kernel was given `run` and came to `reached`."""
+        self._visits += max(reached - run.start, 0)
+        self._at = max(reached, run.start)
+
+    def update_due(self, enough: bool) -> bool:
+        """Make θ anew now? `enough`: so many points were visited as an update should rest on."""
+        return self.complete or (enough and not self.fixed)
+
+    def follow(self, local: LocalUpdates) -> list[Array] | None:
+        """The part has been visited and θ was made anew: decide, and return the θ to go on with where it is another."""
+        decision = self.judge(local.objective())
+        if decision == "go back":
+            return local.put(local.kept)
+        if decision == "try another":
+            other = local.alternative()
+            if other is not None:
+                return local.put(other)
+            self.grow()
+        return None
+
+    def judge(self, objective: float | None) -> Decision:
+        """The part has been visited, and this is its objective under the θ that followed."""
+        last, self._last, self._at, self.fixed = self._last, objective, 0, False
+        noise = None if objective is None or not math.isfinite(objective) else self._noise(objective, self.size)
+        if objective is None or noise is None:
+            self.size = self._points
+            return "go on"
+        if self._going_back:
+            self._going_back = False
+            return self.grow()
+        gain = math.inf if last is None else self._sign * (last - objective)
+        if self._left:
+            return self._tried(objective, gain)
+        if worthwhile(gain, noise) and not self._spent:
+            return "go on"
+        self._gain = max(gain, 0.0)
+        return self._try_next(objective) if self._parts < PARTS_WITH_TRIALS else self.grow()
+
+    def grow(self) -> Decision:
+        """Train on a larger part: its new points are visited first."""
+        assert self._last is not None
+        old, noise = self.size, self._noise(self._last, self.size)
+        ended = noise is None or self._spent
+        self.size = self._points if ended else next_part(self._points, old, self._gain, noise or 0.0, self._grid)
+        self._parts += 1
+        self._last, self._at, self.fixed, self._left = None, old, False, 0
+        return "go on"
+
+    @property
+    def _spent(self) -> bool:
+        return self._visits >= MOST_PASSES * self._points
+
+    def _try_next(self, objective: float) -> Decision:
+        if self._spent:
+            return self.grow()
+        self._before, self._left, self.fixed = objective, TRIAL_VISITS, True
+        return "try another"
+
+    def _tried(self, objective: float, gain: float) -> Decision:
+        self._left -= 1
+        if self._left:
+            return "go on"
+        gained = self._sign * (self._before - objective)
+        if gained <= 0:
+            self._going_back = self.fixed = True
+            return "go back"
+        enough = gained >= TRIAL_VISITS * self._gain
+        self._gain = min(self._gain, max(gain, 0.0))
+        return self._try_next(objective) if enough else self.grow()

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
+from flegel.core.native_code import target
 
-def _features() -> frozenset[str]:
-    """CPU features that numba compiles for, such as `avx2`; heeds NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX."""
-    chosen = os.environ.get("NUMBA_CPU_FEATURES")
-    if chosen is not None:
-        return frozenset(name[1:] for name in chosen.split(",") if name.startswith("+"))
-    try:
-        found = {name for name, there in llvm.get_host_cpu_features().items() if there}
-    except RuntimeError:  # LLVM does not know this processor
-        return frozenset()
-    no_avx = os.environ.get("NUMBA_ENABLE_AVX", "1") == "0"
-    return frozenset(name for name in found if not (no_avx and name.startswith("avx")))
-
-
-FEATURES = _features()
+FEATURES = frozenset(name[1:] for name in target()[1].split(",") if name.startswith("+"))
+"""CPU features that numba compiles for, such as `avx2`."""
 IS_ARM = platform.machine().lower() in ("aarch64", "arm64")
 VECTOR_BYTES = 64 if "avx512f" in FEATURES else 32 if "avx2" in FEATURES else 16
 """Width of a machine register."""

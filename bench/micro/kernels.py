@@ -297,11 +297,11 @@ def time_to_quality(points: int, k: int, apart: float, seeds: int) -> dict[str, 
         sample = Sample(rows[:50_000], None, points, COLUMNS)
         start = algorithm.initParameter(sample, np.random.default_rng(seed))
         training = Training(algorithm, rows, start)
-        trail = _lloyd_trail(training)
+        trail = lloyd_trail(training)
         target = 1.001 * trail[-1]
         needed = next(i for i, value in enumerate(trail) if value <= target) + 1
         whole = clock(lambda training=training, needed=needed: _full_batch(training, needed))
-        seconds, passes = _incremental(training, target)
+        seconds, passes = incremental(training, target)
         job = flegel.run(KMeans(k=k, init=start.centroids), rows, workers=1, target=target, max_passes=200)
         runs.append(
             {
@@ -328,7 +328,7 @@ def time_to_quality(points: int, k: int, apart: float, seeds: int) -> dict[str, 
     }
 
 
-def _lloyd_trail(training: Training, most: int = 300) -> list[float]:
+def lloyd_trail(training: Training, most: int = 300) -> list[float]:
     """The objective after each full-batch pass until nothing moves: scikit-learn's path, by our kernel."""
     training.reset()
     trail = [np.inf]
@@ -346,7 +346,7 @@ def _full_batch(training: Training, passes: int) -> None:
         training.step(0, training.share.points)
 
 
-def _incremental(training: Training, target: float, most: int = 60) -> tuple[float | None, float | None]:
+def incremental(training: Training, target: float, most: int = 60) -> tuple[float | None, float | None]:
     """Visits and updates as a lone worker makes them; None where it settles in a worse optimum than Lloyd's."""
     training.reset()
     points, algorithm = training.share.points, training.algorithm

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from flegel.core.native_code import target
 from flegel.core.pytree import Array
 from flegel.datasets import recorder
 from flegel.datasets.cache_folder import entry_folder
@@ -32,7 +33,7 @@ MOST_ENTRY, MOST_BYTES = 512 << 20, 1 << 30
 @cache
 def generators() -> str:
     """Of the text of all generators with their figures, and of what computes them."""
-    digest = hashlib.sha256(f"{np.__version__} {platform.machine()}".encode())
+    digest = hashlib.sha256(f"{np.__version__} {platform.machine()} {target()[0]}".encode())  # roundings differ
     home = resources.files("flegel.datasets.synthetic")
     files = [file for folder in (home, home / "fitted") for file in folder.iterdir() if file.is_file()]
     for file in sorted(files, key=lambda file: file.name):

@@ -21,7 +21,9 @@ PACKAGE = Path(__file__).resolve().parents[1]
 COMPILED = ("algorithms", "core", "datasets")
 """Parts of the package whose functions and constants are compiled in."""
 IMPORTED = re.compile(rf"^\s*(?:from|import)\s+flegel\.((?:{'|'.join(COMPILED)})[\w.]*)", re.MULTILINE)
-NOT_COMPILED = frozenset(Path(__file__).resolve().with_name(name) for name in ("code_cache.py", "entry_point.py"))
+NOT_COMPILED = frozenset(
+    Path(__file__).resolve().with_name(f"{name}.py") for name in ("code_cache", "entry_point", "native_code")
+)
 """Files that kernels import and of which nothing is compiled."""
 
 

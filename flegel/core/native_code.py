@@ -62,13 +62,28 @@ def is_possible() -> bool:
 
 
 @cache
-def processor() -> str:
-    """What code is compiled for: the processor, and all settings of numba that may change code."""
+def target() -> tuple[str, str]:
+    """Name and features (`+avx2,-sve,…`) of the processor that numba compiles for: this one, or as it is set."""
     import llvmlite.binding as llvm
 
+    name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
+    chosen = os.environ.get("NUMBA_CPU_FEATURES", "" if name.lower() == "generic" else None)
+    if chosen is not None:
+        return name, chosen
+    try:
+        features = llvm.get_host_cpu_features()
+    except RuntimeError:  # LLVM does not know this processor
+        return name, ""
+    if os.environ.get("NUMBA_ENABLE_AVX", "1") == "0":
+        features.update({feature: False for feature in features if feature.startswith("avx")})
+    return name, features.flatten()
+
+
+@cache
+def processor() -> str:
+    """What code is compiled for: the processor, and all settings of numba that may change code."""
     settings = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_") and k not in NOT_FOR_CODE}
-    features = llvm.get_host_cpu_features().flatten()
-    return repr((platform.machine(), llvm.get_host_cpu_name(), features, sorted(settings.items())))
+    return repr((platform.machine(), target(), sorted(settings.items())))
 
 
 # -- files -------------------------------------------------------------------------------------------------

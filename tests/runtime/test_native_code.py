@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from flegel.core.entry_point import EntryPoint, described, kinds
 from flegel.core.native_code import Environment, NativeCode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="objects are read as ELF")
+CPU_NAME, CPU_FEATURES = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 FILL = ("flegel.core.tiling", "fill_tiles")
 
 
@@ -97,6 +99,26 @@ def test_code_that_needs_more_than_can_be_given_to_it_is_not_kept(folder: Path) 
     )
     assert native_code.encode(code._replace(wrapper="missing")) is None
     assert native_code.encode(NativeCode("train", (), b"not an object")) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (CPU_NAME, CPU_FEATURES)),
+        ({"NUMBA_CPU_NAME": "generic"}, ("generic", "")),
+        ({"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "+avx2"}, ("generic", "+avx2")),
+        ({"NUMBA_CPU_FEATURES": "+neon"}, (CPU_NAME, "+neon")),
+    ],
+)
+def test_code_belongs_to_the_processor_that_numba_compiles_for(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], expected: tuple[str, str]
+) -> None:
+    """An image is filled with `generic` code, which is found on every host."""
+    for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert native_code.target.__wrapped__() == expected
 
 
 def test_declarations_wait_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
 
-ROWS, COLUMNS = 256, 8
+ROWS, COLUMNS = 2048, 8  # enough that compiled code lays them out
 DTYPES = ("float32", "float64")
 
 

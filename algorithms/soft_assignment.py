@@ -8,10 +8,12 @@ changes (k × points) times columns (points × C), in registers, each lane summe
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from flegel.algorithms.simd.inner import INNER
-from flegel.algorithms.simd.registers import ONE_REGISTER, REGISTERS, TWO_REGISTERS
+from flegel.algorithms.simd.inner import INLINE, INNER
+from flegel.algorithms.simd.registers import ONE_REGISTER, REGISTERS, TWO_REGISTERS, VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     any_lane,
     fma,
@@ -38,6 +40,7 @@ COLS = 4  # columns in a register tile of sums
 AREA, MORE_AREA = ROWS * COLS, MORE_ROWS * COLS
 LANES = TWO_REGISTERS  # points in a register tile of distances
 WIDE = 10 if REGISTERS == 32 else 5  # clusters in a register tile of distances
+MANY_WIDE = 25 if VECTOR_BYTES == 64 else WIDE  # the same for many clusters, with one register of points
 GROUP = 5 if REGISTERS == 32 else 3  # the same where each cluster, or row of a matrix, takes two operations
 FLUSH = 256  # terms summed per lane in the features' precision before they are added to float64 sums
 
@@ -57,19 +60,55 @@ def soft_buffers(features, k, width, tiles):
     return changes, columns, lane_sums, np.zeros((rows, cols))
 
 
+def _products(lanes: int, group: int) -> Any:
+    """`products` for vectors of so many points and groups of so many clusters. Asks for the next tile of features and
+    state meanwhile, a part with each group: all at once they would wait for memory."""
+
+    @njit(**INLINE)
+    def multiply(columns, count, at, slopes, levels, far, features, state, tile):
+        points, part = columns.shape[1], 0
+        parts = TILE // lane_count(columns, lanes) * (levels.size // group)
+        for lane in range(0, TILE, lane_count(columns, lanes)):
+            for first in range(0, levels.size, group):
+                _fetch_part(features, tile + 1, part, parts)
+                _fetch_part(state, tile + 1, part, parts)
+                part += 1
+                values = splats(levels, first, group, lanes)
+                x_at, place = at + lane, first * count
+                for _ in range(count):
+                    values = fma_each(load(columns, x_at, lanes), splats(slopes, place, group, lanes), values)
+                    x_at += points
+                    place += group
+                store_each(far, first * TILE + lane, TILE, values)
+
+    return multiply
+
+
+_few_products, _many_products = _products(LANES, WIDE), _products(ONE_REGISTER, MANY_WIDE)
+
+if MANY_WIDE > WIDE:
+
+    @njit(**INNER)
+    def products(columns, count, at, slopes, levels, far, group, features, state, tile):
+        """far[j] = levels[j] + Σ_c slopes[j, c] · columns[c], for a tile; slopes are packed in groups of
+        `product_group`. Asks for the tile after this one."""
+        if group == MANY_WIDE:
+            _many_products(columns, count, at, slopes, levels, far, features, state, tile)
+        else:
+            _few_products(columns, count, at, slopes, levels, far, features, state, tile)
+
+else:
+
+    @njit(**INNER)
+    def products(columns, count, at, slopes, levels, far, group, features, state, tile):
+        """As above, where there is one size of groups."""
+        _few_products(columns, count, at, slopes, levels, far, features, state, tile)
+
+
 @njit(**INNER)
-def products(columns, count, at, slopes, levels, far):
-    """far[j] = levels[j] + Σ_c slopes[j, c] · columns[c], for a tile; slopes are packed in groups of WIDE."""
-    points = columns.shape[1]
-    for lane in range(0, TILE, lane_count(columns, LANES)):
-        for first in range(0, levels.size, WIDE):
-            values = splats(levels, first, WIDE, LANES)
-            x_at, place = at + lane, first * count
-            for _ in range(count):
-                values = fma_each(load(columns, x_at, LANES), splats(slopes, place, WIDE, LANES), values)
-                x_at += points
-                place += WIDE
-            store_each(far, first * TILE + lane, TILE, values)
+def product_group(k):
+    """Clusters of a group in `products`: many where few of them are fillers."""
+    return MANY_WIDE if 4 * padded(k, MANY_WIDE) <= 5 * padded(k, WIDE) else WIDE
 
 
 @njit(**INNER)
@@ -92,6 +131,15 @@ def fetch(features, tile):
     size = features.shape[1] * TILE
     for line in range(0, size, 64 // features.itemsize):
         prefetch(features, tile * size + line)
+
+
+@njit(**INLINE)
+def _fetch_part(array, tile, part, parts):
+    """One of so many parts of what `fetch` does."""
+    line = 64 // array.itemsize
+    lines = array.shape[1] * TILE // line
+    for i in range(part * lines // parts, (part + 1) * lines // parts):
+        prefetch(array, tile * array.shape[1] * TILE + i * line)
 
 
 @njit(**INNER)

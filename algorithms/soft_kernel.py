@@ -13,6 +13,7 @@ from flegel.core.shard import TILE, Shard, Sparse
 CUT = -40.0  # relative memberships below e^CUT count as 0: they would lead to denormal numbers
 NEAR = 1e-30  # lower bound of a squared distance: a point on a centroid belongs to it, without a division by 0
 FILLED = 16  # vectors that a register tile of sums runs over, so that its own loads and stores cost little
+MANY = 512  # clusters for which one tile takes long enough
 GRID, LEAST_GRID = 1 << 16, 1 << 11  # points between two places at which all sums are added up
 GRID_WORK = 1 << 29  # columns² × numbers of the state × points between them, at most: a call has to return
 
@@ -41,7 +42,7 @@ class GridKernel:
 
 def tiles_at_once(dtype: Any, k: int) -> int:
     """Tiles between two M-steps: enough to fill long vectors, few enough to answer the stop flag at once."""
-    return max(1, FILLED * register_lanes(dtype) // TILE) if k <= 32 else 1
+    return max(1, FILLED * register_lanes(dtype) // TILE) if k <= MANY else 1
 
 
 def soft_kernel(train: EntryPoint, shard: Shard, k: int, *settings: float) -> Kernel:

@@ -16,7 +16,6 @@ from flegel.algorithms.soft_assignment import (
     FLUSH,
     GROUP,
     LANES,
-    WIDE,
     accumulate,
     beyond,
     fetch,
@@ -24,6 +23,7 @@ from flegel.algorithms.soft_assignment import (
     forget,
     mark_active,
     norms,
+    product_group,
     products,
     soft_buffers,
     square_distances,
@@ -64,8 +64,9 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
         at = slot * TILE
         standardized(features, tile, zeros, scales, columns, at)
         norms(columns, d, at, ones, d)
-        fetch(features, tile + 1)
-        fetch(state, tile + 1)
+        if not expanded:  # `products` asks for the next tile
+            fetch(features, tile + 1)
+            fetch(state, tile + 1)
         if features.itemsize == 4 and (exact or beyond(columns, d, at, limit)):
             if not opened:
                 wide, opened = _room(k, d, parameter, expanded), True
@@ -73,7 +74,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
             continue
         mark_active(active, tile, start, end)
         if expanded:
-            products(columns, d, at, slopes, levels, far)
+            products(columns, d, at, slopes, levels, far, product_group(k), features, state, tile)
         else:
             square_distances(columns, d, at, slopes, offsets, levels, far)
         seen += _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, active, changes)
@@ -120,7 +121,7 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, m, wide, e
     norms(columns, d, 0, np.ones(d), d)
     mark_active(active, tile, start, end)
     if m <= 2.0:
-        products(columns, d, 0, slopes, levels, far)
+        products(columns, d, 0, slopes, levels, far, product_group(k), features, state, tile)
     else:
         square_distances(columns, d, 0, slopes, offsets, levels, far)
     for j in range(k + 1):
@@ -203,7 +204,7 @@ def _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, acti
 def _pack(features, parameter, k, expanded):
     """Expanded: −2c and ‖c‖²; else slopes 1 and offsets −c. In groups, column by column inside a group."""
     d = parameter.origin.size
-    group = WIDE if expanded else GROUP
+    group = product_group(k) if expanded else GROUP
     rows = -(-k // group) * group
     slopes = np.ones(rows * d, features.dtype)
     offsets = np.zeros(rows * d, features.dtype)

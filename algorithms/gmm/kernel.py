@@ -29,7 +29,6 @@ from flegel.algorithms.soft_assignment import (
     FLUSH,
     GROUP,
     LANES,
-    WIDE,
     accumulate,
     beyond,
     fetch,
@@ -38,6 +37,8 @@ from flegel.algorithms.soft_assignment import (
     mark_active,
     multiplied,
     norms,
+    padded,
+    product_group,
     products,
     soft_buffers,
     square_distances,
@@ -80,8 +81,9 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
             break
         at = slot * TILE
         standardized(features, tile, zeros, scales, columns, at)
-        fetch(features, tile + 1)
-        fetch(state, tile + 1)
+        if not expanded:  # `products` asks for the next tile
+            fetch(features, tile + 1)
+            fetch(state, tile + 1)
         if features.itemsize == 4:
             norms(columns, d, at, steepness, d)  # a row that is filled with products below
             if exact or beyond(columns, d, at, limit):
@@ -91,7 +93,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
                 continue
         _products(columns, d, width, at)
         mark_active(active, tile, start, end)
-        _distances(columns, d, width, at, expanded, slopes, offsets, levels, far)
+        _distances(columns, d, width, at, expanded, k, slopes, offsets, levels, far, features, state, tile)
         entropy += _softmax(far, k, state, tile, weights, active, changes, at)
         slot, held = slot + 1, held + TILE
         if slot == tiles:
@@ -141,7 +143,7 @@ def _wide_tile(features, state, weights, tile, start, end, parameter, wide, exac
     standardized_wide(features, tile, *units(columns, parameter.origin, parameter.unit), columns)
     _products(columns, d, width, 0)
     mark_active(active, tile, start, end)
-    _distances(columns, d, width, 0, False, slopes, offsets, levels, far)
+    _distances(columns, d, width, 0, False, k, slopes, offsets, levels, far, features, state, tile)
     for j in range(k + 1):
         for lane in range(TILE):
             room[j, lane] = state[tile, j, lane]
@@ -193,10 +195,10 @@ def _steepness(features, parameter):
 
 
 @njit(**INNER)
-def _distances(columns, d, width, at, expanded, slopes, offsets, levels, far):
+def _distances(columns, d, width, at, expanded, k, slopes, offsets, levels, far, features, state, tile):
     """far[j] = half the squared distance from component j, less its level, for a tile."""
     if expanded:
-        products(columns, 2 * d, at, slopes, levels, far)
+        products(columns, 2 * d, at, slopes, levels, far, product_group(k), features, state, tile)
     elif width == d:
         square_distances(columns, d, at, slopes, offsets, levels, far)
     else:
@@ -297,16 +299,17 @@ def _pack(features, parameter, means, expanded):
     width = parameter.whiten.shape[1]
     half = np.sqrt(0.5)
     if expanded:
-        rows = -(-k // WIDE) * WIDE
+        group = product_group(k)
+        rows = padded(k, group)
         slopes = np.zeros(rows * 2 * d, features.dtype)
         levels = np.full(rows, np.inf, features.dtype)
         for j in range(k):
             level = -parameter.level[j]
             for t in range(d):
-                place = (j // WIDE * 2 * d + t) * WIDE + j % WIDE
+                place = (j // group * 2 * d + t) * group + j % group
                 precision = parameter.whiten[j, t] ** 2
                 slopes[place] = -precision * means[j, t]
-                slopes[place + d * WIDE] = 0.5 * precision
+                slopes[place + d * group] = 0.5 * precision
                 level += 0.5 * precision * means[j, t] ** 2
             levels[j] = level
         return slopes, slopes, levels

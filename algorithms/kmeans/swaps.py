@@ -13,6 +13,7 @@ import numpy as np
 from flegel.core.pytree import Array
 
 CANDIDATES = 8  # wide clusters, and close pairs, that are looked at
+CHUNK = 256  # clusters whose distances to all others exist at a time
 
 
 def swapped(centroids: Array, sums: Array, counts: Array, squares: Array) -> Array | None:
@@ -36,15 +37,20 @@ def swapped(centroids: Array, sums: Array, counts: Array, squares: Array) -> Arr
 
 
 def _close_pairs(means: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """Pairs of clusters that cost the least to merge, and that cost (Ward): C_a C_b / (C_a + C_b) · ‖m_a − m_b‖²."""
-    norms = (means**2).sum(axis=1)
-    apart = np.maximum(norms[:, None] + norms - 2.0 * (means @ means.T), 0.0)
-    first, second = np.triu_indices(len(counts), 1)
-    costs = (counts[first] * counts[second] / (counts[first] + counts[second])) * apart[first, second]
-    few = min(CANDIDATES, len(costs))
-    best = np.argpartition(costs, few - 1)[:few]
-    best = best[np.argsort(costs[best], kind="stable")]
-    return first[best], second[best], costs[best]
+    """Pairs of clusters that cost the least to merge, and that cost (Ward): C_a C_b / (C_a + C_b) · ‖m_a − m_b‖². Of
+    each cluster only the nearest one behind it is looked at."""
+    norms, clusters = (means**2).sum(axis=1), np.arange(len(counts))
+    second, costs = np.zeros(len(counts), np.intp), np.full(len(counts), np.inf)
+    for at in range(0, len(counts) - 1, CHUNK):
+        own = clusters[at : at + CHUNK]
+        apart = np.maximum(norms[own, None] + norms - 2.0 * (means[own] @ means.T), 0.0)
+        merged = counts[own, None] * counts / (counts[own, None] + counts) * apart
+        merged[own[:, None] >= clusters] = np.inf
+        second[own] = merged.argmin(axis=1)
+        costs[own] = merged[np.arange(len(own)), second[own]]
+    best = np.argsort(costs, kind="stable")[:CANDIDATES]
+    best = best[np.isfinite(costs[best])]
+    return best, second[best], costs[best]
 
 
 def _most_promising(excess: Array, first: Array, second: Array, costs: Array) -> tuple[int, int, int] | None:

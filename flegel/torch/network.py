@@ -19,11 +19,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Sparse
 from flegel.core.sharding import Sharding
 from flegel.errors import UsageError
-from flegel.plan.interval.gradient_noise import (
-    from_reports,
-    from_two_batches,
-    gain,
-)
+from flegel.plan.interval.gradient_noise import can_be_told, from_reports, from_two_batches, gain
 from flegel.torch.optimizers import OPTIMIZERS, StepSettings, rate_factor
 from flegel.torch.records import (
     CORRECT,
@@ -287,8 +283,10 @@ class NeuralNetwork(Algorithm):
     def noise_scale(self, parameter: NetworkWeights) -> float | None:
         if self.local:
             return None
-        scale = TrainingCourse(*parameter.course).scale
-        return math.nan if scale is None else scale
+        course = TrainingCourse(*parameter.course)
+        if course.scale is None:
+            return math.nan
+        return min(course.scale, can_be_told(course.samples / course.steps, course.steps))
 
     def finished(self, parameter: NetworkWeights) -> str:
         course = TrainingCourse(*parameter.course)

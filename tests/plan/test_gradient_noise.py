@@ -12,6 +12,7 @@ from flegel.plan.interval.gradient_noise import (
     GradientNoise,
     NoiseEstimate,
     best_interval,
+    can_be_told,
     from_reports,
     from_two_batches,
     gain,
@@ -64,6 +65,22 @@ def test_estimates_that_are_not_finite_or_of_equal_batches_change_nothing() -> N
     assert noise.scale == pytest.approx(2.0)
     assert GradientNoise().scale is None
     assert GradientNoise().add(NoiseEstimate(1.0, -1.0)).scale == math.inf
+
+
+def test_the_first_few_updates_never_tell_a_noise_scale_far_above_the_true_one() -> None:
+    """Two workers of 25 samples each, three updates; the true scale is that of one update's batch."""
+    rng, raw, bounded = np.random.default_rng(2), [], []
+    for _ in range(300):
+        noise = GradientNoise()
+        for _ in range(3):
+            gradients = rng.standard_normal((2, 20)) / math.sqrt(25) + math.sqrt(1 / 50)
+            squares = [float(g @ g) * 25**2 for g in gradients]
+            pooled = float(gradients.sum(axis=0) @ gradients.sum(axis=0)) * 25**2
+            noise = noise.add(from_reports(squares, [25, 25], pooled))
+        raw.append(noise.scale or 0.0)
+        bounded.append(min(raw[-1], can_be_told(50, 3)))
+    assert max(raw) > 10 * 50 and max(bounded) < 2 * 50
+    assert np.median(bounded) == pytest.approx(50, rel=0.5)
 
 
 def test_the_interval_is_the_best_of_all_intervals() -> None:

@@ -132,3 +132,9 @@ class GrowingPart:
         enough = gained >= TRIAL_VISITS * self._gain
         self._gain = min(self._gain, max(gain, 0.0))
         return self._try_next(objective) if enough else self.grow()
+
+
+def in_use(part: GrowingPart | None, local: LocalUpdates | None) -> GrowingPart | None:
+    """The part, unless it is over, or θ is not made here (any more)."""
+    useful = local is not None and local.useful
+    return part if part is not None and useful and not part.over else None

@@ -82,6 +82,12 @@ class GradientNoise:
         return self.variance / self.square if self.square > 0.0 else math.inf
 
 
+def can_be_told(batch: float, updates: float) -> float:
+    """The largest B that so many updates of so many samples can tell from an infinite one: ‖g_b‖² scatters by about
+    S/b, its mean over the updates by S/(b·√updates). More is a guess, and a long interval learns from it slowly."""
+    return batch * math.sqrt(updates)
+
+
 def worth(batch: float, scale: float) -> float:
     """What a visit in a batch of so many is worth, as a part of what it is worth in a small batch."""
     return 1.0 / (1.0 + batch / scale)

@@ -29,7 +29,7 @@ from flegel.errors import OutOfReach, UsageError, own_traceback
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
-from flegel.machine.worker.growing_part import GrowingPart
+from flegel.machine.worker.growing_part import GrowingPart, in_use
 from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
@@ -400,7 +400,7 @@ class Trainer:
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         visits, grid = 0, kernel.grid if order.until is None and local is None else 1
         if points > 0 and self._halted:  # the signal overtook the order: one step, or short rounds would never end
-            part = self._growing(local)
+            part = in_use(self._part, local)
             run = part.next(least) if part is not None else schedule.next(least)
             if run is not None:
                 visits += self._step(kernel, store, run, run.end, order.round, new_flag(), part)
@@ -412,7 +412,10 @@ class Trainer:
                 continue
             most = self._step_size(order, points - visits, visits, max(least, kernel.least_points, grid), least)
             most = most if local is None else local.limit(most, self._speed, kernel.least_points, least)
-            part = self._growing(local)
+            part = in_use(self._part, local)
+            if part is None and self._part is not None:  # the objective is known as soon as the first pass is over
+                left = schedule.unseen
+                points, self._part = (min(points, visits + left), self._part) if left else (points, None)
             run = None if not most else part.next(most) if part is not None else schedule.next(most, grid)
             if run is None:
                 exhausted = most > 0
@@ -453,11 +456,6 @@ class Trainer:
         if total is not None:
             answer, arrays = command.copy.finish(algorithm, order, total, self._exchange.worker, self._call_hook)
             command.answer(answer, arrays)
-
-    def _growing(self, local: LocalUpdates | None) -> GrowingPart | None:
-        """The part of the points that is trained on before the first pass is over, while θ is made here."""
-        part, useful = self._part, local is not None and local.useful
-        return part if part is not None and useful and not part.over else None
 
     def _update_parameter(self, kernel: ShardKernel, local: LocalUpdates, part: GrowingPart | None) -> None:
         """θ of the coming calls, from everything that this lone worker has counted."""

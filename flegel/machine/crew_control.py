@@ -54,7 +54,7 @@ class CrewControl:
             return Next.NOTHING
         self._look_at = now + AGAIN * (now - self._since)
         wanted = self._wanted(job, updated)
-        if wanted is None or not self._fits(job, membership, wanted):
+        if wanted is None or not _fits(job, wanted):
             return Next.NOTHING
         saved = (now - self._since) * wanted.gain / (1.0 + wanted.gain)
         price = self._price(job, membership, wanted)
@@ -115,7 +115,8 @@ class CrewControl:
         moving = sum(job.view.workers[w].points for w in wanted.resting if w in job.view.workers)
         return STEPS * self._costs.at(len(self._members)) + EACH * moving
 
-    def _fits(self, job: JobState, membership: Membership, wanted: Crew) -> bool:
-        """The crew has room for all points, as far as rooms are known."""
-        rooms = [membership.loaded[w].room for w in wanted.working if w in membership.loaded]
-        return not all(rooms) or sum(rooms) >= job.points
+
+def _fits(job: JobState, wanted: Crew) -> bool:
+    """The crew has room for all points, as far as rooms are known."""
+    rooms = [job.view.workers[w].room for w in wanted.working if w in job.view.workers]
+    return not all(rooms) or sum(rooms) >= job.points

@@ -141,10 +141,8 @@ class NetworkKernel:
         return at
 
     def _next_size(self, left: int) -> int:
-        """Samples of the next micro-batch. A small rest goes with the last one: a call costs more than its samples."""
-        size = self._sizes.size
-        if not self._network.local and left < 1.5 * size and left <= self._sizes.most:
-            size = left
+        """Samples of the next micro-batch."""
+        size = left if not self._network.local and self._sizes.at_once(left) else self._sizes.size
         if self._rounds % TWO_SIZES == 0 and not self._first[1] and left >= 16:
             size = min(size, left // 16 * 8)
         return min(size, left)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import flegel
 from bench.common import kept_weights
 from flegel.datasets import open_data
 from flegel.torch.builtin import CNN, LeNet
+
+CLOSER = 8  # moments between the last one below a target and the first one above it
 
 FILES = ("train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz")
 
@@ -83,14 +86,22 @@ def train(network: Any, images: Images, points: int = 60, enough: float | None =
     seconds = {row["iteration"]: row["seconds"] for row in result.rows}
     last = len(kept_weights.KEPT) - 1
     chosen = sorted({round(i * last / max(points - 1, 1)) for i in range(points)}) if last >= 0 else []
-    curve = []
-    for i in chosen:
+
+    def looked_at(i: int) -> tuple[float, float]:
         _, step, weights, buffers = kept_weights.KEPT[i]
         theta = result.parameter._replace(weights=weights, buffers=buffers)
         accuracy = network.evaluate(*images.test, theta).metrics["accuracy"]
-        curve.append((float(seconds.get(step, result.seconds)), float(accuracy)))
-        if enough is not None and accuracy >= enough:
+        return float(seconds.get(step, result.seconds)), float(accuracy)
+
+    curve: list[tuple[float, float]] = []
+    for before, i in pairwise([-1, *chosen]):
+        found = looked_at(i)
+        if enough is not None and found[1] >= enough:
+            between = sorted({round(before + part * (i - before) / CLOSER) for part in range(1, CLOSER)} - {before, i})
+            closer = [looked_at(j) for j in between if j >= 0]
+            curve += [*closer, found]
             break
+        curve.append(found)
     final = network.evaluate(*images.test, result.parameter).metrics["accuracy"]
     return Course(result, [*curve, (float(result.seconds), float(final))])
 

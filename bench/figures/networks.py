@@ -33,10 +33,15 @@ def _course(course: runs.Course, target: float | None = None) -> Line:
     found = course.result
     line: Line = {
         "accuracy": round(course.curve[-1][1], 4), "best": round(course.best, 4), "seconds": round(found.seconds, 2),
-        "updates": found.iterations, "utilization": round(found.utilization, 3),
+        "updates": found.iterations, "utilization": round(found.utilization, 3), "images_an_update": _images(found),
         "interval_ms": None if not found.rows[-1]["interval"] else round(1e3 * found.rows[-1]["interval"], 2),
     }  # fmt: skip
     return line if target is None else {**line, "target": target, "time_to_target": course.time_to(target)}
+
+
+def _images(found: Any) -> int:
+    """Median over updates."""
+    return round(statistics.median([row["visits"] for row in found.rows] or [0]))
 
 
 STEPS = {"lr": 3e-3, "batch": 128, "optimizer": "adamw", "weight_decay": 0.05}

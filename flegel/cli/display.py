@@ -66,6 +66,8 @@ def summary(result: Result) -> list[str]:
         f"after {result.iterations} iterations, {duration(result.seconds)} of "
         f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",
     ]
+    if resting := sum(bool(worker.get("resting")) for worker in result.worker):
+        lines.append(f"{resting} of {len(result.worker)} workers rested at the end: the job is faster without them")
     if advice := start_advice(result.seconds, result.load_seconds, getattr(result, "placement", "processes")):
         lines.append(advice)
     if result.model:
@@ -94,9 +96,9 @@ class _Incidents:
         for incident in seen.incidents[self._told :]:
             self._told += 1
             anew = f", {count(incident.unvisited)} points are visited anew" if incident.unvisited else ""
-            took = duration(incident.seconds)
+            took = f"; training went on after {duration(incident.seconds)}" if incident.seconds > 0 else ""
             who = f"worker {incident.worker} " if incident.worker >= 0 else ""
-            lines.append(f"{who}{incident.why}; training went on after {took}{anew}")
+            lines.append(f"{who}{incident.why}{took}{anew}")
         return lines
 
 

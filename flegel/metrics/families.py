@@ -118,6 +118,7 @@ def job_families(jobs: Sequence[tuple[Labels, JobSnapshot, float]]) -> list[Fami
         gauge("flegel_interval_seconds", "Interval between barriers.", [(k, s.interval) for k, s, _ in jobs]),
         gauge("flegel_objective", "Objective, or its estimate.", [(k, s.estimate) for k, s, _ in jobs]),
         gauge("flegel_workers", "Workers of the job.", [(k, s.members) for k, s, _ in jobs]),
+        gauge("flegel_workers_resting", "Workers that rest.", [(k, s.resting) for k, s, _ in jobs]),
         gauge("flegel_points", "Points of the job.", [(k, s.points) for k, s, _ in jobs]),
         gauge("flegel_points_in_flight", "Points on their way.", [(k, s.in_flight) for k, s, _ in jobs]),
         gauge("flegel_training_seconds", "Seconds of training so far.", [(k, s.seconds) for k, s, _ in jobs]),

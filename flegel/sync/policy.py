@@ -48,6 +48,8 @@ class WorkerView:
     """Passes (summed over points) that moved points brought along, less those that left with them."""
     gain: float = 0.0
     """What its reports did for the objective, where that is kept."""
+    room: int = 0
+    """Points that the memory of its device can hold; 0: not known."""
 
     def hear(self, visits: int, compute: float, respond: float, wait: float) -> None:
         """It has reported so many visits, and where its seconds went."""

@@ -157,6 +157,7 @@ def test_tiles_hold_rows_and_give_them_back(dtype: Any, points: int, columns: in
     rows = np.arange(points * columns).reshape(points, columns).astype(dtype)
     packed = pack_tiles(rows)
     assert packed.shape == (-(-points // 64), columns, 64)
+    assert packed.ctypes.data % 64 == 0 or not packed.size
     np.testing.assert_array_equal(unpack_tiles(packed, points), rows)
     assert (packed[-1, :, (points - 1) % 64 + 1 :] == 0).all()
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import signal
+import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +16,8 @@ import pytest
 import flegel
 from flegel.algorithms.kmeans import KMeans
 from flegel.job import Job
-from flegel.runtime.job import placement
+from flegel.runtime.backends.numba.compiler_process import CompilerProcess
+from flegel.runtime.job import placement, warm_code
 from flegel.runtime.job.placement import COLD_START, Choice, choose
 from flegel.runtime.job.request import Request, workers_for
 from flegel.runtime.job.warm_clusters import WarmClusters, warm_clusters
@@ -26,15 +31,55 @@ def test_training_that_ends_before_processes_have_started_runs_in_threads() -> N
 
 
 @pytest.mark.parametrize(
-    ("seconds", "compiled", "kind"), [(0.5, False, ""), (2.0, True, ""), (2.0, False, "processes")]
+    ("seconds", "compiled", "kind"),
+    [(0.5, True, ""), (2.0, True, ""), (0.5, False, "threads"), (2.0, False, "threads"), (9.0, False, "processes")],
 )
-def test_a_job_that_must_compile_starts_its_processes_meanwhile(
+def test_a_job_that_must_compile_does_not_wait_for_a_measurement(
     monkeypatch: pytest.MonkeyPatch, seconds: float, compiled: bool, kind: str
 ) -> None:
     monkeypatch.setattr(placement, "rough_seconds", lambda request: seconds)
     monkeypatch.setattr(placement, "has_code", lambda request: compiled)
     choice = placement.early_choice(Request(KMeans(k=3), None, Job(workers=2)))  # type: ignore[arg-type]
     assert (choice.kind if choice is not None else "") == kind
+
+
+class Own(KMeans):
+    """A class of the user's."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes that die with their parent")
+@pytest.mark.parametrize(
+    ("algorithm", "rows", "compiled", "started"),
+    [
+        (KMeans(k=3), 10**6, False, True),
+        (KMeans(k=3), 10**6, True, False),
+        (KMeans(k=3), 10**4, False, False),
+        (KMeans(k=3, init=np.zeros((3, 28))), 10**6, False, False),
+        (Own(k=3), 10**6, False, False),
+    ],
+)
+def test_a_process_compiles_where_rows_take_a_while(
+    monkeypatch: pytest.MonkeyPatch, algorithm: KMeans, rows: int, compiled: bool, started: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(placement, "has_code", lambda request: compiled)
+    monkeypatch.setattr(placement, "CompilerProcess", asked.append)
+    data = SimpleNamespace(rows=rows, columns=28, dtype=np.dtype("f4"), sparse=False, weighted=False)
+    placement.compiler_for(Request(algorithm, data))  # type: ignore[arg-type]
+    assert bool(asked) == started
+    if asked:
+        seen: list[warm_code.Case] = []
+        monkeypatch.setattr(warm_code, "compile_case", seen.append)
+        monkeypatch.setattr(warm_code, "die_with_parent", lambda: None)
+        monkeypatch.setattr(sys, "argv", ["warm_code", *asked])
+        warm_code.main()
+        assert seen[0].algorithm.hyper() == algorithm.hyper() and seen[0].dtype == "float32"
+
+
+def test_a_compiler_that_nobody_needs_ends() -> None:
+    process = CompilerProcess(json.dumps(["kmeans", {"k": 3}, "float32", False, False]))
+    process.close()
+    assert process._process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

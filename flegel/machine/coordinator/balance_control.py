@@ -30,6 +30,7 @@ Round = tuple[int, int, float, bool]
 """Of a worker: its number, visits, seconds of training, and whether it ran out of points."""
 
 MODES = ("off", "async", "sync")
+NO_ROOM = "the memory of its device is full"
 WARM_UP = 2  # barriers before speeds are believed
 CROWDED = 0.3  # seconds before that where workers share processors: one of equals may get a third of another's time
 
@@ -204,7 +205,7 @@ class BalanceControl:
                 passes=w.passes if self._past else 0.0,
                 relative_error=self._speeds[w.id].relative_error,
                 busy=w.id in busy,
-                full=self.migrations.full.get(w.id, ""),
+                full=self.migrations.full.get(w.id, "") or (NO_ROOM if 0 < w.room <= w.points else ""),
             )
             for w in view.workers.values()
         ]

@@ -141,6 +141,7 @@ class Membership:
             points = self.loaded[each].points
             if each not in view.workers:
                 view.workers[each] = WorkerView(each, points, unseen=points)
+            view.workers[each].room = self.loaded[each].room
         self.redistribution.rows = self.redistribution.rows or view.points
         theta, auxiliary = self._job.store.parameter, self._job.algorithm.auxiliary
         sizes = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
@@ -231,7 +232,8 @@ class Membership:
     def _admit(self, worker: int, body: ShardLoaded) -> None:
         self.loaded[worker] = body
         self._job.store.admit(worker, body.address)
-        self._job.view.workers[worker] = newcomer(self._job.view, worker, self._former.pop(worker, None))
+        seen = self._job.view.workers[worker] = newcomer(self._job.view, worker, self._former.pop(worker, None))
+        seen.room = body.room
         self.roster.newcomers.add(worker)
 
     # -- resting -------------------------------------------------------------------------------------------

@@ -76,6 +76,8 @@ def consider(
 ) -> BalancePlan:
     """One round of matching. `moved`: workers that gave or took points before; `sure`: T is known, not guessed."""
     timing = Timing(remaining, sure, move_cost or MoveCost())
+    if len(loads) == 1:
+        return BalancePlan((), "one worker has all points")
     usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
     if len(usable) < 2 or len(usable) < len(loads):
         return BalancePlan((), "the speed of some worker is not known yet")

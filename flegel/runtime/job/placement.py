@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from flegel.algorithms import BUILTINS
 from flegel.core import code_folder
 from flegel.job import Job
 from flegel.machine.coordinator.balance_control import BalanceControl
@@ -20,6 +23,7 @@ from flegel.machine.crew_control import CrewControl
 from flegel.plan.balance.planner import Balance
 from flegel.plan.balance.settings import GRADIENTS
 from flegel.plan.devices import parse_devices, relative_speeds
+from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.request import Request, default_workers, may_rest
 from flegel.runtime.job.warm_clusters import Kind, warm_clusters
@@ -29,6 +33,7 @@ from flegel.sync import balance_mode
 PASSES = 20  # of training, where nothing is known: k-means and LR take 5 to 30 on the tables of bench/micro/small_jobs
 COLD_START = 1.2  # seconds until the first processes have loaded their shards; 0.9 to 2.4 were measured
 WARM_START = 0.1  # seconds that waiting processes take for loading; 0.03 to 0.3 were measured
+LARGE = 1 << 20  # numbers of all rows: reading more takes as long as a process takes to import the compiler
 ASSUMED_SPEED = 1e9  # multiplications a second of one worker, before a kernel was timed; kernels reach 1e9 to 2e10
 
 
@@ -61,14 +66,31 @@ def early_choice(request: Request) -> Choice | None:
     if not reference(request.algorithm).builtin or request.session is not None or request.job.straggler:
         return Choice("processes")
     seconds = rough_seconds(request)
-    if seconds > 4 * COLD_START or (seconds > COLD_START and not has_code(request)):
-        return Choice("processes")  # the second: they start and read while this process compiles for seconds
-    return None
+    if seconds > 4 * COLD_START:
+        return Choice("processes")
+    return None if has_code(request) else Choice("threads")  # these read their rows while something compiles
 
 
 def has_code(request: Request) -> bool:
     """Some kernel of the algorithm is in the cache of compiled code; perhaps not the one that this job needs."""
     return code_folder.has_code_of(Path(inspect.getfile(type(request.algorithm))).resolve().parent)
+
+
+def compiler_for(request: Request) -> CompilerProcess | None:
+    """A process that compiles the kernel of this job, where none is in the cache and the rows take a while to read."""
+    data, ref = request.data, reference(request.algorithm)
+    large = data.rows * data.columns >= LARGE and sys.platform == "linux"
+    if not large or not ref.builtin or request.algorithm.backend or has_code(request):
+        return None
+    name = next((name for name, home in BUILTINS.items() if home == ref.name), None)
+    if name is None:
+        return None
+    try:
+        return CompilerProcess(
+            json.dumps([name, request.algorithm.hyper(), data.dtype.name, data.sparse, data.weighted])
+        )
+    except (TypeError, OSError):  # a hyper-parameter is an array, or there is no room for a process
+        return None
 
 
 def rough_seconds(request: Request) -> float:

@@ -24,6 +24,7 @@ from flegel.errors import AlgorithmError, FlegelWarning
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
 from flegel.runtime import clock
+from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel, warm
 from flegel.runtime.job.checkpoint_session import fingerprint
@@ -52,6 +53,8 @@ class PreparedJob:
     ) -> None:  # fmt: skip
         """Of a job with other groups: `first` is their θ(0); `starts` makes of this sample one for all of them."""
         self.request, self.algorithm = request, request.algorithm
+        self.compiler: CompilerProcess | None = None
+        """A process that compiles the kernel, where there is one."""
         rng = np.random.default_rng(request.job.seed)
         self.sample = take_sample(request.data, request.job.seed)
         session, self.fingerprint = request.session, ""
@@ -102,6 +105,8 @@ class PreparedJob:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
         if self.algorithm.backend:  # it compiles nothing
             return Built(interpreted(self.algorithm), self.algorithm.backend)
+        if self.compiler is not None:
+            self.compiler.wait()
         shard = self._shard(PROBE_ROWS, self.state)
         cold = self.request.session is not None and self.request.session.stored is not None
         with DeferredSignals():  # a handler that raised in a callback of the compiler would be ignored there
@@ -140,6 +145,8 @@ class PreparedJob:
         return Built(own, "hand-written")
 
     def _warm(self, kernel: Kernel, shard: Shard) -> None:
+        if self.compiler is not None:
+            self.compiler.wait()
         with contextlib.suppress(Exception):  # workers meet the same error, and say where
             self._some_rows(np.random.default_rng(0))  # what lays rows out: workers need it first
             warm(kernel, shard, self.parameter, self.zero)

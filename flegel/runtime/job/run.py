@@ -43,14 +43,14 @@ from flegel.plan.termination import FAILED
 from flegel.prediction import TrainingRows
 from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.kernels import Built, import_compiler
+from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.of_job import group_of, summary_of
 from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
-from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, crew_control, has_code, has_servers
+from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, compiler_for, crew_control, has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers, may_rest
 from flegel.runtime.job.signals import Signals
@@ -97,14 +97,15 @@ def _execute(request: Request, observation: Observation) -> Result:
         fork_server.preload("numba")
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
-        if reference(request.algorithm).builtin and not has_code(request):
-            ending.callback(import_compiler().join)
         if place.choice is None or place.choice.kind == "threads":  # a small job: threads of a library only disturb it
             ending.enter_context(by_one_thread())
         ending.enter_context(HookWatch(request.algorithm, request.job.hook_timeout))
         if session is not None:
             ending.callback(session.close)
         check_data(request)
+        compiler = compiler_for(request)
+        if compiler is not None:
+            ending.callback(compiler.close)
         if session is not None:
             session.note_hyper(request.algorithm)
             if session.stored is not None:
@@ -112,6 +113,7 @@ def _execute(request: Request, observation: Observation) -> Result:
         group = group_of(request.job, request.algorithm)
         request.phase("reading", "")
         scaling, prepared = _prepared(request, place, group)
+        prepared.compiler = compiler
         if group is not None:
             ending.callback(group.close)
             group.start(prepared.parameter, prepared.zero)

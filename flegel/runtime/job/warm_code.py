@@ -5,6 +5,8 @@ Only a job knows all that a job compiles, so jobs are run: two iterations on a f
 
 from __future__ import annotations
 
+import json
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,13 +15,16 @@ import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.algorithms import BUILTINS
-from flegel.core.shard import Sparse
+from flegel.core.pytree import protected
+from flegel.core.row_windows import RowWindow, RowWindows
+from flegel.core.shard import Sparse, pack_tiles
 from flegel.errors import FlegelWarning
 from flegel.job import Criteria, Job, SyncSpec
 from flegel.runtime import clock
 from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
+from flegel.runtime.processes.parent_death import die_with_parent
 
 ROWS, COLUMNS = 2048, 8  # enough that compiled code lays them out
 DTYPES = ("float32", "float64")
@@ -70,7 +75,17 @@ def compile_case(case: Case) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlegelWarning)
         execute(Request(case.algorithm, data, job))
+    if not case.sparse and case.algorithm.layout == "tiles":  # many rows from Python are laid out by code of their own
+        some = RowWindow(protected(np.ones((ROWS, COLUMNS), case.dtype)), np.arange(ROWS))
+        pack_tiles(RowWindows((ROWS, COLUMNS), some.rows.dtype, lambda: iter([some])))
     return clock.now() - began
+
+
+def main() -> None:
+    """Entry point of a `CompilerProcess`: one case, as JSON."""
+    die_with_parent()
+    name, hyper, dtype, sparse, weighted = json.loads(sys.argv[1])
+    compile_case(Case(find_algorithm(name)(**hyper), name, dtype, sparse, weighted))
 
 
 def _rows(case: Case) -> Any:
@@ -83,3 +98,7 @@ def _rows(case: Case) -> Any:
     starts = np.arange(0, ROWS * COLUMNS + 1, COLUMNS)
     rows = Sparse(starts, np.tile(np.arange(COLUMNS, dtype=np.int32), ROWS), dense.reshape(-1), COLUMNS)
     return rows, labels, weights
+
+
+if __name__ == "__main__":
+    main()

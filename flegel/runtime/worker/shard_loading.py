@@ -11,7 +11,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, Shard, Sparse, make_shard
+from flegel.core.shard import TILE, Shard, Sparse, aligned, make_shard
 from flegel.datasets import Rows
 from flegel.machine.worker.growing_part import GrowingPart
 from flegel.messages import LoadShard
@@ -45,7 +45,7 @@ def load_shard(
         state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
     doing("loading")
     shared = load.lend and shared_points.wanted() and not threads
-    empty = shared_memory.empty if shared else np.empty
+    empty = shared_memory.empty if shared else aligned
     labels = algorithm.labels_for_points(rows.labels)
     shard = make_shard(features, labels, state, layout, rows.ids, empty, rows.weights)
     if shared:

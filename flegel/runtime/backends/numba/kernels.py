@@ -5,7 +5,6 @@ Imports no compiler: hand-written kernels whose code is in the cache run without
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 from flegel.algorithm import Algorithm, Kernel
@@ -53,19 +52,6 @@ def build_kernel(
         except Exception as error:  # noqa: BLE001 - the flag is up: no hook ran, so it is numba that gave up
             return Built(interpreted(algorithm), "interpreted", _first_line(error))
     return Built(interpreted(algorithm), "interpreted", "as asked")
-
-
-def import_compiler() -> threading.Thread:
-    """Import numba and have it read its tables in a thread: most of that can be done while rows are read."""
-
-    def work() -> None:
-        from flegel.runtime.backends.numba.compiler import wake_compiler
-
-        wake_compiler()
-
-    thread = threading.Thread(target=work, name="import-compiler", daemon=True)
-    thread.start()
-    return thread
 
 
 def warm(kernel: Kernel, shard: Shard, parameter: Tree, zero: Tree) -> None:

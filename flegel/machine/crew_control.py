@@ -15,11 +15,12 @@ from flegel.machine.coordinator.state import JobState
 from flegel.plan.crew import BarrierCosts, Crew, Worth, best_crew
 from flegel.sync.policy import Updated, WorkerView
 
-ROUNDS = 4  # with one crew before it is judged
+ROUNDS = 4  # with one crew before it is judged, and between two looks
 LEAST, LEAST_BACK = 0.05, 0.1
 """Gain from which workers rest, and from which they are called back: of a crew that rests only old speeds are known."""
-LOOKS, BACK = 3, 4.0
-"""Looks in a row that must say so before workers are called back, and how often a change's price must be saved."""
+LOOKS, LOOKS_BACK, BACK = 2, 3, 4.0
+"""Looks in a row that must say so before workers rest and before they are called back, and how often a change's price
+must be saved for that."""
 MEMORY, LONG_MEMORY = 0.9, 0.995
 """Share of the past in the speed of a worker: ten rounds at first, two hundred later, a quarter of what was seen in
 between. Workers that share processors are slow for tenths of a second, and should not be sent away for that."""
@@ -43,27 +44,34 @@ class CrewControl:
         self._members: tuple[int, ...] = ()
         self._rounds = 0
         self._since = self._look_at = 0.0
-        self._recalls = self._agreeing = 0
+        self._recalls = self._agreeing = self._rounds_looked = 0
         self._work: dict[int, tuple[float, float]] = {}
         """Of each worker: visits and seconds of computing, those of former rounds less and less."""
 
     def at_barrier(self, job: JobState, membership: Membership, updated: Updated, now: float) -> Next:
         """What follows for the crew from one more update."""
         self._measure(job, updated, now)
-        if self._rounds < ROUNDS or now < self._look_at or not membership.steady or membership.roster.hired:
+        if (
+            self._rounds < self._rounds_looked + ROUNDS
+            or now < self._look_at
+            or not membership.steady
+            or membership.roster.hired
+        ):
             return Next.NOTHING
-        self._look_at = now + AGAIN * (now - self._since)
+        self._look_at, self._rounds_looked = now + AGAIN * (now - self._since), self._rounds
         wanted = self._wanted(job, updated)
         if wanted is None or not _fits(job, wanted):
+            self._agreeing = 0
             return Next.NOTHING
         saved = (now - self._since) * wanted.gain / (1.0 + wanted.gain)
         price = self._price(job, membership, wanted)
-        if set(wanted.working) <= set(self._members):
-            if wanted.gain < LEAST or saved < price:
+        fewer = set(wanted.working) <= set(self._members)
+        self._agreeing = self._agreeing + 1 if wanted.gain >= (LEAST if fewer else LEAST_BACK) else 0
+        if fewer:
+            if self._agreeing < LOOKS or saved < price:
                 return Next.NOTHING
             return membership.rest(set(wanted.resting) - set(job.resting), wanted.reason, now)
-        self._agreeing = self._agreeing + 1 if wanted.gain >= LEAST_BACK else 0
-        if self._agreeing >= LOOKS and saved >= BACK * price * 2**self._recalls:
+        if self._agreeing >= LOOKS_BACK and saved >= BACK * price * 2**self._recalls:
             self._recalls += 1
             membership.recall(wanted.reason, now)
         return Next.NOTHING
@@ -72,7 +80,7 @@ class CrewControl:
         members = tuple(job.view.workers)
         if members != self._members:  # the round of the change itself says little
             self._members, self._rounds, self._since = members, -1, now if self._members else job.began
-            self._look_at, self._agreeing = 0.0, 0
+            self._look_at, self._agreeing, self._rounds_looked = 0.0, 0, 0
         self._rounds += 1
         keep = min(max(MEMORY, 1.0 - 4.0 / max(self._rounds, 1)), LONG_MEMORY)
         if len(members) <= FEW:

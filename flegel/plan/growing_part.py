@@ -12,15 +12,15 @@ import math
 
 SMALLEST = 1 / 64  # of all points, in the first part: a visit of it costs little beside the one visit of all
 EVIDENCE = 100.0  # numbers of data for each number of θ in the first part: 50 led to worse optima on real tables
-LARGEST = 1 / 4  # of all points, in a part that is not everything: a larger one saves too little
+LARGEST_FIRST, LARGEST = 1 / 4, 1 / 8  # of all points, in the first part and in others: more cost more than they save
 WORTH = 0.25  # of the noise, which a further visit of a part must gain
-FASTEST = 8  # times as many points in the next part at most: the noise is known roughly
+SLOWEST, FASTEST = 3.0, 8.0  # times as many points in the next part: the noise is known roughly
 
 
 def first_part(points: int, columns: int, numbers: int, grid: int = 1) -> int:
     """Points of the first part, for a θ of so many numbers, in multiples of `grid`; all where that is hardly less."""
     size = max(SMALLEST * points, EVIDENCE * numbers / max(columns, 1))
-    return _rounded(size, points, grid)
+    return _rounded(size, points, LARGEST_FIRST, grid)
 
 
 def worthwhile(gain: float, noise: float) -> bool:
@@ -29,13 +29,13 @@ def worthwhile(gain: float, noise: float) -> bool:
 
 
 def next_part(points: int, size: int, gain: float, noise: float, grid: int = 1) -> int:
-    """Points of the next part, where one more visit of a part of this size gained so much: twice as many, or, where the
-    gain is far below the noise, as many as make the noise as small."""
+    """Points of the next part, where one more visit of a part of this size gained so much: three times as many, or as
+    many as make the noise as small as the gain."""
     factor = WORTH * noise / gain if gain > 0 else FASTEST
-    return _rounded(min(max(factor, 2.0), FASTEST) * size, points, grid)
+    return _rounded(min(max(factor, SLOWEST), FASTEST) * size, points, LARGEST, grid)
 
 
-def _rounded(size: float, points: int, grid: int) -> int:
-    if not size <= LARGEST * points:
+def _rounded(size: float, points: int, largest: float, grid: int) -> int:
+    if not size <= largest * points:
         return points
     return -(-math.ceil(size) // grid) * grid

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from flegel.algorithms.kmeans.swaps import swapped
-from flegel.machine.worker.growing_part import MOST_PASSES, PARTS_WITH_TRIALS, TRIAL_VISITS, GrowingPart
+from flegel.machine.worker.growing_part import MOST_PASSES, TRIAL_VISITS, GrowingPart
 from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.visit_schedule import VisitRun, VisitSchedule
-from flegel.plan.growing_part import FASTEST, WORTH, first_part, next_part, worthwhile
+from flegel.plan.growing_part import FASTEST, LARGEST, WORTH, first_part, next_part, worthwhile
 
 POINTS = 64_000
 
@@ -38,12 +38,12 @@ def test_the_first_part_holds_enough_points_for_theta_and_is_a_small_part_of_all
 
 @pytest.mark.parametrize(
     ("gain", "noise", "expected"),
-    [(0.2, 1.0, 2_000), (0.05, 1.0, 5_000), (0.0, 1.0, 1_000 * FASTEST), (1e-9, 1.0, 1_000 * FASTEST)],
+    [(0.2, 1.0, 3_000), (0.05, 1.0, 5_000), (0.0, 1.0, 1_000 * FASTEST), (1e-9, 1.0, 1_000 * FASTEST)],
 )
 def test_a_part_grows_to_where_its_noise_is_as_small_as_the_gain(gain: float, noise: float, expected: int) -> None:
     assert not worthwhile(gain, noise) and worthwhile(WORTH * noise, noise) and not worthwhile(0.0, 0.0)
     assert next_part(POINTS, 1_000, gain, noise) == expected
-    assert next_part(POINTS, 10_000, gain, noise) == POINTS  # more than a quarter is as well everything
+    assert next_part(POINTS, 10_000, gain, noise) == POINTS  # more than an eighth is as well everything
 
 
 def test_a_part_is_visited_while_that_gains_more_than_its_noise_and_new_points_come_first() -> None:
@@ -51,8 +51,8 @@ def test_a_part_is_visited_while_that_gains_more_than_its_noise_and_new_points_c
     assert [visit(part, f) for f in (100.0, 90.0, 89.0)] == ["go on"] * 3 and part.size == 1_000
     assert visit(part, 88.8) == "try another" and part.fixed
     part.grow()  # no other θ is named
-    assert part.size == 2_000 and part.next(POINTS) == VisitRun(0, 1_000, 2_000)
-    assert visit(part, 180.0) == "go on" and part.next(POINTS) == VisitRun(0, 0, 2_000)
+    assert part.size == 3_000 and part.next(POINTS) == VisitRun(0, 1_000, 3_000)
+    assert visit(part, 180.0) == "go on" and part.next(POINTS) == VisitRun(0, 0, 3_000)
 
 
 def test_where_the_objective_is_maximized_a_gain_is_a_rise() -> None:
@@ -68,7 +68,7 @@ def test_a_theta_that_proves_worse_is_given_up_and_the_part_grows() -> None:
     assert [visit(part, f) for f in (140.0, 110.0)] == ["go on"] * (TRIAL_VISITS - 1) and not part.fixed
     assert visit(part, 100.5) == "go back" and part.fixed and part.size == 1_000
     assert visit(part, 99.9) == "go on"
-    assert part.size == pytest.approx(2_500, abs=1)  # 0.25 of the noise over a gain of 0.1
+    assert part.size == 3_000
 
 
 def test_a_theta_that_proves_better_is_kept_and_another_one_is_tried() -> None:
@@ -78,15 +78,6 @@ def test_a_theta_that_proves_better_is_kept_and_another_one_is_tried() -> None:
     assert part.size == 1_000
     assert [visit(part, f) for f in (92.94, 92.93, 92.92)] == ["go on"] * 3  # no more than visits would have gained
     assert part.size == pytest.approx(FASTEST * 1_000, abs=1)
-
-
-def test_later_parts_are_large_and_are_not_tried_on() -> None:
-    part = part_of()
-    for _ in range(PARTS_WITH_TRIALS):
-        assert [visit(part, f) for f in (100.0, 99.8)] == ["go on", "try another"]
-        part.grow()
-    size = part.size
-    assert [visit(part, f) for f in (100.0, 99.8)] == ["go on"] * 2 and part.size > size
 
 
 @pytest.mark.parametrize("objective", [None, float("nan")])
@@ -107,7 +98,7 @@ def test_parts_end_after_some_passes_however_much_they_gain() -> None:
         objective *= 0.9
         if visit(part, objective) == "try another":
             part.grow()
-    assert MOST_PASSES * POINTS <= visits <= MOST_PASSES * POINTS + 1_000
+    assert MOST_PASSES * POINTS <= visits <= (MOST_PASSES + LARGEST) * POINTS
 
 
 def test_visits_of_a_part_count_as_one_pass_and_the_others_come_next() -> None:

@@ -2,7 +2,7 @@
 
 The part is the first points of the native shard, which lie in a random order (`partition` shuffle), so it is like the
 whole, however the rows of a file are sorted. New points are visited first, then all of the part, until one more visit
-gains too little (`flegel.plan.growing_part`). On the first parts, where a visit costs little, the algorithm may name
+gains too little (`flegel.plan.growing_part`). On such a part, where a visit costs little, the algorithm may name
 another θ (`Algorithm.alternative`); after a few visits the better one of the two is kept, until a trial gains no more
 than as many visits would have gained without it. When the part would be everything, it is over: the schedule goes on
 with the points that were never visited, and from then on all points are visited equally often. Statistics are at all
@@ -21,7 +21,6 @@ from flegel.machine.worker.visit_schedule import VisitRun
 from flegel.plan.growing_part import first_part, next_part, worthwhile
 
 MOST_PASSES = 3.0  # visits of parts, in passes over all points: a job must come to know its objective
-PARTS_WITH_TRIALS = 2  # the smallest ones; later ones find little more, and cost more
 TRIAL_VISITS = 3  # of the part, under another θ, before it is compared
 
 Decision = Literal["go on", "try another", "go back"]
@@ -40,7 +39,7 @@ class GrowingPart:
         """Points of the part; all: it is over."""
         self.fixed = False
         """θ stays as it is until all of the part has been visited: its points count where another θ put them."""
-        self._at = self._visits = self._parts = 0
+        self._at = self._visits = 0
         self._left = 0
         """Visits until the θ that is tried is compared."""
         self._going_back = False
@@ -99,7 +98,7 @@ class GrowingPart:
         if worthwhile(gain, noise) and not self._spent:
             return "go on"
         self._gain = max(gain, 0.0)
-        return self._try_next(objective) if self._parts < PARTS_WITH_TRIALS else self.grow()
+        return self._try_next(objective)
 
     def grow(self) -> Decision:
         """Train on a larger part: its new points are visited first."""
@@ -107,7 +106,6 @@ class GrowingPart:
         old, noise = self.size, self._noise(self._last, self.size)
         ended = noise is None or self._spent
         self.size = self._points if ended else next_part(self._points, old, self._gain, noise or 0.0, self._grid)
-        self._parts += 1
         self._last, self._at, self.fixed, self._left = None, old, False, 0
         return "go on"
 

@@ -84,6 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
         return {
             sync: flegel.run(
                 KMeans(k=5), rows(20_000), workers=4, sync=sync, straggler="0:30ms/1000", tolerance=0, max_seconds=3,
+                resting="off",
                 cluster=cluster, out=folder / sync,
             )
             for sync in ("bsp", "fsp")

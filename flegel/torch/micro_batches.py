@@ -36,13 +36,6 @@ class MicroBatches:
     def size(self) -> int:
         return self._size
 
-    def at_once(self, left: int) -> bool:
-        """The rest of a step is one micro-batch: a small rest, because a call costs more than its samples; and as much
-        as there is memory for where no signal ends rounds, because whoever asked for so many samples knows that these
-        will be done in time. On a GPU, where a call takes as long as thousands of samples, two would take twice as
-        long."""
-        return left <= self.most and (left < 1.5 * self._size or not self._round)
-
     def add(self, samples: int, seconds: float) -> None:
         """A micro-batch of so many samples took so long. What is left at the end of a shard tells little."""
         if samples != self._size or seconds <= 0:

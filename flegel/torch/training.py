@@ -27,21 +27,19 @@ ACTIVATIONS, KEPT = 32 << 20, 512 << 20
 """Bytes of the largest blocks, and of all, that are kept for the next micro-batch. Otherwise thousands of pages a
 micro-batch are given back and cleared again, which takes a tenth of its time."""
 TWO_SIZES = 8  # of so many rounds one has two micro-batches at least: alone a worker learns the noise from their sizes
-FIRST_ON_GPUS = 256  # samples of the first calls on a GPU: fewer take as long
 ON_PROCESSORS, ON_GPUS = 256, 4096  # samples of a micro-batch, at most, where the user does not say
 
 
 class NetworkKernel:
     """One network on one device. The module's weights and gradients are views of flat vectors."""
 
-    kind, note, grid, room = "torch", "", 1, 0
+    kind, note, least_points, grid, room = "torch", "", 1, 1, 0
     library = f"torch {torch.__version__.partition('+')[0]}"
 
     def __init__(self, network: ModuleSpec, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
         self.device = str(device)
         self._network, self._place = network, device
         self._gpu = device.type != "cpu"
-        self.least_points = FIRST_ON_GPUS if self._gpu else 1
         if not self._gpu:
             torch.set_num_threads(1)
             malloc_settings.keep_buffers(ACTIVATIONS, KEPT)
@@ -143,8 +141,10 @@ class NetworkKernel:
         return at
 
     def _next_size(self, left: int) -> int:
-        """Samples of the next micro-batch."""
-        size = left if not self._network.local and self._sizes.at_once(left) else self._sizes.size
+        """Samples of the next micro-batch. A small rest goes with the last one: a call costs more than its samples."""
+        size = self._sizes.size
+        if not self._network.local and left < 1.5 * size and left <= self._sizes.most:
+            size = left
         if self._rounds % TWO_SIZES == 0 and not self._first[1] and left >= 16:
             size = min(size, left // 16 * 8)
         return min(size, left)

@@ -68,16 +68,3 @@ def test_a_step_that_nothing_calls_back_is_as_large_as_ends_in_time() -> None:
     assert seen.batch(0.0001, multiple=8, first=True) == 8
     seen.add(96, 0.1, away=True)
     assert seen.batch(0.012, multiple=8) == 120, "a single hitch says nothing"
-
-
-def test_where_a_call_takes_as_long_as_thousands_of_points_steps_grow_until_they_fill_the_round() -> None:
-    """A GPU: 1.2 ms a call, 0.4 µs a point, rounds of 2.2 ms. In proportion to the last step 8 would stay 8."""
-    seen, size = DeadlineEstimate(others=0), 8
-    for _ in range(12):
-        seen.add(size, 1.2e-3 + 4e-7 * size, away=False)
-        size = seen.batch(2.2e-3, multiple=8, first=True) or 8
-    assert 2400 <= size <= 3100
-    seen.add(size, 0.1, away=False)
-    assert (seen.batch(2.2e-3, multiple=8, first=True) or 0) > 1000, "a single hitch says little"
-    assert seen.batch(1e-3, multiple=8) == 0, "less than a call"
-    assert 2000 < (seen.batch(1e-3, multiple=8, first=True) or 0) < 3500, "the call is paid for anyway"

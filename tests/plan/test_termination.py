@@ -7,9 +7,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import typer
 
-from flegel.cli import display, submit
+from flegel.cli import display
+from flegel.cli.local import job
 from flegel.job import Criteria
 from flegel.plan.termination import SOUND, Progress, Termination
 
@@ -176,11 +176,11 @@ def test_the_command_line_exits_with_3_where_the_model_is_not_as_asked_for(
 
     found = 0
     monkeypatch.setattr(display, "make_display", lambda stream: Silent())
-    monkeypatch.setattr(submit, "_finish_job", lambda *_: SimpleNamespace(outcome=outcome))
+    monkeypatch.setattr(job, "_finish_job", lambda *_: SimpleNamespace(outcome=outcome))
     try:
-        submit._show_and_save(lambda **_: None, submit.Outputs(None, None, None), Nobody(), lambda *_: None)
-    except typer.Exit as ended:
-        found = ended.exit_code
+        job.show_and_save(lambda **_: None, job.Outputs(None, None, None), Nobody(), lambda *_: None)
+    except SystemExit as ended:
+        found = int(ended.code or 0)
     assert found == code
 
 

@@ -145,10 +145,12 @@ def train() -> float:
 
 def test_a_second_process_trains_without_the_compiler() -> None:
     """And without other large libraries, which take a tenth of a second each."""
-    expected = train()
-    root = Path(__file__).parents[2]
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    objective, modules = json.loads(ended.stdout)
-    assert objective == expected
-    assert LARGE.isdisjoint(modules)
+    root, expected = Path(__file__).parents[2], train()
+    for first in (True, False):  # this process may have compiled with another folder in force: then the first one does
+        ended = subprocess.run([sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        objective, modules = json.loads(ended.stdout)
+        assert objective == expected
+        if LARGE.isdisjoint(modules):
+            return
+        assert first, sorted(LARGE.intersection(modules))

@@ -90,10 +90,8 @@ def progress(rate: float, barrier: float, worth: Worth) -> float:
         return 0.0
     if worth.interval is not None:
         return rate * worth.interval / (worth.interval + barrier)
-    if worth.noise is not None:
-        return (
-            1.0 / (1.0 / math.sqrt(rate) + math.sqrt(barrier / worth.noise)) ** 2
-        )  # at b = √(φ·B·R), plan/interval/gradient_noise
+    if worth.noise is not None:  # at b = √(φ·B·R), see plan/interval/gradient_noise
+        return (1.0 / math.sqrt(rate) + math.sqrt(barrier / worth.noise)) ** -2
     each = 1.0 - USUAL_LOSS * PARTS if worth.by_part is None else worth.by_part
     return float(worth.points * np.max(PARTS * each / (PARTS * worth.points / rate + barrier)))
 

@@ -133,6 +133,9 @@ class Algorithm:
     several sites show each other those, and begin with one θ(0) for all. Otherwise the first group's is taken."""
     supervised: ClassVar[bool] = False
     """True where every point needs a label. Labels that the data have are passed in any case."""
+    takes_ratings: ClassVar[bool] = False
+    """True where three or four columns that look like (user, item, rating[, time]) are a list of ratings, of which
+    sparse rows are made."""
     ignores_labels: ClassVar[bool] = False
     """True where no hook looks at labels: workers then do not keep them."""
     sparse: ClassVar[bool] = False

@@ -206,6 +206,13 @@ def parse_names(text: str) -> list[str | int]:
     return list(names)
 
 
+def check_format(value: str | None, flag: str) -> None:
+    if value is not None:
+        from flegel.datasets.formats import registry  # readers of all formats: only where one is named
+
+        registry.check_format(value, flag)
+
+
 def check_categorical(value: str, flag: str) -> None:
     _check_choice(value, flag, ["auto", "onehot", "ordinal", "drop"])
 
@@ -294,11 +301,22 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="sync-models.md",
         ),
     ] = ""
+    format: Annotated[
+        str | None,
+        Option(
+            "Format of the data, where its name and content do not tell: csv, tsv, parquet, npy, npz, excel, svmlight, "
+            "idx, jester; ratings (lines of user, item, rating), or table (columns as they are, never ratings).",
+            DATA,
+            check=check_format,
+            see="data.md",
+        ),
+    ] = None
     label: Annotated[str | int | None, Option("Label column of a file, by name or number.", DATA)] = None
     columns: Annotated[
         list[str | int] | None,
         Option(
-            "Columns that are features, by name or number from 0: a,b,c; all but the label by default.",
+            "Columns that are features, by name or number from 0: a,b,c; all but the label by default. Of ratings: "
+            "user, item and rating, in this order.",
             DATA,
             metavar="NAMES",
             parse=parse_names,

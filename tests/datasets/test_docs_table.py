@@ -33,6 +33,8 @@ TEXTS: dict[str, str | bytes] = {
     "typo.csv": "a,b\n1,2\n3,oops\n5,6\n",
     "part-1.csv": "a,b\n1,x\n2,y\n",
     "part-2.csv": "b,a\nx,3\nz,4\n",
+    "films.csv": "userId,movieId,rating\n1,10,4\n2,10,3\n2,20,5\n3,20,1\n",
+    "u.data": "1\t10\t4\t881250949\n2\t10\t3\t881250950\n2\t20\t5\t881250951\n3\t20\t1\t881250952\n",
 }
 
 

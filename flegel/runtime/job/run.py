@@ -46,7 +46,7 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.of_job import group_of, summary_of
-from flegel.runtime.job.class_source import reference
+from flegel.runtime.job.class_source import is_built_in, reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
@@ -93,7 +93,7 @@ def _execute(request: Request, observation: Observation) -> Result:
     session = request.session
     for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
         fork_server.preload(library_of(device, request.algorithm.backend))
-    if "numba" in sys.modules or not reference(request.algorithm).builtin:  # kernels of ours come without it
+    if "numba" in sys.modules or not is_built_in(request.algorithm):  # kernels of ours come without it
         fork_server.preload("numba")
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
@@ -433,7 +433,7 @@ def _result(
         found = machine.step_back.value
     return Result(
         algorithm=algorithm,
-        name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
+        name=type(algorithm).__name__.lower() if is_built_in(algorithm) else type(algorithm).__name__,
         dataset=data.summary(),
         sync=request.job.sync.name,
         workers=request.workers,

@@ -5,6 +5,7 @@ registers every source and stream (see descriptions.py). Never imports the engin
 """
 
 from flegel.datasets.dataset import Dataset, read_rows, read_shard
+from flegel.datasets.held_out import hold_out
 from flegel.datasets.partition import plan_rows
 from flegel.datasets.resolve import open_data, open_for_prediction
 from flegel.datasets.scale import ColumnMoments, Scaling
@@ -17,6 +18,7 @@ __all__ = [
     "Rows",
     "Scaling",
     "Treatment",
+    "hold_out",
     "open_data",
     "open_for_prediction",
     "plan_rows",

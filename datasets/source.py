@@ -94,6 +94,8 @@ class Source(ABC):
     labelled: bool = False
     classes: list[str] | None = None
     sparse: bool = False
+    weighted: bool = False
+    """Rows come with weights."""
     treatment: Any = None
     """How the columns of a table became these rows (a `Treatment`), where they were not plain numbers."""
     report: Sequence[str] = ()

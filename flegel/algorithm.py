@@ -182,6 +182,8 @@ class Algorithm:
     shown: ClassVar[tuple[str, ...]] = ()
     """Figures of `evaluate` that are shown with the result beside those of `metrics`, because they need rows, such as
     the accuracy. They are of the sample that θ(0) was chosen from: all rows of training where these are few."""
+    followed: ClassVar[tuple[str, ...]] = ()
+    """Figures of `evaluate` that are followed on rows held out by `validate`; all of them where empty."""
     keep_state: ClassVar[bool] = False
     """True where the points' hidden state belongs to the model (NMF: the rows of W)."""
     remakes_state: ClassVar[bool] = False

@@ -54,6 +54,9 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     """Figures beside the objective at the end of training, such as the accuracy."""
+    validation: dict[str, Any] = field(default_factory=dict)
+    """Rows that were held out: how many (`rows`), and the figures on them while the job trained (`course`, one record
+    a look: seconds, iteration, figures; the last is of the result). Empty without `validate`."""
     classes: list[str] | None = None
     scaling: tuple[Array, Array] | None = None
     """Shift and factor of each column, where the rows were scaled; `predict` scales new rows alike."""
@@ -197,6 +200,7 @@ class Result:
             "reason": self.reason,
             "objective": _plain(self.objective),
             "metrics": {name: _plain(value) for name, value in self.metrics.items()},
+            "validation": self._validation(),
             "iterations": self.iterations,
             "seconds": self.seconds,
             "load_seconds": self.load_seconds,
@@ -214,6 +218,10 @@ class Result:
             "warnings": self.warnings,
             "classes": self.classes,
         }
+
+    def _validation(self) -> dict[str, Any]:
+        course = [{name: _plain(value) for name, value in one.items()} for one in self.validation.get("course", ())]
+        return {**self.validation, "course": course} if self.validation else {}
 
     def _figures(self) -> list[str]:
         return [f", {name} {value:.4g}" for name, value in self.metrics.items()]

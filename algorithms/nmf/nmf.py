@@ -150,6 +150,7 @@ class NMF(Algorithm):
     ignores_labels = True
     remakes_state = True
     unsent = ("descended", "pace")
+    followed = ("rmse",)
     lagging = ("moves", "gram", "loss", "held")  # a visit improves the weights of the last one
     auxiliary = ("descended", "pace")
     trivial = "factors of zero"

@@ -116,6 +116,8 @@ class Algorithm:
     `aggregate` knows how to fold in; in the second case give `initAggregator` too.
     """
 
+    also_called: ClassVar[dict[str, str]] = {}
+    """Names under which other libraries know a hyper-parameter, and ours: `{"n_clusters": "k"}`. They are accepted."""
     compiled_apart: ClassVar[tuple[dict[str, Any], ...]] = ({},)
     """Hyper-parameters whose kernels are compiled separately; `flegel warm` compiles each."""
     layout: ClassVar[str] = "rows"
@@ -202,6 +204,10 @@ class Algorithm:
     def __init__(self, **hyper: Any) -> None:
         known = self.hyper_parameters()
         owner = type(self).__name__
+        for name in [name for name in hyper if name not in known and name in self.also_called]:
+            if self.also_called[name] in hyper:
+                raise UsageError(f"{owner}: {name} is another name of {self.also_called[name]}; give one of them.")
+            hyper[self.also_called[name]] = hyper.pop(name)
         for name in hyper:
             if name not in known:
                 raise UsageError(f"{owner} has no hyper-parameter {name!r}{nearest(name, list(known))}")
@@ -395,6 +401,14 @@ class Algorithm:
     def evaluate(self, features: Any, labels: Array | None, parameter: Tree) -> Evaluation | None:
         """The objective computed from scratch, independent of the engine's own number."""
         return None
+
+    def score(self, features: Any, labels: Array | None, parameter: Tree) -> float:
+        """How good the model is on these rows; larger is better: the accuracy where `evaluate` tells it, otherwise the
+        objective, or minus the objective where it is minimized."""
+        found = self.evaluate(features, labels, parameter)
+        if found is None:
+            raise UsageError(f"{type(self).__name__} defines no evaluate, so its model cannot be scored.")
+        return found.metrics.get("accuracy", found.objective if self.maximize else -found.objective)
 
     # -- hyper-parameters ----------------------------------------------------------------------------------
 

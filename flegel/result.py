@@ -15,7 +15,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import ExitCode, UsageError
 from flegel.plan.termination import FAILED
-from flegel.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, with_names
+from flegel.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, score, with_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,8 +103,8 @@ class Result:
     # -- answers about rows ----------------------------------------------------------------------------------------
 
     def predict(self, table: Any) -> Array:
-        """The class (by its name) or cluster (by its number) of each row. Columns are found by name where the model
-        has names; what does not fit is refused in one sentence."""
+        """The class (by its name) or cluster (by its number) of each row of a frame, an array or a file. Columns are
+        found by name where the model has names; what does not fit is refused in one sentence."""
         return predict(self, self._treatment(), table)
 
     def probabilities(self, table: Any = None) -> Array:
@@ -119,6 +119,11 @@ class Result:
         """How well each row fits: log-odds (LR), log density (GMM), minus squared distance (k-means), largest
         membership (FCM); of the rows of training by default."""
         return self._answer(self.algorithm.scores, table)
+
+    def score(self, table: Any, labels: Any = None) -> float:
+        """How good the model is on these rows; larger is better: accuracy (LR, networks), mean log-likelihood (GMM),
+        minus the objective (all others). `table` as for `predict`; `labels` are values, or the name of a column."""
+        return score(self, self._treatment(), table, labels)
 
     @property
     def labels(self) -> Array:

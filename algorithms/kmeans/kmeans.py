@@ -27,6 +27,7 @@ from flegel.algorithms.kmeans.sparse import (
 from flegel.algorithms.kmeans.swaps import swapped
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
+    ALSO_CALLED_K,
     DRAWN,
     LLOYD_PASSES,
     NAMED,
@@ -124,6 +125,7 @@ class KMeans(Algorithm):
     memoryless = True
     starts_from_means = True
     trivial = "one cluster"
+    also_called = ALSO_CALLED_K
     followed = ("mean_squared_distance",)
     sharding = Sharding({"centroids": 0}, {"sums": 0})
 

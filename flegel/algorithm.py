@@ -204,6 +204,9 @@ class Algorithm:
     `updateSlice` of the slices gives the slices of `updateParameter`, to the last bit; `flegel check` tries it."""
     unsharded: ClassVar[str] = "it does not declare `sharding`"
     """Why parameter servers cannot cut θ, where they cannot."""
+    shown: ClassVar[tuple[str, ...]] = ()
+    """Figures of `evaluate` that are shown with the result beside those of `metrics`, because they need rows, such as
+    the accuracy. They are of the sample that θ(0) was chosen from: all rows of training where these are few."""
     keep_state: ClassVar[bool] = False
     """True where the points' hidden state belongs to the model (NMF: the rows of W)."""
     remakes_state: ClassVar[bool] = False
@@ -323,8 +326,9 @@ class Algorithm:
         """
         return None
 
-    def metrics(self, parameter: Tree) -> dict[str, float]:
-        """Figures beside the objective that a user follows while the job runs, such as the accuracy."""
+    def metrics(self, aggregator: Tree, parameter: Tree) -> dict[str, float]:
+        """A few figures beside the objective that people know by name, from the statistics and θ alone: the log-loss,
+        BIC, RMSE. Shown while the job runs and with its result, in this order; empty while nothing is known."""
         return {}
 
     def optimality(self, aggregator: Tree, parameter: Tree) -> float | None:

@@ -98,6 +98,7 @@ class LR(Algorithm):
     layout = "tiles"
     torch_program = "flegel.algorithms.lr.torch_program:LogisticProgram"
     trivial = "the intercept alone"
+    shown = ("accuracy",)
     lagging = ("curvature",)
     supervised = True
     labels_are_classes = True
@@ -444,6 +445,14 @@ class LR(Algorithm):
             return float(search.best)
         return float(aggregator.loss[0] / aggregator.seen[0]) if aggregator.seen[0] > 0 else None
 
+    def metrics(self, aggregator: Gradients, parameter: Linear) -> dict[str, float]:
+        """The mean log-loss: the objective without its penalty, so class weights count."""
+        value = self.objective(aggregator, parameter)
+        search = StepSearch(*parameter.internal_search)
+        measured = search.settling and search.measured
+        theta = parameter.internal_best[0] if measured else joined(parameter)
+        return {} if value is None else {"log_loss": max(value - self._penalty.value(theta), 0.0)}
+
     def baseline(self, aggregator: Gradients, parameter: Linear) -> float:
         return intercept_loss(aggregator, parameter) if self.intercept else start_loss(aggregator, parameter)
 
@@ -513,4 +522,4 @@ class LR(Algorithm):
         loss, target = answers.losses(features, values, parameter)
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean, weighted = answers.means(loss, loss * parameter.internal_importance[target])
-        return Evaluation(weighted + self._penalty.value(joined(parameter)), {"loss": mean, "accuracy": right})
+        return Evaluation(weighted + self._penalty.value(joined(parameter)), {"log_loss": mean, "accuracy": right})

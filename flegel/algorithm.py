@@ -109,7 +109,7 @@ def _bare_words(text: str, hint: Any) -> Any:
         if not (text.startswith("[") and text.endswith("]")):
             return None
         words = [word.strip() for word in text[1:-1].split(",")]
-        with contextlib.suppress(UNDECODABLE):
+        with contextlib.suppress(*UNDECODABLE):
             return msgspec.convert(words, hint)
     return None
 

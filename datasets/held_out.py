@@ -36,5 +36,5 @@ def _in_memory(rows: Rows, like: Source) -> Source:
     else:
         made = ArraySource(rows.features, rows.labels, **told)
     made = made if rows.weights is None else WeightedSource(made, rows.weights)
-    made.treatment, made.report = like.treatment, like.report
+    made.treatment, made.report, made.label_values = like.treatment, like.report, like.label_values
     return made

@@ -41,7 +41,7 @@ class KeptRows(Source):
         """How many kept rows come before each row that is held out."""
         self.rows, self.columns, self.origin = rows - len(self._held), inner.columns, inner.origin
         self.names, self.labelled, self.classes = inner.names, inner.labelled, inner.classes
-        self.sparse, self.weighted = inner.sparse, inner.weighted
+        self.sparse, self.weighted, self.label_values = inner.sparse, inner.weighted, inner.label_values
         self.treatment, self.report = inner.treatment, inner.report
 
     def over(self, inner: Source) -> KeptRows:
@@ -59,6 +59,14 @@ class KeptRows(Source):
     def _inner_ids(self, ids: Array) -> Array:
         return np.asarray(ids + np.searchsorted(self._before, ids, side="right"))
 
+    def _wide(self, ranges: Array) -> Array:
+        """From the first to the last row of each range, with held-out ones between them."""
+        return np.stack([self._inner_ids(ranges[:, 0]), self._inner_ids(ranges[:, 1] - 1) + 1], axis=1)
+
+    def _is_kept(self, inner_ids: Array) -> Array:
+        place = np.searchsorted(self._held, inner_ids).clip(max=len(self._held) - 1)
+        return np.asarray(self._held[place] != inner_ids)
+
     def _kept(self, rows: Rows) -> Rows:
         """With numbers of this source."""
         return rows._replace(ids=rows.ids - np.searchsorted(self._held, rows.ids))
@@ -69,10 +77,8 @@ class KeptRows(Source):
         ranges = ranges[ranges[:, 1] > ranges[:, 0]]
         if self.sparse:  # reads row by row anyway
             return self._kept(self.inner.take(compress(self._inner_ids(expand(ranges))), rng))
-        wide = np.stack([self._inner_ids(ranges[:, 0]), self._inner_ids(ranges[:, 1] - 1) + 1], axis=1)
-        rows = self.inner.take(wide, rng)
-        place = np.searchsorted(self._held, rows.ids).clip(max=len(self._held) - 1)
-        own = self._held[place] != rows.ids
+        rows = self.inner.take(self._wide(ranges), rng)
+        own = self._is_kept(rows.ids)
         if own.all():
             return self._kept(rows)
         assert not isinstance(rows.features, Sparse)
@@ -81,6 +87,10 @@ class KeptRows(Source):
 
     def pick(self, ids: Array) -> Rows:
         return self._kept(self.inner.pick(self._inner_ids(ids)))
+
+    def labels_of(self, window: Array) -> Array:
+        wide = self._wide(window[window[:, 1] > window[:, 0]])
+        return self.inner.labels_of(wide)[self._is_kept(expand(wide))]
 
     def edges(self) -> Array | None:
         found = self.inner.edges()

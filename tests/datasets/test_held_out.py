@@ -68,6 +68,13 @@ def test_workers_that_read_their_own_rows_never_see_a_held_out_one(kind: str, pa
     assert data.held_out is not None and not set(seen) & set(first_numbers(data.held_out.read()))
 
 
+@pytest.mark.parametrize("kind", ["npy", "csv", "parquet"])
+def test_classes_are_those_of_the_rows_that_are_trained_on(kind: str, tmp_path: Path) -> None:
+    data = hold_out(open_data(opened(kind, tmp_path), label=0), 0.1, seed=3)
+    known, labels = data.label_values(1000), data.read().labels
+    assert known is not None and labels is not None and known.tolist() == labels.tolist()
+
+
 def test_some_of_the_held_out_rows_are_spread_over_all(tmp_path: Path) -> None:
     data = hold_out(open_data(ROWS), 0.5, seed=0)
     assert data.held_out is not None

@@ -112,6 +112,19 @@ class Dataset:
         where rows have to be converted first, and where they are not in the memory of this process."""
         return self.source.in_place() if self.in_memory else None
 
+    def label_values(self, most: int) -> Array | None:
+        """The different labels of all rows, in order; None where there are no labels, or more than `most`."""
+        if not self.labelled:
+            return None
+        if self.source.label_values is not None and self.rows == self.source.rows:
+            return np.unique(self.source.label_values)
+        known = np.empty(0)
+        for window in self.source.windows(np.array([[0, self.rows]])):
+            known = with_new_values(known, self.source.labels_of(window))
+            if len(known) > most:
+                return None
+        return known
+
     def sample(self, n: int, seed: int = 0) -> tuple[Array | Sparse, Array | None]:
         """`n` distinct rows (all, if there are fewer) spread evenly over the set; never loads the whole set."""
         return self.draw(n, seed)[:2]
@@ -216,6 +229,15 @@ def column_reader(source: Source) -> Callable[[Partition], Array]:
         return source.column(find_column(wanted.column, source.names, source.columns, source.origin, "column"))
 
     return read
+
+
+def with_new_values(known: Array, values: Array) -> Array:
+    """Known values, in order, and those that are new. Fast where few are: values are looked up, not sorted."""
+    if not len(known):
+        return np.unique(values)
+    place = np.searchsorted(known, values).clip(max=len(known) - 1)
+    new = values[known[place] != values]
+    return np.union1d(known, new) if len(new) else known
 
 
 def clip(edges: Array | None, rows: int) -> Array | None:

@@ -159,7 +159,8 @@ class Result:
         lines = [
             f"{self.name} on {data['name']}: {data['rows']:,} rows of {data['columns']:,} columns",
             f"{'converged' if self.converged else 'stopped'}: {self.reason}",
-            f"objective {value} after {self.iterations} barriers under {self.sync}, {self.seconds:.3g} s of training",
+            f"objective {value}{''.join(self._figures())} after {self.iterations} barriers under {self.sync}, "
+            f"{self.seconds:.3g} s of training",
             f"{self.workers} workers in {self.placement}, {self.utilization:.0%} of their time computing; "
             f"{self.load_seconds:.3g} s of loading before",
             *(f"{name}: {_shape(value)}" for name, value in self.parameters.items() if value.dtype.kind in "fiub"),
@@ -214,11 +215,14 @@ class Result:
             "classes": self.classes,
         }
 
+    def _figures(self) -> list[str]:
+        return [f", {name} {value:.4g}" for name, value in self.metrics.items()]
+
     def __repr__(self) -> str:
         value = "none" if self.objective is None else f"{self.objective:.6g}"
         return (
-            f"<Result of {self.name}: objective {value} after {self.iterations} iterations and "
-            f"{self.seconds:.3g} s, {self.reason}>"
+            f"<Result of {self.name}: objective {value}{''.join(self._figures())} after {self.iterations} iterations "
+            f"and {self.seconds:.3g} s, {self.reason}>"
         )
 
 

@@ -426,7 +426,7 @@ class NMF(Algorithm):
             "a smaller tolerance comes nearer, and solver=coordinate gets there if no entry is missing."
         ]
 
-    def metrics(self, parameter: Factors) -> dict[str, float]:
+    def metrics(self, aggregator: FactorSums, parameter: Factors) -> dict[str, float]:
         squares, count = float(parameter.rows[3]), float(parameter.rows[4])
         if count <= 0:
             return {}

@@ -70,6 +70,8 @@ class Audit:
         self.problems: list[str] = []
         self.objective: float | None = None
         """Of the final θ, by one pass over all points."""
+        self.counted: Tree | None = None
+        """The statistics of that pass."""
         self.difference: float | None = None
         """Relative, between that and the books."""
 
@@ -195,7 +197,7 @@ class Audit:
         value = call_hook(job.algorithm, job.place, "recounted", counted, self._final)
         if value is None:
             return ""
-        self.objective = float(value)
+        self.objective, self.counted = float(value), counted
         scale = max(abs(self.objective), abs(job.objective), 1e-300)
         self.difference = (job.objective - self.objective) / scale
         if job.verdict is not None and job.verdict.outcome in CUT_OFF:

@@ -18,7 +18,7 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
-from flegel.core.pytree import Array
+from flegel.core.pytree import Array, Tree
 from flegel.datasets import scale
 from flegel.errors import Interrupted, OutOfReach, UsageError
 from flegel.job import Job
@@ -26,7 +26,7 @@ from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.coordinator.observation import observe
+from flegel.machine.coordinator.observation import metrics_of, observe
 from flegel.machine.coordinator.observation import placement as server_placement
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import FrameSpec, LoadShard, MeasureMoments
@@ -151,7 +151,7 @@ def _execute(request: Request, observation: Observation) -> Result:
             loaded = machine.state.ready_at - shift - began
             kind = place.choice.kind if place.choice else "processes"
             sites = summary_of(group, machine) if group is not None else {}
-            return _result(request, machine, built, loaded, scaling, kind, sites)
+            return _result(request, prepared, machine, built, loaded, scaling, kind, sites)
 
 
 def _trained(
@@ -416,6 +416,7 @@ def _own_parts(request: Request) -> dict[str, Any]:
 
 def _result(
     request: Request,
+    prepared: PreparedJob,
     machine: Coordinator,
     built: Built,
     load_seconds: float,
@@ -431,6 +432,7 @@ def _result(
     found = machine.audit.objective if machine.audit is not None else None
     if found is None and machine.verdict.outcome == "diverged":
         found = machine.step_back.value
+    parameter = pytree.present(machine.commits.final_parameter())
     return Result(
         algorithm=algorithm,
         name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
@@ -450,11 +452,11 @@ def _result(
         worker=workers,
         utilization=utilization(workers),
         staleness=dict(sorted(machine.commits.staleness.items())),
-        parameter=pytree.present(machine.commits.final_parameter()),
+        parameter=parameter,
         kernel=built.kind,
         warnings=remarks(machine),
         classes=data.classes,
-        metrics=algorithm.metrics(machine.parameter),
+        metrics=_metrics(machine, prepared, parameter),
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
         treatment=data.treatment.scaled_by(scaling),
         state=_in_data_order(machine) if machine.collection.states else None,
@@ -465,6 +467,19 @@ def _result(
         sites=sites,
         training=TrainingRows(data, scaling),
     )
+
+
+def _metrics(machine: Coordinator, prepared: PreparedJob, parameter: Tree) -> dict[str, float]:
+    """Figures beside the objective: of the statistics of the last pass, and, where they need rows, of the sample."""
+    state, algorithm = machine.state, machine.state.algorithm
+    counted = machine.audit.counted if machine.audit is not None else None
+    found = metrics_of(state, machine.store.statistics if counted is None else counted, parameter)
+    if algorithm.shown and pytree.is_finite(parameter):
+        rows = prepared.sample
+        evaluation = call_hook(algorithm, "the end", "evaluate", rows.features, rows.labels, parameter)
+        told = hook_values.figures(evaluation.metrics, "evaluate", "the end") if evaluation is not None else {}
+        found |= {name: told[name] for name in algorithm.shown if name in told}
+    return found
 
 
 def remarks(machine: Coordinator) -> list[str]:

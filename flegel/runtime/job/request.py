@@ -18,6 +18,7 @@ from flegel.datasets import Dataset, hold_out, open_data
 from flegel.datasets.partition import parse
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
+from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.worker.growing_part import MOST_PASSES
 from flegel.options import check_options
@@ -55,6 +56,8 @@ class Request:
     observers: tuple[Observer, ...] = ()
     """See every barrier: callbacks, metrics, the dashboard."""
     control: JobControl = field(default_factory=JobControl)
+    balance: BalanceControl | None = None
+    """Who moves points, in place of what the job's options ask for: by a script, or watched."""
 
     @property
     def workers(self) -> int:

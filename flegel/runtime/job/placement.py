@@ -143,8 +143,8 @@ def balance_control(request: Request, crowded: bool) -> BalanceControl | None:
     """How points move; None: not at all. Of networks nothing is kept of a point between its visits, so lost passes need
     not be made up: rows move until shares are as speeds are."""
     mode, algorithm = balance_mode(request.job.sync, request.workers), request.algorithm
-    if mode == "off":
-        return None
+    if mode == "off" or request.balance is not None:
+        return request.balance
     criteria = request.job.criteria.resolved(algorithm.default_tolerance)
     if algorithm.backend:
         return BalanceControl(mode, criteria, plan=Balance(GRADIENTS, GRADIENTS), crowded=crowded, past=False)

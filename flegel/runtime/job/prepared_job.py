@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, Kernel, Sample, sample_point
+from flegel.algorithm import MOST_CLASSES, Algorithm, Kernel, Sample, sample_point
 from flegel.core import pytree
 from flegel.core.hook_limits import BUILT_IN_START, COMPILING
 from flegel.core.pytree import Array, Tree
@@ -58,6 +58,8 @@ class PreparedJob:
         """A process that compiles the kernel, where there is one."""
         rng = np.random.default_rng(request.job.seed)
         self.sample = take_sample(request.data, request.job.seed)
+        if self.algorithm.labels_are_classes:
+            self.sample = with_classes(self.sample, request.data)
         session, self.fingerprint = request.session, ""
         if session is not None:
             self.fingerprint = fingerprint(self.sample)
@@ -235,6 +237,13 @@ def take_sample(data: Dataset, seed: int) -> Sample:
         for a, b in ((head.labels, rows.labels), (head.weights, rows.weights))
     )
     return Sample(_stack(head.features, rows.features), labels, data.rows, data.columns, weights)
+
+
+def with_classes(sample: Sample, data: Dataset) -> Sample:
+    """The sample with the classes of all rows: a sample lacks rare ones. Reads labels where the sample has not all."""
+    if sample.labels is not None and len(sample.labels) == data.rows:
+        return sample._replace(classes=np.unique(sample.labels), class_names=data.classes)
+    return sample._replace(classes=data.label_values(MOST_CLASSES), class_names=data.classes)
 
 
 def sample_rows(columns: int, sparse: bool) -> int:

@@ -62,6 +62,9 @@ APART = 0.2
 """Relative increase of the passes needed (sgd), per other worker and per pass between two barriers."""
 
 
+ALSO_CALLED_RANK = {"k": "rank", "n_components": "rank", "components": "rank"}
+
+
 class Factors(NamedTuple):
     """θ. An entry is about scale · (w_i · h_j), with `factors` the rows h_j and w_i in the state of point i.
 
@@ -69,8 +72,7 @@ class Factors(NamedTuple):
     all training is in units of it, so that large and tiny ratings behave alike. `rows`: how many there are,
     how many had been seen when this H was made, and 1 once all were; then `held` of the statistics.
     `penalty`: the regularization in force. `descended` (coordinate): H as coordinate descent left it, before it was
-    extrapolated; `pace`: Nesterov's t, and the objective with this H (0: none yet). `fit`: Σ of squared errors of the
-    entries trained on, and how many these are.
+    extrapolated; `pace`: Nesterov's t, and the objective with this H (0: none yet).
     """
 
     factors: Array
@@ -80,7 +82,6 @@ class Factors(NamedTuple):
     penalty: Array
     descended: Array
     pace: Array
-    fit: Array
 
 
 class FactorSums(NamedTuple):
@@ -153,9 +154,11 @@ class NMF(Algorithm):
     ignores_labels = True
     takes_ratings = True
     remakes_state = True
-    unsent = ("descended", "pace", "fit")
+    unsent = ("descended", "pace")
+    followed = ("rmse",)
+    also_called = ALSO_CALLED_RANK
     lagging = ("moves", "gram", "loss", "held")  # a visit improves the weights of the last one
-    auxiliary = ("descended", "pace", "fit")
+    auxiliary = ("descended", "pace")
     trivial = "factors of zero"
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
@@ -226,7 +229,7 @@ class NMF(Algorithm):
         penalty = np.array([self._penalty(sample)])
         rows = np.array([sample.mass, 0.0, 0.0, 0.0, 0.0])
         none = np.zeros((sample.columns if self.solver == "coordinate" else 0, self.rank))
-        first = Factors(factors, energy, np.array([scale]), rows, penalty, none, np.array([1.0, 0.0]), np.zeros(2))
+        first = Factors(factors, energy, np.array([scale]), rows, penalty, none, np.array([1.0, 0.0]))
         return first if self.solver == "sgd" else first._replace(factors=self._polished(sample, first))
 
     def _polished(self, sample: Sample, first: Factors) -> Array:
@@ -381,8 +384,9 @@ class NMF(Algorithm):
         return self.sweeps if self.solver == "coordinate" else 0
 
     def updateParameter(self, aggregator: FactorSums, oldParameter: Factors) -> Factors:
-        known = oldParameter.rows[0], aggregator.seen[0], oldParameter.rows[2], *aggregator.held
-        oldParameter = oldParameter._replace(rows=np.array(known), fit=np.array(self._fit(aggregator, oldParameter)))
+        oldParameter = oldParameter._replace(
+            rows=np.array([oldParameter.rows[0], aggregator.seen[0], oldParameter.rows[2], *aggregator.held])
+        )
         old = oldParameter.factors
         if self.solver == "sgd":
             moved = np.empty_like(old)
@@ -440,10 +444,11 @@ class NMF(Algorithm):
             "a smaller tolerance comes nearer, and solver=coordinate gets there if no entry is missing."
         ]
 
-    def metrics(self, parameter: Factors) -> dict[str, float]:
-        """The error of the entries seen, each as of its row's last visit (sgd) or for W and the H before (else)."""
+    def metrics(self, aggregator: FactorSums, parameter: Factors) -> dict[str, float]:
+        """The error of the entries seen, each as of its row's last visit (sgd), or for the present W and H (else)."""
         scale, found = float(parameter.scale[0]), {}
-        held, held_count, squares, count = map(float, (*parameter.rows[3:], *parameter.fit))
+        squares, count = self._fit(aggregator, parameter)
+        held, held_count = map(float, aggregator.held)
         if count > 0:
             found["rmse"] = scale * float(np.sqrt(max(squares, 0.0) / count))
         if held_count > 0:

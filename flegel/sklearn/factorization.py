@@ -83,7 +83,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         mass = float(X.shape[0] if weights is None else weights.sum())
         before = self.components_.astype(np.float64)
         none, factors = np.zeros(0), np.ascontiguousarray(before.T)
-        start = Factors(factors, none, np.ones(1), np.zeros(5), np.zeros(1), factors, np.ones(2), np.zeros(2))
+        start = Factors(factors, none, np.ones(1), np.zeros(5), np.zeros(1), factors, np.ones(2))
         batch = self._components(X, weights, start=start, passes=1)
         batch *= np.sqrt((before**2).sum() / max((batch**2).sum(), 1e-300))  # only W·H has a scale
         self.components_ = (before + share(self._mass, mass) * (batch - before)).astype(X.dtype)

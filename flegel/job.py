@@ -206,13 +206,6 @@ def parse_names(text: str) -> list[str | int]:
     return list(names)
 
 
-def check_format(value: str | None, flag: str) -> None:
-    if value is not None:
-        from flegel.datasets.formats import registry  # readers of all formats: only where one is named
-
-        registry.check_format(value, flag)
-
-
 def check_categorical(value: str, flag: str) -> None:
     _check_choice(value, flag, ["auto", "onehot", "ordinal", "drop"])
 
@@ -312,7 +305,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "Format of the data, where its name and content do not tell: csv, tsv, parquet, npy, npz, excel, svmlight, "
             "idx, jester; ratings (lines of user, item, rating), or table (columns as they are, never ratings).",
             DATA,
-            check=check_format,
             see="data.md",
         ),
     ] = None

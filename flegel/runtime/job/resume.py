@@ -24,7 +24,7 @@ from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.job.checkpoint_session import CheckpointSession, CheckpointWarning, data_location, outdated
-from flegel.runtime.job.class_source import in_json, instantiate, plain_hyper, same_code, with_hyper
+from flegel.runtime.job.class_source import described_hyper, instantiate, same_code, with_hyper
 from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.request import Request, open_training_data
 from flegel.runtime.job.run import execute
@@ -152,7 +152,7 @@ def _algorithm(
         )
         raise UsageError(f"{what} the checkpoint; resume with the same class, or begin a new job.")
     before = record.submitted_hyper
-    now = {k: in_json(v) for k, v in plain_hyper(given).items()} if isinstance(given, Algorithm) else before
+    now = described_hyper(given) if isinstance(given, Algorithm) else before
     for name, value in before.items():
         if now.get(name) != value:
             raise UsageError(

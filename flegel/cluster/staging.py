@@ -15,7 +15,7 @@ from flegel.datasets import Dataset
 from flegel.datasets.source import Rows
 from flegel.errors import StorageError, UsageError
 
-READ = ("label", "weight", "columns", "drop", "categorical", "missing")
+READ = ("format", "label", "weight", "columns", "drop", "categorical", "missing")
 """Options that say how a table becomes rows: they have been followed when the rows are written."""
 MESSAGE_BYTES = 64 << 10
 """An array of a hyper-parameter up to this size travels inside the description of a job, which a master keeps."""

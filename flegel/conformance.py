@@ -21,6 +21,7 @@ from flegel.core.sharding import Cuts, cut, make_cuts
 from flegel.core.stop_flag import new_flag
 from flegel.errors import ConformanceError, FlegelError, UsageError
 from flegel.job import AlgorithmRef
+from flegel.loading.code_gate import Consent
 from flegel.messages import WorkerBeat
 from flegel.params.sharded import sharding_of
 from flegel.runtime.backends.conformance import check_backend
@@ -160,7 +161,7 @@ def _serializes(trial: Trial) -> bool:
 
 def _travels(trial: Trial) -> bool:
     ref = reference(trial.algorithm)
-    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source))
+    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source), Consent.PRESENT)
     same = all(np.array_equal(v, again.hyper()[k]) for k, v in trial.algorithm.hyper().items())
     trial.require(same, "its hyper-parameters change on the way to a worker")
     try:

@@ -148,6 +148,7 @@ class NMF(Algorithm):
     sparse = True
     weighted = True
     ignores_labels = True
+    keep_state = True
     remakes_state = True
     unsent = ("descended", "pace")
     lagging = ("moves", "gram", "loss", "held")  # a visit improves the weights of the last one

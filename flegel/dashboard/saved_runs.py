@@ -24,6 +24,8 @@ def read_run(path: Path) -> RunHistory:
         rows = read_trace(folder) if folder else None
     except OSError as error:
         raise StorageError(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
+    except StorageError as error:
+        raise StorageError(f"{file} is no result of Flegel: {error}") from None
     if not {"algorithm", "trace", "worker", "dataset"} <= result.keys():
         raise StorageError(f"{file} is no result of Flegel: it lacks algorithm, trace, worker or dataset.")
     with damage_as(f"{file} is no result of Flegel"):

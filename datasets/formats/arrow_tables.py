@@ -94,7 +94,7 @@ def _whole_file(path: Path) -> Iterator[None]:
     pa = import_pyarrow()
     try:
         yield
-    except (pa.ArrowException, OSError, OverflowError) as error:
+    except (pa.ArrowException, OSError, OverflowError, LookupError, ValueError, TypeError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise DataError(f"{path} is no complete Parquet or Arrow file ({said}); write it again.") from None
 

@@ -18,7 +18,6 @@ import hashlib
 import hmac
 import linecache
 import os
-import secrets
 import stat
 import sys
 import types
@@ -161,11 +160,11 @@ def _own_key(create: bool) -> bytes | None:
     if create and not path.exists():
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+            scratch = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
             descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(secrets.token_bytes(KEY_BYTES))
+                    stream.write(os.urandom(KEY_BYTES))
                 os.link(scratch, path)  # another process may have been faster
             finally:
                 scratch.unlink()

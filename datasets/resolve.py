@@ -19,6 +19,7 @@ from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.formats.readers import files_are_plain, open_files, open_raw
 from flegel.datasets.options import CATEGORICAL, MISSING, Options, check_choice
+from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.treatment import Treatment
 from flegel.datasets.weights import weights_from_column
 from flegel.errors import DataError, UsageError, nearest
@@ -155,6 +156,15 @@ def _paths(spec: str) -> list[Path] | None:
     if not files:
         raise DataError(f"No file matches {spec}; check the pattern.")
     return files
+
+
+def open_table(spec: str) -> RawTable:
+    """Columns of files as they are written, before anything is decided about them."""
+    paths = _paths(spec)
+    table = None if paths is None else open_raw(paths, spec)
+    if table is None:
+        raise DataError(f"{spec} is no table of named columns; give labels as an array.")
+    return table
 
 
 def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None) -> Any:

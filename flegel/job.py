@@ -218,6 +218,11 @@ def check_topology(value: str, flag: str) -> None:
     _check_choice(value, flag, ["coordinator", "allreduce"])
 
 
+def check_validate(part: float, flag: str) -> None:
+    if not 0 <= part < 1:
+        raise UsageError(f"{flag} {part:g} must be a part of the rows: 0 (none) or more, less than 1, such as 0.1.")
+
+
 def check_resting(value: str, flag: str) -> None:
     _check_choice(value, flag, ["auto", "off"])
 
@@ -346,6 +351,15 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Option("Scale the columns: none, standard or minmax; the model keeps how, so `predict` does the same.", DATA),
     ] = "none"
+    validate: Annotated[
+        float,
+        Option(
+            "Hold this part of the rows out of training, such as 0.1, and follow the model on them; 0 is none.",
+            DATA,
+            check=check_validate,
+            see="results-and-predictions.md",
+        ),
+    ] = 0.0
     processes: Annotated[
         bool | None,
         Option(

@@ -62,6 +62,9 @@ APART = 0.2
 """Relative increase of the passes needed (sgd), per other worker and per pass between two barriers."""
 
 
+ALSO_CALLED_RANK = {"k": "rank", "n_components": "rank", "components": "rank"}
+
+
 class Factors(NamedTuple):
     """θ. An entry is about scale · (w_i · h_j), with `factors` the rows h_j and w_i in the state of point i.
 
@@ -151,6 +154,8 @@ class NMF(Algorithm):
     keep_state = True
     remakes_state = True
     unsent = ("descended", "pace")
+    followed = ("rmse",)
+    also_called = ALSO_CALLED_RANK
     lagging = ("moves", "gram", "loss", "held")  # a visit improves the weights of the last one
     auxiliary = ("descended", "pace")
     trivial = "factors of zero"
@@ -427,7 +432,7 @@ class NMF(Algorithm):
             "a smaller tolerance comes nearer, and solver=coordinate gets there if no entry is missing."
         ]
 
-    def metrics(self, parameter: Factors) -> dict[str, float]:
+    def metrics(self, aggregator: FactorSums, parameter: Factors) -> dict[str, float]:
         squares, count = float(parameter.rows[3]), float(parameter.rows[4])
         if count <= 0:
             return {}

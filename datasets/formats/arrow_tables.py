@@ -5,6 +5,7 @@ Needs PyArrow, an optional dependency. Never reads a column that is not used.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,6 +167,17 @@ class TableSource(Source):
                 if labels is not None:
                     labels[at : at + hi - lo] = columns[-1]
                 at += hi - lo
+
+    def labels_of(self, window: Array) -> Array:
+        """Reads the label column alone."""
+        labels = np.empty((int((window[:, 1] - window[:, 0]).sum()), 1))
+        self._label_alone.fill(window, labels, None)
+        return labels[:, 0]
+
+    @functools.cached_property
+    def _label_alone(self) -> TableSource:
+        assert self.label is not None
+        return TableSource(self.path, [self.label], None, "float64")
 
     def _column(self, table: Any, k: int, base: int, lo: int, hi: int) -> Array:
         column = table.column(k)

@@ -343,7 +343,7 @@ def test_entries_that_are_held_out_are_not_trained_on_and_their_error_is_reporte
     data = sparse_of(whole, observed=known) if kind == "sparse" else np.where(known, whole, np.nan)
     algorithm = NMF(rank=3, holdout=0.2, regularization=1e-3, precision="float64")
     run = start(algorithm, data, workers=2).passes(30)
-    found = algorithm.metrics(run.parameter)
+    found = algorithm.metrics(run.statistics, run.parameter)
     assert found["held_out_entries"] == pytest.approx(0.2 * known.sum(), rel=0.1)
     assert run.statistics.counts.sum() + found["held_out_entries"] == known.sum()
     assert found["held_out_rmse"] < 0.2 * whole[known].std()  # it predicts what it never saw

@@ -97,7 +97,7 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     from flegel.runtime.checkpoint.store import open_store
     from flegel.runtime.job.checkpoint_session import new_session
     from flegel.runtime.job.class_source import instantiate
-    from flegel.runtime.job.request import Request, open_job_data
+    from flegel.runtime.job.request import Request, open_training_data
     from flegel.runtime.job.resume import replace, resume
     from flegel.runtime.job.run import execute
     from flegel.runtime.worker.current_hook import MODULE
@@ -142,7 +142,7 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
             told |= {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
             return _saved(resume(place, changes, **told), assignment, pipe)
         report_phase("reading")
-        dataset = open_job_data(spec.description, spec.data, algorithm)
+        dataset = open_training_data(spec.description, spec.data, algorithm)
         result = execute(
             Request(
                 algorithm=algorithm,

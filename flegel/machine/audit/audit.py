@@ -22,6 +22,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.machine.audit.checksums import checksum, differences
 from flegel.machine.audit.owned_numbers import MODULUS, sum_below
+from flegel.machine.coordinator.reported_times import credible
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import AuditPoints, PointsAudited
 from flegel.params.hooks import call_hook
@@ -69,6 +70,8 @@ class Audit:
         self.problems: list[str] = []
         self.objective: float | None = None
         """Of the final θ, by one pass over all points."""
+        self.counted: Tree | None = None
+        """The statistics of that pass."""
         self.difference: float | None = None
         """Relative, between that and the books."""
 
@@ -80,7 +83,7 @@ class Audit:
             self._due = job.began + FIRST
         resting = not any(w.phase == "training" for w in job.view.workers.values())
         if now >= self._due and not self._awaited and resting and self._points:
-            self._due = now + EVERY
+            self._due, self._asked_at = now + EVERY, now
             self._ask(job, self._points, job.store.parameter)
 
     def begin_final(self, job: JobState, parameter: Tree, now: float) -> bool:
@@ -138,7 +141,8 @@ class Audit:
         final = self._final is not None
         self.seconds = now - self._asked_at if final else 0.0
         if not final:
-            took = max(answer.seconds for answer, _ in self._answers.values())
+            waited = max(now - self._asked_at, 0.0)
+            took = max(credible(answer.seconds, waited) for answer, _ in self._answers.values())
             self.at_barriers += took
             self._due = max(self._due, now + took / PART)
         problem = self._owners(job) or self._reports(job) or self._changes()
@@ -193,7 +197,7 @@ class Audit:
         value = call_hook(job.algorithm, job.place, "recounted", counted, self._final)
         if value is None:
             return ""
-        self.objective = float(value)
+        self.objective, self.counted = float(value), counted
         scale = max(abs(self.objective), abs(job.objective), 1e-300)
         self.difference = (job.objective - self.objective) / scale
         if job.verdict is not None and job.verdict.outcome in CUT_OFF:

@@ -39,7 +39,7 @@ from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
 from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
-from flegel.runtime.job.class_source import in_json, plain_hyper, reference
+from flegel.runtime.job.class_source import in_json, is_built_in, plain_hyper, reference
 from flegel.runtime.job.find_algorithm import file_hash, home_of
 
 
@@ -97,7 +97,7 @@ class CheckpointSession:
         else:
             arrays = snapshot.parameter_of(stored.state)
         form = stored.record.parameter
-        if form.fields and reference(algorithm).builtin:  # of classes that are not, the code itself was compared
+        if form.fields and is_built_in(algorithm):  # of classes that are not, the code itself was compared
             own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
             known = dict.fromkeys(getattr(own, "_fields", ()))
             if why := _difference("θ", dict.fromkeys(form.fields), known):

@@ -20,6 +20,7 @@ import symtable
 import sys
 import types
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -61,6 +62,11 @@ def _parsed(source: str) -> tuple[bool, list[tuple[str, int, str]]]:
         content = json.loads(source)
         pieces = msgspec.convert(content["pieces"], list[tuple[str, int, str]])
         return bool(content["postponed"]), pieces
+
+
+def is_built_in(algorithm: Algorithm) -> bool:
+    """Its class is one of ours: a worker imports it."""
+    return type(algorithm).__module__.startswith(_BUILTIN)
 
 
 def _identity(cls: type[Algorithm], hyper: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
@@ -229,15 +235,23 @@ def _source(name: str, value: Any) -> Piece:
     wanted = getattr(value, "__name__", name)
     for filename in _candidates(value):
         lines = linecache.getlines(filename)
-        try:
-            body = ast.parse("".join(lines)).body if lines else []
-        except SyntaxError:
-            continue
-        for node in reversed(body):
-            if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == wanted:
-                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-                return filename, first, "".join(lines[first - 1 : node.end_lineno])
+        if found := _definitions("".join(lines)).get(wanted):
+            first, last = found
+            return filename, first, "".join(lines[first - 1 : last])
     raise UsageError(f"The source of {wanted} cannot be found; put the class into a .py file and try again.")
+
+
+@lru_cache(maxsize=64)
+def _definitions(text: str) -> dict[str, tuple[int, int | None]]:
+    """First and last line of each definition of a file; of several with one name those of the last. Kept by content:
+    a job refers to its class a dozen times, and the definition of a NamedTuple is looked for in the standard library's
+    files too, which take 0.1 s to parse."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return {}
+    nodes = [node for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+    return {n.name: (min([n.lineno, *(d.lineno for d in n.decorator_list)]), n.end_lineno) for n in nodes}
 
 
 def _candidates(value: Any) -> Iterator[str]:

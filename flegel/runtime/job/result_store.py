@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
-from flegel.prediction import answer, class_names, model_of, predict
+from flegel.prediction import answer, class_names, model_of, predict, score
 from flegel.result import Result, estimator, module_of
 from flegel.runtime.job.class_source import in_json, instantiate, reference
 
@@ -118,8 +118,31 @@ class Model:
         """The saved network as an `nn.Module`."""
         return module_of(self.algorithm, self.parameter)
 
+    def __repr__(self) -> str:
+        about, data = self.manifest, self.manifest.dataset
+        name = about.algorithm.name.rpartition(":")[2]
+        told = f"{name} (its class is code inside the model)" if self._algorithm is None else repr(self._algorithm)
+        rows = f"{data['rows']:,} rows of " if isinstance(data.get("rows"), int) else ""
+        value = "" if about.objective is None else f", objective {about.objective:.6g}"
+        names = self.treatment.feature_names
+        shapes = (f"{key} {' × '.join(map(str, value.shape)) or 'number'}" for key, value in self.parameters.items())
+        lines = [
+            f"Model of {told}",
+            f"  trained on {data.get('name', 'rows')}: {rows}{self.columns:,} columns{value}",
+            *([f"  columns: {_listed(names)}"] if names else []),
+            *([f"  classes: {_listed(self.classes)}"] if self.classes else []),
+            f"  parameters: {', '.join(shapes)}",
+            "  use: .predict(rows, frame or path), .score(rows, labels), .parameters",
+        ]
+        return "\n".join(lines)
+
+    def score(self, features: Any, labels: Any = None) -> float:
+        """How good the model is on these rows, as `Result.score`."""
+        with self._told_damage():
+            return score(self, self.treatment, features, labels)
+
     def predict(self, features: Any) -> Array:
-        """What the model says about rows; class names where it was trained on names."""
+        """What the model says about rows of a frame, an array or a file; class names where it was trained on names."""
         with self._told_damage():
             return predict(self, self.treatment, features)
 
@@ -143,6 +166,10 @@ class Model:
         if not self.manifest.algorithm.builtin:
             return contextlib.nullcontext()
         return damage_as("This model is damaged: its parameters do not fit its algorithm and its columns")
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def check_target(folder: str | os.PathLike[str]) -> None:

@@ -27,7 +27,7 @@ from flegel.runtime.checkpoint.store import CheckpointStore, FolderStore, open_s
 from flegel.runtime.job.checkpoint_session import CheckpointSession, CheckpointWarning, data_location, outdated
 from flegel.runtime.job.class_source import in_json, instantiate, plain_hyper, same_code, with_hyper
 from flegel.runtime.job.find_algorithm import file_hash, find_algorithm, from_file
-from flegel.runtime.job.request import Request, open_job_data
+from flegel.runtime.job.request import Request, open_training_data
 from flegel.runtime.job.run import execute
 from flegel.runtime.worker.current_hook import MODULE
 from flegel.sync import models
@@ -212,7 +212,7 @@ def _data(
     label = job.label if label is None else label
     asked = msgspec.structs.replace(job, label=label)
     if given is not None:
-        return open_job_data(asked, given, algorithm), data_location(given), label
+        return open_training_data(asked, given, algorithm), data_location(given), label
     if not job.data:
         raise UsageError(f"The rows of the job in {place} came from Python; pass them again with data=….")
-    return open_job_data(asked, job.data, algorithm), job.data, label
+    return open_training_data(asked, job.data, algorithm), job.data, label

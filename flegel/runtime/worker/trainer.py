@@ -426,8 +426,8 @@ class Trainer:
             end = sliced.slice(run.start, run.end - run.start, run.end, least) if sliced else run.end
             done = self._step(kernel, store, run, end, order.round, self.flag, part)
             visits += done
-            if done == run.end - run.start > most // 2:
-                self._speed = max(done / max(clock.now() - entered, 1e-9), self._speed / 2)
+            if done == run.end - run.start > most // 2 and (took := clock.now() - entered) > 0:
+                self._speed = max(done / took, self._speed / 2)
             if injection:
                 injection.pay(done, clock.now() - entered, self.flag)
             self._deadline.add(done, clock.now() - entered, away=injection is not None)

@@ -132,7 +132,7 @@ def replay(
     goal = target if target is not None else _end(result, chosen, rows)
     with damage_as(job.damage):
         heard = record(job.rows, result["workers"])
-        mine = _attempt(job, float(goal), chosen.maximize)
+        mine = recorded_attempt(job, float(goal), chosen.maximize)
         shown = picture(job.rows, result["worker"], result.get("staleness", {}))
         course = progress(job.rows, rows.rows, chosen.maximize) if learning == "curve" else None
     model = ClusterModel(
@@ -169,7 +169,8 @@ def _end(result: dict[str, Any], chosen: Algorithm, rows: Dataset) -> float:
     return float(result["objective"])
 
 
-def _attempt(job: Recorded, target: float, maximize: bool) -> Attempt:
+def recorded_attempt(job: Recorded, target: float, maximize: bool) -> Attempt:
+    """The recorded job as a line of a comparison."""
     result = job.result
     reached = first_reaching([(r["seconds"], r["objective"]) for r in job.rows], target, maximize)
     passes = [w["passes"] for w in result["worker"] if w["points"]] or [0.0]

@@ -88,9 +88,9 @@ def _objects() -> Target:
 
 def _signed_objects() -> Target:
     """Frames of signatures. What stands behind a right signature is read as all objects are."""
-    from flegel.runtime.group.keys import PlainObjects, RefusedObject, SignedObjects, _Frame
+    from flegel.runtime.group.keys import PlainObjects, RefusedObject, SignedObjects
 
-    frame = msgspec.msgpack.encode(_Frame("lyon", b"s" * 64, b"n" * 12))
+    frame = msgspec.msgpack.encode({"signer": "lyon", "signature": b"s" * 64, "nonce": b"n" * 12})
     seed = b"FLGS" + len(frame).to_bytes(4, "little") + frame + b"content"
 
     class Never:

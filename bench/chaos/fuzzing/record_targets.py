@@ -24,11 +24,12 @@ from flegel.cluster.transport import keys
 from flegel.compare import record as compare_record
 from flegel.compare.picture import picture
 from flegel.compare.record import Attempt, Comparison
-from flegel.compare.replay import Recorded
+from flegel.compare.replay import Recorded, recorded_attempt
 from flegel.core import native_code
 from flegel.dashboard import saved_runs
 from flegel.errors import UNDECODABLE
 from flegel.job import AlgorithmRef
+from flegel.loading.damage import damage_as
 from flegel.report import write as report
 from flegel.runtime.checkpoint.format import seal, unseal
 from flegel.runtime.checkpoint.reader import read
@@ -102,14 +103,11 @@ def _results(run: Path) -> list[Target]:
 
 def _replayed(run: Path) -> None:
     """What `flegel simulate --replay` reads before it simulates."""
-    from flegel.compare.replay import _attempt
-    from flegel.loading.damage import damage_as
-
     found = Recorded(run)
     found.algorithm(None)
     with damage_as(found.damage):
         recorded_cluster(found.rows, min(found.result["workers"], 64))
-        _attempt(found, 1.0, False)
+        recorded_attempt(found, 1.0, False)
         picture(found.rows, found.result["worker"], found.result.get("staleness", {}))
         progress(found.rows, found.result["dataset"]["rows"], False)
 
@@ -181,8 +179,8 @@ def _until_training(place: Path) -> None:
 
     store = FolderStore(place)
     stored = read(store)
-    chosen = resume._algorithm(stored, None, False, store)
-    resume._data(stored.record.job, ROWS, None, store.place, chosen)
+    chosen = resume.same_algorithm(stored, None, False, store)
+    resume.job_data(stored.record.job, ROWS, None, store.place, chosen)
     session = CheckpointSession(store, 1.0, stored, True)
     resume.starting_point(session)
     session.parameter(chosen)

@@ -88,9 +88,9 @@ def resume(
         for text in stored.skipped:
             warnings.warn(text, CheckpointWarning, stacklevel=2)
         phase("init", MODULE)
-        chosen = _algorithm(stored, algorithm, trust_code, store)
+        chosen = same_algorithm(stored, algorithm, trust_code, store)
         phase("reading", "")
-        dataset, location, label = _data(stored.record.job, data, label, store.place, chosen)
+        dataset, location, label = job_data(stored.record.job, data, label, store.place, chosen)
         job = msgspec.structs.replace(with_options(stored.record.job, changes), data=location, label=label)
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
@@ -127,7 +127,7 @@ def starting_point(session: CheckpointSession) -> str:
     return "nothing was kept yet; beginning anew"
 
 
-def _algorithm(
+def same_algorithm(
     stored: StoredJob, given: Algorithm | type[Algorithm] | str | None, trust_code: bool, store: CheckpointStore
 ) -> Algorithm:
     """The same algorithm as before; refuses another one. Nothing that came with the checkpoint is run or imported,
@@ -205,7 +205,7 @@ def _with_its_hyper(ref: AlgorithmRef, cls: type[Algorithm] | None, place: str, 
         raise outdated(place, ref.name.rpartition(":")[2], str(error).rstrip(".")) from error
 
 
-def _data(
+def job_data(
     job: Job, given: Any, label: str | int | None, place: str, algorithm: Algorithm
 ) -> tuple[Any, str, str | int | None]:
     """The rows, where they are, and their label column."""

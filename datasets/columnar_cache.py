@@ -79,6 +79,7 @@ def _open_entry(folder: Path, stream: Stream, description: Description) -> Sourc
     else:
         source = CachedArrays(open_npy(paths["features"]), labels, **common)
     source.description = description
+    source.row_names = manifest.get("row_names")
     return source
 
 
@@ -167,6 +168,7 @@ def _write(stream: Stream, folder: Path) -> None:
         "columns": max(width, stream.columns),
         "labelled": stream.labelled,
         "names": stream.names,
+        "row_names": stream.row_names,
         "classes": classes,
         "origin": stream.describe(),
     }

@@ -157,6 +157,9 @@ class Algorithm:
     several sites show each other those, and begin with one θ(0) for all. Otherwise the first group's is taken."""
     supervised: ClassVar[bool] = False
     """True where every point needs a label. Labels that the data have are passed in any case."""
+    takes_ratings: ClassVar[bool] = False
+    """True where three or four columns that look like (user, item, rating[, time]) are a list of ratings, of which
+    sparse rows are made."""
     labels_are_classes: ClassVar[bool] = False
     """True where labels name classes: `Sample.classes` then has those of all rows, also of rows that are not in the
     sample."""

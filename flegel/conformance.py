@@ -24,6 +24,7 @@ from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.errors import ConformanceError, FlegelError, UsageError
 from flegel.job import AlgorithmRef, Job
+from flegel.loading.code_gate import Consent
 from flegel.messages import WorkerBeat
 from flegel.params.sharded import sharding_of
 from flegel.runtime.backends.conformance import check_backend
@@ -164,7 +165,7 @@ def _serializes(trial: Trial) -> bool:
 
 def _travels(trial: Trial) -> bool:
     ref = in_plain(reference(trial.algorithm, whole=True))
-    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source))
+    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source), Consent.PRESENT)
     same = all(np.array_equal(v, again.hyper()[k]) for k, v in trial.algorithm.hyper().items())
     trial.require(same, "its hyper-parameters change on the way to a worker")
     try:

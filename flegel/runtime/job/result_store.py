@@ -27,6 +27,7 @@ from flegel.datasets import Scaling, Treatment
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.array_files import read_npz
+from flegel.loading.code_gate import Consent
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
@@ -327,7 +328,7 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
     _check_numbers(path, manifest, arrays)
     if algorithm is None and (manifest.algorithm.builtin or trust_code):
         with damage_as(f"The model in {path} is damaged: {manifest.algorithm.name[:80]} cannot be made of it"):
-            algorithm = _made(path, manifest)
+            algorithm = _made(path, manifest, trust_code)
     return Model(manifest, arrays, algorithm)
 
 
@@ -357,9 +358,9 @@ def _check_numbers(path: Path, manifest: ModelManifest, arrays: dict[str, Array]
         raise StorageError(f"The model in {path} is damaged: its scaling does not fit {columns} columns.")
 
 
-def _made(path: Path, manifest: ModelManifest) -> Algorithm:
+def _made(path: Path, manifest: ModelManifest, trusted: bool) -> Algorithm:
     try:
-        return instantiate(manifest.algorithm)
+        return instantiate(manifest.algorithm, Consent.TRUSTED if trusted else None)
     except (ImportError, AttributeError) as error:
         name = manifest.algorithm.name
         raise StorageError(f"The model in {path} needs {name}, which cannot be loaded: {error}.") from error

@@ -118,7 +118,7 @@ def steps(data: Path | None) -> Iterator[Step]:
     yield Step(f"flegel submit nmf --data listed.csv --set rank=4 --max-passes 20 {named}", "(?i)rmse")
     validated = "flegel submit lr --data pulsars.csv --label kind --validate 0.1"
     yield Step(validated, "(?is)accuracy.*validation|validation.*accuracy")
-    yield Step(SCORES, r"(?s)score 0\.9.*accuracy.*log_loss.*Model of LR.*(noise|pulsar)")
+    yield Step(SCORES, r"(?s)score (0\.9|1).*accuracy.*log_loss.*Model of LR.*(noise|pulsar)")
     yield Step("flegel submit gmm --data points.csv --set k=3", "(?i)bic")
     yield Step("flegel submit kmeans --data gaps.csv --set k=3", "--missing", code=2)
     yield Step("flegel submit kmeens --data points.csv", "kmeans", code=2)

@@ -93,6 +93,10 @@ class PeerRefused(FlegelError):
     """A peer does not let this key in, or not for this."""
 
 
+class GroupReplaced(FlegelError):
+    """Another process takes part in the training of several groups under this group's name."""
+
+
 class OutOfReach(FlegelError):
     """A worker cannot read rows where they are in the memory of the process that started the job."""
 

@@ -79,5 +79,5 @@ def test_wrong_use_is_told_in_a_sentence(tmp_path: Path) -> None:
         flegel.run(KMeans(k=3), rows, group="lyon", bucket=str(tmp_path))
     with pytest.raises(UsageError, match=r"train .*kmeans"):
         flegel.run(GMM(k=2), rows, group="lyon", bucket=str(tmp_path))
-    with pytest.raises(UsageError, match="other columns"):
+    with pytest.raises(UsageError, match="have 4 columns, and this group has 3"):
         flegel.run(KMeans(k=2), rows[:, :3], group="lyon", bucket=str(tmp_path))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from flegel.machine.group.records import MemberBeat
 
 WAITED_FOR = ("training", "resting")
-GONE = ("left", "excluded")
+GONE = ("left", "excluded", "stalled")
 
 
 @dataclass
@@ -96,6 +96,14 @@ class MemberTable:
     def ahead(self, round_: int) -> bool:
         """Somebody has applied the result of this round already."""
         return any(m.beat.round > round_ for m in self._members.values())
+
+    def newest(self) -> int:
+        """The newest round whose result somebody has applied; 0 where there is none."""
+        return max((m.beat.round - 1 for m in self._members.values()), default=0)
+
+    def seen(self) -> set[str]:
+        """Names of all groups that were ever heard of."""
+        return set(self._members)
 
     def silent(self) -> list[str]:
         """Groups that left the table by their silence."""

@@ -418,8 +418,6 @@ class Group:
     # -- answers -------------------------------------------------------------------------------------------
 
     def _answered(self, command: StoreCommand, event: Answered, now: float) -> None:
-        if isinstance(command, GetObject) and command.key.startswith(MEMBERS) and event.outcome != "failed":
-            self._asked.add(command.key.removeprefix(MEMBERS))
         match command:
             case GetObject(_, key) if key == self._beat_object.key:
                 if self._beat_object.read(event):
@@ -428,10 +426,10 @@ class Group:
                 self._current_read(event, now)
             case GetObject(_, key) if key.endswith("/result"):
                 self._result_read(key, event, now)
+            case GetObject(_, key) if key.startswith(MEMBERS):
+                self._member_read(key, event, now)
             case GetObject(_, key) if event.outcome == "refused":
                 self._not_read(key, event.why, event.tag)
-            case GetObject(_, key) if key.startswith(MEMBERS) and event.outcome == "done":
-                self._member(key, event.content, now)
             case GetObject(_, key) if key.startswith(ENDS) and event.outcome == "done":
                 self._end_read(key, event.content)
             case GetObject(_, key) if key.startswith("rounds/") and event.outcome == "done":
@@ -471,6 +469,17 @@ class Group:
         if key == CURRENT or key == result_key(self.round) or self._wanted(key) is not None:
             self._unreadable.note(key, why, tag, self._awake)
 
+    def _member_read(self, key: str, event: Answered, now: float) -> None:
+        if event.outcome == "failed":
+            return
+        self._asked.add(key.removeprefix(MEMBERS))
+        if event.outcome == "done":
+            self._member(key, event.content, now)
+        else:
+            self.table.missed(key.removeprefix(MEMBERS), now)
+        if event.outcome == "refused":
+            self._not_read(key, event.why, event.tag)
+
     def _member(self, key: str, content: bytes, now: float) -> None:
         every = self._settings.beat
         if self._stored:  # it is waited for: soon at first, then less and less often
@@ -490,11 +499,16 @@ class Group:
     def _write_again(self, lacks: tuple[str, ...], now: float) -> None:
         """Objects that another group cannot read and whose content this group knows."""
         for key in lacks:
-            content = self._known_content.get(key)
-            if content is not None and self._calls.put(key, content, now):
+            content = self._known_content.get(key) or self._bare(key)
+            if content and self._calls.put(key, content, now):
                 self._calls.again("put", key, now + self._settings.beat)
         if CURRENT in lacks and self._previous is not None:
-            self._calls.put(CURRENT, encode(Current(self._previous.round)), now)
+            self._calls.get(CURRENT, now, LARGEST_BEAT)
+
+    def _bare(self, key: str) -> bytes:
+        """An older result, without its θ: who needs it goes on with a newer one."""
+        header = next((h for r, h in self._headers.items() if result_key(r) == key), None)
+        return b"" if header is None else encode(RoundResult(header.round, header.entries, header.final, 0, header.by))
 
     def _current_read(self, event: Answered, now: float) -> None:
         if event.outcome == "done":
@@ -743,8 +757,7 @@ class Group:
                 self._calls.delete(name, now)
         header = self._headers.get(int(prefix.split("/")[1]))
         if header is not None and header.fields:
-            bare = RoundResult(header.round, header.entries, header.final, 0, header.by)
-            self._calls.put(result_key(header.round), encode(bare), now)
+            self._calls.put(result_key(header.round), self._bare(result_key(header.round)), now)
 
 
 def _sentence(what: str, why: str | None) -> str:

@@ -55,6 +55,13 @@ class MemberTable:
             member.beat = max(member.beat, beat, key=lambda b: b.beat)
         return back
 
+    def missed(self, group: str, now: float) -> None:
+        """The store answered, and the beat of this group was not there, or could not be used."""
+        member = self._members.get(group)
+        if member is not None:
+            member.silence += min(max(now - member.looked_at, 0.0), self._longest)
+            member.looked_at = now
+
     def hint(self, beat: MemberBeat) -> None:
         """A beat that came directly. It says what a group does, not that it lives: a group that reaches the others but
         not the store cannot contribute, and must fall silent. One that is not in the table yet is looked up."""

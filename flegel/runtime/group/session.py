@@ -367,6 +367,7 @@ class GroupSession:
         return {
             "group": self._job.sites.group, "groups": list(exchange.groups), "rounds": exchange.rounds,
             "objective_of": sorted({self._job.sites.group, *exchange.evaluated}),
+            "agreed_in": exchange.round - 1 if exchange.agreed else None,
             "bytes_sent": link.bytes_sent, "bytes_received": link.bytes_received, "requests": link.requests,
             "messages_received": link.messages_received,
             "sync_seconds": round(statistics.median(took), 4) if took else None,

@@ -8,18 +8,19 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flegel.machine.group.events import Hinted
 from flegel.machine.group.group import GroupSettings
-from flegel.sim.sites.bucket import BucketFaults, SimulatedBucket
+from flegel.sim.sites.bucket import DAMAGE, BucketFaults, SimulatedBucket
 from flegel.sim.sites.laws import BrokenLaw, SiteLaws
-from flegel.sim.sites.site import SimulatedSite
+from flegel.sim.sites.site import LastCommit, SimulatedSite
 
 QUIET_FROM = 30.0  # seconds of virtual time; the store and the sites behave from then on
 END = 55.0
+ENDED_BY = 200.0  # where groups end: a stalled one after four times the silence limit, a lonely one after twenty
 SILENCE = 5.0
 SLOW_ROUND = 4.0  # seconds of a round beside its commits: beats and turns
 CALLS_IN_TURN = 8.4  # latencies of a round's store calls: six follow each other, 1.4 latencies each on average
@@ -39,6 +40,26 @@ class SiteScenario:
     joins: tuple[float, ...]
     """When each group starts."""
     periods: tuple[float, ...]
+    damages: tuple[tuple[float, str], ...] = ()
+    """When, and how (`bucket.DAMAGE`)."""
+    lasts: tuple[LastCommit, ...] = ()
+    """Where training ends in each group; none: it never does."""
+
+
+def draw_damaged(seed: int) -> SiteScenario:
+    """The same, and somebody damages objects."""
+    rng = np.random.default_rng([seed, 3])
+    times = sorted(float(at) for at in QUIET_FROM * rng.random(int(rng.integers(1, 12))))
+    kinds = [str(kind) for kind in rng.choice(DAMAGE, len(times))]
+    return replace(draw_scenario(seed), damages=tuple(zip(times, kinds, strict=True)))
+
+
+def draw_ending(seed: int) -> SiteScenario:
+    """Statistics are exchanged, objects are damaged in half of the seeds, and every group ends."""
+    rng = np.random.default_rng([seed, 4])
+    base = draw_damaged(seed) if seed % 2 else draw_scenario(seed)
+    lasts = tuple(LastCommit(int(rng.integers(1, 60)), bool(rng.random() < 0.3)) for _ in range(base.groups))
+    return replace(base, exchange="statistics", lasts=lasts)
 
 
 def draw_scenario(seed: int) -> SiteScenario:
@@ -80,7 +101,10 @@ class SiteWorld:
         rng = np.random.default_rng([seed, 1])
         self._hints = np.random.default_rng([seed, 2]) if seed % 3 == 0 else None
         """Of the fate of direct messages, in a third of the seeds."""
-        self._bad = SimulatedBucket(self.scenario.faults, rng, self._at, self.laws.written)
+        self._bad = SimulatedBucket(self.scenario.faults, rng, self._at, self.laws.written, self.laws.lost)
+        chosen = np.random.default_rng([seed, 5])
+        for at, kind in self.scenario.damages:
+            self._at(at, lambda now, k=kind: self._bad.damage(k, chosen, now))  # type: ignore[misc]
         self.sites: dict[int, SimulatedSite] = {}
         self._lives = itertools.count(1)
         for index, at in enumerate(self.scenario.joins):
@@ -107,8 +131,9 @@ class SiteWorld:
         )
         hint = self._hint if self._hints is not None else None
         site = SimulatedSite(
-            settings, index, self.scenario.groups, self.scenario.every, now, self._bad.call, self.laws.told, hint=hint
-        )
+            settings, index, self.scenario.groups, self.scenario.every, now, self._bad.call, self.laws.told, hint=hint,
+            last=self.scenario.lasts[index] if self.scenario.lasts else None, at=self._at,
+        )  # fmt: skip
         self.sites[index] = site
         self._at(now, lambda t: self._wake(site, t))
         self._at(now + self.scenario.periods[index], lambda t: self._commit(site, t))
@@ -128,12 +153,12 @@ class SiteWorld:
             site.handle(Hinted(content), now)
 
     def _wake(self, site: SimulatedSite, now: float) -> None:
-        if site.alive:
+        if site.alive and not (site.ended and site.machine.over):
             again = site.frozen_until if site.frozen_until > now else max(site.wake(now), now + 0.01)
             self._at(again, lambda t: self._wake(site, t))
 
     def _commit(self, site: SimulatedSite, now: float) -> None:
-        if site.alive:
+        if site.alive and not site.ended:
             if site.frozen_until <= now:
                 site.commit(now)
             self._at(now + self.scenario.periods[site.index], lambda t: self._commit(site, t))
@@ -149,6 +174,12 @@ class SiteWorld:
     def run(self) -> SiteWorld:
         """To the end; raises `BrokenLaw`."""
         at_quiet: int | None = None
+        if self.scenario.lasts:
+            while self._queue and self._queue[0][0] <= ENDED_BY:
+                now, _, what = heapq.heappop(self._queue)
+                what(now)
+            self.laws.endings([site for site in self.sites.values() if site.alive])
+            return self
         while self._queue and self._queue[0][0] <= END:
             now, _, what = heapq.heappop(self._queue)
             if at_quiet is None and now >= QUIET_FROM + 2.0 * SILENCE:

@@ -320,7 +320,9 @@ class Group:
         if self.round:
             key = result_key(self.round)
             self._calls.get(key, now, self._settings.largest)
-            if self._unreadable.given_up(key, self._awake) and self._settings.exchange == "statistics":
+            known = any(beat.round > self.round for beat in self.table.live())
+            lost = self._settings.exchange == "statistics" or not known  # else who knows this θ writes it again
+            if self._unreadable.given_up(key, self._awake) and lost:
                 self._abandon(f"{key} cannot be read: {self._unreadable.why(key)}")
             return
         nothing = self._no_current or self._unreadable.given_up(CURRENT, self._awake)

@@ -72,12 +72,18 @@ class FolderBucket:
             if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
                 raise RefusedObject("it is no regular file", self._stat_tag(key)) from None
             raise
-        with os.fdopen(handle, "rb") as file:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                raise RefusedObject("it is no regular file", _stat_tag(found))
-            if found.st_size > largest:
-                raise RefusedObject(f"it has {found.st_size:,} bytes, more than {largest:,}", _stat_tag(found))
+        try:
+            return self._content(handle, largest)
+        finally:
+            os.close(handle)
+
+    def _content(self, handle: int, largest: int) -> tuple[bytes, str]:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise RefusedObject("it is no regular file", _stat_tag(found))
+        if found.st_size > largest:
+            raise RefusedObject(f"it has {found.st_size:,} bytes, more than {largest:,}", _stat_tag(found))
+        with os.fdopen(handle, "rb", closefd=False) as file:
             content = file.read(largest + 1)
         if len(content) > largest:
             raise RefusedObject(f"it has more than {largest:,} bytes", _stat_tag(found))

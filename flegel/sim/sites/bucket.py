@@ -68,9 +68,12 @@ class SimulatedBucket:
         else:
             chosen = [str(key) for key in rng.permutation(held)[: 2 if kind == "swap" else 1]]
         for key in chosen:
-            content = None if kind == "delete" else DAMAGED + key.encode() + rng.bytes(8)
-            self._history.setdefault(key, []).append((now, content))
-            self._lost(key)
+            self.spoil(key, None if kind == "delete" else rng.bytes(8), now)
+
+    def spoil(self, key: str, noise: bytes | None, now: float) -> None:
+        """What is under this name cannot be read any more; None: it is gone."""
+        self._history.setdefault(key, []).append((now, None if noise is None else DAMAGED + noise))
+        self._lost(key)
 
     def call(self, command: StoreCommand, now: float, answer: Callable[[Answered, float], None]) -> None:
         """Have a call done; its answer comes later, whatever happens."""

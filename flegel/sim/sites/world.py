@@ -1,4 +1,5 @@
-"""Several sites and their bucket under faults, from one seed: killed, frozen and joining groups, a store that lies.
+"""Several sites and their bucket under faults, from one seed: killed, frozen and joining groups, groups that converge
+or reach a limit, a store that lies, and somebody who damages objects.
 
 After a while all faults end, and what is alive must synchronize again. The same seed gives the same course.
 """
@@ -44,6 +45,7 @@ class SiteScenario:
     """When, and how (`bucket.DAMAGE`)."""
     lasts: tuple[LastCommit, ...] = ()
     """Where training ends in each group; none: it never does."""
+    least_groups: int = 1
 
 
 def draw_damaged(seed: int) -> SiteScenario:
@@ -101,42 +103,43 @@ class SiteWorld:
         rng = np.random.default_rng([seed, 1])
         self._hints = np.random.default_rng([seed, 2]) if seed % 3 == 0 else None
         """Of the fate of direct messages, in a third of the seeds."""
-        self._bad = SimulatedBucket(self.scenario.faults, rng, self._at, self.laws.written, self.laws.lost)
+        self.bucket = SimulatedBucket(self.scenario.faults, rng, self.at, self.laws.written, self.laws.lost)
         chosen = np.random.default_rng([seed, 5])
         for at, kind in self.scenario.damages:
-            self._at(at, lambda now, k=kind: self._bad.damage(k, chosen, now))  # type: ignore[misc]
+            self.at(at, lambda now, k=kind: self.bucket.damage(k, chosen, now))  # type: ignore[misc]
         self.sites: dict[int, SimulatedSite] = {}
         self._lives = itertools.count(1)
         for index, at in enumerate(self.scenario.joins):
-            self._at(at, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
+            self.at(at, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
         for index, at, back in self.scenario.kills:
-            self._at(at, lambda now, i=index: self._kill(i))  # type: ignore[misc]
-            self._at(back, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
+            self.at(at, lambda now, i=index: self._kill(i))  # type: ignore[misc]
+            self.at(back, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
         for index, at, until in self.scenario.freezes:
-            self._at(at, lambda now, i=index, u=until: self._freeze(i, u))  # type: ignore[misc]
-        self._at(QUIET_FROM, lambda now: self._behave())
+            self.at(at, lambda now, i=index, u=until: self._freeze(i, u))  # type: ignore[misc]
+        self.at(QUIET_FROM, lambda now: self._behave())
 
-    def _at(self, when: float, what: Callable[[float], None]) -> None:
+    def at(self, when: float, what: Callable[[float], None]) -> None:
         heapq.heappush(self._queue, (when, next(self._count), what))
 
     def _behave(self) -> None:
-        self._bad.behave()
+        self.bucket.behave()
 
     def _start(self, index: int, now: float) -> None:
         before = self.sites.get(index)
         if before is not None and before.alive:
             return
         settings = GroupSettings(
-            name=f"g{index}", life=next(self._lives), exchange=self.scenario.exchange, silence=SILENCE, poll=0.05
-        )
+            name=f"g{index}", life=next(self._lives), exchange=self.scenario.exchange, silence=SILENCE, poll=0.05,
+            least_groups=self.scenario.least_groups,
+        )  # fmt: skip
         hint = self._hint if self._hints is not None else None
         site = SimulatedSite(
-            settings, index, self.scenario.groups, self.scenario.every, now, self._bad.call, self.laws.told, hint=hint,
-            last=self.scenario.lasts[index] if self.scenario.lasts else None, at=self._at,
+            settings, index, self.scenario.groups, self.scenario.every, now, self.bucket.call, self.laws.told,
+            hint=hint, last=self.scenario.lasts[index] if self.scenario.lasts else None, at=self.at,
         )  # fmt: skip
         self.sites[index] = site
-        self._at(now, lambda t: self._wake(site, t))
-        self._at(now + self.scenario.periods[index], lambda t: self._commit(site, t))
+        self.at(now, lambda t: self._wake(site, t))
+        self.at(now + self.scenario.periods[index], lambda t: self._commit(site, t))
 
     def _hint(self, sender: SimulatedSite, content: bytes, now: float) -> None:
         """A direct message may be lost, late, or there twice, and also comes from one that has died since."""
@@ -145,7 +148,7 @@ class SiteWorld:
             copies = int(self._hints.choice([0, 1, 2], p=[0.3, 0.6, 0.1])) if index != sender.index else 0
             for _ in range(copies):
                 late = float(self._hints.choice([0.01, 0.3, 6.0], p=[0.7, 0.2, 0.1]))
-                self._at(now + late, lambda t, i=index: self._heard(i, content, t))  # type: ignore[misc]
+                self.at(now + late, lambda t, i=index: self._heard(i, content, t))  # type: ignore[misc]
 
     def _heard(self, index: int, content: bytes, now: float) -> None:
         site = self.sites[index]
@@ -155,13 +158,13 @@ class SiteWorld:
     def _wake(self, site: SimulatedSite, now: float) -> None:
         if site.alive and not (site.ended and site.machine.over):
             again = site.frozen_until if site.frozen_until > now else max(site.wake(now), now + 0.01)
-            self._at(again, lambda t: self._wake(site, t))
+            self.at(again, lambda t: self._wake(site, t))
 
     def _commit(self, site: SimulatedSite, now: float) -> None:
         if site.alive and not site.ended:
             if site.frozen_until <= now:
                 site.commit(now)
-            self._at(now + self.scenario.periods[site.index], lambda t: self._commit(site, t))
+            self.at(now + self.scenario.periods[site.index], lambda t: self._commit(site, t))
 
     def _kill(self, index: int) -> None:
         if index in self.sites:
@@ -171,13 +174,17 @@ class SiteWorld:
         if index in self.sites:
             self.sites[index].frozen_until = min(until, QUIET_FROM)
 
+    def run_until(self, end: float) -> None:
+        """All that happens before."""
+        while self._queue and self._queue[0][0] <= end:
+            now, _, what = heapq.heappop(self._queue)
+            what(now)
+
     def run(self) -> SiteWorld:
         """To the end; raises `BrokenLaw`."""
         at_quiet: int | None = None
         if self.scenario.lasts:
-            while self._queue and self._queue[0][0] <= ENDED_BY:
-                now, _, what = heapq.heappop(self._queue)
-                what(now)
+            self.run_until(ENDED_BY)
             self.laws.endings([site for site in self.sites.values() if site.alive])
             return self
         while self._queue and self._queue[0][0] <= END:

@@ -14,7 +14,7 @@ from flegel.datasets import Dataset
 from flegel.datasets.source import Rows
 from flegel.errors import StorageError, UsageError
 
-READ = ("label", "weight", "columns", "drop", "categorical", "missing")
+READ = ("format", "label", "weight", "columns", "drop", "categorical", "missing")
 """Options that say how a table becomes rows: they have been followed when the rows are written."""
 PART_BYTES = 64 << 20
 """Size of a file; slaves read only what they need of each."""

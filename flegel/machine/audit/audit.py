@@ -23,6 +23,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.machine.audit.checksums import checksum, differences
 from flegel.machine.audit.owned_numbers import MODULUS, sum_below
+from flegel.machine.coordinator.reported_times import credible
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import AuditPoints, PointsAudited
 from flegel.params.hooks import call_hook
@@ -70,6 +71,8 @@ class Audit:
         self.problems: list[str] = []
         self.objective: float | None = None
         """Of the final θ, by one pass over all points."""
+        self.counted: Tree | None = None
+        """The statistics of that pass."""
         self.difference: float | None = None
         """Relative, between that and the books."""
         self.own_statistics: list[Array] | None = None
@@ -83,7 +86,7 @@ class Audit:
             self._due = job.began + FIRST
         resting = not any(w.phase == "training" for w in job.view.workers.values())
         if now >= self._due and not self._awaited and resting and self._points:
-            self._due = now + EVERY
+            self._due, self._asked_at = now + EVERY, now
             self._ask(job, self._points, job.store.parameter)
 
     def begin_final(self, job: JobState, parameter: Tree, now: float) -> bool:
@@ -141,7 +144,8 @@ class Audit:
         final = self._final is not None
         self.seconds = now - self._asked_at if final else 0.0
         if not final:
-            took = max(answer.seconds for answer, _ in self._answers.values())
+            waited = max(now - self._asked_at, 0.0)
+            took = max(credible(answer.seconds, waited) for answer, _ in self._answers.values())
             self.at_barriers += took
             self._due = max(self._due, now + took / PART)
         problem = self._owners(job) or self._reports(job) or self._changes()
@@ -214,7 +218,7 @@ class Audit:
                 into += part
         counted = pytree.unflatten(job.store.statistics, total)
         value = call_hook(job.algorithm, job.place, "recounted", counted, self._final)
-        self.objective = None if value is None else float(value)
+        self.objective, self.counted = (None, None) if value is None else (float(value), counted)
 
 
 def _last_change(job: JobState) -> float:

@@ -7,7 +7,8 @@ Master and slaves run under libfaketime, each with a clock of its own; the proce
 slave. With `wall` only the time of day is set, as an administrator or a time server does it; with `every` the monotonic
 clock jumps, too, forwards only: the system promises that it never goes back. A cell is a model, whose clock, how it is
 set, and which clocks. Judged: the job ends in time and in its first attempt, a pass over all points at its end says the
-objective that its statistics say, which is near that of a calm job, and the cluster takes the next job. Interrupted, it goes on where its file ends. Exit code 1 where a promise was broken.
+objective that its statistics say, which is near that of a calm job, and the cluster takes the next job. Interrupted, it
+goes on where its file ends. Exit code 1 where a promise was broken.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class ClockedCluster(DaemonCluster):
 
 def train(cluster: ClockedCluster, client: Any, model: str) -> str:
     return cluster.submit(
-        KMeans(k=3, init="first"), "blobs:3000", client, workers=2, sync=model, tolerance=0.0,
+        KMeans(k=3), "blobs:3000", client, workers=2, sync=model, tolerance=0.0,
         max_seconds=TRAINED,
     )  # fmt: skip
 

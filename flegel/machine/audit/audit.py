@@ -205,7 +205,7 @@ class Audit:
             return ""  # points keep contributions from before the last updates: how far behind, nothing bounds
         allowed = NEAR + 10.0 * (job.criteria.tolerance or 0.0) + LAG * _last_change(job) / scale
         if abs(self.difference) > allowed:  # the books hold what kernels computed in the type of the rows
-            allowed += self._error(job, counted, self.objective) / scale
+            allowed += self._error(job, self.counted, self.objective) / scale
         if not abs(self.difference) <= allowed:
             return (
                 f"the statistics say objective {job.objective:.6g}, and a pass over all points says "

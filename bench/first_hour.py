@@ -134,7 +134,9 @@ def steps(data: Path | None) -> Iterator[Step]:
     yield Step(ARRAYS, "Result of kmeans")
     embedded = "flegel submit kmeans --data embeddings.npy --set k=1000 --set init=init.npy --max-iterations 2"
     yield Step(embedded, "saved to runs/kmeans-embeddings-001")
-    yield Step("flegel submit lr --data rare.csv.gz --label -1 --max-passes 3", "saved to runs/lr-rare-001", slow=True)
+    yield Step(
+        "flegel submit lr --data rare.csv.gz --label -1 --max-passes 3", "saved to runs/lr-rare-csv-001", slow=True
+    )
     words = "--set classes=[noise,pulsar]"
     yield Step(f"flegel submit lr --data pulsars.csv --label kind {words}", "saved to runs/lr-pulsars-001")
     yield Step(OPTIMUM, "accuracy True", slow=True)

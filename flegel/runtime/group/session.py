@@ -313,6 +313,7 @@ class GroupSession:
             beat=self._beat_seconds,
             least_groups=job.sites.groups,
             address=peers.address if peers is not None else "",
+            package=digest_of(encode(*self._package)) if self._package is not None else "",
             largest=8 * sum(a.nbytes for a in (*pytree.flatten(zero), *pytree.flatten(parameter))) + (1 << 20),
         )
         machine = Group(settings, [a.shape for a in sent], self._base, clock.now())

@@ -188,4 +188,4 @@ def test_a_package_that_is_removed_at_once_is_written_again(tmp_path: Path, monk
     monkeypatch.setattr(session, "open_bucket", lambda place: ForgetfulBucket(Path(place)))
     rows = sorted_blobs(rows=10)
     result = flegel.run(KMeans(k=2), rows, group="a", bucket=str(tmp_path), processes=False, max_iterations=2)
-    assert result.outcome == "limit" and (tmp_path / "job").exists()
+    assert result.outcome in ("limit", "converged") and (tmp_path / "job").exists()

@@ -10,6 +10,7 @@ from local_training import sparse_of
 from local_training import start as local_start
 from passes import by_kernel, by_points, data_file, random_stretches, sample_of, start
 
+import flegel
 from flegel.algorithm import Sample
 from flegel.algorithms import rows as rows_module
 from flegel.algorithms.kmeans import KMeans, shapes
@@ -412,3 +413,13 @@ def test_a_sparse_kernel_follows_theta_between_calls() -> None:
         expected = ((whole[:, None, :] - parameter.centroids) ** 2).sum(axis=2).argmin(axis=1)
         assert np.array_equal(shard.state[:, 0], expected)
         parameter = parameter._replace(centroids=rng.random((3, 12)))
+
+
+def test_near_ties_of_tight_clusters_in_float32_are_no_wrong_books() -> None:
+    """Which of two centroids is nearer is decided by rounding there; the objective is small beside the sums that it is
+    the difference of."""
+    rng = np.random.default_rng(0)
+    rows = 0.01 * rng.standard_normal((2000, 5)) + rng.integers(0, 4, 2000)[:, None] * 10.0
+    found = flegel.run(KMeans(k=10), rows.astype(np.float32), workers=2, sync="bsp", seed=3)
+    assert found.outcome == "converged", found.reason
+    assert not found.audit["problems"]

@@ -25,6 +25,8 @@ from flegel.report import write as report
 from flegel.runtime.group.keys import PlainObjects, make_key_files
 from flegel.runtime.group.peers import PeerMessages, parse_listen
 
+ROOT = Path(__file__).resolve().parents[2]
+
 # -- objects of groups ---------------------------------------------------------------------------------------
 
 HEADER = {"group": "lyon", "life": 7, "round": 2, "fields": 1, "visits": 1.0, "points": 3, "settled": False}
@@ -159,6 +161,7 @@ def test_changed_records_and_messages_raise_errors_of_ours_alone(tmp_path: Path)
     """The long run of this is `python -m bench.chaos.fuzz`."""
     rng = random.Random(7)
     for target in [*record_targets(tmp_path), *message_targets()]:
+        assert all((ROOT / module).is_file() for module in target.modules), target.name
         for seed in target.seeds:
             target.run(seed)
         for _ in range(40):

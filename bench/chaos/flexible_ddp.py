@@ -209,7 +209,7 @@ def rank_main(folder: Path, rank: int, ranks: int, fails_at: int = -1) -> None:
 
 def start(folder: Path, ranks: int, main: Callable[[int], None], network: Network | None = None) -> list[int]:
     """Forks, after torch is imported once; each in a namespace of the network, if there is one."""
-    import torch  # noqa: F401
+    import torch._dynamo  # noqa: F401 - DDP imports it, and ranks would do so one by one
 
     children = []
     for rank in range(ranks):

@@ -158,6 +158,41 @@ def test_one_delay_lengthens_no_interval() -> None:
     assert own.typical == pytest.approx(0.1)
 
 
+def test_what_a_rank_does_between_barriers_is_its_time_but_for_evaluation_and_the_first_start() -> None:
+    own = RankTimings()
+    own.open(0.0)
+    own.begin(30.0)
+    assert own.ready(30.1) == pytest.approx(0.1), "loaders and kernels start once"
+    own.open(31.0)
+    own.begin(31.7)  # the batch came late
+    own.begin(32.4)
+    assert own.ready(32.6) == pytest.approx(1.6)
+    assert own.means[-1] == pytest.approx(0.8)
+    own.open(33.0)
+    own.exclude(5.0)
+    own.begin(38.2)
+    assert own.ready(38.3) == pytest.approx(0.3), "5 s of evaluation, 0.2 s of reading, 0.1 s of computing"
+
+
+@pytest.mark.parametrize("computing", [0.2, 1.0])
+def test_slow_reading_that_depends_on_content_does_not_bias_the_gradient(computing: float) -> None:
+    """A sample's gradient equals the seconds that it takes to be read (mean 1, exponential)."""
+    draw, own, now, total, count = random.Random(1), RankTimings(), 0.0, 0.0, 0
+    for _ in range(20_000):
+        own.open(now)
+        last = False
+        while not last:
+            cost = draw.expovariate(1.0)
+            now += cost
+            last = own.is_last(now, 6.0)
+            own.begin(now)
+            total, count = total + cost, count + 1
+            now += computing
+        own.ready(now)
+    assert count > 2.5 * 20_000, "several in an interval"
+    assert total / count == pytest.approx(1.0, abs=0.015), "four deviations of the mean"
+
+
 @pytest.mark.parametrize(
     ("rule", "scale", "factor"),
     [

@@ -295,6 +295,9 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
 
     def _open(self) -> None:
         """The optimizer has stepped: the next interval begins. All that a barrier took counts as its cost."""
+        # DDP arranges its buckets anew after the first backward pass, with a message in the next forward pass: another
+        # rank may be at a barrier of another model by then.
+        self.reducer._rebuild_buckets()
         leader = self._leader
         now = self._now()
         leader._last_cost = now - leader._ready

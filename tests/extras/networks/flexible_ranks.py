@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP imports it, and forked ranks would do so one by one
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 

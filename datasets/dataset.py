@@ -18,6 +18,7 @@ from flegel.datasets.descriptions import source_from
 from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.formats.text_dialect import find_column
+from flegel.datasets.kept_rows import KeptRows
 from flegel.datasets.partition import (
     MIN_BLOCKS_PER_WORKER,
     Partition,
@@ -52,6 +53,8 @@ class Dataset:
     """The address of a downloaded set, from which other hosts download it too."""
     label_place: int | None = None
     """Number of the label column, where columns have no names."""
+    held_out: HeldOut | None = None
+    """Rows of the same set that are not among these, to follow a model on."""
 
     @property
     def columns(self) -> int:
@@ -73,7 +76,7 @@ class Dataset:
     @property
     def weighted(self) -> bool:
         """True where each row has a weight."""
-        return isinstance(self.source, WeightedSource)
+        return self.source.weighted
 
     @property
     def classes(self) -> list[str] | None:
@@ -112,6 +115,19 @@ class Dataset:
         where rows have to be converted first, and where they are not in the memory of this process."""
         return self.source.in_place() if self.in_memory else None
 
+    def label_values(self, most: int) -> Array | None:
+        """The different labels of all rows, in order; None where there are no labels, or more than `most`."""
+        if not self.labelled:
+            return None
+        if self.source.label_values is not None and self.rows == self.source.rows:
+            return np.unique(self.source.label_values)
+        known = np.empty(0)
+        for window in self.source.windows(np.array([[0, self.rows]])):
+            known = with_new_values(known, self.source.labels_of(window))
+            if len(known) > most:
+                return None
+        return known
+
     def sample(self, n: int, seed: int = 0) -> tuple[Array | Sparse, Array | None]:
         """`n` distinct rows (all, if there are fewer) spread evenly over the set; never loads the whole set."""
         return self.draw(n, seed)[:2]
@@ -146,9 +162,25 @@ class Dataset:
 
     def summary(self) -> dict[str, Any]:
         """The `dataset` part of a result."""
-        return {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in} | (
-            {"note": self.note} if self.stand_in and self.note else {}
+        return (
+            {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in}
+            | ({"note": self.note} if self.stand_in and self.note else {})
+            | ({} if self.held_out is None else {"held_out": len(self.held_out.ids)})
         )
+
+
+class HeldOut:
+    """Rows of a data set that nobody trains on, read when somebody asks for them."""
+
+    def __init__(self, whole: Dataset, ids: Array) -> None:
+        self.whole, self.ids = whole, ids
+
+    def read(self, most: int | None = None) -> Rows:
+        """All of them, or `most`, spread evenly."""
+        ids = self.ids
+        if most is not None and most < len(ids):
+            ids = ids[np.linspace(0, len(ids) - 1, most).astype(np.int64)]
+        return take_rows(self.whole.source, ids)
 
 
 def read_shard(description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
@@ -196,6 +228,8 @@ def random_access(source: Source) -> Source:
     """The same rows with random access: in memory up to 32 MB, else in the columnar cache."""
     if isinstance(source, WeightedSource):
         return WeightedSource(random_access(source.inner), source.weights, source.at)
+    if isinstance(source, KeptRows):
+        return source.over(random_access(source.inner))
     width = min(source.columns, 256) if source.sparse else source.columns
     if source.rows * width * source.dtype.itemsize > 32 << 20:
         return columnar(SourceStream(source))
@@ -216,6 +250,15 @@ def column_reader(source: Source) -> Callable[[Partition], Array]:
         return source.column(find_column(wanted.column, source.names, source.columns, source.origin, "column"))
 
     return read
+
+
+def with_new_values(known: Array, values: Array) -> Array:
+    """Known values, in order, and those that are new. Fast where few are: values are looked up, not sorted."""
+    if not len(known):
+        return np.unique(values)
+    place = np.searchsorted(known, values).clip(max=len(known) - 1)
+    new = values[known[place] != values]
+    return np.union1d(known, new) if len(new) else known
 
 
 def clip(edges: Array | None, rows: int) -> Array | None:

@@ -60,6 +60,8 @@ class Stream(ABC):
     columns: int
     dtype: np.dtype[Any]
     names: list[str] | None = None
+    row_names: list[str] | None = None
+    """Names of the rows, where the set has them: the users of ratings."""
     labelled: bool = False
     named_classes: bool = False
     """True where chunks carry class names rather than numbers as labels."""
@@ -91,9 +93,15 @@ class Source(ABC):
     columns: int
     dtype: np.dtype[Any]
     names: list[str] | None = None
+    row_names: list[str] | None = None
+    """Names of the rows, where the set has them: the users of ratings."""
     labelled: bool = False
     classes: list[str] | None = None
+    label_values: Sequence[float] | None = None
+    """The different labels of all rows, where they are known without reading them (generators)."""
     sparse: bool = False
+    weighted: bool = False
+    """Rows come with weights."""
     treatment: Any = None
     """How the columns of a table became these rows (a `Treatment`), where they were not plain numbers."""
     report: Sequence[str] = ()
@@ -170,6 +178,13 @@ class Source(ABC):
 
     def finish_recording(self, index: int, count: int, good: bool) -> None:  # noqa: B027
         """All rows of worker `index` of `count` have been read; with `good` False, reading failed."""
+
+    def labels_of(self, window: Array) -> Array:
+        """The labels of the rows of a window. Sources that can read labels without features do."""
+        count = int((window[:, 1] - window[:, 0]).sum())
+        labels = np.empty(count)
+        self.fill(window, np.empty((count, self.columns), self.dtype), labels)
+        return labels
 
     def column(self, index: int) -> Array:
         """One whole column of features, or the labels for -1."""

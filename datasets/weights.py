@@ -36,12 +36,13 @@ class WeightedSource(Source):
     """Rows of `inner`, each with a weight: of the array `weights`, or of the column `at`, which is then no feature."""
 
     kind = "weighted"
+    weighted = True
 
     def __init__(self, inner: Source, weights: Array | None = None, at: int | None = None) -> None:
         self.inner, self.weights, self.at = inner, weights, at
         self.rows, self.origin = inner.rows, inner.origin
         self.labelled, self.classes, self.sparse = inner.labelled, inner.classes, inner.sparse
-        self.columns = inner.columns - (at is not None)
+        self.columns, self.label_values = inner.columns - (at is not None), inner.label_values
         self.names = inner.names
         if inner.names is not None and at is not None:
             self.names = inner.names[:at] + inner.names[at + 1 :]
@@ -88,6 +89,9 @@ class WeightedSource(Source):
 
     def finish_recording(self, index: int, count: int, good: bool) -> None:
         self.inner.finish_recording(index, count, good)
+
+    def labels_of(self, window: Array) -> Array:
+        return self.inner.labels_of(window)
 
     def column(self, index: int) -> Array:
         return self.inner.column(index + 1 if self.at is not None and index >= self.at else index)

@@ -6,10 +6,12 @@ block; the coordinator calls the other hooks. Hook names are the paper's (Fig. 5
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
@@ -33,6 +35,8 @@ after any point, once `flag[0]` is not 0. `start` and `end` may lie inside a til
 at the cost of a whole tile. An `end` behind the last point means the last point. `iteration` is `COUNTING` in the pass
 at the end of a job, over copies that were never visited.
 """
+MOST_CLASSES = 1000
+"""More different labels than this are a quantity, not classes."""
 COUNTING = -1
 """The `iteration` that hand-written kernels see when points are only counted: states are thrown away, the statistics
 are reported, so they are to be as exact as float64. Hooks see 0."""
@@ -47,6 +51,11 @@ class Sample(NamedTuple):
     columns: int
     weights: Array | None = None
     """Of these rows; None where every point weighs 1."""
+    classes: Array | None = None
+    """The different labels of all rows, in order, for an algorithm whose `labels_are_classes`. None where they are not
+    known: labels of other groups, more than `MOST_CLASSES`."""
+    class_names: Sequence[str] | None = None
+    """Where labels are words: label i stands for the i-th."""
 
     @property
     def mass(self) -> float:
@@ -85,11 +94,25 @@ class HyperParameter:
         plain = _without_arrays(self.type)
         try:
             if isinstance(value, str) and value[:1] in ("[", "{"):  # lists and tables from the command line
-                return msgspec.json.decode(value, type=plain)
+                words = _bare_words(value, plain)
+                return msgspec.json.decode(value, type=plain) if words is None else words
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
         except UNDECODABLE as error:  # also those of values that do not fit
             detail = str(error).split(" - at ")[0]
             raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
+
+
+def _bare_words(text: str, hint: Any) -> Any:
+    """`[red,light blue]` for a parameter that takes words; None where this is JSON, or no such list."""
+    try:
+        msgspec.json.decode(text)
+    except UNDECODABLE:
+        if not (text.startswith("[") and text.endswith("]")):
+            return None
+        words = [word.strip() for word in text[1:-1].split(",")]
+        with contextlib.suppress(*UNDECODABLE):
+            return msgspec.convert(words, hint)
+    return None
 
 
 def _takes_arrays(hint: Any) -> bool:
@@ -116,6 +139,8 @@ class Algorithm:
     `aggregate` knows how to fold in; in the second case give `initAggregator` too.
     """
 
+    also_called: ClassVar[dict[str, str]] = {}
+    """Names under which other libraries know a hyper-parameter, and ours: `{"n_clusters": "k"}`. They are accepted."""
     compiled_apart: ClassVar[tuple[dict[str, Any], ...]] = ({},)
     """Hyper-parameters whose kernels are compiled separately; `flegel warm` compiles each."""
     layout: ClassVar[str] = "rows"
@@ -133,6 +158,12 @@ class Algorithm:
     several sites show each other those, and begin with one θ(0) for all. Otherwise the first group's is taken."""
     supervised: ClassVar[bool] = False
     """True where every point needs a label. Labels that the data have are passed in any case."""
+    takes_ratings: ClassVar[bool] = False
+    """True where three or four columns that look like (user, item, rating[, time]) are a list of ratings, of which
+    sparse rows are made."""
+    labels_are_classes: ClassVar[bool] = False
+    """True where labels name classes: `Sample.classes` then has those of all rows, also of rows that are not in the
+    sample."""
     ignores_labels: ClassVar[bool] = False
     """True where no hook looks at labels: workers then do not keep them."""
     sparse: ClassVar[bool] = False
@@ -141,6 +172,9 @@ class Algorithm:
     """True where `updateDataPoint` and the kernel count a point `dataPoint.weight` times."""
     maximize: ClassVar[bool] = False
     """Direction of the objective."""
+    starting: ClassVar[tuple[str, ...]] = ()
+    """Hyper-parameters that only `initParameter` reads. Arrays among them are part of θ(0) by the time that workers,
+    servers, checkpoints and saved models get the others, and are not given to them."""
     auxiliary: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that are no parameters of the model: constants, and what the algorithm remembers. They are left out
     where the engine counts parameters, which decides how many points the first updates rest on."""
@@ -179,6 +213,11 @@ class Algorithm:
     `updateSlice` of the slices gives the slices of `updateParameter`, to the last bit; `flegel check` tries it."""
     unsharded: ClassVar[str] = "it does not declare `sharding`"
     """Why parameter servers cannot cut θ, where they cannot."""
+    shown: ClassVar[tuple[str, ...]] = ()
+    """Figures of `evaluate` that are shown with the result beside those of `metrics`, because they need rows, such as
+    the accuracy. They are of the sample that θ(0) was chosen from: all rows of training where these are few."""
+    followed: ClassVar[tuple[str, ...]] = ()
+    """Figures of `evaluate` that are followed on rows held out by `validate`; all of them where empty."""
     keep_state: ClassVar[bool] = False
     """True where the points' hidden state belongs to the model (NMF: the rows of W)."""
     remakes_state: ClassVar[bool] = False
@@ -197,6 +236,10 @@ class Algorithm:
     def __init__(self, **hyper: Any) -> None:
         known = self.hyper_parameters()
         owner = type(self).__name__
+        for name in [name for name in hyper if name not in known and name in self.also_called]:
+            if self.also_called[name] in hyper:
+                raise UsageError(f"{owner}: {name} is another name of {self.also_called[name]}; give one of them.")
+            hyper[self.also_called[name]] = hyper.pop(name)
         for name in hyper:
             if name not in known:
                 raise UsageError(f"{owner} has no hyper-parameter {name!r}{nearest(name, list(known))}")
@@ -298,8 +341,9 @@ class Algorithm:
         """
         return None
 
-    def metrics(self, parameter: Tree) -> dict[str, float]:
-        """Figures beside the objective that a user follows while the job runs, such as the accuracy."""
+    def metrics(self, aggregator: Tree, parameter: Tree) -> dict[str, float]:
+        """A few figures beside the objective that people know by name, from the statistics and θ alone: the log-loss,
+        BIC, RMSE. Shown while the job runs and with its result, in this order; empty while nothing is known."""
         return {}
 
     def optimality(self, aggregator: Tree, parameter: Tree) -> float | None:
@@ -390,6 +434,14 @@ class Algorithm:
         """The objective computed from scratch, independent of the engine's own number."""
         return None
 
+    def score(self, features: Any, labels: Array | None, parameter: Tree) -> float:
+        """How good the model is on these rows; larger is better: the accuracy where `evaluate` tells it, otherwise the
+        objective, or minus the objective where it is minimized."""
+        found = self.evaluate(features, labels, parameter)
+        if found is None:
+            raise UsageError(f"{type(self).__name__} defines no evaluate, so its model cannot be scored.")
+        return found.metrics.get("accuracy", found.objective if self.maximize else -found.objective)
+
     # -- hyper-parameters ----------------------------------------------------------------------------------
 
     @classmethod
@@ -401,6 +453,10 @@ class Algorithm:
         """Current values by name."""
         return {name: getattr(self, name) for name in self.hyper_parameters()}
 
+    def described_hyper(self) -> dict[str, Any]:
+        """Current values by name, to compare and to show: arrays as lists, or by shape and hash where they are long."""
+        return {k: _described(v) if isinstance(v, np.ndarray) else v for k, v in self.hyper().items()}
+
     def labels_for_points(self, labels: Array | None) -> Array | None:
         """The labels that workers keep beside the rows; without any, `dataPoint.label` is 0."""
         return None if self.ignores_labels else labels
@@ -410,6 +466,16 @@ class Algorithm:
 
 
 _REQUIRED: Any = object()
+LISTED = 4096  # numbers of an array that is written out: 80 kB of text
+
+
+def _described(array: Array) -> Any:
+    if array.size <= LISTED:
+        return array.tolist()
+    digest = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]
+    return f"array of {' × '.join(map(str, array.shape))}, sha256 {digest}"
+
+
 _ENGINE_NAMES = frozenset({"merges_reports"})
 
 

@@ -27,6 +27,7 @@ from flegel.algorithms.gmm.shapes import (
     whitening,
 )
 from flegel.algorithms.seeding import (
+    ALSO_CALLED_K,
     DRAWN,
     START_FILE,
     clipped,
@@ -97,6 +98,8 @@ class GMM(Algorithm):
     memoryless = True
     starts_from_means = True
     trivial = "a single Gaussian"
+    starting = ("init",)
+    also_called = ALSO_CALLED_K
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10
     covariance: Annotated[
@@ -336,6 +339,20 @@ class GMM(Algorithm):
         """Half a unit of log-likelihood for each free parameter (Wilks)."""
         return 0.5 * (parameter.weights.size - 1 + parameter.means.size + parameter.whiten.size)
 
+    def metrics(self, aggregator: MixtureMoments, parameter: Mixture) -> dict[str, float]:
+        """Information criteria, to compare numbers of components: the smaller, the better."""
+        points = float(aggregator.counts.sum())
+        if points <= 0 or unseen_weight(parameter.points, points):
+            return {}
+        misfit, free = -2.0 * self.objective(aggregator, parameter), self._free_numbers(parameter)
+        return {"bic": misfit + free * float(np.log(points)), "aic": misfit + 2.0 * free}
+
+    def _free_numbers(self, parameter: Mixture) -> int:
+        """Of weights, means and covariances; tied ones count once, and a spherical one is a single number."""
+        width = parameter.whiten.shape[1]
+        of_shapes = {"tied": width, "spherical": self.k}.get(self.covariance, self.k * width)
+        return int(parameter.weights.size - 1 + parameter.means.size + of_shapes)
+
     def baseline(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         """One Gaussian of the same shape, fitted to all points."""
         counts, sums, squares = (field.sum(axis=0, keepdims=True) for field in aggregator[:3])
@@ -444,6 +461,10 @@ class GMM(Algorithm):
         """The log-likelihood of these rows."""
         densities = self.transform(features, parameter)[1]
         return Evaluation(float(densities.sum()), {"mean_log_likelihood": float(densities.mean())})
+
+    def score(self, features: Any, labels: Array | None, parameter: Mixture) -> float:
+        """The mean log-likelihood of a row, as in scikit-learn."""
+        return self.evaluate(features, labels, parameter).metrics["mean_log_likelihood"]
 
     def covariance_matrices(self, parameter: Mixture) -> Array:
         """(k, d, d), in the units of the data."""

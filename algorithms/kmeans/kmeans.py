@@ -27,6 +27,7 @@ from flegel.algorithms.kmeans.sparse import (
 from flegel.algorithms.kmeans.swaps import swapped
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
+    ALSO_CALLED_K,
     DRAWN,
     LLOYD_PASSES,
     NAMED,
@@ -124,6 +125,9 @@ class KMeans(Algorithm):
     memoryless = True
     starts_from_means = True
     trivial = "one cluster"
+    starting = ("init",)
+    also_called = ALSO_CALLED_K
+    followed = ("mean_squared_distance",)
     sharding = Sharding({"centroids": 0}, {"sums": 0})
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
@@ -301,7 +305,9 @@ class KMeans(Algorithm):
         nearest, distances = _nearest(features, parameter)
         total = float(distances.sum())
         used = float(len(np.unique(nearest)))
-        return Evaluation(total, {"inertia": total, "mean": total / len(nearest), "clusters": used})
+        return Evaluation(
+            total, {"inertia": total, "mean_squared_distance": total / max(len(nearest), 1), "clusters": used}
+        )
 
 
 def _means(aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array:

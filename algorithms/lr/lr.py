@@ -6,12 +6,13 @@ Never looks at a shard as a whole; the block kernels are in `kernels.py`, the st
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import MOST_CLASSES, Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.lr import answers, kernels
 from flegel.algorithms.lr.curvature import add_outer
 from flegel.algorithms.lr.model import (
@@ -23,7 +24,10 @@ from flegel.algorithms.lr.model import (
     joined,
     label_values,
     least_weight,
+    number_of,
     reject_unknown_labels,
+    shown_label,
+    shown_labels,
     start_loss,
 )
 from flegel.algorithms.lr.point import visit
@@ -87,26 +91,28 @@ class LR(Algorithm):
     Objective: while θ moves, mean of log-loss + penalty, each point with the θ of its last visit; then of the best θ.
     Reference: M. Schmidt et al., Minimizing finite sums with the stochastic average gradient (2017); J. Lee et al.,
     Proximal Newton-type methods for minimizing composite functions (2014).
-    Labels are numbers (a reader turns text into class numbers); `validate` takes `classes` from the sample by default.
+    Labels are numbers (a reader turns words into class numbers); `classes` are by default those of all rows.
     """
 
     auxiliary = tuple(name for name in Linear._fields if name.startswith("internal_"))
     layout = "tiles"
     torch_program = "flegel.algorithms.lr.torch_program:LogisticProgram"
     trivial = "the intercept alone"
+    shown = ("accuracy",)
     lagging = ("curvature",)
     supervised = True
+    labels_are_classes = True
     sparse = True
     weighted = True
 
     classes: Annotated[
-        list[float] | None, Meta(description="all label values in order; taken from a sample by default")
+        list[float | str] | None, Meta(description="all label values, or their words, in order; by default those found")
     ] = None
     l2: Annotated[float, Meta(ge=0, description="strength of the penalty ½·l2·‖weights‖² on the mean loss")] = 0.0
     l1: Annotated[float, Meta(ge=0, description="strength of the penalty l1·‖weights‖₁ on the mean loss")] = 0.0
     class_weight: Annotated[
-        Literal["balanced"] | list[float] | dict[float, float] | None,
-        Meta(description="weight of each class, in their order or by label value; balanced: 1 / frequency"),
+        Literal["balanced"] | list[float] | dict[float | str, float] | None,
+        Meta(description="weight of each class, in their order or by label value or word; balanced: 1 / frequency"),
     ] = None
     intercept: Annotated[bool, Meta(description="fit a bias besides the weights")] = True
     memory: Annotated[
@@ -122,6 +128,8 @@ class LR(Algorithm):
     scaling: Annotated[
         bool, Meta(description="take steps in units of the data's own curvature; false: the plain gradient")
     ] = True
+    _words: Sequence[str] | None = None
+    """Of the labels, where they are words: told by `validate`."""
     unsharded = "the length of each step is found along all of θ at once"
 
     @property
@@ -138,18 +146,26 @@ class LR(Algorithm):
 
     def validate(self, sample: Sample) -> None:
         found = label_values(sample)
+        self._words = sample.class_names
         if self.classes is None:
-            if len(found) > 1000:
+            if len(found) > MOST_CLASSES:
                 raise UsageError(f"LR: {len(found)} different labels in a sample look like a quantity, not classes.")
             self.classes = [float(value) for value in found]
-        check_classes(self.classes, found)
+        self.classes = [number_of(value, self._words) for value in self.classes]
+        check_classes(self._values, found, self._words)
+        if isinstance(self.class_weight, dict):
+            self.class_weight = {number_of(c, self._words): weight for c, weight in self.class_weight.items()}
         self._importance(np.ones(len(self.classes)))
         if self.l1 and not self.memory:
             raise UsageError("LR: l1 needs memory=true; without it no step rests on all points.")
 
+    @property
+    def _values(self) -> list[float]:
+        """The label values: after `validate`, words have become numbers."""
+        return [float(value) for value in self.classes or ()]
+
     def _importance(self, counts: Array) -> Array:
-        assert self.classes is not None
-        return importance_of(self.class_weight, self.classes, counts)
+        return importance_of(self.class_weight, self._values, counts, self._words)
 
     @property
     def _penalty(self) -> Penalty:
@@ -157,7 +173,7 @@ class LR(Algorithm):
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Linear:
         self.validate(sample)
-        assert self.classes is not None and sample.labels is not None
+        assert sample.labels is not None
         columns, outputs = sample.columns, self.outputs
         full = self.scaling and outputs * (columns + 1) ** 2 <= FULL_NUMBERS
         if full:
@@ -169,11 +185,11 @@ class LR(Algorithm):
             metric = plain(columns, self.intercept)
         pairs = 0 if not self.scaling or (full and outputs == 1) else pairs_of(outputs, columns + 1)
         mass = np.ones(len(sample.labels)) if sample.weights is None else sample.weights
-        counts = np.array([mass[np.asarray(sample.labels) == c].sum() for c in self.classes], dtype=np.float64)
+        counts = np.array([mass[np.asarray(sample.labels) == c].sum() for c in self._values], dtype=np.float64)
         return Linear(
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
-            classes=np.array(self.classes, dtype=np.float64),
+            classes=np.array(self._values),
             internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full), *least_weight(sample)]),
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, settling=self.l1 > 0),
@@ -185,10 +201,11 @@ class LR(Algorithm):
     def continueParameter(self, previous: Linear, sample: Sample, rng: np.random.Generator) -> Linear:
         """The weights and bias of before; the search for the next step begins anew, from exact measurements."""
         known = [float(c) for c in previous.classes]
-        if self.classes is not None and set(self.classes) <= set(known):
-            self.classes = known
+        self.validate(sample)
+        if set(self._values) <= set(known):
+            self.classes = list(known)
         fresh = self.initParameter(sample, rng)
-        if previous.weights.shape != fresh.weights.shape or known != self.classes:
+        if previous.weights.shape != fresh.weights.shape or known != self._values:
             raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
         numbers = np.append(self._penalty.value(joined(previous)), fresh.internal_visit[1:])
         made = {"internal_visit": numbers, "internal_search": begin(sample.points, settling=self.memory)}
@@ -253,7 +270,7 @@ class LR(Algorithm):
     # -- steps ---------------------------------------------------------------------------------------------
 
     def updateParameter(self, aggregator: Gradients, oldParameter: Linear) -> Linear:
-        reject_unknown_labels(aggregator, oldParameter)
+        reject_unknown_labels(aggregator, shown_labels(oldParameter.classes.tolist(), self._words))
         visits, seen = float(aggregator.visits[0]), float(aggregator.seen[0])
         if visits <= 0:
             return oldParameter
@@ -428,6 +445,14 @@ class LR(Algorithm):
             return float(search.best)
         return float(aggregator.loss[0] / aggregator.seen[0]) if aggregator.seen[0] > 0 else None
 
+    def metrics(self, aggregator: Gradients, parameter: Linear) -> dict[str, float]:
+        """The mean log-loss: the objective without its penalty, so class weights count."""
+        value = self.objective(aggregator, parameter)
+        search = StepSearch(*parameter.internal_search)
+        measured = search.settling and search.measured
+        theta = parameter.internal_best[0] if measured else joined(parameter)
+        return {} if value is None else {"log_loss": max(value - self._penalty.value(theta), 0.0)}
+
     def baseline(self, aggregator: Gradients, parameter: Linear) -> float:
         return intercept_loss(aggregator, parameter) if self.intercept else start_loss(aggregator, parameter)
 
@@ -456,7 +481,8 @@ class LR(Algorithm):
 
     def warnings(self, aggregator: Gradients, parameter: Linear) -> list[str]:
         if len(parameter.classes) == 1:
-            return [f"Every label is {parameter.classes[0]:g}, so the model can only answer that."]
+            only = shown_label(float(parameter.classes[0]), self._words)
+            return [f"Every label is {only}, so the model can only answer that."]
         search = StepSearch(*parameter.internal_search)
         if search.measured and self._separated(float(search.best), parameter):
             return [
@@ -495,5 +521,5 @@ class LR(Algorithm):
         values = np.asarray(labels, dtype=np.float64)
         loss, target = answers.losses(features, values, parameter)
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
-        mean, weighted = answers.means(loss, loss * parameter.internal_importance[target])
-        return Evaluation(weighted + self._penalty.value(joined(parameter)), {"loss": mean, "accuracy": right})
+        mean, weighted = answers.means(loss, loss * np.append(parameter.internal_importance, 1.0)[target])
+        return Evaluation(weighted + self._penalty.value(joined(parameter)), {"log_loss": mean, "accuracy": right})

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flegel.algorithm import Sample
 from flegel.core.pytree import Array
-from flegel.errors import UsageError
+from flegel.errors import UsageError, nearest
+
+MOST_SHOWN = 30
+"""Labels that a message lists."""
 
 
 class Linear(NamedTuple):
@@ -55,15 +59,19 @@ def joined(parameter: Linear) -> Array:
     return np.hstack([parameter.weights, np.asarray(parameter.bias)[:, None]])
 
 
-def importance_of(wanted: str | list[float] | dict[float, float] | None, classes: list[float], counts: Array) -> Array:
+def importance_of(
+    wanted: str | list[float] | Mapping[Any, float] | None, classes: list[float], counts: Array,
+    words: Sequence[str] | None = None,
+) -> Array:  # fmt: skip
     """The weight of every class, where so many points are of each."""
     if wanted is None:
         return np.ones(len(classes))
     if isinstance(wanted, str):
         return np.asarray(counts.sum() / (len(counts) * np.where(counts > 0, counts, 1.0)))
-    if isinstance(wanted, dict) and set(wanted) - set(classes):
-        raise UsageError(f"LR: class_weight names {sorted(set(wanted) - set(classes))}, which are no classes.")
-    weights = [wanted.get(c, 1.0) for c in classes] if isinstance(wanted, dict) else wanted
+    if isinstance(wanted, Mapping) and set(wanted) - set(classes):
+        strange = shown_labels(sorted(set(wanted) - set(classes)), words)
+        raise UsageError(f"LR: class_weight names {strange}, which are no classes.")
+    weights = [wanted.get(c, 1.0) for c in classes] if isinstance(wanted, Mapping) else wanted
     found = np.array(weights, dtype=np.float64)
     if len(found) != len(classes) or not (found >= 0).all() or not 0 < found.max() < math.inf:
         raise UsageError(f"LR: class_weight needs {len(classes)} numbers of 0 or more, not all 0.")
@@ -83,13 +91,42 @@ def intercept_loss(aggregator: Gradients, parameter: Linear) -> float:
     return float(-(mass @ np.log(mass / mass.sum())) / max(float(aggregator.seen[0]), 1.0))
 
 
-def check_classes(classes: list[float], found: Array) -> None:
+def number_of(value: float | str, words: Sequence[str] | None) -> float:
+    """The label value that stands for a word; numbers stay, also as text."""
+    if not isinstance(value, str):
+        return float(value)
+    if words is not None and value in words:
+        return float(words.index(value))
+    try:
+        return float(value)
+    except ValueError:
+        hint = nearest(value, list(words)) if words else "; the labels are numbers."
+        raise UsageError(f"LR: {value!r} is no label{hint}") from None
+
+
+def shown_label(value: float, words: Sequence[str] | None) -> str:
+    """A label as a user knows it: its word, or the number."""
+    known = words is not None and value == int(value) and 0 <= value < len(words)
+    return repr(words[int(value)]) if words is not None and known else f"{value:g}"
+
+
+def shown_labels(values: Iterable[float], words: Sequence[str] | None) -> str:
+    """Several of them as a list; of many, the first."""
+    shown = [shown_label(value, words) for value in values]
+    more = f", … {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
+    return f"[{', '.join(shown[:MOST_SHOWN])}{more}]"
+
+
+def check_classes(classes: list[float], found: Array, words: Sequence[str] | None = None) -> None:
     """Every label found must be one of the classes, and these must be distinct."""
     if len(classes) == 0 or len(set(classes)) != len(classes):
         raise UsageError("LR: classes must name at least one label value, and none twice.")
     unknown = sorted(set(found.tolist()) - set(classes))
     if unknown:
-        raise UsageError(f"LR: label {unknown[0]:g} is not among classes={classes}; list it there too.")
+        raise UsageError(
+            f"LR: label {shown_label(unknown[0], words)} is not among classes={shown_labels(classes, words)}; list it "
+            "there too, or omit classes."
+        )
 
 
 def least_weight(sample: Sample) -> list[float]:
@@ -101,7 +138,7 @@ def least_weight(sample: Sample) -> list[float]:
 
 
 def label_values(sample: Sample) -> Array:
-    """The different labels of a sample, in order."""
+    """The different labels of all rows, in order; of the sample where no more is known."""
     if sample.labels is None:
         raise UsageError("LR learns from labels, and these data have none; name the label column.")
     labels = np.asarray(sample.labels)
@@ -109,13 +146,14 @@ def label_values(sample: Sample) -> Array:
         raise UsageError("LR: labels must be numbers; let the reader turn text into class numbers.")
     if not np.isfinite(labels.astype(np.float64)).all():
         raise UsageError("LR: a label is missing or infinite; leave such rows out.")
-    return np.unique(labels.astype(np.float64))
+    return np.unique(labels.astype(np.float64)) if sample.classes is None else sample.classes
 
 
-def reject_unknown_labels(aggregator: Gradients, parameter: Linear) -> None:
-    """Raises where a point was visited whose label is none of the classes."""
+def reject_unknown_labels(aggregator: Gradients, classes: str) -> None:
+    """Raises where a point was visited whose label is none of the classes: rows that were not there when the job began,
+    or those of another group."""
     if aggregator.unknown[0] > 0:
         raise UsageError(
-            f"LR: {int(aggregator.unknown[0])} points carry labels outside "
-            f"classes={parameter.classes.tolist()}, taken from a sample; list all of them with classes=…"
+            f"LR: {int(aggregator.unknown[0])} points carry labels outside classes={classes}; list all of them with "
+            "classes=…"
         )

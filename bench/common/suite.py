@@ -253,6 +253,14 @@ class Suite:
             self._clusters[workers].__enter__()
         return self._clusters[workers]
 
+    def use_cluster(self, workers: int, cluster: LocalCluster) -> None:
+        """Take workers that somebody else has started, and will end, for comparisons of this size."""
+        self._clusters = {workers: cluster}
+
+    def leave_clusters(self) -> None:
+        """Comparisons to come start workers of their own; those that are up belong to whoever started them."""
+        self._clusters = {}
+
     def data(self, case: Case) -> Dataset:
         """The rows of a case at this scale, in memory; the last set is kept."""
         name = f"{case.data}:{case.rows[self.scale]}"

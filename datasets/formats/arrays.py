@@ -159,6 +159,10 @@ class ArraySource(Source):
                 labels[lo:hi] = self.labels[start:stop]
             lo = hi
 
+    def labels_of(self, window: Array) -> Array:
+        assert self.labels is not None
+        return np.concatenate([np.asarray(self.labels[start:stop], np.float64) for start, stop in window.tolist()])
+
     def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
         """One contiguous range of the wanted type is returned as a view of the map, without a copy."""
         if len(ranges) == 1 and rng is None and self.array.dtype == self.dtype and self.label_column is None:

@@ -94,6 +94,14 @@ class ConcatenatedSource(Source):
                 labels[at:end] = self._labels(number, np.empty(end - at) if given is None else given)
             at = end
 
+    def labels_of(self, window: Array) -> Array:
+        found = []
+        for number, within in self._pieces(window):
+            part = self.parts[number]
+            count = int((within[:, 1] - within[:, 0]).sum())
+            found.append(self._labels(number, part.labels_of(within) if part.labelled else np.empty(count)))
+        return np.concatenate(found)
+
     def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
         if not self.sparse:
             return super().take(ranges, rng)

@@ -73,6 +73,10 @@ class SparseSource(Source):
         check_finite(np.empty((0, 0)), labels, ids, self.names, self.origin)
         return Rows(found, labels, ids)
 
+    def labels_of(self, window: Array) -> Array:
+        assert self.labels is not None
+        return np.concatenate([np.asarray(self.labels[start:stop], np.float64) for start, stop in window.tolist()])
+
     def column(self, index: int) -> Array:
         if index < 0:
             return np.array(self.labels, np.float64)

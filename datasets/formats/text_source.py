@@ -6,6 +6,9 @@ opened. Never reads a compressed file.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +79,22 @@ class TextSource(Source):
                 self.recorder.abandon()
                 self.recorder = None
                 recorder.warn_not_written(error)
+
+    def labels_of(self, window: Array) -> Array:
+        """Parses the label column alone."""
+        if self.cached is not None:
+            return self.cached.labels_of(window)
+        labels = np.empty((int((window[:, 1] - window[:, 0]).sum()), 1))
+        self._label_alone._parse(window, labels, None)
+        return labels[:, 0]
+
+    @functools.cached_property
+    def _label_alone(self) -> TextSource:
+        assert self.dialect.label is not None
+        alone = copy.copy(self)
+        alone.dialect = dataclasses.replace(self.dialect, features=[self.dialect.label], label=None)
+        alone.dtype, alone.columns = np.dtype(np.float64), 1
+        return alone
 
     def record(self, job: str) -> None:
         if self.cached is None and recorder.enabled(self.file.size):

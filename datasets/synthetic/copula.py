@@ -84,6 +84,7 @@ class CopulaSource(BlockSource):
         self.names = self.figures.names
         self.labelled = True
         self.values = np.array(self.figures.labels)
+        self.label_values = [float(value) for value in self.figures.labels]
 
     def block(self, rng: np.random.Generator) -> tuple[Array, Array | None]:
         which = np.searchsorted(

@@ -58,6 +58,7 @@ class ArbiterPuf(BlockSource):
 
     kind = "puf"
     labelled = True
+    label_values = (-1.0, 1.0)
 
     def __init__(self, rows: int, seed: int = 0, stages: int = 128, chains: int = 5) -> None:
         super().__init__(rows, stages, seed)
@@ -113,6 +114,7 @@ class Images(BlockSource):
     kind = "images"
     labelled = True
     CLASSES: ClassVar[int] = 10
+    label_values = tuple(map(float, range(CLASSES)))
 
     def __init__(self, name: str, rows: int, seed: int = 0, side: int = 28, channels: int = 1) -> None:
         super().__init__(rows, side * side * channels, seed)

@@ -67,6 +67,16 @@ def texts(value: Any, hook: str) -> list[str]:
     raise AlgorithmError(f"{hook} returned {_shown(value)}; expected a list of sentences.")
 
 
+def figures(value: Any, hook: str, place: str) -> dict[str, float]:
+    """Numbers by name, in their order; without those that are None."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise AlgorithmError(f"{hook} returned {_shown(value)} in {place}; expected a dict of numbers by name.")
+    found = {name: number(one, f"{hook}, {name!r}:", place) for name, one in value.items()}
+    return {name: one for name, one in found.items() if one is not None}
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} of shape {value.shape}"

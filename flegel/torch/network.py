@@ -274,7 +274,7 @@ class NeuralNetwork(Algorithm):
         course = TrainingCourse(*parameter.course)
         return float(course.loss / course.known) if course.known else None
 
-    def metrics(self, parameter: NetworkWeights) -> dict[str, float]:
+    def metrics(self, aggregator: NetworkSums, parameter: NetworkWeights) -> dict[str, float]:
         course = TrainingCourse(*parameter.course)
         if not course.known or self.targets == "values":
             return {}

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from flegel.core.pytree import Tree
 from flegel.machine.coordinator.events import TraceRow
+from flegel.params import hook_values
+from flegel.params.hooks import call_hook
 from flegel.plan.placement.snapshot import PlacementSnapshot
 
 if TYPE_CHECKING:  # a display that only reads records loads neither the coordinator nor numba
     from flegel.machine.coordinator.coordinator import Coordinator
+    from flegel.machine.coordinator.state import JobState
 
 SHOWN = 40  # workers that a record describes one by one unless more are asked for; a terminal has no more lines
 FLOWS = 64  # pairs of workers; a picture of more cannot be read
@@ -123,9 +127,15 @@ class JobSnapshot(msgspec.Struct, frozen=True):
 
 
 def observe(
-    job: Coordinator, *, now: float | None = None, shown: int = SHOWN, hosts: Mapping[int, str] | None = None
+    job: Coordinator,
+    *,
+    now: float | None = None,
+    shown: int = SHOWN,
+    hosts: Mapping[int, str] | None = None,
+    followed: Mapping[str, float] | None = None,
 ) -> JobSnapshot:
-    """One look. `now`: on the coordinator's clock; `shown`: workers to describe; `hosts`: where workers run."""
+    """One look. `now`: on the coordinator's clock; `shown`: workers to describe; `hosts`: where workers run;
+    `followed`: figures of rows that are held out."""
     state, membership, hosts = job.state, job.membership, hosts or {}
     every = list(state.view.workers.values())
     verdict = state.verdict.reason if state.verdict is not None else ""
@@ -144,7 +154,7 @@ def observe(
         objective=last.objective, estimate=last.estimate, interval=last.interval, reason=last.reason,
         in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute, flows=_flows(job),
         compute=sum(w.compute for w in every), wait=sum(w.wait for w in every), respond=sum(w.respond for w in every),
-        metrics=state.algorithm.metrics(state.store.parameter),
+        metrics={**metrics_of(state, state.store.statistics, state.store.parameter), **(followed or {})},
         workers=tuple(
             WorkerSnapshot(
                 w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain,
@@ -153,6 +163,12 @@ def observe(
             for w in [*every, *state.resting.values()][:shown]
         ),
     )  # fmt: skip
+
+
+def metrics_of(state: JobState, statistics: Tree, parameter: Tree) -> dict[str, float]:
+    """Figures beside the objective, of these statistics and θ."""
+    said = call_hook(state.algorithm, state.place, "metrics", statistics, parameter)
+    return hook_values.figures(said, "metrics", state.place)
 
 
 def placement(job: Coordinator) -> PlacementSnapshot | None:

@@ -13,8 +13,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flegel.errors import UsageError
-
 INTERVALS_AHEAD = 2.0  # of training that a rank's claims cover: one that runs and one of reserve
 
 Span = tuple[int, int]
@@ -116,8 +114,9 @@ class Deal:
 
     @property
     def done(self) -> bool:
-        """All claims are trained, but for what is too little for a micro-batch."""
-        return self.final and all(self.outstanding(rank) < self.least for rank in range(self.ranks))
+        """The last barrier of the epoch was passed: a rank has too little left for a micro-batch. What others may have
+        left they train without a barrier, and its gradients count at the next one."""
+        return self.final and any(self.outstanding(rank) < self.least for rank in range(self.ranks))
 
     def _fits(self, samples: int, batch: int) -> int:
         """Micro-batches that so many samples make."""
@@ -127,12 +126,6 @@ class Deal:
         """As many as intervals fit, and no more than the rank with the fewest micro-batches has."""
         left = [self.outstanding(rank) for rank in range(self.ranks)]
         fits = [self._fits(count, self.batch) for count in left]
-        if any(fits) and not all(fits):
-            ended = ", ".join(str(rank) for rank, count in enumerate(fits) if not count)
-            raise UsageError(
-                f"Rank {ended} has no samples left in this epoch while others have {sum(left)}: give the loaders of "
-                "all ranks batches of one size, train every batch, or use more samples."
-            )
         longest = max(count / max(rate, 1e-9) for count, rate in zip(left, rates, strict=True))
         wanted = round(longest / interval) if interval > 0.0 else 1
         self.barriers_left = max(1, min(*fits, wanted))

@@ -96,6 +96,8 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._closed = False
         self._takes = (0, 0)
         """Samples that each of the last two iterations of the training loop took from the loader."""
+        self._measured = False
+        """An iteration has ended, so its samples are known."""
         self._handed_at_begin = 0
         self._rates: tuple[float, ...] = ()
         self._interval, self._ahead, self._batch, self._own_batch, self._least = 0.0, 0, 1, 1, 1
@@ -190,7 +192,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         handed = self.handed()
         if self._handed_at_begin:
             took = handed - self._handed_at_begin
-            self._takes = (self._takes[1] or took, took)
+            self._takes, self._measured = (self._takes[1] if self._measured else took, took), True
         self._handed_at_begin = handed
         if not self.training:
             return False
@@ -213,7 +215,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         if self.deal is None or not self.training:
             return LoaderProgress(epoch=self._begun)
         handed = self.handed()
-        if not any(self._takes):  # the first iteration, which may take several batches
+        if not self._measured:  # the first iteration, which may take several batches
             took = handed - self._handed_at_begin + self._own_batch
             self._takes = (took, took)
         return LoaderProgress(

@@ -31,7 +31,7 @@ from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel
 from flegel.runtime.backends.registry import choose
-from flegel.runtime.job.class_source import instantiate, reference
+from flegel.runtime.job.class_source import in_plain, instantiate, reference
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
@@ -164,7 +164,7 @@ def _serializes(trial: Trial) -> bool:
 
 
 def _travels(trial: Trial) -> bool:
-    ref = reference(trial.algorithm)
+    ref = in_plain(reference(trial.algorithm, whole=True))
     again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source), Consent.PRESENT)
     same = all(np.array_equal(v, again.hyper()[k]) for k, v in trial.algorithm.hyper().items())
     trial.require(same, "its hyper-parameters change on the way to a worker")

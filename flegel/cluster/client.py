@@ -48,6 +48,7 @@ from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
+from flegel.runtime.job.class_source import in_plain
 from flegel.runtime.transport.curve import KeyPair
 
 CONNECT_TIMEOUT = 10.0
@@ -228,7 +229,8 @@ class Client:
 
 
 def pack(ref: AlgorithmRef) -> tuple[AlgorithmRef, str, str]:
-    """A reference without its source, the hash of the source, and the source."""
+    """A reference in plain values without its source, the hash of the source, and the source."""
+    ref = in_plain(ref)
     if not ref.source:
         return ref, "", ""
     if len(ref.source.encode()) > MAX_CODE:

@@ -17,7 +17,7 @@ from flegel.algorithm import Algorithm
 from flegel.errors import AlgorithmError, UsageError, own_traceback
 from flegel.job import AlgorithmRef
 from flegel.loading.code_gate import Consent
-from flegel.runtime.job.class_source import instantiate, load_class, reference
+from flegel.runtime.job.class_source import in_plain, instantiate, load_class, reference
 from flegel.runtime.job.find_algorithm import find_algorithm
 
 
@@ -34,7 +34,7 @@ def module(path: Path, text: str) -> Any:
 
 def travelled(algorithm: Algorithm) -> Algorithm:
     """As a worker gets it: nothing but plain JSON came over."""
-    ref = reference(algorithm)
+    ref = in_plain(reference(algorithm))
     again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source), Consent.SUBMITTED)
     assert type(again) is not type(algorithm)
     return again

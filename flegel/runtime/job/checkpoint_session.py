@@ -42,7 +42,7 @@ from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
 from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
-from flegel.runtime.job.class_source import in_json, is_built_in, plain_hyper, reference
+from flegel.runtime.job.class_source import described_hyper, in_plain, is_built_in, reference
 from flegel.runtime.job.find_algorithm import file_hash, home_of
 
 
@@ -84,8 +84,7 @@ class CheckpointSession:
 
     def note_hyper(self, algorithm: Algorithm) -> None:
         """Keep the hyper-parameters as they were submitted; called before any hook runs."""
-        given = {k: in_json(v) for k, v in plain_hyper(algorithm).items()}
-        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else given
+        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else described_hyper(algorithm)
 
     # -- before training -----------------------------------------------------------------------------------
 
@@ -235,8 +234,7 @@ class CheckpointSession:
         forms: tuple[TreeLayout, TreeLayout],
     ) -> None:
         """Write what the job is; from now on its state is kept."""
-        ref = reference(algorithm)
-        ref = msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()})
+        ref = in_plain(reference(algorithm))
         class_file, class_sha256 = home_of(type(algorithm)), file_hash(type(algorithm))
         record = JobRecord(
             format=FORMAT,

@@ -36,14 +36,21 @@ _BUILTIN = ("flegel.algorithms.", "flegel.torch.")
 _CONSTANTS = (int, str, bytes, bool, type(None), tuple, list, dict, set)
 
 
-def reference(algorithm: Algorithm) -> AlgorithmRef:
-    """How a worker can make the same algorithm."""
-    return AlgorithmRef(*_identity(type(algorithm), plain_hyper(algorithm)))
+def reference(algorithm: Algorithm, whole: bool = False) -> AlgorithmRef:
+    """How a worker can make the same algorithm; arrays stay arrays. `whole`: also what only `initParameter` reads."""
+    spent = () if whole else algorithm.starting
+    hyper = {k: v for k, v in algorithm.hyper().items() if k not in spent or not isinstance(v, np.ndarray)}
+    return AlgorithmRef(*_identity(type(algorithm), hyper))
 
 
-def plain_hyper(algorithm: Algorithm) -> dict[str, Any]:
-    """Hyper-parameters without arrays."""
-    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in algorithm.hyper().items()}
+def in_plain(ref: AlgorithmRef) -> AlgorithmRef:
+    """The same reference for files and other readers: arrays as lists."""
+    return msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()})
+
+
+def described_hyper(algorithm: Algorithm) -> dict[str, Any]:
+    """Hyper-parameters to compare and to show: arrays of more than a few numbers by shape and hash."""
+    return {k: in_json(v) for k, v in algorithm.described_hyper().items()}
 
 
 def same_code(cls: type[Algorithm], ref: AlgorithmRef) -> bool:
@@ -78,7 +85,9 @@ def _identity(cls: type[Algorithm], hyper: dict[str, Any]) -> tuple[str, dict[st
 
 
 def in_json(value: Any) -> Any:
-    """JSON has no infinity and no NaN; as text they are converted back to the declared type."""
+    """JSON has no arrays, no infinity and no NaN; as text numbers are converted back to the declared type."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -35,7 +35,7 @@ from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
 from flegel.prediction import answer, class_names, model_of, predict, score
 from flegel.result import Result, estimator, module_of
-from flegel.runtime.job.class_source import in_json, instantiate, reference
+from flegel.runtime.job.class_source import in_plain, instantiate, reference
 
 FORMAT = 1
 
@@ -255,10 +255,9 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     yield "model.npz", buffer.getvalue()
-    ref = reference(result.algorithm)
     manifest = ModelManifest(
         FORMAT,
-        msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()}),
+        in_plain(reference(result.algorithm)),
         form_of(result.parameter),
         result.dataset,
         result.objective,

@@ -18,6 +18,7 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
+from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import scale
 from flegel.errors import Interrupted, OutOfReach, UsageError
@@ -204,6 +205,7 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
         session.keep_crew(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
     session.check_forms(algorithm, prepared.zero, prepared.state, parts)
+    session.check_points(algorithm.stateLimits(prepared.parameter), request.data.rows, parts)
     return parts
 
 
@@ -304,6 +306,7 @@ def _coordinator(
         timeouts=_timeouts(request),
         rows=request.data.rows,
         replace=job.replace,
+        rounding=rounding(request.data.dtype),
     )
 
 

@@ -60,7 +60,9 @@ def columnar(stream: Stream) -> Source:
 def _open_entry(folder: Path, stream: Stream, description: Description) -> Source | None:
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-    except (OSError, ValueError):
+        if not isinstance(manifest, dict) or not {"labelled", "names", "classes", "columns"} <= manifest.keys():
+            return None  # damaged; it is made anew
+    except (OSError, ValueError, RecursionError):
         return None
     paths = {name: folder / f"{name}.npy" for name in ("features", "labels", "indptr", "indices", "values")}
     labels = open_npy(paths["labels"]) if manifest["labelled"] else None

@@ -24,13 +24,14 @@ from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.errors import ConformanceError, FlegelError, UsageError
 from flegel.job import AlgorithmRef, Job
+from flegel.loading.code_gate import Consent
 from flegel.messages import WorkerBeat
 from flegel.params.sharded import sharding_of
 from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel
 from flegel.runtime.backends.registry import choose
-from flegel.runtime.job.class_source import instantiate, reference
+from flegel.runtime.job.class_source import in_plain, instantiate, reference
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
@@ -163,8 +164,8 @@ def _serializes(trial: Trial) -> bool:
 
 
 def _travels(trial: Trial) -> bool:
-    ref = reference(trial.algorithm)
-    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source))
+    ref = in_plain(reference(trial.algorithm, whole=True))
+    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source), Consent.PRESENT)
     same = all(np.array_equal(v, again.hyper()[k]) for k, v in trial.algorithm.hyper().items())
     trial.require(same, "its hyper-parameters change on the way to a worker")
     try:
@@ -226,8 +227,8 @@ def _conserves(trial: Trial) -> bool:
     apart = (*trial.algorithm.spent, *trial.algorithm.lagging)
     if set(pytree.names(trial.zero)) <= set(apart):
         return False  # nothing is kept from one barrier to the next, or nothing that the last visit alone decides
-    if trial.algorithm.keep_state:
-        return False  # the state is part of the model and goes on learning, so no fresh pass is like it
+    if trial.algorithm.keep_state and not trial.algorithm.lagging:
+        return False  # the state is part of the model and goes on learning, and nothing says which sums follow it
     shard = trial.shard(trial.layout())
     kernel = trial.kernel(shard).kernel
     total, parameter, cursor = pytree.copy(trial.zero), trial.parameter, 0

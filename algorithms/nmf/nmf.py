@@ -152,6 +152,7 @@ class NMF(Algorithm):
     sparse = True
     weighted = True
     ignores_labels = True
+    keep_state = True
     takes_ratings = True
     remakes_state = True
     unsent = ("descended", "pace")

@@ -29,7 +29,7 @@ from flegel.datasets.tables.second_pass import finish
 from flegel.datasets.tables.stream import TreatedStream
 from flegel.datasets.tables.survey import survey
 from flegel.datasets.tables.treatment import Treatment, join_rows
-from flegel.errors import DataError, UsageError
+from flegel.errors import UNDECODABLE, DataError, UsageError
 
 SURVEY = 1
 """Version of the decisions; raised when a survey of the same table would decide otherwise."""
@@ -106,7 +106,7 @@ def _stored(table: RawTable, options: Options) -> Decided:
     path = entry_folder(key).with_suffix(".json")
     try:
         return msgspec.json.decode(path.read_bytes(), type=Decided)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         pass
     found = _decided(table, options)
     part = path.with_suffix(f".{os.getpid()}.part")

@@ -18,10 +18,11 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
+from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import scale
 from flegel.errors import Interrupted, OutOfReach, UsageError
-from flegel.job import Job
+from flegel.job import AlgorithmRef, Job
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -46,7 +47,7 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.of_job import group_of, summary_of
-from flegel.runtime.job.class_source import is_built_in, reference
+from flegel.runtime.job.class_source import described_hyper, is_built_in, reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
@@ -204,6 +205,7 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
         session.keep_crew(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
     session.check_forms(algorithm, prepared.zero, prepared.state, parts)
+    session.check_points(algorithm.stateLimits(prepared.parameter), request.data.rows, parts)
     return parts
 
 
@@ -304,6 +306,7 @@ def _coordinator(
         timeouts=_timeouts(request),
         rows=request.data.rows,
         replace=job.replace,
+        rounding=rounding(request.data.dtype),
     )
 
 
@@ -329,7 +332,9 @@ def _store(request: Request, prepared: PreparedJob) -> ParameterStore:
 def _described(request: Request) -> Job:
     """The job with its algorithm by name and without its source, for observers."""
     return msgspec.structs.replace(
-        request.job, algorithm=msgspec.structs.replace(reference(request.algorithm), source=""), workers=request.workers
+        request.job,
+        algorithm=AlgorithmRef(reference(request.algorithm).name, described_hyper(request.algorithm)),
+        workers=request.workers,
     )
 
 
@@ -445,6 +450,8 @@ def _result(
     workers = worker_rows(machine)
     values = (row.estimate for row in reversed(machine.trace))
     found = machine.audit.objective if machine.audit is not None else None
+    if found is None and sites:
+        found = machine.state.objective  # θ of the last result of all groups, which no line of the trace has
     if found is None and machine.verdict.outcome == "diverged":
         found = machine.step_back.value
     parameter = pytree.present(machine.commits.final_parameter())
@@ -474,7 +481,7 @@ def _result(
         staleness=dict(sorted(machine.commits.staleness.items())),
         parameter=parameter,
         kernel=built.kind,
-        warnings=remarks(machine),
+        warnings=[*remarks(machine), *about_groups(sites)],
         classes=data.classes,
         metrics=metrics,
         validation=followed,
@@ -488,6 +495,17 @@ def _result(
         sites=sites,
         training=TrainingRows(whole, scaling),
     )
+
+
+def about_groups(sites: dict[str, Any]) -> list[str]:
+    """Where θ holds statistics of groups whose rows are not in the objective."""
+    missing = sorted(set(sites.get("groups", ())) - set(sites.get("objective_of", ())))
+    if not missing:
+        return []
+    return [
+        f"the objective is that of the rows of {', '.join(sites['objective_of'])}: the model also holds statistics of "
+        f"{', '.join(missing)}, which did not evaluate this θ"
+    ]
 
 
 def _metrics(machine: Coordinator, prepared: PreparedJob, parameter: Tree) -> dict[str, float]:

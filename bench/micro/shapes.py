@@ -27,7 +27,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ import numpy as np
 
 COLUMNS, CLUSTERS = (32, 96, 384, 768, 1536), (16, 256, 1024, 4096, 16384)
 PASSES = 5
-WORK = 6e10  # multiplications in a pass of a cell: a second or so
+WORK = 2e10  # multiplications in a pass of a cell: half a second or so
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -127,7 +127,7 @@ def pass_cell(columns: int, k: int, seed: int, isotropic: bool) -> dict[str, Any
     from flegel.core.shard import make_shard
     from flegel.core.stop_flag import new_flag
 
-    points = int(np.clip(WORK / (columns * k), 2 * k, 400_000))
+    points = int(np.clip(WORK / (columns * k), k + 1000, 200_000))
     rows = rows_of(points, columns, seed, isotropic)
     start = rows[np.random.default_rng(seed + 1).choice(points, k, replace=False)].copy()
     found: dict[str, Any] = {"columns": columns, "k": k, "points": points, "seed": seed, "isotropic": isotropic}
@@ -198,7 +198,9 @@ def run_passes(args: argparse.Namespace) -> list[dict[str, Any]]:
 
     found = []
     with ThreadPoolExecutor(args.jobs) as pool:
-        for cell in pool.map(one, sorted(cells, key=lambda c: -c[0] * c[1])):
+        waiting = [pool.submit(one, cell) for cell in sorted(cells, key=lambda c: -c[0] * c[1])]
+        for done in as_completed(waiting):
+            cell = done.result()
             print(cell["error"] if "error" in cell else told(cell), flush=True)
             found.append(cell)
     return found

@@ -235,6 +235,10 @@ def _distances(rows: Array, norms: Array, centres: Any) -> Array:
     return np.asarray(np.maximum(squared, 0.0))
 
 
+ALSO_CALLED_K = {"n_clusters": "k", "n_components": "k", "clusters": "k", "components": "k"}
+"""Other names of the number of clusters or components."""
+
+
 def coverage(points: float, sampled: float, trained: bool = False) -> Array:
     """What θ remembers of the first pass: the number of points (or what they weigh), the same of the sample that the
     start rests on, 1 once every point has been visited, and 1 where the start was trained on every point."""

@@ -18,6 +18,7 @@ from flegel.datasets.descriptions import source_from
 from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.datasets.formats.text_dialect import find_column
+from flegel.datasets.kept_rows import KeptRows
 from flegel.datasets.partition import (
     MIN_BLOCKS_PER_WORKER,
     Partition,
@@ -52,6 +53,8 @@ class Dataset:
     """The address of a downloaded set, from which other hosts download it too."""
     label_place: int | None = None
     """Number of the label column, where columns have no names."""
+    held_out: HeldOut | None = None
+    """Rows of the same set that are not among these, to follow a model on."""
 
     @property
     def columns(self) -> int:
@@ -73,7 +76,7 @@ class Dataset:
     @property
     def weighted(self) -> bool:
         """True where each row has a weight."""
-        return isinstance(self.source, WeightedSource)
+        return self.source.weighted
 
     @property
     def classes(self) -> list[str] | None:
@@ -159,9 +162,25 @@ class Dataset:
 
     def summary(self) -> dict[str, Any]:
         """The `dataset` part of a result."""
-        return {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in} | (
-            {"note": self.note} if self.stand_in and self.note else {}
+        return (
+            {"name": self.name, "rows": self.rows, "columns": self.columns, "stand_in": self.stand_in}
+            | ({"note": self.note} if self.stand_in and self.note else {})
+            | ({} if self.held_out is None else {"held_out": len(self.held_out.ids)})
         )
+
+
+class HeldOut:
+    """Rows of a data set that nobody trains on, read when somebody asks for them."""
+
+    def __init__(self, whole: Dataset, ids: Array) -> None:
+        self.whole, self.ids = whole, ids
+
+    def read(self, most: int | None = None) -> Rows:
+        """All of them, or `most`, spread evenly."""
+        ids = self.ids
+        if most is not None and most < len(ids):
+            ids = ids[np.linspace(0, len(ids) - 1, most).astype(np.int64)]
+        return take_rows(self.whole.source, ids)
 
 
 def read_shard(description: Description, index: int, count: int, partition: str = "shuffle", seed: int = 0) -> Rows:
@@ -209,6 +228,8 @@ def random_access(source: Source) -> Source:
     """The same rows with random access: in memory up to 32 MB, else in the columnar cache."""
     if isinstance(source, WeightedSource):
         return WeightedSource(random_access(source.inner), source.weights, source.at)
+    if isinstance(source, KeptRows):
+        return source.over(random_access(source.inner))
     width = min(source.columns, 256) if source.sparse else source.columns
     if source.rows * width * source.dtype.itemsize > 32 << 20:
         return columnar(SourceStream(source))

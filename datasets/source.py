@@ -60,6 +60,8 @@ class Stream(ABC):
     columns: int
     dtype: np.dtype[Any]
     names: list[str] | None = None
+    row_names: list[str] | None = None
+    """Names of the rows, where the set has them: the users of ratings."""
     labelled: bool = False
     named_classes: bool = False
     """True where chunks carry class names rather than numbers as labels."""
@@ -91,11 +93,15 @@ class Source(ABC):
     columns: int
     dtype: np.dtype[Any]
     names: list[str] | None = None
+    row_names: list[str] | None = None
+    """Names of the rows, where the set has them: the users of ratings."""
     labelled: bool = False
     classes: list[str] | None = None
     label_values: Sequence[float] | None = None
     """The different labels of all rows, where they are known without reading them (generators)."""
     sparse: bool = False
+    weighted: bool = False
+    """Rows come with weights."""
     treatment: Any = None
     """How the columns of a table became these rows (a `Treatment`), where they were not plain numbers."""
     report: Sequence[str] = ()

@@ -36,6 +36,7 @@ class WeightedSource(Source):
     """Rows of `inner`, each with a weight: of the array `weights`, or of the column `at`, which is then no feature."""
 
     kind = "weighted"
+    weighted = True
 
     def __init__(self, inner: Source, weights: Array | None = None, at: int | None = None) -> None:
         self.inner, self.weights, self.at = inner, weights, at

@@ -7,6 +7,7 @@ block; the coordinator calls the other hooks. Hook names are the paper's (Fig. 5
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import types
 import typing
@@ -138,6 +139,8 @@ class Algorithm:
     `aggregate` knows how to fold in; in the second case give `initAggregator` too.
     """
 
+    also_called: ClassVar[dict[str, str]] = {}
+    """Names under which other libraries know a hyper-parameter, and ours: `{"n_clusters": "k"}`. They are accepted."""
     compiled_apart: ClassVar[tuple[dict[str, Any], ...]] = ({},)
     """Hyper-parameters whose kernels are compiled separately; `flegel warm` compiles each."""
     layout: ClassVar[str] = "rows"
@@ -155,6 +158,9 @@ class Algorithm:
     several sites show each other those, and begin with one θ(0) for all. Otherwise the first group's is taken."""
     supervised: ClassVar[bool] = False
     """True where every point needs a label. Labels that the data have are passed in any case."""
+    takes_ratings: ClassVar[bool] = False
+    """True where three or four columns that look like (user, item, rating[, time]) are a list of ratings, of which
+    sparse rows are made."""
     labels_are_classes: ClassVar[bool] = False
     """True where labels name classes: `Sample.classes` then has those of all rows, also of rows that are not in the
     sample."""
@@ -166,6 +172,9 @@ class Algorithm:
     """True where `updateDataPoint` and the kernel count a point `dataPoint.weight` times."""
     maximize: ClassVar[bool] = False
     """Direction of the objective."""
+    starting: ClassVar[tuple[str, ...]] = ()
+    """Hyper-parameters that only `initParameter` reads. Arrays among them are part of θ(0) by the time that workers,
+    servers, checkpoints and saved models get the others, and are not given to them."""
     auxiliary: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that are no parameters of the model: constants, and what the algorithm remembers. They are left out
     where the engine counts parameters, which decides how many points the first updates rest on."""
@@ -207,6 +216,8 @@ class Algorithm:
     shown: ClassVar[tuple[str, ...]] = ()
     """Figures of `evaluate` that are shown with the result beside those of `metrics`, because they need rows, such as
     the accuracy. They are of the sample that θ(0) was chosen from: all rows of training where these are few."""
+    followed: ClassVar[tuple[str, ...]] = ()
+    """Figures of `evaluate` that are followed on rows held out by `validate`; all of them where empty."""
     keep_state: ClassVar[bool] = False
     """True where the points' hidden state belongs to the model (NMF: the rows of W)."""
     remakes_state: ClassVar[bool] = False
@@ -225,6 +236,10 @@ class Algorithm:
     def __init__(self, **hyper: Any) -> None:
         known = self.hyper_parameters()
         owner = type(self).__name__
+        for name in [name for name in hyper if name not in known and name in self.also_called]:
+            if self.also_called[name] in hyper:
+                raise UsageError(f"{owner}: {name} is another name of {self.also_called[name]}; give one of them.")
+            hyper[self.also_called[name]] = hyper.pop(name)
         for name in hyper:
             if name not in known:
                 raise UsageError(f"{owner} has no hyper-parameter {name!r}{nearest(name, list(known))}")
@@ -287,6 +302,11 @@ class Algorithm:
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         """Hidden state before the first visit, shape (points, size). None by default."""
         return np.zeros((points, 0), np.float32)
+
+    def stateLimits(self, parameter: Tree) -> tuple[float, float] | None:
+        """Lowest and highest number that a point's state may hold, where the hooks use it as a place in an array: a
+        checkpoint with others is refused. None by default: any number."""
+        return None
 
     def initAggregator(self, sample: Sample, parameter: Tree) -> Tree:
         """Statistics before any visit: zeros. By default the shape of one point's dense change."""
@@ -419,6 +439,14 @@ class Algorithm:
         """The objective computed from scratch, independent of the engine's own number."""
         return None
 
+    def score(self, features: Any, labels: Array | None, parameter: Tree) -> float:
+        """How good the model is on these rows; larger is better: the accuracy where `evaluate` tells it, otherwise the
+        objective, or minus the objective where it is minimized."""
+        found = self.evaluate(features, labels, parameter)
+        if found is None:
+            raise UsageError(f"{type(self).__name__} defines no evaluate, so its model cannot be scored.")
+        return found.metrics.get("accuracy", found.objective if self.maximize else -found.objective)
+
     # -- hyper-parameters ----------------------------------------------------------------------------------
 
     @classmethod
@@ -430,6 +458,10 @@ class Algorithm:
         """Current values by name."""
         return {name: getattr(self, name) for name in self.hyper_parameters()}
 
+    def described_hyper(self) -> dict[str, Any]:
+        """Current values by name, to compare and to show: arrays as lists, or by shape and hash where they are long."""
+        return {k: _described(v) if isinstance(v, np.ndarray) else v for k, v in self.hyper().items()}
+
     def labels_for_points(self, labels: Array | None) -> Array | None:
         """The labels that workers keep beside the rows; without any, `dataPoint.label` is 0."""
         return None if self.ignores_labels else labels
@@ -439,6 +471,16 @@ class Algorithm:
 
 
 _REQUIRED: Any = object()
+LISTED = 4096  # numbers of an array that is written out: 80 kB of text
+
+
+def _described(array: Array) -> Any:
+    if array.size <= LISTED:
+        return array.tolist()
+    digest = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]
+    return f"array of {' × '.join(map(str, array.shape))}, sha256 {digest}"
+
+
 _ENGINE_NAMES = frozenset({"merges_reports"})
 
 

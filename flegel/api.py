@@ -23,7 +23,7 @@ from flegel.result import Result
 from flegel.runtime.job.background_job import BackgroundJob
 from flegel.runtime.job.checkpoint_session import data_location, new_session
 from flegel.runtime.job.find_algorithm import resolve
-from flegel.runtime.job.request import Request, open_job_data, workers_for
+from flegel.runtime.job.request import Request, open_training_data, workers_for
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.warm_clusters import warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -65,6 +65,7 @@ class RunOptions(TypedDict, total=False):
     gpus: int
     resting: str
     straggler: str
+    format: str | None
     label: str | int | None
     columns: list[str | int] | str | None
     drop: list[str | int] | str | None
@@ -73,6 +74,7 @@ class RunOptions(TypedDict, total=False):
     weight: str | int | None
     partition: str
     scale: str
+    validate: float
     processes: bool | str | None
     servers: int | str
     replicas: int
@@ -154,7 +156,7 @@ def run(
         result_store.check_target(out)
     if cluster is not None and (job.workers or 1) > cluster.workers:
         raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
-    dataset = open_job_data(job, data, chosen)
+    dataset = open_training_data(job, data, chosen)
     count = cluster.workers if cluster is not None else workers_for(chosen, dataset)
     workers = job.workers if job.workers is not None else count
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)

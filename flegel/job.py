@@ -218,6 +218,11 @@ def check_topology(value: str, flag: str) -> None:
     _check_choice(value, flag, ["coordinator", "allreduce"])
 
 
+def check_validate(part: float, flag: str) -> None:
+    if not 0 <= part < 1:
+        raise UsageError(f"{flag} {part:g} must be a part of the rows: 0 (none) or more, less than 1, such as 0.1.")
+
+
 def check_resting(value: str, flag: str) -> None:
     _check_choice(value, flag, ["auto", "off"])
 
@@ -294,11 +299,21 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="sync-models.md",
         ),
     ] = ""
+    format: Annotated[
+        str | None,
+        Option(
+            "Format of the data, where its name and content do not tell: csv, tsv, parquet, npy, npz, excel, svmlight, "
+            "idx, jester; ratings (lines of user, item, rating), or table (columns as they are, never ratings).",
+            DATA,
+            see="data.md",
+        ),
+    ] = None
     label: Annotated[str | int | None, Option("Label column of a file, by name or number.", DATA)] = None
     columns: Annotated[
         list[str | int] | None,
         Option(
-            "Columns that are features, by name or number from 0: a,b,c; all but the label by default.",
+            "Columns that are features, by name or number from 0: a,b,c; all but the label by default. Of ratings: "
+            "user, item and rating, in this order.",
             DATA,
             metavar="NAMES",
             parse=parse_names,
@@ -346,6 +361,15 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         Option("Scale the columns: none, standard or minmax; the model keeps how, so `predict` does the same.", DATA),
     ] = "none"
+    validate: Annotated[
+        float,
+        Option(
+            "Hold this part of the rows out of training, such as 0.1, and follow the model on them; 0 is none.",
+            DATA,
+            check=check_validate,
+            see="results-and-predictions.md",
+        ),
+    ] = 0.0
     processes: Annotated[
         bool | None,
         Option(

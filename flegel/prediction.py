@@ -6,8 +6,9 @@ and treated as in training first; the algorithm sees rows only.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,8 +16,13 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
-from flegel.datasets import Dataset, Scaling, Treatment, scale
-from flegel.errors import UsageError
+from flegel.datasets import Dataset, Scaling, Treatment, open_for_prediction, open_table, scale
+from flegel.datasets.tables.columns import text_of
+from flegel.datasets.tables.object_table import ObjectTable
+from flegel.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 CHUNK = 1 << 18  # rows of a file that are read and answered at a time
 
@@ -49,11 +55,61 @@ def model_of(model: FittedModel) -> tuple[dict[str, Array], dict[str, Array]]:
 
 def answer(model: FittedModel, treatment: Treatment, hook: Answer, table: Any) -> Array:
     """A hook's answer for the rows of a table."""
-    rows = treatment.apply(table)
+    return np.asarray(hook(_rows(model, treatment, table), pytree.present(model.parameter)))
+
+
+def _rows(model: FittedModel, treatment: Treatment, table: Any) -> Array | Sparse:
+    """Rows as the model knows them: of a frame, an array, a path or the name of a data set."""
+    rows = treatment.apply(open_for_prediction(os.fspath(table), treatment) if _is_place(table) else table)
     if isinstance(rows, Sparse) and not model.algorithm.sparse:
         name = type(model.algorithm).__name__
         raise UsageError(f"{name} takes dense rows, but these are sparse; give a dense array, such as X.toarray().")
-    return np.asarray(hook(rows, pytree.present(model.parameter)))
+    return rows
+
+
+def _is_place(table: Any) -> TypeIs[str | os.PathLike[str]]:
+    return isinstance(table, str | os.PathLike)
+
+
+def score(model: FittedModel, treatment: Treatment, table: Any, labels: Any) -> float:
+    """How good the model is on these rows; `labels` are an array, a list, a Series, or the name of a column of
+    `table`."""
+    algorithm, name = model.algorithm, type(model.algorithm).__name__
+    if labels is None and algorithm.supervised:
+        raise UsageError(f"{name} needs labels to score: give score(X, y), or the name of a column of X as y.")
+    if isinstance(labels, str):
+        labels = _column(table, labels)
+    rows = _rows(model, treatment, table)
+    known = None if labels is None else _as_numbers(model, labels)
+    count = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
+    if known is not None and len(known) != count:
+        raise UsageError(f"These are {count} rows and {len(known)} labels; give one label per row.")
+    return float(algorithm.score(rows, known, pytree.present(model.parameter)))
+
+
+def _column(table: Any, name: str) -> Array:
+    """A column of a frame or of a file, by name, as it is written there."""
+    given = open_table(os.fspath(table)) if _is_place(table) else ObjectTable(table)
+    if not given.named or name not in given.names:
+        raise UsageError(f"{given.origin} has no column {name!r}{nearest(name, given.names if given.named else [])}")
+    parts = [column for (column,) in given.chunks([given.names.index(name)])]
+    return np.concatenate([
+        np.array([*part.texts, None], object)[part.values] if part.textual else part.values for part in parts
+    ])  # fmt: skip
+
+
+def _as_numbers(model: FittedModel, labels: Any) -> Array:
+    """Labels as the algorithm knows them: words as numbers of classes, -1 where the model does not know the word."""
+    array = np.asarray(labels.to_numpy() if hasattr(labels, "to_numpy") else labels).reshape(-1)
+    if model.classes is not None:
+        place = {name: float(at) for at, name in enumerate(model.classes)}
+        return np.array([place.get(text_of(one), -1.0) for one in array.tolist()])
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{type(model.algorithm).__name__} was trained on labels that are numbers; give such."
+        ) from None
 
 
 def predict(model: FittedModel, treatment: Treatment, table: Any) -> Array:

@@ -15,7 +15,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import ExitCode, UsageError
 from flegel.plan.termination import FAILED
-from flegel.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, with_names
+from flegel.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, score, with_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +54,9 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     """Figures beside the objective at the end of training, such as the accuracy."""
+    validation: dict[str, Any] = field(default_factory=dict)
+    """Rows that were held out: how many (`rows`), and the figures on them while the job trained (`course`, one record
+    a look: seconds, iteration, figures; the last is of the result). Empty without `validate`."""
     classes: list[str] | None = None
     scaling: tuple[Array, Array] | None = None
     """Shift and factor of each column, where the rows were scaled; `predict` scales new rows alike."""
@@ -100,8 +103,8 @@ class Result:
     # -- answers about rows ----------------------------------------------------------------------------------------
 
     def predict(self, table: Any) -> Array:
-        """The class (by its name) or cluster (by its number) of each row. Columns are found by name where the model
-        has names; what does not fit is refused in one sentence."""
+        """The class (by its name) or cluster (by its number) of each row of a frame, an array or a file. Columns are
+        found by name where the model has names; what does not fit is refused in one sentence."""
         return predict(self, self._treatment(), table)
 
     def probabilities(self, table: Any = None) -> Array:
@@ -116,6 +119,11 @@ class Result:
         """How well each row fits: log-odds (LR), log density (GMM), minus squared distance (k-means), largest
         membership (FCM); of the rows of training by default."""
         return self._answer(self.algorithm.scores, table)
+
+    def score(self, table: Any, labels: Any = None) -> float:
+        """How good the model is on these rows; larger is better: accuracy (LR, networks), mean log-likelihood (GMM),
+        minus the objective (all others). `table` as for `predict`; `labels` are values, or the name of a column."""
+        return score(self, self._treatment(), table, labels)
 
     @property
     def labels(self) -> Array:
@@ -186,7 +194,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         return {
             "algorithm": self.name,
-            "hyperparameters": {k: _plain(v) for k, v in self.algorithm.hyper().items()},
+            "hyperparameters": {k: _plain(v) for k, v in self.algorithm.described_hyper().items()},
             "dataset": self.dataset,
             "sync": self.sync,
             "workers": self.workers,
@@ -197,6 +205,7 @@ class Result:
             "reason": self.reason,
             "objective": _plain(self.objective),
             "metrics": {name: _plain(value) for name, value in self.metrics.items()},
+            "validation": self._validation(),
             "iterations": self.iterations,
             "seconds": self.seconds,
             "load_seconds": self.load_seconds,
@@ -214,6 +223,10 @@ class Result:
             "warnings": self.warnings,
             "classes": self.classes,
         }
+
+    def _validation(self) -> dict[str, Any]:
+        course = [{name: _plain(value) for name, value in one.items()} for one in self.validation.get("course", ())]
+        return {**self.validation, "course": course} if self.validation else {}
 
     def _figures(self) -> list[str]:
         return [f", {name} {value:.4g}" for name, value in self.metrics.items()]

@@ -10,11 +10,14 @@ from scipy.sparse import csr_matrix
 from sklearn.metrics import log_loss
 
 import flegel
+from flegel.algorithm import Algorithm
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.cli.display import summary
-from flegel.errors import AlgorithmError
+from flegel.datasets.kept_rows import held_out_ids
+from flegel.errors import AlgorithmError, UsageError
+from flegel.machine.coordinator.observation import JobSnapshot
 
 RNG = np.random.default_rng(5)
 ROWS = np.concatenate([RNG.normal(size=(300, 3)), RNG.normal(size=(300, 3)) + 2.0])
@@ -54,3 +57,55 @@ class Talkative(KMeans):
 def test_a_figure_that_is_no_number_is_named() -> None:
     with pytest.raises(AlgorithmError, match="metrics, 'quality': returned 'good'"):
         flegel.run(Talkative(k=2), ROWS, workers=1, processes=False)
+
+
+# -- rows that are held out ------------------------------------------------------------------------------------------
+
+
+def test_held_out_rows_are_followed_and_never_trained_on() -> None:
+    outlier = np.concatenate([ROWS, [[1e6, 1e6, 1e6]]])
+    wanted = next(seed for seed in range(200) if 600 in held_out_ids(601, 0.1, seed))
+    result = flegel.run(KMeans(k=2), outlier, validate=0.1, seed=wanted, workers=1, sync="bsp")
+    assert np.abs(result.parameters["centroids"]).max() < 10  # nothing of the outlier
+    assert result.metrics["validation_mean_squared_distance"] > 1e9
+    assert result.dataset["rows"] == 541 and result.dataset["held_out"] == result.validation["rows"] == 60
+    assert len(result.labels) == 601  # of all rows of the data
+
+
+def test_figures_of_held_out_rows_are_those_of_the_result_on_these_rows() -> None:
+    seen: list[JobSnapshot] = []
+    data = (ROWS, LABELS)
+    options: dict[str, Any] = {"validate": 0.2, "seed": 4, "workers": 1, "sync": "bsp", "scale": "standard"}
+    result = flegel.run(LR(l2=1e-3), data, watch=seen.append, **options)
+    held = held_out_ids(600, 0.2, 4)
+    assert result.metrics["validation_accuracy"] == np.mean(result.predict(ROWS[held]) == LABELS[held])
+    likely = result.probabilities(ROWS[held])
+    assert result.metrics["validation_log_loss"] == pytest.approx(log_loss(LABELS[held], likely), rel=1e-6)
+    assert result.validation["course"][-1]["accuracy"] == result.metrics["validation_accuracy"]
+    assert "validation_accuracy" in result.summary() and result.to_json()["validation"]["rows"] == 120
+    again = flegel.run(LR(l2=1e-3), data, **options)
+    assert again.metrics == result.metrics
+
+
+def test_a_class_that_only_held_out_rows_have_counts_as_wrong() -> None:
+    held = held_out_ids(600, 0.1, 0)
+    labels = LABELS.copy()
+    labels[held[0]] = 7.0
+    result = flegel.run(LR(l2=1e-3), (ROWS, labels), validate=0.1, workers=1, sync="bsp")
+    right = np.mean(result.predict(ROWS[held]) == labels[held])
+    assert result.metrics["validation_accuracy"] == right < 1.0
+
+
+class Unjudged(KMeans):
+    evaluate = Algorithm.evaluate
+
+
+def test_a_class_without_evaluate_has_nothing_to_follow() -> None:
+    with pytest.raises(UsageError, match="Unjudged defines no evaluate"):
+        flegel.run(Unjudged(k=2), ROWS, validate=0.1)
+
+
+@pytest.mark.parametrize("part", [-0.1, 1.0, float("nan")])
+def test_a_part_that_is_none_is_refused(part: float) -> None:
+    with pytest.raises(UsageError, match="must be a part of the rows"):
+        flegel.run(KMeans(k=2), ROWS, validate=part)

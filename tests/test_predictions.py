@@ -16,6 +16,7 @@ from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
+from flegel.algorithms.nmf import NMF
 from flegel.cli.main import app
 from flegel.datasets import Treatment
 from flegel.prediction import predict
@@ -172,3 +173,64 @@ def test_predictions_in_files(words: Trained, kind: str, tmp_path: Path) -> None
     assert CliRunner().invoke(app, [*call, "--probabilities"]).exit_code == 0
     if kind == "parquet":
         assert list(pd.read_parquet(out).columns) == ["background", "pulsar"]
+
+
+# -- scores, files, names --------------------------------------------------------------------------------------------
+
+
+def test_score_is_the_share_of_right_classes(words: Trained, tmp_path: Path) -> None:
+    right = np.mean(words.result.predict(FRAME) == WORDS)
+    table = FRAME.assign(kind=WORDS)
+    table.to_csv(tmp_path / "table.csv", index=False)
+    table.to_parquet(tmp_path / "table.parquet", index=False)
+    for one in (words.result, words.model):
+        assert (
+            one.score(FRAME, WORDS) == one.score(FRAME, WORDS.tolist()) == one.score(FRAME, pd.Series(WORDS)) == right
+        )
+        assert one.score(table, "kind") == right
+        assert one.score(tmp_path / "table.csv", "kind") == one.score(str(tmp_path / "table.parquet"), "kind") == right
+    assert words.result.score(FRAME, np.where(WORDS == "pulsar", "pulsar", "quasar")) < right  # unknown: wrong
+
+
+def test_score_of_models_without_labels_is_that_of_scikit_learn(clusters: flegel.Result) -> None:
+    assert clusters.score(ROWS) == pytest.approx(clusters.to_sklearn().score(ROWS), rel=1e-6)
+    mixture = flegel.run(GMM(k=2), ROWS, sync="bsp")
+    assert mixture.score(ROWS) == pytest.approx(mixture.to_sklearn().score(ROWS), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [(None, "needs labels to score"), (WORDS[:7], "300 rows and 7 labels"), ("knd", "has no column 'knd'")],
+)
+def test_labels_that_do_not_fit_are_refused(words: Trained, labels: Any, said: str) -> None:
+    with pytest.raises(flegel.UsageError, match=said):
+        words.result.score(FRAME, labels)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npy"])
+def test_predict_takes_a_path(words: Trained, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"rows.{kind}"
+    if kind == "npy":
+        np.save(path, ROWS)
+    else:
+        FRAME[["noise", "depth", "width"]].to_csv(path, index=False) if kind == "csv" else FRAME.to_parquet(path)
+    assert np.array_equal(words.model.predict(path), words.result.predict(FRAME))
+    assert np.array_equal(words.result.predict(str(path)), words.result.predict(FRAME))
+    assert words.model.probabilities(path).shape == (300, 2)
+
+
+def test_a_loaded_model_says_what_it_is(words: Trained) -> None:
+    text = repr(words.model)
+    assert "Model of LR(" in text and "300 rows of 3 columns" in text and "columns: width, depth, noise" in text
+    assert "classes: background, pulsar" in text and "weights 1 × 3" in text and ".predict(" in text
+
+
+@pytest.mark.parametrize("name", ["k", "n_clusters", "n_components"])
+def test_names_of_other_libraries_are_accepted(name: str) -> None:
+    assert all(cls(**{name: 4}).k == 4 for cls in (KMeans, GMM, FCM))
+    assert NMF(**{"n_components" if name == "n_clusters" else name: 4}).rank == 4
+
+
+def test_two_names_of_one_thing_are_refused() -> None:
+    with pytest.raises(flegel.UsageError, match="n_clusters is another name of k"):
+        KMeans(k=3, n_clusters=4)

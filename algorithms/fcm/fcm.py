@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.seeding import (
+    ALSO_CALLED_K,
     DRAWN,
     START_FILE,
     coverage,
@@ -87,6 +88,8 @@ class FCM(Algorithm):
     Reference: J. Bezdek, Pattern Recognition with Fuzzy Objective Function Algorithms (1981).
     """
 
+    starting = ("init",)
+    also_called = ALSO_CALLED_K
     layout = "tiles"
     weighted = True
     ignores_labels = True

@@ -27,6 +27,7 @@ from flegel.algorithms.gmm.shapes import (
     whitening,
 )
 from flegel.algorithms.seeding import (
+    ALSO_CALLED_K,
     DRAWN,
     START_FILE,
     clipped,
@@ -97,6 +98,8 @@ class GMM(Algorithm):
     memoryless = True
     starts_from_means = True
     trivial = "a single Gaussian"
+    starting = ("init",)
+    also_called = ALSO_CALLED_K
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10
     covariance: Annotated[
@@ -458,6 +461,10 @@ class GMM(Algorithm):
         """The log-likelihood of these rows."""
         densities = self.transform(features, parameter)[1]
         return Evaluation(float(densities.sum()), {"mean_log_likelihood": float(densities.mean())})
+
+    def score(self, features: Any, labels: Array | None, parameter: Mixture) -> float:
+        """The mean log-likelihood of a row, as in scikit-learn."""
+        return self.evaluate(features, labels, parameter).metrics["mean_log_likelihood"]
 
     def covariance_matrices(self, parameter: Mixture) -> Array:
         """(k, d, d), in the units of the data."""

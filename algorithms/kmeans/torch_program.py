@@ -47,6 +47,15 @@ class KMeansProgram:
         if self._kernel is not None:
             self._kernel.set_parameter(self._origin, self._centres, self._half)
 
+    @property
+    def in_one_kernel(self) -> bool:
+        """Rows are visited by one kernel, not in steps."""
+        return self._kernel is not None
+
+    def leave_one_kernel(self) -> None:
+        """Visit in steps until the next θ comes, to compare."""
+        self._kernel = None
+
     def _made(self, clusters: int, columns: int, shifted: bool) -> KMeansKernel | None:
         key = clusters, columns, shifted
         if key not in self._kernels:
@@ -66,7 +75,7 @@ class KMeansProgram:
         last = state[:, 0]
         if self._kernel is not None and features.dtype == torch.float32 and features.is_contiguous():
             return self._kernel.visit(features, last, sums)
-        proposed = self._nearest(features)
+        proposed = self.nearest(features)
         moved = torch.nonzero(proposed != last).reshape(-1)
         for at in range(0, len(moved), CHUNK):
             self._move(features, last, proposed, moved[at : at + CHUNK], sums)
@@ -92,7 +101,7 @@ class KMeansProgram:
         sums[1].add_(change[:, -2])
         sums[2].add_(change[:, -1])
 
-    def _nearest(self, features: torch.Tensor) -> torch.Tensor:
+    def nearest(self, features: torch.Tensor) -> torch.Tensor:
         """The cluster of each row in the features' precision. Rows far from the origin are shifted first."""
         kind = features.dtype if features.is_floating_point() else torch.float64
         rows, centres, half = features.to(kind), self._centres.to(kind), self._half.to(kind)

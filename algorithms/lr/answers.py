@@ -12,6 +12,10 @@ from flegel.algorithms.rows import times
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 
+MOST_LOSS = float(-np.log(np.finfo(np.float64).eps))
+"""Log-loss of a row whose class the model does not know, to which it gives the probability 0; scikit-learn, too, counts
+such a probability as the rounding error of a float64."""
+
 
 def probabilities(features: Any, parameter: Linear) -> Array:
     """P(class | x), one column a class in the order of `parameter.classes`."""
@@ -31,9 +35,10 @@ def means(*values: Array) -> list[float]:
 
 
 def losses(features: Any, labels: Array, parameter: Linear) -> tuple[Array, Array]:
-    """Log-loss of each row, and the number of its class."""
+    """Log-loss of each row, and the number of its class; `MOST_LOSS` and -1 where the model does not know its class."""
     target, scores = class_numbers(labels, parameter), class_scores(features, parameter)
-    return np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target], target
+    found = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target]
+    return np.where(target < 0, MOST_LOSS, found), target
 
 
 def class_scores(features: Any, parameter: Linear) -> Array:
@@ -52,12 +57,10 @@ def whole_numbers(classes: Array) -> Array:
 
 
 def class_numbers(labels: Array, parameter: Linear) -> Array:
-    """The place of each label among the classes."""
+    """The place of each label among the classes; -1 where it is none of them."""
     order = np.argsort(parameter.classes)
     place = np.searchsorted(parameter.classes, labels, sorter=order).clip(max=len(order) - 1)
-    if not np.array_equal(parameter.classes[order[place]], labels):
-        raise UsageError("LR: a label is not among the classes that the model was trained with.")
-    return np.asarray(order[place])
+    return np.where(parameter.classes[order[place]] == labels, order[place], -1)
 
 
 def genuine(parameter: Linear, names: list[str] | None, l2: float, l1: float) -> Any:

@@ -557,5 +557,5 @@ class LR(Algorithm):
         values = np.asarray(labels, dtype=np.float64)
         loss, target = answers.losses(features, values, parameter)
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
-        mean, weighted = answers.means(loss, loss * parameter.internal_importance[target])
+        mean, weighted = answers.means(loss, loss * np.append(parameter.internal_importance, 1.0)[target])
         return Evaluation(weighted + self._penalty.value(joined(parameter)), {"log_loss": mean, "accuracy": right})

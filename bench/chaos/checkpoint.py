@@ -109,7 +109,7 @@ def write_one(folder: Path) -> None:
         kept = part.kept
         kept.number = m.number + 1
         writer.take(SaveCheckpointPart(worker, kept, part.frames()))
-    work = writer._next_checkpoint()
+    work = writer.next_checkpoint()
     assert work is not None
     os.access(MARK, os.F_OK)
     try:

@@ -10,7 +10,6 @@ Interrupted, it goes on where its file ends. Exit code 1 where a promise was bro
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -46,8 +45,7 @@ def train(cluster: LinkedCluster, client: Any, model: str, seconds: float) -> st
 
 
 def objective(client: Any, view: Any) -> float:
-    figures = json.loads(b"".join(client._pieces(view.job, "result.json")))
-    return float(figures["objective"])
+    return float(client.figures(view)["objective"])
 
 
 def cell(cluster: LinkedCluster, client: Any, number: int, calm: dict[str, float]) -> dict[str, Any]:

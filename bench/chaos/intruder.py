@@ -70,7 +70,7 @@ class AttackedServer:
     @contextlib.contextmanager
     def without_authenticator(self) -> Iterator[None]:
         """The authenticator is dead and nobody starts it again, though messages are received as ever."""
-        authenticator = self.server._authenticator
+        authenticator = self.server.authenticator
         assert authenticator is not None
         self._halted.clear()
         self._halt.set()

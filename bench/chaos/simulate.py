@@ -1,6 +1,6 @@
 """Fault simulation by the thousand: jobs on virtual time under lost, doubled and reordered messages, deaths and worse.
 
-    python -m bench.chaos.simulate --seeds 1000                    a thousand of each kind, as CI does
+    python -m bench.chaos.simulate --seeds 250                     250 of each kind, as `make faults` does
     python -m bench.chaos.simulate --seeds 100000 --book FILE      nightly; interrupted, it goes on where it was
         --minutes 25                                               and ends for today after so long
     python -m bench.chaos.simulate --seed 4711 -v                  replay one, with its event log
@@ -119,7 +119,7 @@ def one(options: argparse.Namespace) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many of each kind")
+    parser.add_argument("--seeds", type=int, default=250, help="how many of each kind")
     parser.add_argument("--start", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--kind", choices=list(KINDS), help="only this kind")

@@ -14,20 +14,18 @@ from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.worker.row_sources import SharedRows
 
 PHASES: tuple[tuple[str, Any, str], ...] = (
-    ("prepare", run, "_prepared"),
     ("sample_and_start", PreparedJob, "__init__"),
     ("workers", JobCluster, "start_early"),
     ("check_values", Dataset, "read"),
     ("draw_owners", Dataset, "owners"),
-    ("lend_rows", run, "_rows_in_place"),
+    ("lend_rows", run, "lend_rows"),
     ("hand_rows_out", SharedRows, "__init__"),
     ("load_and_train", run, "drive"),
-    ("result", run, "_result"),
     ("free_rows", SharedRows, "close"),
     ("end_of_job", JobCluster, "__exit__"),
 )
-"""What is timed: its name, where it is, what it is called there. `sample_and_start` is inside `prepare`. Rows are
-lent, or else checked, dealt and handed out."""
+"""What is timed: its name, where it is, what it is called there; public names only. Rows are lent, or else checked,
+dealt and handed out."""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""Commands with which a program of `bench` starts another one as a module. Starts nothing itself."""
+"""How programs of `bench` start each other: the command, its environment, the words of one that is started."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -18,3 +19,13 @@ def environment(**more: str) -> dict[str, str]:
     """The environment of this process, the checkout's root first on the path for imports."""
     inherited = os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), inherited])), **more}
+
+
+def words_of(doc: str | None, *names: str) -> list[str]:
+    """The words of a program that has no options: those that another program starts, and those that take nothing. With
+    --help it says what it is for."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in names:
+        parser.add_argument(name)
+    given = parser.parse_args()
+    return [getattr(given, name) for name in names]

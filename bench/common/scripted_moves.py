@@ -16,14 +16,18 @@ import numpy as np
 
 from bench.common.processor_time import Used, used
 from bench.micro.raw_transport import raw_socket, raw_zeromq, warm_memory
-from flegel import LocalCluster, Result, run
+from flegel import LocalCluster, Result
 from flegel.algorithms.kmeans import KMeans
 from flegel.core.shard import TILE, make_shard
-from flegel.job import Criteria
+from flegel.datasets import open_data
+from flegel.job import Criteria, Job, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.migration.window_codec import bytes_per_point
+from flegel.options import parse_seconds
 from flegel.plan.balance.planner import BalancePlan, Proposal
 from flegel.plan.balance.settings import BalanceSettings
+from flegel.runtime.job.request import Request
+from flegel.runtime.job.run import execute
 
 
 class Script:
@@ -54,16 +58,15 @@ class Watched(BalanceControl):
     meanwhile, before and after a move. To look takes half a millisecond, which no round should have to bear."""
 
     def __init__(self, mode: str, criteria: Criteria, script: Script, processes: list[int]) -> None:
-        super().__init__(mode, criteria)
+        super().__init__(mode, criteria, plan=script)  # type: ignore[arg-type]
         self._alone = mode == "sync"
-        self._balance = script  # type: ignore[assignment]
         self._processes = processes
         self.arrivals: list[tuple[int, float, int, int]] = []
         self.used: list[Used] = []
         self.opened: dict[int, Used] = {}
         self.done: dict[int, Used] = {}
 
-    def answer(self, worker: int, body: Any, now: float) -> Any:
+    def on_answer(self, job: Any, worker: int, body: Any, now: float) -> Any:
         if hasattr(body, "bytes"):
             self.arrivals.append((body.move, now, body.points, body.bytes))
         elif hasattr(body, "address"):
@@ -72,7 +75,7 @@ class Watched(BalanceControl):
                 self.opened[body.move] = used(self._processes)
         elif hasattr(body, "windows") and self._alone:
             self.done[body.move] = used(self._processes)
-        return super().answer(worker, body, now)
+        return super().on_answer(job, worker, body, now)
 
     def note(self, *args: Any, **more: Any) -> None:
         self.used.append(used(self._processes))
@@ -89,17 +92,14 @@ def scripted(
     interval: str = "25ms",
 ) -> tuple[Result, Watched]:
     """A k-means job of so many seconds in which points move as the script says."""
-    import flegel.runtime.job.run as engine
-
     cluster.start()
     processes = [p.pid for p in cluster.registry.processes.values()]
-    watched = Watched(mode, Criteria(max_seconds=seconds, tolerance=0), script, processes)
-    before, engine._balancing = engine._balancing, lambda request, crowded: watched
-    options: dict[str, Any] = {"tolerance": 0, "max_seconds": seconds, "interval": interval, "balance": mode}
-    try:
-        return run(KMeans(k=k, init="random"), data, cluster=cluster, workers=2 * script.pairs, **options), watched
-    finally:
-        engine._balancing = before
+    criteria = Criteria(max_seconds=seconds, tolerance=0)
+    watched = Watched(mode, criteria, script, processes)
+    spec = SyncSpec("fsp", parse_seconds(interval), balance=mode)
+    job = Job(workers=2 * script.pairs, sync=spec, criteria=criteria)
+    request = Request(KMeans(k=k, init="random"), open_data(data), job, cluster, balance=watched)
+    return execute(request), watched
 
 
 def point_bytes(data: np.ndarray) -> float:

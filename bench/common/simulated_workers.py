@@ -20,6 +20,7 @@ import time
 import msgspec
 import numpy as np
 
+from bench.common.program import words_of
 from flegel.messages import Answer, Envelope, Exit, Hello, LoadShard, ReleaseJob, Report, ShardLoaded, Train, WorkerBeat
 from flegel.runtime.transport.codec import EMPTY, PackedArrays, Sequencer, decode
 from flegel.runtime.worker.process import identity
@@ -276,6 +277,7 @@ class Players:
 
 
 def main() -> None:
+    words_of(__doc__)
     part = msgspec.json.decode(sys.stdin.buffer.readline(), type=Part)
     players = Players(part)
     gc.freeze()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.common.program import command, environment
+from bench.common.program import command, environment, words_of
 
 PATIENCE = 600.0
 Line = dict[str, Any]
@@ -120,4 +119,4 @@ def exchange_seconds(lines: Sequence[Line]) -> list[float]:
 
 
 if __name__ == "__main__":
-    run_one(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    run_one(json.loads(Path(words_of(__doc__, "config")[0]).read_text(encoding="utf-8")))

@@ -134,7 +134,7 @@ def main() -> None:
             return
         with Network(bench.workers) as links, NamespaceCluster(bench.workers, links) as cluster:
             table(bench, links, cluster, limits)
-            bench._clusters = {bench.workers: cluster}
+            bench.use_cluster(bench.workers, cluster)
             for limit in limits:
                 name = f"kmeans-higgs, {f'{limit} Mbit/s' if limit else 'not limited'}"
                 links.limit(limit)
@@ -146,7 +146,7 @@ def main() -> None:
                 for mode in ("async", "sync"):
                     ratio = suite.shown(found.ratio("fsp:balance=off", f"fsp:balance={mode}"))
                     bench.answer(f"{name}: without balance it takes {ratio} times as long as with balance={mode}.")
-            bench._clusters = {}
+            bench.leave_clusters()
 
 
 if __name__ == "__main__":

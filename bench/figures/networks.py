@@ -209,12 +209,12 @@ def phases(options: argparse.Namespace) -> Iterator[Line]:
     centres = rows[:100].double().cpu().numpy()
     program = KMeansProgram(SimpleNamespace(k=100), device)
     program.set_parameter(Centroids(centres, np.zeros(28)))
-    yield {"part": "phases", "torch": torch.__version__, "note": program.note, "in_one": program._kernel is not None}
+    yield {"part": "phases", "torch": torch.__version__, "note": program.note, "in_one": program.in_one_kernel}
     blocks = [slice(at, at + BLOCK) for at in range(0, len(rows), BLOCK)]
     labels = torch.zeros(len(rows), device=device)
     for name in ("in one kernel", "in steps"):
         if name == "in steps":
-            program._kernel = None
+            program.leave_one_kernel()
         for share in (1.0, 0.1, 0.0):
             state = torch.zeros((len(rows), 1), dtype=torch.int32, device=device)
             sums = [torch.zeros(shape, dtype=torch.float64, device=device) for shape in ((100, 28), (100,), (100,))]
@@ -224,7 +224,7 @@ def phases(options: argparse.Namespace) -> Iterator[Line]:
             state[lost] = 0 if share < 1.0 else -1
             visit = lambda part, s=state, t=sums: program.visit(rows[part], labels[part], s[part], t, 0)  # noqa: E731
             yield {"part": "phases", "way": name, "moving": share, "ms": _device_ms(visit, blocks)}
-    yield {"part": "phases", "way": "nearest alone", "ms": _device_ms(lambda p: program._nearest(rows[p]), blocks)}
+    yield {"part": "phases", "way": "nearest alone", "ms": _device_ms(lambda p: program.nearest(rows[p]), blocks)}
 
 
 def _device_ms(work: Callable[[slice], Any], blocks: list[slice]) -> float:

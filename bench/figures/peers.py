@@ -172,7 +172,7 @@ def _prepare(bench: suite.Suite, case: suite.Case, folder: Path, within: float) 
     full = run(algorithm, data, sync="bsp", cluster=bench.cluster(bench.workers), seed=bench.options.seed,
                tolerance=1e-5, max_iterations=suite.PASSES, max_seconds=suite.LIMIT[bench.scale])  # fmt: skip
     bench.cluster(bench.workers).close()  # the cores belong to the rivals now
-    bench._clusters.clear()
+    bench.leave_clusters()
     objective, maximize = OBJECTIVES[case.algorithm]
     best = objective(X, y, full.parameters)
     target = loosened(best, within, maximize)

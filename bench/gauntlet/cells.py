@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import flegel
+from bench.common.program import words_of
 from bench.gauntlet import labelled, matrices, peers, real
 from bench.gauntlet.tables import CLUSTERING, DENSE, REAL, SPARSE, TABLES, Table
 from flegel.algorithm import Algorithm, Sample
@@ -201,6 +202,7 @@ def unit(name: str, kind: str, cells: list[tuple[str, int]], cluster: Any) -> di
 
 
 def main() -> None:
+    words_of(__doc__)
     with flegel.LocalCluster(max(WORKERS)) as cluster:
         for line in sys.stdin:
             name, kind, *wanted = line.split()

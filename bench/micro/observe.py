@@ -32,7 +32,6 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.dashboard.frames import RunHistory
 from flegel.dashboard.hub import Hub
 from flegel.dashboard.local_job import JobDashboard
-from flegel.dashboard.server import DashboardServer
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot, WorkerSnapshot
 from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint
@@ -92,6 +91,8 @@ def watched(rows: Any, cluster: Any, seconds: float, chromium: bool) -> dict[str
         hub = Hub()
         job, endpoint = JobDashboard(hub, "observed"), MetricsEndpoint("0")
         stack.callback(endpoint.close)
+        from flegel.dashboard.server import DashboardServer  # needs the extra dashboard, which --help does not
+
         server = DashboardServer(hub, job, ("127.0.0.1", 0))
         stack.callback(server.close)
         open_page(stack, server.link, chromium, read)
@@ -132,6 +133,8 @@ def memory() -> dict[str, Any]:
     before = resident()
     hub, history = Hub(), RunHistory("many", {"title": "many", "sync": "fsp", "live": True})
     hub.add(history)
+    from flegel.dashboard.server import DashboardServer
+
     server = DashboardServer(hub, None, ("127.0.0.1", 0))
     read = multiprocessing.Value("q", 0)
     with ExitStack() as stack:

@@ -20,6 +20,8 @@ from collections.abc import Callable
 import numpy as np
 import zmq
 
+from bench.common.program import words_of
+
 WINDOW = 4 << 20
 CREDITS = 4
 
@@ -117,6 +119,7 @@ def _processor_time() -> float:
 
 
 def main() -> None:
+    words_of(__doc__)
     size = 256 << 20
     ways: dict[str, Callable[[], float]] = {
         "socket, dropped": lambda: raw_socket(size, "drop"),

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from bench.common.program import words_of
 
 BEGAN = time.monotonic()
 FEW = 1_000_000  # rows that are always looked at as a whole
@@ -70,7 +71,7 @@ class Told:
 
 
 def main() -> None:
-    config = json.loads(Path(sys.argv[1]).read_text())
+    config = json.loads(Path(words_of(__doc__, "config")[0]).read_text())
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(config["threads"])
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait are slow on a busy machine

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,8 +33,8 @@ STALL_PASSES = 12  # without progress towards the target, after which a job is s
 STALL_PART = 1e-3  # of the distance to the target: at less in `STALL_PASSES` it takes 12,000 passes more, at best
 
 SOUND = ("converged", "target", "halted", "stopped")
-"""Outcomes that quality brought about. The others: `limit`, `stalled`, `worse`, `stuck`, `diverged`, `unsound`."""
-FAILED = ("stalled", "worse", "stuck", "diverged", "unsound")
+"""Outcomes that quality brought about. The others: `limit` and those of `FAILED`."""
+FAILED = ("stalled", "worse", "stuck", "diverged", "unsound", "unsynchronized")
 """Outcomes after which the command line exits with 3: the model is not what was asked for."""
 
 
@@ -47,7 +47,7 @@ class Verdict:
     outcome: str = ""
     """One word: converged, target (reached), halted (every point), stopped (by a hook, callback or person), limit,
     stalled (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged,
-    unsound (the statistics are not what the points say)."""
+    unsound (the statistics are not what the points say), unsynchronized (a group that ended without the others)."""
 
 
 def unsound(verdict: Verdict, problem: str) -> Verdict:
@@ -91,6 +91,8 @@ class Progress:
     """What that model is, in words."""
     workers: Mapping[int, Traversal] | None = None
     """All of them, where they are known."""
+    error: Callable[[], float] = lambda: 0.0
+    """By how much the objective may be off, because statistics are rounded. Asked only where it decides."""
 
 
 class Termination:
@@ -197,6 +199,11 @@ class Termination:
         """By how much `value` is worse than `other`; negative where it is better."""
         return self._sign * (value - other)
 
+    def _clearly_worse(self, value: float, other: float, progress: Progress) -> bool:
+        """Worse by more than rounding explains."""
+        worse = self._worse(value, other)
+        return worse > ROUNDING * abs(other) and worse > progress.error()
+
     def _quality(self, progress: Progress) -> Verdict | None:
         if progress.points and progress.halted >= progress.points:
             return Verdict(True, "every point voted to halt", "halted")
@@ -258,14 +265,14 @@ class Termination:
         target = self._criteria.target
         if target is not None and self._worse(value, target) > 0:
             return self._short_of(target, value, verdict.reason)
-        if trivial is not None and self._worse(value, trivial) > ROUNDING * abs(trivial):
+        if trivial is not None and self._clearly_worse(value, trivial, progress):
             return Verdict(
                 False,
                 f"{verdict.reason}, but objective {value:.6g} is worse than the {trivial:.6g} of {progress.trivial}: "
                 "this is no usable model; scale the columns (--scale standard), or try another start (--seed)",
                 "worse",
             )
-        if first is not None and self._worse(value, first) > ROUNDING * abs(first):
+        if first is not None and self._clearly_worse(value, first, progress):
             return Verdict(
                 False,
                 f"{verdict.reason}, but objective {value:.6g} is worse than the {first:.6g} after the first pass: "

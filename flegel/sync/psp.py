@@ -83,7 +83,7 @@ def iterations(times: dict[int, float], most: int, nearly: float = NEARLY) -> tu
     slow = max(times.values(), default=0.0)
     if slow <= 0:
         return dict.fromkeys(times, 1), 1.0
-    distinct = sorted({round(t / slow, 3) for t in times.values() if t > 0})
+    distinct = sorted({max(round(t / slow, 3), 0.001) for t in times.values() if t > 0})
     furthest = {t: min(most, int(HORIZON / t)) for t in distinct}
     ends = sorted({round(t * k, 6) for t in distinct for k in range(1, furthest[t] + 1) if t * k >= 1.0 - 1e-3})
     best: list[tuple[float, float, dict[int, int]]] = []
@@ -97,6 +97,6 @@ def iterations(times: dict[int, float], most: int, nearly: float = NEARLY) -> tu
 
 
 def _fitting(horizon: float, seconds: float, most: int) -> int:
-    if seconds <= 0:
+    if seconds * most <= horizon:  # also where the quotient would not be finite
         return most
     return min(most, max(1, math.floor(horizon / seconds * 1.02)))

@@ -72,7 +72,7 @@ class Writer:
     def write_here(self, at: int) -> None:
         """In this thread, so that a crash is seen."""
         self._hand_over(at)
-        work = self.writer._next_checkpoint()
+        work = self.writer.next_checkpoint()
         assert work is not None
         work()
 

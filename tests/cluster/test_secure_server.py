@@ -160,7 +160,7 @@ def test_a_key_is_revoked_in_the_middle_of_its_conversation(host: Host) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_authenticator_that_died_is_replaced(host: Host, caplog: pytest.LogCaptureFixture) -> None:
-    authenticator = host.server._authenticator
+    authenticator = host.server.authenticator
     assert authenticator is not None
 
     def dies(question: list[bytes]) -> list[bytes]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.chaos.simulate import KINDS
 from flegel.sim.faults.faulty_job import run
 from flegel.sim.faults.scenarios import (
     COORDINATOR,
@@ -76,9 +77,9 @@ def test_partitions_jumps_and_delays_hang_and_double_nothing(kind: Any) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("kind", ["losing", "anything", "freezing", "partitioned", "jumping", "delayed", "resting"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_thousand_seeds(kind: str) -> None:
-    command = [sys.executable, "-m", "bench.chaos.simulate", "--kind", kind]
+    command = [sys.executable, "-m", "bench.chaos.simulate", "--kind", kind, "--seeds", "1000"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

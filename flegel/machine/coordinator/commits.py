@@ -20,12 +20,14 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import AlgorithmError, ProtocolError
-from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.coordinator.events import Note, TraceRow
 from flegel.machine.coordinator.orders import WorkerOrders
+from flegel.machine.coordinator.reported_times import checked
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import Report
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
+from flegel.params.objective_error import objective_error
 from flegel.params.protocol import Fold, Folded
 from flegel.plan.interval.search import PARTS
 from flegel.plan.termination import Progress
@@ -49,6 +51,8 @@ class Commits:
         self.last: Updated | None = None
         """What the model heard of the last commit, or will hear next."""
         self._spans: dict[int, Span] = {}
+        self._wrong_clocks: set[int] = set()
+        """Workers whose times were wrong once; that is said once for each."""
         self._number = 0
         self._estimate: float | None = None
         self._gain: float | None = None
@@ -64,12 +68,28 @@ class Commits:
         if worker in self.held:  # it was asked for the rest, because workers come or go
             change = job.store.merged(self.held[worker], change)
         self.held[worker] = change
+        body = self._with_checked_times(worker, body, seen.rate, now)
         seen.hear(body.visits, body.compute, body.respond, body.wait)
         seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
         if len(job.view.workers) <= SPANS_UP_TO:
             sent, here = self._orders.sent_at[worker] - job.began, now - job.began
             self._spans[worker] = (worker, sent, here, body.visits, body.compute, body.respond, body.wait)
         return seen
+
+    def _with_checked_times(self, worker: int, said: Report, rate: float, now: float) -> Report:
+        job = self._job
+        # A worker goes on after a report, so what it tells now began after the order before its last one.
+        body = checked(said, rate, now - self._orders.before_last.get(worker, job.began))
+        if body is not said and worker not in self._wrong_clocks:
+            self._wrong_clocks.add(worker)
+            job.out.append(
+                Note(
+                    f"worker {worker} counted {said.compute:.3g} s of computing, {said.respond:.3g} s of reacting and "
+                    f"{said.wait:.3g} s of waiting in round {said.round}, which cannot be; its clock was set or is "
+                    "broken. What its clock could not have counted is estimated from earlier rounds"
+                )
+            )
+        return body
 
     def hold_again(self, request: Fold) -> None:
         """The fold was undone: its reports are as they were before it."""
@@ -214,7 +234,18 @@ class Commits:
             optimality=self._ask_number("optimality"),
             baseline=self._ask_number("baseline") if progress.exact else None,
             trivial=self._job.algorithm.trivial,
+            error=self._objective_error,
         )
+
+    def _objective_error(self) -> float:
+        job = self._job
+        if job.objective is None or job.store.remote or job.store.train_version >= 0:
+            return 0.0  # statistics of all points are not here
+        theta = job.store.parameter
+        return objective_error(
+            lambda statistics: self._ask("objective", statistics, theta), job.store.statistics, job.objective,
+            job.rounding,
+        )  # fmt: skip
 
     def _ask_number(self, hook: str) -> float | None:
         store = self._job.store

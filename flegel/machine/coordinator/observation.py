@@ -127,9 +127,15 @@ class JobSnapshot(msgspec.Struct, frozen=True):
 
 
 def observe(
-    job: Coordinator, *, now: float | None = None, shown: int = SHOWN, hosts: Mapping[int, str] | None = None
+    job: Coordinator,
+    *,
+    now: float | None = None,
+    shown: int = SHOWN,
+    hosts: Mapping[int, str] | None = None,
+    followed: Mapping[str, float] | None = None,
 ) -> JobSnapshot:
-    """One look. `now`: on the coordinator's clock; `shown`: workers to describe; `hosts`: where workers run."""
+    """One look. `now`: on the coordinator's clock; `shown`: workers to describe; `hosts`: where workers run;
+    `followed`: figures of rows that are held out."""
     state, membership, hosts = job.state, job.membership, hosts or {}
     every = list(state.view.workers.values())
     verdict = state.verdict.reason if state.verdict is not None else ""
@@ -148,7 +154,7 @@ def observe(
         objective=last.objective, estimate=last.estimate, interval=last.interval, reason=last.reason,
         in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute, flows=_flows(job),
         compute=sum(w.compute for w in every), wait=sum(w.wait for w in every), respond=sum(w.respond for w in every),
-        metrics=metrics_of(state, state.store.statistics, state.store.parameter),
+        metrics={**metrics_of(state, state.store.statistics, state.store.parameter), **(followed or {})},
         workers=tuple(
             WorkerSnapshot(
                 w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain,

@@ -19,6 +19,8 @@ class WorkerOrders:
         self.round_of: dict[int, int] = {}
         """The round of each worker's last order."""
         self.sent_at: dict[int, float] = {}
+        self.before_last: dict[int, float] = {}
+        """When each worker's order before the last one was sent."""
         self.lingering: set[int] = set()
         """Workers that go on training after they have reported."""
 
@@ -37,6 +39,7 @@ class WorkerOrders:
             body = Train(round_, visits, seconds.get(worker) if seconds else None, linger, version)
             out.append(Send(worker, body, arrays))
         self.round_of.update(dict.fromkeys(action.workers, round_))
+        self.before_last.update((w, self.sent_at[w]) for w in action.workers if w in self.sent_at)
         self.sent_at.update(dict.fromkeys(action.workers, now))
         (self.lingering.update if linger else self.lingering.difference_update)(action.workers)
         self._liveness.expect_all(action.workers, now)
@@ -54,6 +57,8 @@ class WorkerOrders:
 
     def forget(self, worker: int) -> None:
         self.lingering.discard(worker)
+        self.sent_at.pop(worker, None)
+        self.before_last.pop(worker, None)
 
     def overdue(self, worker: int, waited: float) -> str:
         """What to say of a worker that was told to stop and has not reported for so long; empty where all is well."""

@@ -31,6 +31,10 @@ SLOW = 50e6  # bytes a second, below which points that wait in the kernel keep r
 TELLING = 3  # windows that say how fast a link is
 AS_FAST = 0.8  # of its former speed: a link that small buffers make slower than that gets large ones, for good
 
+LONGEST_PATIENCE = 60.0
+"""Seconds. Windows take some tenths; without a limit a clock that jumps by an hour would let none be sent again for
+ten."""
+
 # -- commands ----------------------------------------------------------------------------------------------
 
 
@@ -187,7 +191,7 @@ class MigrationSource:
             return [SendWindow((self.move, number), full=True)]
         del self.flying[number]
         # Ten times what an answer takes: a busy receiver is not a lost window.
-        self.patience = max(0.9 * self.patience, 10 * (now - flight.sent_at), 0.5)
+        self.patience = min(max(0.9 * self.patience, 10 * (now - flight.sent_at), 0.5), LONGEST_PATIENCE)
         self._fit(flight, now)
         self._heard = now
         return self._pump()
@@ -207,7 +211,7 @@ class MigrationSource:
         for number in late:
             self.flying[number].sent_at = now
         if late:
-            self.patience *= 2
+            self.patience = min(2 * self.patience, LONGEST_PATIENCE)
         return [SendWindow((self.move, n), self.flying[n].full) for n in late]
 
     def due(self) -> float | None:

@@ -81,7 +81,7 @@ class Checkpointer:
         self._busy = 0
         self._threads = [
             threading.Thread(target=self._loop, args=(work,), name=name, daemon=True)
-            for work, name in ((self._next_checkpoint, "checkpoints"), (self._next_commit, "commits"))
+            for work, name in ((self.next_checkpoint, "checkpoints"), (self._next_commit, "commits"))
         ]
 
     def start(self) -> None:
@@ -165,7 +165,8 @@ class Checkpointer:
                     self._busy -= 1
                     self._changed.notify_all()
 
-    def _next_checkpoint(self) -> Callable[[], None] | None:
+    def next_checkpoint(self) -> Callable[[], None] | None:
+        """What writes the checkpoint that is whole; None: there is none. A thread asks, once `start` was called."""
         pending, self._ready = self._ready, None
         return None if pending is None or self._replaced else lambda: self._write(pending)
 

@@ -3,13 +3,14 @@
 A signature covers the name of the object and its content, so nothing can be changed, forged or moved to another name.
 Status and contributions of a group are accepted from that group alone; results and the package from any of the job's
 groups. It does not hide that an object exists, its name, its size or when it was written, and it does not stop a group
-that has a key from sending wrong statistics. Without a key file objects are plain, and the bucket's own access control
-is all the protection.
+that has a key from sending wrong statistics. Without a key file objects carry a checksum of name and content, so that
+damage is noticed, and the bucket's own access control is all the protection.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import re
@@ -19,16 +20,20 @@ from typing import Any
 
 import msgspec
 
-from flegel.errors import StorageError, UsageError
+from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.machine.group.records import NAME
 
-SEALED = b"FLGS"
-OWNER = re.compile(r"(members|starts)/(?P<member>[^/]+)|rounds/\d+/(?P<sender>[^/]+)\.[0-9a-f]+")
+SEALED, CHECKED = b"FLGS", b"FLGC"
+OWNER = re.compile(r"(members|starts|ends)/(?P<member>[^/]+)|rounds/\d+/(?P<sender>[^/]+)\.[0-9a-f]+")
 LARGEST_FRAME = 1024
 
 
 class RefusedObject(Exception):
-    """An object that is not signed by who should have written it."""
+    """An object that is damaged, or not signed by who should have written it. `tag`: of what is there, if known."""
+
+    def __init__(self, why: str, tag: str = "") -> None:
+        super().__init__(why)
+        self.tag = tag
 
 
 class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,15 +43,19 @@ class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlainObjects:
-    """No keys."""
+    """No keys: a checksum over name and content, so that what was cut off, altered or put elsewhere is noticed."""
 
     def seal(self, key: str, content: bytes) -> bytes:
-        return content
+        return b"".join([CHECKED, _checksum(key, content), content])
 
     def open(self, key: str, content: bytes) -> bytes:
         if content[:4] == SEALED:
             raise RefusedObject("it is signed, and this group has no key; give --group-key")
-        return content
+        if content[:4] != CHECKED:
+            raise RefusedObject("it is no object of a group")
+        if content[4:36] != _checksum(key, content[36:]):
+            raise RefusedObject("it is damaged, or was written under another name")
+        return content[36:]
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class SignedObjects:
             raise RefusedObject("it is not signed")
         try:
             frame = msgspec.msgpack.decode(content[8 : 8 + size], type=_Frame)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise RefusedObject(f"its signature cannot be read ({error})") from None
         found = OWNER.fullmatch(key)
         owner = (found["member"] or found["sender"]) if found else frame.signer
@@ -96,8 +105,12 @@ class SignedObjects:
             return body
         try:
             return bytes(self.cipher.decrypt(frame.nonce, body, key.encode()))
-        except InvalidTag:
+        except (InvalidTag, ValueError):  # ValueError: a nonce of another length
             raise RefusedObject("it is encrypted with another key") from None
+
+
+def _checksum(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(b"\0".join([b"flegel group object 1", key.encode(), content])).digest()
 
 
 def _signed(key: str, nonce: bytes, content: bytes) -> bytes:
@@ -130,7 +143,7 @@ def read_key_file(path: str, group: str) -> Seal:
         )
     except OSError as error:
         raise UsageError(f"--group-key {path} cannot be read ({error.strerror or error}).") from None
-    except (msgspec.DecodeError, ValueError) as error:
+    except (*UNDECODABLE, ValueError) as error:
         raise UsageError(f"--group-key {path} is no key file of a group ({error}); see `flegel keys groups`.") from None
 
 
@@ -142,8 +155,12 @@ def make_key_files(folder: Path, groups: list[str], encrypt: bool) -> list[Path]
     for name in groups:
         if not NAME.fullmatch(name):
             raise UsageError(f"{name!r} is no name of a group; use letters, digits, - and _.")
-    kept = {path.stem: msgspec.json.decode(path.read_bytes(), type=_KeyFile) for path in sorted(folder.glob("*.json"))}
-    secrets = {name: _bytes(file.secret) for name, file in kept.items()}
+    try:
+        files = sorted(folder.glob("*.json"))
+        kept = {path.stem: msgspec.json.decode(path.read_bytes(), type=_KeyFile) for path in files}
+        secrets = {name: _bytes(file.secret) for name, file in kept.items()}
+    except (*UNDECODABLE, ValueError, OSError) as error:
+        raise UsageError(f"{folder} holds files that are no keys of groups ({error}); choose another folder.") from None
     for name in groups:
         if name not in secrets:
             secrets[name] = ed25519.Ed25519PrivateKey.generate().private_bytes_raw()

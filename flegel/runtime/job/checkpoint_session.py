@@ -6,13 +6,15 @@ the end. Decides what a job goes on from: the newest complete checkpoint, or a n
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +25,8 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.errors import StorageError, UsageError
 from flegel.job import Job
+from flegel.loading.code_gate import mark_of
+from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import shard_states, snapshot
 from flegel.machine.checkpoint.plain_data import GeneratorState
 from flegel.machine.checkpoint.resume import NewerCommit, continue_from, restore
@@ -38,12 +42,29 @@ from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
 from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
-from flegel.runtime.job.class_source import in_json, plain_hyper, reference
-from flegel.runtime.job.find_algorithm import home_of
+from flegel.runtime.job.class_source import described_hyper, in_plain, is_built_in, reference
+from flegel.runtime.job.find_algorithm import file_hash, home_of
 
 
 class CheckpointWarning(UserWarning):
     """A checkpoint is not as it should be; training goes on."""
+
+
+Arguments = ParamSpec("Arguments")
+Found = TypeVar("Found")
+
+
+def _interpreting(
+    method: Callable[Concatenate[CheckpointSession, Arguments], Found],
+) -> Callable[Concatenate[CheckpointSession, Arguments], Found]:
+    """Of a method that takes the stored state apart: what somebody else has written may be anything."""
+
+    @functools.wraps(method)
+    def checked(self: CheckpointSession, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Found:
+        with damage_as(f"The checkpoint in {self.store.place} is damaged"):
+            return method(self, *args, **kwargs)
+
+    return checked
 
 
 @dataclass
@@ -63,8 +84,7 @@ class CheckpointSession:
 
     def note_hyper(self, algorithm: Algorithm) -> None:
         """Keep the hyper-parameters as they were submitted; called before any hook runs."""
-        given = {k: in_json(v) for k, v in plain_hyper(algorithm).items()}
-        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else given
+        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else described_hyper(algorithm)
 
     # -- before training -----------------------------------------------------------------------------------
 
@@ -82,10 +102,12 @@ class CheckpointSession:
         return self.stored.manifest.seconds if self.stored and self.stored.manifest else 0.0
 
     @property
+    @_interpreting
     def shift(self) -> float:
         """Seconds by which the job's clock is ahead of this host's."""
         return float(self.stored.state["now"]) - clock.now() if self.stored and self.stored.manifest else 0.0
 
+    @_interpreting
     def parameter(self, algorithm: Algorithm) -> Tree | None:
         """θ to go on with; None where the job begins anew."""
         stored = self.stored
@@ -96,13 +118,14 @@ class CheckpointSession:
         else:
             arrays = snapshot.parameter_of(stored.state)
         form = stored.record.parameter
-        if form.fields and reference(algorithm).builtin:  # of classes that are not, the code itself was compared
+        if form.fields and is_built_in(algorithm):  # of classes that are not, the code itself was compared
             own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
             known = dict.fromkeys(getattr(own, "_fields", ()))
             if why := _difference("θ", dict.fromkeys(form.fields), known):
                 raise self.outdated(algorithm, why)
         return build(form, tuple(arrays), algorithm)
 
+    @_interpreting
     def check_forms(self, algorithm: Algorithm, zero: Tree, state: Array, parts: list[WorkerState]) -> None:
         """Statistics and states that were kept must be such as the algorithm has now: compiled code relies on it."""
         stored = self.stored
@@ -117,6 +140,19 @@ class CheckpointSession:
             if part.state.shape[1:] != state.shape[1:]:  # the type may differ: it follows that of the rows
                 size, now = part.state.shape[1], state.shape[1]
                 raise self.outdated(algorithm, f"a point's state has {size} numbers there, and {now} here")
+
+    def check_points(self, limits: tuple[float, float] | None, rows: int, parts: list[WorkerState]) -> None:
+        """Each row of the data belongs to one worker, with a state within `limits`: somebody else may have written the
+        checkpoint, and compiled code does not look twice."""
+        if not parts:
+            return
+        numbers = np.sort(np.concatenate([part.ids for part in parts]))
+        if not np.array_equal(numbers, np.arange(rows)):
+            raise StorageError(f"The checkpoint in {self.store.place} does not hold each of the {rows} points once.")
+        for part in parts if limits is not None else ():
+            assert limits is not None
+            if part.state.size and not limits[0] <= part.state.min() <= part.state.max() <= limits[1]:
+                raise StorageError(f"The checkpoint in {self.store.place} holds states of points that cannot be.")
 
     def outdated(self, algorithm: Algorithm, why: str) -> UsageError:
         return outdated(self.store.place, type(algorithm).__name__, why)
@@ -136,6 +172,7 @@ class CheckpointSession:
             parts = [held.get(worker) or shard_states.nothing_of(parts[0]) for worker in range(workers)]
         return parts
 
+    @_interpreting
     def keep_crew(self, workers: int) -> None:
         """Who rested in the checkpoint rests again, where the workers are the same."""
         if self.stored is None or self.stored.manifest is None:
@@ -146,6 +183,7 @@ class CheckpointSession:
                 working, resting, 0.0, f"{len(resting)} of {workers} workers rest, as when the job stopped"
             )
 
+    @_interpreting
     def redealt(self, workers: int) -> bool:
         """The workers are not those of the checkpoint: points are assigned to workers anew."""
         if self.stored is None or self.crew is not None:
@@ -164,6 +202,7 @@ class CheckpointSession:
     def schedule(self) -> CheckpointSchedule:
         return CheckpointSchedule(self.every, self.stored.number if self.stored else 0)
 
+    @_interpreting
     def restore(self, machine: Coordinator, parts: list[WorkerState]) -> None:
         """Put the coordinator into the state in which the job stopped."""
         stored = self.stored
@@ -195,19 +234,21 @@ class CheckpointSession:
         forms: tuple[TreeLayout, TreeLayout],
     ) -> None:
         """Write what the job is; from now on its state is kept."""
-        ref = reference(algorithm)
-        ref = msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()})
+        ref = in_plain(reference(algorithm))
+        class_file, class_sha256 = home_of(type(algorithm)), file_hash(type(algorithm))
         record = JobRecord(
             format=FORMAT,
             epoch=self.stored.epoch + 1 if self.stored else 0,
             job=msgspec.structs.replace(job, algorithm=ref, checkpoint=self.store.place, checkpoint_every=self.every),
             submitted_hyper=self.submitted_hyper,
-            class_file=home_of(type(algorithm)),
+            class_file=class_file,
             fingerprint=fingerprint,
             dataset=dataset,
             scaling=None if scaling is None else tuple(tuple(map(float, column)) for column in scaling),  # type: ignore[arg-type]
             parameter=forms[0],
             statistics=forms[1],
+            class_sha256=class_sha256,
+            class_mark=mark_of(class_file.rpartition(":")[0], class_sha256) if class_file and class_sha256 else "",
         )
         self._writer = Checkpointer(self.store, record, machine.trace, self.stored)
         try:

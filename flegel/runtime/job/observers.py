@@ -92,8 +92,15 @@ class Observation:
         for observer in list(self._observers):
             self._safely(observer, partial(observer.begin, job, control))
 
-    def look(self, machine: Coordinator, shift: float, hosts: Mapping[int, str]) -> None:
-        """Show the job to those whose turn it is; to all of them when it is over. `shift`: of the job's clock."""
+    def look(
+        self,
+        machine: Coordinator,
+        shift: float,
+        hosts: Mapping[int, str],
+        followed: Mapping[str, float] | None = None,
+    ) -> None:
+        """Show the job to those whose turn it is; to all of them when it is over. `shift`: of the job's clock;
+        `followed`: figures of rows that are held out."""
         now, over = clock.now(), machine.phase == "over"
         if _log.isEnabledFor(logging.DEBUG):
             for row in machine.trace[self._logged :]:
@@ -103,7 +110,7 @@ class Observation:
         due = [o for o in self._observers if over or now >= self._due.get(id(o), 0.0)]
         if not due:
             return
-        seen = observe(machine, now=now + shift, shown=max(o.shown for o in due), hosts=hosts)
+        seen = observe(machine, now=now + shift, shown=max(o.shown for o in due), hosts=hosts, followed=followed)
         for observer in due:
             self._due[id(observer)] = now + observer.every
             begin = self._told.get(id(observer), 0)

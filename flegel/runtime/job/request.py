@@ -14,10 +14,11 @@ from typing import Any
 
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Tree
-from flegel.datasets import Dataset, open_data
+from flegel.datasets import Dataset, hold_out, open_data
 from flegel.datasets.partition import parse
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
+from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.worker.growing_part import MOST_PASSES
 from flegel.options import check_options
@@ -55,6 +56,8 @@ class Request:
     observers: tuple[Observer, ...] = ()
     """See every barrier: callbacks, metrics, the dashboard."""
     control: JobControl = field(default_factory=JobControl)
+    balance: BalanceControl | None = None
+    """Who moves points, in place of what the job's options ask for: by a script, or watched."""
 
     @property
     def workers(self) -> int:
@@ -107,8 +110,23 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
         drop=job.drop,
         categorical=job.categorical,
         missing=job.missing,
+        format=job.format,
         sparse=algorithm.sparse,
+        ratings=algorithm.takes_ratings,
     )
+
+
+def open_training_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
+    """The rows to train on, without those that `validate` holds out."""
+    rows = open_job_data(job, data, algorithm)
+    if not job.validate:
+        return rows
+    if type(algorithm).evaluate is Algorithm.evaluate:
+        raise UsageError(
+            f"{type(algorithm).__name__} defines no evaluate(features, labels, parameter), so --validate has "
+            "nothing to follow on held-out rows."
+        )
+    return hold_out(rows, job.validate, job.seed)
 
 
 def default_workers() -> int:

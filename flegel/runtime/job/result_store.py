@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,15 @@ from flegel.datasets import Scaling, Treatment
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.array_files import read_npz
+from flegel.loading.code_gate import Consent
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
-from flegel.prediction import answer, class_names, model_of, predict
+from flegel.prediction import answer, class_names, model_of, predict, score
 from flegel.result import Result, estimator, module_of
-from flegel.runtime.job.class_source import in_json, instantiate, reference
+from flegel.runtime.job.class_source import in_plain, instantiate, reference
 
 FORMAT = 1
 
@@ -117,8 +118,31 @@ class Model:
         """The saved network as an `nn.Module`."""
         return module_of(self.algorithm, self.parameter)
 
+    def __repr__(self) -> str:
+        about, data = self.manifest, self.manifest.dataset
+        name = about.algorithm.name.rpartition(":")[2]
+        told = f"{name} (its class is code inside the model)" if self._algorithm is None else repr(self._algorithm)
+        rows = f"{data['rows']:,} rows of " if isinstance(data.get("rows"), int) else ""
+        value = "" if about.objective is None else f", objective {about.objective:.6g}"
+        names = self.treatment.feature_names
+        shapes = (f"{key} {' × '.join(map(str, value.shape)) or 'number'}" for key, value in self.parameters.items())
+        lines = [
+            f"Model of {told}",
+            f"  trained on {data.get('name', 'rows')}: {rows}{self.columns:,} columns{value}",
+            *([f"  columns: {_listed(names)}"] if names else []),
+            *([f"  classes: {_listed(self.classes)}"] if self.classes else []),
+            f"  parameters: {', '.join(shapes)}",
+            "  use: .predict(rows, frame or path), .score(rows, labels), .parameters",
+        ]
+        return "\n".join(lines)
+
+    def score(self, features: Any, labels: Any = None) -> float:
+        """How good the model is on these rows, as `Result.score`."""
+        with self._told_damage():
+            return score(self, self.treatment, features, labels)
+
     def predict(self, features: Any) -> Array:
-        """What the model says about rows; class names where it was trained on names."""
+        """What the model says about rows of a frame, an array or a file; class names where it was trained on names."""
         with self._told_damage():
             return predict(self, self.treatment, features)
 
@@ -142,6 +166,10 @@ class Model:
         if not self.manifest.algorithm.builtin:
             return contextlib.nullcontext()
         return damage_as("This model is damaged: its parameters do not fit its algorithm and its columns")
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def check_target(folder: str | os.PathLike[str]) -> None:
@@ -227,10 +255,9 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     yield "model.npz", buffer.getvalue()
-    ref = reference(result.algorithm)
     manifest = ModelManifest(
         FORMAT,
-        msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()}),
+        in_plain(reference(result.algorithm)),
         form_of(result.parameter),
         result.dataset,
         result.objective,
@@ -301,7 +328,7 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
     _check_numbers(path, manifest, arrays)
     if algorithm is None and (manifest.algorithm.builtin or trust_code):
         with damage_as(f"The model in {path} is damaged: {manifest.algorithm.name[:80]} cannot be made of it"):
-            algorithm = _made(path, manifest)
+            algorithm = _made(path, manifest, trust_code)
     return Model(manifest, arrays, algorithm)
 
 
@@ -331,9 +358,9 @@ def _check_numbers(path: Path, manifest: ModelManifest, arrays: dict[str, Array]
         raise StorageError(f"The model in {path} is damaged: its scaling does not fit {columns} columns.")
 
 
-def _made(path: Path, manifest: ModelManifest) -> Algorithm:
+def _made(path: Path, manifest: ModelManifest, trusted: bool) -> Algorithm:
     try:
-        return instantiate(manifest.algorithm)
+        return instantiate(manifest.algorithm, Consent.TRUSTED if trusted else None)
     except (ImportError, AttributeError) as error:
         name = manifest.algorithm.name
         raise StorageError(f"The model in {path} needs {name}, which cannot be loaded: {error}.") from error

@@ -18,10 +18,11 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
+from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import scale
 from flegel.errors import Interrupted, OutOfReach, UsageError
-from flegel.job import Job
+from flegel.job import AlgorithmRef, Job
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -46,7 +47,7 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.of_job import group_of, summary_of
-from flegel.runtime.job.class_source import reference
+from flegel.runtime.job.class_source import described_hyper, is_built_in, reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
@@ -54,6 +55,7 @@ from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, co
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers, may_rest
 from flegel.runtime.job.signals import Signals
+from flegel.runtime.job.validation import Validation
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -93,7 +95,7 @@ def _execute(request: Request, observation: Observation) -> Result:
     session = request.session
     for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
         fork_server.preload(library_of(device, request.algorithm.backend))
-    if "numba" in sys.modules or not reference(request.algorithm).builtin:  # kernels of ours come without it
+    if "numba" in sys.modules or not is_built_in(request.algorithm):  # kernels of ours come without it
         fork_server.preload("numba")
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
@@ -114,6 +116,8 @@ def _execute(request: Request, observation: Observation) -> Result:
         request.phase("reading", "")
         scaling, prepared = _prepared(request, place, group)
         prepared.compiler = compiler
+        held = request.data.held_out
+        validation = None if held is None else Validation(request.algorithm, held, scaling)
         if group is not None:
             ending.callback(group.close)
             group.start(prepared.parameter, prepared.zero)
@@ -137,9 +141,11 @@ def _execute(request: Request, observation: Observation) -> Result:
         def train(source: dict[str, Any]) -> tuple[Coordinator, float]:
             machine = _coordinator(request, prepared, scaling, built, source, parts, cluster, group)
             if session is not None:
-                shift = _drive_with_checkpoints(request, observation, machine, prepared, scaling, parts, cluster, link)
+                shift = _drive_with_checkpoints(
+                    request, observation, machine, prepared, scaling, parts, cluster, link, validation
+                )
                 return machine, shift
-            watch = _watching(request, observation, machine, cluster)
+            watch = _watching(request, observation, machine, cluster, validation=validation)
             drive(machine, cluster, watch, ended=request.control.why, group=link)
             return machine, 0.0
 
@@ -151,7 +157,7 @@ def _execute(request: Request, observation: Observation) -> Result:
             loaded = machine.state.ready_at - shift - began
             kind = place.choice.kind if place.choice else "processes"
             sites = summary_of(group, machine) if group is not None else {}
-            return _result(request, prepared, machine, built, loaded, scaling, kind, sites)
+            return _result(request, prepared, machine, built, loaded, scaling, kind, sites, validation)
 
 
 def _trained(
@@ -199,6 +205,7 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
         session.keep_crew(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
     session.check_forms(algorithm, prepared.zero, prepared.state, parts)
+    session.check_points(algorithm.stateLimits(prepared.parameter), request.data.rows, parts)
     return parts
 
 
@@ -299,6 +306,7 @@ def _coordinator(
         timeouts=_timeouts(request),
         rows=request.data.rows,
         replace=job.replace,
+        rounding=rounding(request.data.dtype),
     )
 
 
@@ -324,19 +332,29 @@ def _store(request: Request, prepared: PreparedJob) -> ParameterStore:
 def _described(request: Request) -> Job:
     """The job with its algorithm by name and without its source, for observers."""
     return msgspec.structs.replace(
-        request.job, algorithm=msgspec.structs.replace(reference(request.algorithm), source=""), workers=request.workers
+        request.job,
+        algorithm=AlgorithmRef(reference(request.algorithm).name, described_hyper(request.algorithm)),
+        workers=request.workers,
     )
 
 
 def _watching(
-    request: Request, observation: Observation, machine: Coordinator, cluster: Cluster, shift: float = 0.0
+    request: Request,
+    observation: Observation,
+    machine: Coordinator,
+    cluster: Cluster,
+    shift: float = 0.0,
+    validation: Validation | None = None,
 ) -> Callable[[], None]:
     def watch() -> None:
         if request.session is not None:
             request.session.warn()
+        if validation is not None:
+            validation.look(machine)
+        followed = {} if validation is None else validation.latest
         if request.watch is not None:
-            request.watch(observe(machine))
-        observation.look(machine, shift, cluster.hosts())
+            request.watch(observe(machine, followed=followed))
+        observation.look(machine, shift, cluster.hosts(), followed)
 
     return watch
 
@@ -350,6 +368,7 @@ def _drive_with_checkpoints(
     parts: list[WorkerState],
     cluster: Cluster,
     link: GroupLink | None = None,
+    validation: Validation | None = None,
 ) -> float:
     """Train with checkpoints, from where the job stood; returns how far its clock is ahead of this host's."""
     session = request.session
@@ -359,7 +378,7 @@ def _drive_with_checkpoints(
     session.begin(request.job, request.algorithm, request.data.summary(), machine, prepared.fingerprint, scaling, forms)
     shift = session.shift
     with Signals() as signals:
-        watch = _watching(request, observation, machine, cluster, shift)
+        watch = _watching(request, observation, machine, cluster, shift, validation)
         ended = request.control.why
         drive(machine, cluster, watch, keeper=session, suspended=signals, ended=ended, shift=shift, group=link)
         if signals.why and machine.verdict is None:
@@ -423,6 +442,7 @@ def _result(
     scaling: scale.Scaling | None,
     placement: str,
     sites: dict[str, Any],
+    validation: Validation | None = None,
 ) -> Result:
     algorithm, data = request.algorithm, request.data
     assert machine.verdict is not None
@@ -430,12 +450,19 @@ def _result(
     workers = worker_rows(machine)
     values = (row.estimate for row in reversed(machine.trace))
     found = machine.audit.objective if machine.audit is not None else None
+    if found is None and sites:
+        found = machine.state.objective  # θ of the last result of all groups, which no line of the trace has
     if found is None and machine.verdict.outcome == "diverged":
         found = machine.step_back.value
     parameter = pytree.present(machine.commits.final_parameter())
+    metrics, followed = _metrics(machine, prepared, parameter), {}
+    if validation is not None and machine.trace and pytree.is_finite(parameter):
+        followed = validation.finish(machine, parameter)
+        metrics |= validation.latest
+    whole = data if data.held_out is None else data.held_out.whole
     return Result(
         algorithm=algorithm,
-        name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
+        name=type(algorithm).__name__.lower() if is_built_in(algorithm) else type(algorithm).__name__,
         dataset=data.summary(),
         sync=request.job.sync.name,
         workers=request.workers,
@@ -454,9 +481,10 @@ def _result(
         staleness=dict(sorted(machine.commits.staleness.items())),
         parameter=parameter,
         kernel=built.kind,
-        warnings=remarks(machine),
+        warnings=[*remarks(machine), *about_groups(sites)],
         classes=data.classes,
-        metrics=_metrics(machine, prepared, parameter),
+        metrics=metrics,
+        validation=followed,
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
         treatment=data.treatment.scaled_by(scaling),
         state=_in_data_order(machine) if machine.collection.states else None,
@@ -465,8 +493,19 @@ def _result(
         incidents=[vars(incident) for incident in machine.membership.incidents],
         servers=plain(server_placement(machine)),
         sites=sites,
-        training=TrainingRows(data, scaling),
+        training=TrainingRows(whole, scaling),
     )
+
+
+def about_groups(sites: dict[str, Any]) -> list[str]:
+    """Where θ holds statistics of groups whose rows are not in the objective."""
+    missing = sorted(set(sites.get("groups", ())) - set(sites.get("objective_of", ())))
+    if not missing:
+        return []
+    return [
+        f"the objective is that of the rows of {', '.join(sites['objective_of'])}: the model also holds statistics of "
+        f"{', '.join(missing)}, which did not evaluate this θ"
+    ]
 
 
 def _metrics(machine: Coordinator, prepared: PreparedJob, parameter: Tree) -> dict[str, float]:

@@ -26,6 +26,7 @@ from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
 from flegel.errors import OutOfReach, UsageError, own_traceback
+from flegel.loading.code_gate import Consent
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
@@ -336,7 +337,7 @@ class Trainer:
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         began = clock.now()
         with inside(MODULE):
-            algorithm = self._algorithm = instantiate(load.algorithm)
+            algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
         self._in_batches = algorithm.in_batches
         resumed: tuple[Array, ...] = ()
         if load.kept is not None:
@@ -425,8 +426,8 @@ class Trainer:
             end = sliced.slice(run.start, run.end - run.start, run.end, least) if sliced else run.end
             done = self._step(kernel, store, run, end, order.round, self.flag, part)
             visits += done
-            if done == run.end - run.start > most // 2:
-                self._speed = max(done / max(clock.now() - entered, 1e-9), self._speed / 2)
+            if done == run.end - run.start > most // 2 and (took := clock.now() - entered) > 0:
+                self._speed = max(done / took, self._speed / 2)
             if injection:
                 injection.pay(done, clock.now() - entered, self.flag)
             self._deadline.add(done, clock.now() - entered, away=injection is not None)

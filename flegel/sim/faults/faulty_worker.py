@@ -104,21 +104,23 @@ class ChannelEnd:
             self._transmit(packet)
         due = self.channel.due()
         if due < self._armed:
-            self._armed = due
-            self._events.at(due, self._tick)
+            self._arm(due)
 
-    def _tick(self) -> None:
+    def _arm(self, at: float) -> None:
+        self._armed = at
+        self._events.at(at, self._tick, at)
+
+    def _tick(self, at: float) -> None:
+        if at != self._armed:  # an earlier one was set meanwhile, and it has set the next
+            return
         self._armed = math.inf
         if self._events.now < self.asleep_until:
-            self._armed = self.asleep_until
-            self._events.at(self.asleep_until, self._tick)
-            return
+            return self._arm(self.asleep_until)
         due = self.channel.due()
         if due <= self._events.now:
             self._out(self.channel.tick(self._events.now))
         elif due < math.inf:  # what it was set for was done in time
-            self._armed = due
-            self._events.at(due, self._tick)
+            self._arm(due)
 
 
 class FaultyWorld(Protocol):

@@ -1,0 +1,78 @@
+"""How good the model is on rows that nobody trains on, while a job runs and at its end. Never influences training.
+
+While the job trains, a part of these rows is evaluated once a pass of the slowest worker, in the coordinator's loop; at
+most `PART` of the time goes into that. At the end all of them are, with the θ of the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Sparse
+from flegel.datasets import Scaling, scale
+from flegel.datasets.dataset import HeldOut
+from flegel.errors import AlgorithmError
+from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.params import hook_values
+from flegel.params.hooks import call_hook
+from flegel.runtime import clock
+
+FOLLOWED_NUMBERS = 1 << 20
+"""Numbers (rows times columns) that are evaluated while the job trains: milliseconds for every built-in algorithm."""
+LAST_NUMBERS = 1 << 26
+"""Numbers that are evaluated at the end: 512 MB of float64, since all are in memory at a time."""
+PART = 0.02
+"""Of the time of training, at most, for evaluations: the next one comes so much later."""
+PREFIX = "validation_"
+
+
+class Validation:
+    """The held-out rows of one job."""
+
+    def __init__(self, algorithm: Algorithm, held: HeldOut, scaling: Scaling | None) -> None:
+        self._algorithm, self._held, self._scaling = algorithm, held, scaling
+        self._few = self._rows(FOLLOWED_NUMBERS)
+        self._due, self._passes = 0.0, 0
+        self.latest: dict[str, float] = {}
+        """Figures of the last look, as they are shown."""
+        self.course: list[dict[str, float]] = []
+        """Seconds of training, iteration and figures at each look; the last one is of all rows and the final θ."""
+
+    def look(self, machine: Coordinator) -> None:
+        """Evaluate where the slowest worker has made another pass."""
+        passes, now = int(machine.state.totals.slowest_pass), clock.now()
+        if machine.phase == "over" or not machine.trace or passes <= self._passes or now < self._due:
+            return
+        self._passes = passes
+        self._note(machine, *self._few, machine.commits.final_parameter())
+        took = clock.now() - now
+        self._due = now + took + took / PART
+
+    def finish(self, machine: Coordinator, parameter: Tree) -> dict[str, Any]:
+        """The figures of all held-out rows under the final θ, and the course, for the result."""
+        features, labels = self._rows(LAST_NUMBERS)
+        self._note(machine, features, labels, parameter)
+        return {"rows": len(self._held.ids), "course": self.course}
+
+    def _rows(self, numbers: int) -> tuple[Array | Sparse, Array | None]:
+        rows = self._held.read(max(1, numbers // max(1, self._held.whole.columns)))
+        if self._scaling is None:
+            return rows.features, rows.labels
+        own = rows.features if isinstance(rows.features, Sparse) else np.array(rows.features)
+        return scale.apply(own, self._scaling), rows.labels
+
+    def _note(self, machine: Coordinator, features: Array | Sparse, labels: Array | None, parameter: Tree) -> None:
+        place = machine.state.place
+        found = call_hook(self._algorithm, place, "evaluate", features, labels, parameter)
+        if found is None:
+            raise AlgorithmError(f"evaluate returned None in {place}; --validate needs an Evaluation.")
+        figures = hook_values.figures(dict(found.metrics) or {"objective": found.objective}, "evaluate", place)
+        wanted = self._algorithm.followed
+        figures = {name: value for name, value in figures.items() if not wanted or name in wanted}
+        self.latest = {f"{PREFIX}{name}": value for name, value in figures.items()}
+        last = machine.trace[-1]
+        self.course.append({"seconds": last.seconds, "iteration": float(last.iteration), **figures})

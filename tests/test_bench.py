@@ -1,0 +1,113 @@
+"""The programs of bench/: each can be imported and says what it is for, none reaches into the engine's private parts,
+and what `make faults` and `make smoke` run is tried in small."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import io
+import runpy
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.chaos.simulate import KINDS, some
+from bench.common.phases import PHASES, timed_phases
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted((ROOT / "bench").rglob("*.py"))
+OF_TUPLES = {"_replace", "_fields", "_asdict", "_make"}
+"""Public in spite of their names."""
+LARGE = {"torch", "sklearn", "uvicorn", "starlette", "obstore", "ray", "faiss", "lightgbm", "matplotlib", "playwright"}
+"""Packages that the tests' environment may lack."""
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+MODULES = {dotted(path): path for path in FILES if path.name != "__init__.py"}
+PROGRAMS = [name for name, path in MODULES.items() if "__main__" in path.read_text(encoding="utf-8")]
+
+
+@contextlib.contextmanager
+def lacking_packages() -> Iterator[None]:
+    """What a program needs beyond the tests' environment is no fault of it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in LARGE:
+            raise
+
+
+def test_every_module_of_bench_can_be_imported() -> None:
+    for name in MODULES:
+        with lacking_packages():
+            importlib.import_module(name)
+
+
+def test_every_program_of_bench_says_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in this process: one interpreter for each would take a minute."""
+    assert len(PROGRAMS) > 70
+    for name in PROGRAMS:
+        monkeypatch.setattr(sys, "argv", [name, "--help"])
+        said = io.StringIO()
+        with lacking_packages(), warnings.catch_warnings(), contextlib.redirect_stdout(said):
+            warnings.simplefilter("ignore", RuntimeWarning)  # that it was imported before
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_module(name, run_name="__main__")
+            assert ended.value.code in (0, None), name
+            assert said.getvalue().startswith("usage: "), name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_benchmarks_use_public_names_only(name: str) -> None:
+    """A private name may be gone tomorrow, and nobody who removes it looks here."""
+    found = []
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        match node:
+            case ast.ImportFrom(names=names) if any(_private(n.name) for n in names):
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass
+            case ast.Attribute(value=ast.Name(id="os"), attr="_exit"):
+                pass
+            case ast.Attribute(attr=attribute) if _private(attribute) and attribute not in OF_TUPLES:
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+            case ast.Call(func=ast.Name(id="getattr" | "setattr" | "delattr"), args=[_, ast.Constant(str(word)), *_]):
+                if _private(word):
+                    found.append(f"line {node.lineno}: {ast.unparse(node)}")
+    assert not found, "\n".join(found)
+
+
+def _private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_what_is_timed_by_name_is_public_and_put_back() -> None:
+    before = [place.__dict__[name] for _, place, name in PHASES]
+    assert not any(_private(name) for _, _, name in PHASES)
+    with timed_phases() as seconds:
+        assert seconds == {}
+    assert [place.__dict__[name] for _, place, name in PHASES] == before
+
+
+FORMERLY_BROKEN = (("jumping", 39), ("jumping", 46))
+"""A clock that jumps by an hour under psp."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_of_make_faults(kind: str) -> None:
+    """Seeds that no other test runs."""
+    _, broken = some(kind, 246, 249)
+    assert not broken
+
+
+@pytest.mark.parametrize(("kind", "seed"), FORMERLY_BROKEN)
+def test_seeds_that_once_broke_a_law_hold(kind: str, seed: int) -> None:
+    _, broken = some(kind, seed, seed + 1)
+    assert not broken

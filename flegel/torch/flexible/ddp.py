@@ -28,6 +28,7 @@ from flegel.torch.flexible import iteration
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
 from flegel.torch.flexible.pace import (
+    KNOWN,
     LARGER,
     LEARNING_RATE_RULES,
     BarrierPace,
@@ -314,8 +315,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         total, reference = float(self._pooled or 0.0), float(self._reference or 1)
         if self._lr_rule != "auto":
             return learning_rate_factor(self._lr_rule, total, reference, self.pace.noise.scale)
-        rule = rule_of(type(optimizer))
-        factor = max(1.0, learning_rate_factor(rule, total, reference, self.pace.noise.scale))
+        rule, noise = rule_of(type(optimizer)), self.pace.noise
+        factor = max(1.0, learning_rate_factor(rule, total, reference, noise.scale if noise.weight >= KNOWN else None))
         if total > LARGER * reference and not self._told_rule:
             self._told_rule = True
             if self.barrier.rank == 0:

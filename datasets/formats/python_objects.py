@@ -22,6 +22,7 @@ from flegel.datasets.tables.object_table import ObjectTable, to_array
 from flegel.datasets.tables.open_table import chosen_columns, open_treated
 from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError, UsageError
+from flegel.wording import number
 
 GIVEN_LABEL = "(label)"
 CHECKED_BYTES = 64 << 20
@@ -41,7 +42,7 @@ def source_from_object(value: Any, options: Options) -> Source:
         value, given = value
         if given is not None and options.label is not None:
             raise UsageError("Labels are given twice; give them either as the second of the pair or as label=.")
-    table = ObjectTable(value, flat=True)
+    table = ObjectTable(value)
     if table.sparse is not None:
         return _sparse_source(table, given, options)
     label: Any = given
@@ -121,7 +122,8 @@ def _label_gaps(labels: Any) -> DataError:
 
     missing = np.flatnonzero(pandas.isna(np.asarray(labels).ravel()))
     return DataError(
-        f"{len(missing):,} of {len(labels):,} labels are missing (first: row {missing[0] + 1}); leave those rows out."
+        f"{len(missing):,} of {len(labels):,} labels are missing (first: row {number(int(missing[0]))}); "
+        "leave those rows out."
     )
 
 
@@ -132,6 +134,10 @@ def encode_labels(given: Any) -> tuple[Array | None, list[str] | None]:
     if hasattr(given, "detach"):
         given = given.detach().cpu()
     array = np.asarray(given.to_numpy() if hasattr(given, "to_numpy") else given)
+    if array.ndim != 1:
+        if array.ndim != 2 or array.shape[1] != 1:
+            raise DataError(f"The labels have the shape {array.shape}; give one label per row, as one column.")
+        array = array[:, 0]
     if array.dtype.kind == "O" and array.ndim == 1:
         raw = column_of(array, GIVEN_LABEL, "the given labels")
         array = array if raw.textual or raw.kind == "date" else raw.values

@@ -16,6 +16,7 @@ import zmq
 from flegel.errors import UsageError
 from flegel.machine.group.records import MEMBERS, NAME
 from flegel.runtime.group.keys import RefusedObject, Seal
+from flegel.wording import option
 
 LARGEST = 64 << 10  # bytes of a message; a beat has some hundred
 WAITING = 16  # messages to a group that does not answer; later ones are dropped
@@ -26,7 +27,9 @@ def parse_listen(text: str) -> tuple[str, int]:
     """'paris.example.org:7700': host as others reach it, and port; 0: any."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"--group-listen {text}: give the host as other groups reach it, and a port: host:7700.")
+        raise UsageError(
+            f"{option('group_listen', text)}: give the host as other groups reach it, and a port: host:7700."
+        )
     return host, int(port)
 
 
@@ -60,7 +63,7 @@ class PeerMessages:
             inbox.bind(f"tcp://*:{port or '*'}")
         except zmq.ZMQError as error:
             inbox.close()
-            raise UsageError(f"--group-listen {listen}: port {port} cannot be used ({error}).") from None
+            raise UsageError(f"{option('group_listen', listen)}: port {port} cannot be used ({error}).") from None
         return inbox
 
     def _receive(self) -> None:

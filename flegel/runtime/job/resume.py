@@ -30,6 +30,7 @@ from flegel.runtime.job.request import Request, open_training_data
 from flegel.runtime.job.run import execute
 from flegel.runtime.worker.current_hook import MODULE
 from flegel.sync import models
+from flegel.wording import option
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
@@ -106,7 +107,8 @@ def _check_usable(stored: StoredJob, store: CheckpointStore, begin_anew: bool) -
     if not begin_anew:
         raise StorageError(
             f"Everything that was kept in {store.place} is damaged ({'; '.join(stored.skipped)[:500]}); nothing was "
-            "changed there. Restore the files from a copy, or begin anew with --begin-anew, which sets them aside."
+            f"changed there. Restore the files from a copy, or begin anew with {option('begin_anew', True)}, "
+            "which sets them aside."
         )
     for name in stored.damaged:
         with contextlib.suppress(FileNotFoundError):
@@ -138,8 +140,8 @@ def _algorithm(
             return _with_its_hyper(ref, None, place)
         if class_file is None or not Path(class_file.rpartition(":")[0]).is_file():
             raise UsageError(
-                f"This job's class {ref.name} is code inside the checkpoint; give it again (--algorithm "
-                f"file.py:{ref.name}), or pass --trust-code (trust_code=True) if you know where it comes from."
+                f"This job's class {ref.name} is code inside the checkpoint; give it again ({option('algorithm')} "
+                f"file.py:{ref.name}), or pass {option('trust_code', True)} if you know where it comes from."
             )
         given = find_algorithm(class_file)
     if isinstance(given, str):

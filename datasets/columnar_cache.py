@@ -60,7 +60,9 @@ def columnar(stream: Stream) -> Source:
 def _open_entry(folder: Path, stream: Stream, description: Description) -> Source | None:
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
-    except (OSError, ValueError):
+        if not isinstance(manifest, dict) or not {"labelled", "names", "classes", "columns"} <= manifest.keys():
+            return None  # damaged; it is made anew
+    except (OSError, ValueError, RecursionError):
         return None
     paths = {name: folder / f"{name}.npy" for name in ("features", "labels", "indptr", "indices", "values")}
     labels = open_npy(paths["labels"]) if manifest["labelled"] else None
@@ -77,6 +79,7 @@ def _open_entry(folder: Path, stream: Stream, description: Description) -> Sourc
     else:
         source = CachedArrays(open_npy(paths["features"]), labels, **common)
     source.description = description
+    source.row_names = manifest.get("row_names")
     return source
 
 
@@ -165,6 +168,7 @@ def _write(stream: Stream, folder: Path) -> None:
         "columns": max(width, stream.columns),
         "labelled": stream.labelled,
         "names": stream.names,
+        "row_names": stream.row_names,
         "classes": classes,
         "origin": stream.describe(),
     }

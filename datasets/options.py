@@ -25,6 +25,8 @@ class Options(NamedTuple):
     sparse: bool = True
     """Rows with many one-hot columns may be sparse."""
     decimal: str | None = None
+    ratings: bool = False
+    """Three or four columns may be (user, item, rating[, time]): the algorithm factorizes ratings."""
 
     @property
     def treats(self) -> bool:

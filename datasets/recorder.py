@@ -49,7 +49,7 @@ def find_entry(key: Description, origin: str) -> tuple[ArraySource, dict[str, An
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
         labels = open_npy(folder / "labels.npy") if manifest["labelled"] else None
         return ArraySource(open_npy(folder / "features.npy"), labels, origin=origin), manifest
-    except (OSError, ValueError, DataError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, DataError):
         return None
 
 

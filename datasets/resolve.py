@@ -18,6 +18,7 @@ from typing import Any
 from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.formats.readers import files_are_plain, open_files, open_raw
+from flegel.datasets.formats.registry import TABLE, check_format
 from flegel.datasets.options import CATEGORICAL, MISSING, Options, check_choice
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.treatment import Treatment
@@ -43,6 +44,7 @@ def open_data(
     missing: str = "error",
     decimal: str | None = None,
     sparse: bool = True,
+    ratings: bool = False,
 ) -> Dataset:
     """Open a registered name (`higgs`, `blobs:100000`), a file, folder, glob or URL, or rows from Python.
 
@@ -50,8 +52,10 @@ def open_data(
     `rows` keeps only the first rows; `columns` chooses the features and `drop` leaves some out; `categorical` says what
     text becomes (auto, onehot, ordinal, drop), `missing` what gaps become (error, drop, mean, median, indicator);
     `sparse` allows sparse rows where one-hot columns are many; `dtype` is float32 or float64. `delimiter`, `decimal`,
-    `header` and `format` override what is guessed from
-    a file; `width` is the least number of columns of sparse rows.
+    `header` and `format` override what is guessed from a file (`format="ratings"`, with the `columns` of user, item and
+    rating, and `format="table"`, which never takes a table for ratings, also from rows of Python); `ratings` takes
+    three or four columns for (user, item, rating[, time]) where they look like that; `width` is the least number of
+    columns of sparse rows.
     """
     if dtype not in (None, "float32", "float64"):
         raise UsageError(f"dtype={dtype!r} is not known; use float32 or float64.")
@@ -59,8 +63,9 @@ def open_data(
         raise UsageError(f"rows={rows} selects no rows; use at least 1.")
     check_choice(categorical, CATEGORICAL, "categorical")
     check_choice(missing, MISSING, "missing")
+    check_format(format)
     options = Options(
-        label, dtype, columns, delimiter, header, format, width, drop, categorical, missing, sparse, decimal
+        label, dtype, columns, delimiter, header, format, width, drop, categorical, missing, sparse, decimal, ratings
     )
     if isinstance(spec, Dataset):
         return _with_weights(spec, weight)
@@ -161,7 +166,7 @@ def _paths(spec: str) -> list[Path] | None:
 def open_table(spec: str) -> RawTable:
     """Columns of files as they are written, before anything is decided about them."""
     paths = _paths(spec)
-    table = None if paths is None else open_raw(paths, spec)
+    table = None if paths is None else open_raw(paths, spec, Options(format=TABLE))
     if table is None:
         raise DataError(f"{spec} is no table of named columns; give labels as an array.")
     return table
@@ -173,7 +178,10 @@ def open_for_prediction(spec: str, how: Treatment, label: str | int | None = Non
     `label` is a column of numbers without names that is no feature; by name it is left out anyway.
     """
     paths = None if spec.partition(":")[0] in registry.names() else _paths(spec)
-    table = None if paths is None else open_raw(paths, spec)
+    chosen = Options(format=TABLE) if how.rating_columns else Options()
+    table = None if paths is None else open_raw(paths, spec, chosen)
+    if how.rating_columns and table is not None:
+        return table
     if table is None:
         data = open_data(spec, label=label)
         if data.note:

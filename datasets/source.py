@@ -63,6 +63,8 @@ class Stream(ABC):
     columns: int
     dtype: np.dtype[Any]
     names: list[str] | None = None
+    row_names: list[str] | None = None
+    """Names of the rows, where the set has them: the users of ratings."""
     labelled: bool = False
     named_classes: bool = False
     """True where chunks carry class names rather than numbers as labels."""
@@ -94,6 +96,8 @@ class Source(ABC):
     columns: int
     dtype: np.dtype[Any]
     names: list[str] | None = None
+    row_names: list[str] | None = None
+    """Names of the rows, where the set has them: the users of ratings."""
     labelled: bool = False
     classes: list[str] | None = None
     label_values: Sequence[float] | None = None

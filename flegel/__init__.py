@@ -10,9 +10,16 @@ Names are imported when they are first used, so that `import flegel` is quick.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib takes 10 ms to import
+if not os.path.isdir(os.path.join(_HERE, "algorithms")):  # noqa: PTH112, PTH118
+    # A checkout: flegel.algorithms and flegel.datasets are the folders beside this one. Whoever is in the checkout
+    # imports this folder, also where the package is installed elsewhere.
+    __path__.append(os.path.dirname(_HERE))  # noqa: PTH120
 
 _HOMES = {
     "Algorithm": "flegel.algorithm",

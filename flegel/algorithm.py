@@ -7,6 +7,7 @@ block; the coordinator calls the other hooks. Hook names are the paper's (Fig. 5
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import types
 import typing
@@ -157,6 +158,9 @@ class Algorithm:
     several sites show each other those, and begin with one θ(0) for all. Otherwise the first group's is taken."""
     supervised: ClassVar[bool] = False
     """True where every point needs a label. Labels that the data have are passed in any case."""
+    takes_ratings: ClassVar[bool] = False
+    """True where three or four columns that look like (user, item, rating[, time]) are a list of ratings, of which
+    sparse rows are made."""
     labels_are_classes: ClassVar[bool] = False
     """True where labels name classes: `Sample.classes` then has those of all rows, also of rows that are not in the
     sample."""
@@ -168,6 +172,9 @@ class Algorithm:
     """True where `updateDataPoint` and the kernel count a point `dataPoint.weight` times."""
     maximize: ClassVar[bool] = False
     """Direction of the objective."""
+    starting: ClassVar[tuple[str, ...]] = ()
+    """Hyper-parameters that only `initParameter` reads. Arrays among them are part of θ(0) by the time that workers,
+    servers, checkpoints and saved models get the others, and are not given to them."""
     auxiliary: ClassVar[tuple[str, ...]] = ()
     """Fields of θ that are no parameters of the model: constants, and what the algorithm remembers. They are left out
     where the engine counts parameters, which decides how many points the first updates rest on."""
@@ -446,6 +453,10 @@ class Algorithm:
         """Current values by name."""
         return {name: getattr(self, name) for name in self.hyper_parameters()}
 
+    def described_hyper(self) -> dict[str, Any]:
+        """Current values by name, to compare and to show: arrays as lists, or by shape and hash where they are long."""
+        return {k: _described(v) if isinstance(v, np.ndarray) else v for k, v in self.hyper().items()}
+
     def labels_for_points(self, labels: Array | None) -> Array | None:
         """The labels that workers keep beside the rows; without any, `dataPoint.label` is 0."""
         return None if self.ignores_labels else labels
@@ -455,6 +466,16 @@ class Algorithm:
 
 
 _REQUIRED: Any = object()
+LISTED = 4096  # numbers of an array that is written out: 80 kB of text
+
+
+def _described(array: Array) -> Any:
+    if array.size <= LISTED:
+        return array.tolist()
+    digest = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:16]
+    return f"array of {' × '.join(map(str, array.shape))}, sha256 {digest}"
+
+
 _ENGINE_NAMES = frozenset({"merges_reports"})
 
 

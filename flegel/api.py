@@ -66,6 +66,7 @@ class RunOptions(TypedDict, total=False):
     gpus: int
     resting: str
     straggler: str
+    format: str | None
     label: str | int | None
     columns: list[str | int] | str | None
     drop: list[str | int] | str | None

@@ -13,24 +13,31 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, Sample
+from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Shard, Sparse, check_state, make_shard
+from flegel.core.shard import Shard, Sparse, make_shard
 from flegel.core.sharding import Cuts, cut, make_cuts
 from flegel.core.stop_flag import new_flag
+from flegel.datasets.dataset import Dataset
+from flegel.datasets.formats.arrays import ArraySource
+from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.errors import ConformanceError, FlegelError, UsageError
-from flegel.job import AlgorithmRef
+from flegel.job import AlgorithmRef, Job
+from flegel.loading.code_gate import Consent
 from flegel.messages import WorkerBeat
 from flegel.params.sharded import sharding_of
 from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel
 from flegel.runtime.backends.registry import choose
-from flegel.runtime.job.class_source import instantiate, reference
+from flegel.runtime.job.class_source import in_plain, instantiate, reference
+from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 
 ROWS, COLUMNS = 331, 6
+SEED = 3  # of the job as which a class is prepared
 HOOKS = frozenset(
     {"initParameter", "initState", "initAggregator", "updateDataPoint", "aggregate", "updateParameter", "objective",
      "terminationCheck", "predict", "kernel", "validate"}
@@ -100,18 +107,17 @@ class Trial:
         self.labels = algorithm.labels_for_points(labels)
         self.points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
         self.columns = features.columns if isinstance(features, Sparse) else features.shape[1]
-        self.sample = Sample(features, self.labels, self.points, self.columns)
-        algorithm.validate(self.sample)
-        self.parameter: Tree = self.start()
-        check_state(algorithm.initState(self.points, self.columns, np.random.default_rng(5)), self.points)
-        made = algorithm.initAggregator(self.sample, pytree.present(self.parameter))
-        self.zero: Tree = pytree.zeros_like(made, algorithm.typed)
+        source = SparseSource if isinstance(features, Sparse) else ArraySource
+        data = Dataset("the rows of this check", source(features, labels, origin="the rows of this check"), self.points)
+        request = Request(algorithm, data, Job(seed=SEED))
+        check_data(request)
+        prepared = PreparedJob(request, None)  # as in a job: what fails there fails here, with the same sentence
+        self.sample, self.zero = prepared.sample, prepared.zero
+        self.parameter: Tree = pytree.read_only(prepared.parameter)
 
     def start(self) -> Tree:
-        """θ(0), for one and the same seed."""
-        made = self.algorithm.initParameter(self.sample, np.random.default_rng(3))
-        for array in pytree.flatten(made):
-            self.require(array.dtype.kind in "fiub", f"initParameter returns {array.dtype}, not numbers")
+        """θ(0), once more for the seed that gave `parameter`."""
+        made = self.algorithm.initParameter(self.sample, np.random.default_rng(SEED))
         return pytree.read_only(pytree.starting(made, self.algorithm.typed))
 
     def shard(self, layout: str, weights: Array | None = None) -> Shard:
@@ -149,7 +155,6 @@ def _serializes(trial: Trial) -> bool:
         all(np.array_equal(a, b) for a, b in zip(arrays, pytree.flatten(trial.parameter), strict=True)),
         "initParameter returns something other than an array or a NamedTuple of arrays of numbers",
     )
-    trial.require(pytree.is_finite(trial.parameter), "initParameter returns numbers that are not finite")
     again = zip(pytree.flatten(trial.parameter), pytree.flatten(trial.start()), strict=True)
     trial.require(
         all(np.array_equal(a, b) for a, b in again),
@@ -159,8 +164,8 @@ def _serializes(trial: Trial) -> bool:
 
 
 def _travels(trial: Trial) -> bool:
-    ref = reference(trial.algorithm)
-    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source))
+    ref = in_plain(reference(trial.algorithm, whole=True))
+    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source), Consent.PRESENT)
     same = all(np.array_equal(v, again.hyper()[k]) for k, v in trial.algorithm.hyper().items())
     trial.require(same, "its hyper-parameters change on the way to a worker")
     try:

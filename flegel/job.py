@@ -303,11 +303,21 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="sync-models.md",
         ),
     ] = ""
+    format: Annotated[
+        str | None,
+        Option(
+            "Format of the data, where its name and content do not tell: csv, tsv, parquet, npy, npz, excel, svmlight, "
+            "idx, jester; ratings (lines of user, item, rating), or table (columns as they are, never ratings).",
+            DATA,
+            see="data.md",
+        ),
+    ] = None
     label: Annotated[str | int | None, Option("Label column of a file, by name or number.", DATA)] = None
     columns: Annotated[
         list[str | int] | None,
         Option(
-            "Columns that are features, by name or number from 0: a,b,c; all but the label by default.",
+            "Columns that are features, by name or number from 0: a,b,c; all but the label by default. Of ratings: "
+            "user, item and rating, in this order.",
             DATA,
             metavar="NAMES",
             parse=parse_names,

@@ -194,7 +194,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         return {
             "algorithm": self.name,
-            "hyperparameters": {k: _plain(v) for k, v in self.algorithm.hyper().items()},
+            "hyperparameters": {k: _plain(v) for k, v in self.algorithm.described_hyper().items()},
             "dataset": self.dataset,
             "sync": self.sync,
             "workers": self.workers,

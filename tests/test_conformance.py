@@ -63,7 +63,7 @@ BROKEN = [
     (broken.ChangesShape, "θ in another shape"),
     (broken.NotFinite, "not finite"),
     (broken.NoFiniteObjective, "objective returns nan"),
-    (broken.StartsNotFinite, "initParameter returns numbers that are not finite"),
+    (broken.StartsNotFinite, "initParameter returned numbers that are not finite"),
     (broken.ParameterOfText, "initParameter"),
     (broken.TerminationIsNoAnswer, "terminationCheck returns 'perhaps'"),
     (broken.PredictsTooFew, "one answer per row"),

@@ -88,6 +88,7 @@ class FCM(Algorithm):
     Reference: J. Bezdek, Pattern Recognition with Fuzzy Objective Function Algorithms (1981).
     """
 
+    starting = ("init",)
     also_called = ALSO_CALLED_K
     layout = "tiles"
     weighted = True

@@ -98,6 +98,7 @@ class GMM(Algorithm):
     memoryless = True
     starts_from_means = True
     trivial = "a single Gaussian"
+    starting = ("init",)
     also_called = ALSO_CALLED_K
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10

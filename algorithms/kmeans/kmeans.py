@@ -125,6 +125,7 @@ class KMeans(Algorithm):
     memoryless = True
     starts_from_means = True
     trivial = "one cluster"
+    starting = ("init",)
     also_called = ALSO_CALLED_K
     followed = ("mean_squared_distance",)
     sharding = Sharding({"centroids": 0}, {"sums": 0})

@@ -152,7 +152,9 @@ def _move(local, energy, progress, columns, values, first, last, weights, rank, 
 
 @njit(nogil=True, cache=True)
 def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps, settle, room, masses, row):
-    """A visit; returns the change of the row's loss. `room` is scratch: gram, block, pull and weights."""
+    """A visit; returns the changes of the row's loss and of its entries · ‖w‖². `room` is scratch: gram, block, pull,
+    weights.
+    """
     gram, block, pull, weights = room
     entries, rank = columns.shape[0], state.shape[0] - 1
     new = state[rank] < 0
@@ -177,12 +179,17 @@ def _row(local, energy, progress, columns, values, state, penalty, rate, sweeps,
     elif start:
         for f in range(rank):
             weights[f] = 1 / np.sqrt(rank)
+    length = 0.0
     for f in range(rank):
+        if not new:
+            length -= np.float64(state[f]) ** 2
         state[f] = weights[f]
+        length += np.float64(weights[f]) ** 2
+    length *= entries
     old = 0.0 if new else np.float64(state[rank])
     state[rank] = squares
     change = np.float64(state[rank]) - old
-    return change if masses is None else masses[row] * change
+    return (change, length) if masses is None else (masses[row] * change, masses[row] * length)
 
 
 @njit(nogil=True, cache=True)
@@ -195,10 +202,13 @@ def _visit(columns, values, found, key, state, masses, i, local, numbers, sums, 
     if new:
         sums[1] += mass
         sums[3] += mass * (found - kept)
+        sums[5] += mass * kept
         for t in range(kept):
             counts[columns[t]] += mass
     row = (penalty, rate, sweeps, settle, room, masses, i)
-    sums[0] += _row(local, energy, progress, columns[:kept], values, state[i, : rank + 1], *row)
+    change, length = _row(local, energy, progress, columns[:kept], values, state[i, : rank + 1], *row)
+    sums[0] += change
+    sums[4] += length
     if fraction > 0.0:
         squares = 0.0
         for t in range(kept, found):
@@ -300,7 +310,7 @@ def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int, fraction
         rate = number(learning_rate / np.sqrt(rank))
         settle = settled(parameter.rows)
         numbers = (energy, progress, number(parameter.penalty[0]), rate, sweeps, settle, room, rank, fraction)
-        sums = np.zeros(4)
+        sums = np.zeros(6)
         rest = (1.0 / scale, shard.state, shard.weights, local, numbers, sums, aggregator.counts, start, end, flag)
         if isinstance(shard.features, Sparse):
             rows = shard.features
@@ -309,8 +319,9 @@ def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int, fraction
             reached = _dense_rows(shard.features, number_bits(shard.features), *rest)
         _close(*theirs, aggregator.spread, local, energy, progress)
         aggregator.loss[0] += sums[0]
+        aggregator.loss[1:] += sums[4:]
         aggregator.seen[0] += sums[1]
-        aggregator.held[:] += sums[2:]
+        aggregator.held[:] += sums[2:4]
         return int(reached)
 
     return run

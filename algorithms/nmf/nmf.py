@@ -91,7 +91,8 @@ class FactorSums(NamedTuple):
     w_i·w_iᵀ.
     energy, progress, spread (sgd, this interval): Σ of squared gradients, Σ of step lengths and its
     square, a column.
-    counts (sgd): entries seen, a column. loss: see `NMF`. seen: rows visited. A row counts as often as it weighs.
+    counts (sgd): entries seen, a column. loss: see `NMF`; then (sgd) Σ n_i·‖w_i‖² and Σ n_i, where row i has n_i
+    entries. seen: rows visited. A row counts as often as it weighs.
     held (sgd): Σ of squared errors of the entries held out, each at its row's last visit, and how many these are.
     """
 
@@ -114,7 +115,7 @@ class RowChange(NamedTuple):
     gram: Array
     energy: Array
     progress: Array
-    loss: float
+    loss: Array
     first: float
     held: Array
 
@@ -151,6 +152,8 @@ class NMF(Algorithm):
     sparse = True
     weighted = True
     ignores_labels = True
+    keep_state = True
+    takes_ratings = True
     remakes_state = True
     unsent = ("descended", "pace")
     followed = ("rmse",)
@@ -287,7 +290,7 @@ class NMF(Algorithm):
         sgd = self.solver == "sgd"
         gram = np.zeros((0, 0) if sgd else (rank, rank))
         energy, progress, spread, counts = (np.zeros(columns if sgd else 0) for _ in range(4))
-        moves, loss, seen = np.zeros((columns, rank)), np.zeros(1), np.zeros(1)
+        moves, loss, seen = np.zeros((columns, rank)), np.zeros(3), np.zeros(1)
         return FactorSums(moves, gram, energy, progress, spread, counts, loss, seen, np.zeros(2))
 
     # -- training ------------------------------------------------------------------------------------------
@@ -317,15 +320,17 @@ class NMF(Algorithm):
         weights[:] = state[:rank]
         entries = columns.shape[0]
         moves, gram = np.zeros((entries, rank)), np.zeros((0, 0))
-        energy, progress = np.zeros(0), np.zeros(0)
+        energy, progress, loss = np.zeros(0), np.zeros(0), np.zeros(3)
         if self.solver == "sgd":
-            loss: float = mass * (np.float64(state[rank]) - old)
+            loss[0] = mass * (np.float64(state[rank]) - old)
+            loss[1] = mass * entries * (dot(weights, weights) - dot(before, before))
+            loss[2] = mass * entries if first else 0.0
             energy, progress = np.zeros(entries), np.zeros(entries)
             rate = self.learning_rate / np.sqrt(rank)
             energies = parameter.energy
             step_columns(factors, energies, columns, values, weights, penalty, rate, mass, moves, energy, progress)
         else:
-            loss = mass * squares if first else 0.0  # a row's squares never change, and must not be rounded
+            loss[0] = mass * squares if first else 0.0  # a row's squares never change, and must not be rounded
             gram = np.zeros((rank, rank))
             add_products(columns, values, weights, before, mass, moves, gram)
         held = np.zeros(2)
@@ -354,7 +359,7 @@ class NMF(Algorithm):
             target.counts[j] += first
         for f in range(len(gram)):
             target.gram[f] += gram[f]
-        target.loss[0] += loss
+        target.loss[:] += loss
         target.seen[0] += first
         target.held[:] += held
         return target
@@ -405,6 +410,15 @@ class NMF(Algorithm):
         below[below <= 0] = EPSILON
         return oldParameter._replace(factors=old * (np.maximum(aggregator.moves, 0.0) / below))
 
+    def _fit(self, aggregator: FactorSums, parameter: Factors) -> tuple[float, float]:
+        """Σ of squared errors of the entries seen, in units of scale², without the penalty, and how many these are."""
+        h = parameter.factors
+        if self.solver == "sgd":
+            lengths = float(parameter.penalty[0] * aggregator.loss[1])
+            return float(aggregator.loss[0]) - lengths, float(aggregator.loss[2])
+        explained = float(((h @ aggregator.gram) * h).sum() - 2.0 * (aggregator.moves * h).sum())
+        return float(aggregator.loss[0]) + explained, float(aggregator.seen[0]) * len(h)
+
     def objective(self, aggregator: FactorSums, parameter: Factors) -> float | None:
         if aggregator.seen[0] <= 0:
             return None
@@ -432,11 +446,16 @@ class NMF(Algorithm):
         ]
 
     def metrics(self, aggregator: FactorSums, parameter: Factors) -> dict[str, float]:
-        squares, count = float(parameter.rows[3]), float(parameter.rows[4])
-        if count <= 0:
-            return {}
-        error = float(parameter.scale[0]) * float(np.sqrt(max(squares, 0.0) / count))
-        return {"held_out_rmse": error, "held_out_entries": count}
+        """The error of the entries seen, each as of its row's last visit (sgd), or for the present W and H (else)."""
+        scale, found = float(parameter.scale[0]), {}
+        squares, count = self._fit(aggregator, parameter)
+        held, held_count = map(float, aggregator.held)
+        if count > 0:
+            found["rmse"] = scale * float(np.sqrt(max(squares, 0.0) / count))
+        if held_count > 0:
+            found["held_out_rmse"] = scale * float(np.sqrt(max(held, 0.0) / held_count))
+            found["held_out_entries"] = held_count
+        return found
 
     # -- use -----------------------------------------------------------------------------------------------
 

@@ -1,10 +1,14 @@
-"""Fuzzing of everything that reads foreign bytes: models, checkpoints, journals, traces, data files, both wires.
+"""Fuzzing of everything that reads foreign bytes: models, checkpoints, journals, results, objects of groups, windows of
+points, keys, data files, both wires.
 
 Valid inputs are changed as bytes and as structures; an input that reaches new lines of the package joins the inputs
 that are changed next. A finding is: an error that is not ours, a process that dies, an input that takes more than 5 s
-of processor time (or 30 s by the clock), or memory that grows by more than the cap. The summary is one JSON object.
+of processor time (or 30 s by the clock), or memory that grows by more than the cap. It ends when every reader has had
+its inputs or the time is over, whichever comes first. The summary is one JSON object: inputs, findings, and for each
+reader the share of the lines of its modules that were reached. Exit code 1 where something was found.
 
-    python -m bench.chaos.fuzz --seconds 480 --jobs 16 --out fuzz.json
+    python -m bench.chaos.fuzz --inputs 10000 --minutes 60 --jobs 16 --out fuzz.json
+    python -m bench.chaos.fuzz --minutes 1 --only window,objects
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import random
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -30,37 +35,61 @@ CAP = 1 << 30
 """Bytes by which one input may raise the peak memory of its process."""
 KEEP = 400
 """Inputs of a target that are kept for further changes."""
+TURN = 100
+"""Inputs of a reader in a row: coverage begins anew with each turn."""
+WITHOUT_LIMIT = 1 << 62
 
 
-def work(number: int, seconds: float, report: Path) -> None:
-    """One job: targets in turn, until the time is over. Writes its figures after each second and at the end."""
+def work(number: int, seconds: float, inputs: int, only: list[str], report: Path) -> None:
+    """One job: readers in turn, until each has had its inputs or the time is over. Writes its figures every second."""
     from bench.chaos.fuzzing.coverage import LineCoverage
     from bench.chaos.fuzzing.targets import remove, scratch, targets
 
     folder = scratch()
     rng = random.Random(number)
-    figures: dict[str, Any] = {"inputs": {}, "findings": [], "lines": 0, "slowest": 0.0, "growth": 0}
+    figures: dict[str, Any] = {"inputs": {}, "findings": [], "slowest": 0.0, "growth": 0}
     os.environ["FLEGEL_MEMORY"] = "64M"
+    os.environ["FLEGEL_HOME"] = str(folder / "home")
     try:
-        made = targets(folder)
+        made = [target for target in targets(folder) if chosen(target.name, only)]
         coverage = LineCoverage()
+        figures["coverage"] = coverage.kind
         pools = {target.name: list(target.seeds) for target in made}
         until, written = time.monotonic() + seconds, 0.0
-        while time.monotonic() < until:
-            target = rng.choice(made)
-            pool = pools[target.name]
-            data = target.change(rng.choice(pool), rng, pool)
-            (folder / "input").write_bytes(data)
-            if _one(target, data, coverage, figures) and len(pool) < KEEP and len(data) < 1 << 20:
-                pool.append(data)
-            figures["inputs"][target.name] = figures["inputs"].get(target.name, 0) + 1
-            if time.monotonic() - written > 1.0:
-                written = time.monotonic()
-                figures |= {"lines": len(coverage.lines), "coverage": coverage.kind, "input": target.name}
-                report.write_text(json.dumps({**figures, "processor": time.process_time()}))
-        report.write_text(json.dumps({**figures, "processor": time.process_time(), "over": True}))
+        counts: dict[str, int] = dict.fromkeys(pools, 0)
+        figures["inputs"] = counts
+        rng.shuffle(made)
+        while time.monotonic() < until and any(count < inputs for count in counts.values()):
+            for target in [each for each in made if counts[each.name] < inputs]:
+                coverage.turn(target.name)
+                for _ in range(min(TURN, inputs - counts[target.name])):
+                    pool = pools[target.name]
+                    first = counts[target.name] < len(target.seeds)
+                    data = pool[counts[target.name]] if first else target.change(rng.choice(pool), rng, pool)
+                    (folder / "input").write_bytes(data)
+                    if _one(target, data, coverage, figures) and len(pool) < KEEP and len(data) < 1 << 20:
+                        pool.append(data)
+                    counts[target.name] += 1
+                    if time.monotonic() - written > 1.0:
+                        written = time.monotonic()
+                        _write(report, {**figures, "input": target.name})
+                    if time.monotonic() > until:
+                        break
+        lines = {name: sorted(found) for name, found in coverage.lines.items()}
+        _write(report, {**figures, "lines": lines, "over": True})
     finally:
         remove(folder)
+
+
+def chosen(name: str, only: list[str]) -> bool:
+    return not only or any(word in name for word in only)
+
+
+def _write(report: Path, figures: dict[str, Any]) -> None:
+    """In one step: it is read when the job is dead, too."""
+    scratch = report.with_suffix(".part")
+    scratch.write_text(json.dumps({**figures, "processor": time.process_time()}))
+    scratch.replace(report)
 
 
 def _one(target: Any, data: bytes, coverage: Any, figures: dict[str, Any]) -> int:
@@ -89,22 +118,22 @@ def _finding(figures: dict[str, Any], target: str, data: bytes, what: str) -> No
         figures["findings"].append({"target": target, "what": what, "input": shown, "bytes": len(data)})
 
 
-def watch(jobs: int, seconds: float, seed: int) -> dict[str, Any]:
+def watch(jobs: int, seconds: float, inputs: int, only: list[str], seed: int) -> dict[str, Any]:
     """Start the jobs, notice those that die or stand still, add their figures up."""
-    import tempfile
-
+    each = -(-inputs // jobs) if inputs else WITHOUT_LIMIT
     with tempfile.TemporaryDirectory(prefix="flegel-fuzz-") as name:
         reports = [Path(name) / f"{i}.json" for i in range(jobs)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "bench.chaos.fuzz", "--work", str(seed + i), str(seconds), str(report)],
-                env=environment, stderr=subprocess.DEVNULL,
-            )
-            for i, report in enumerate(reports)
-        ]  # fmt: skip
+        command = [sys.executable, "-m", "bench.chaos.fuzz", "--work"]
+        processes, logs = [], []
+        for i, report in enumerate(reports):
+            log = report.with_suffix(".log")
+            with log.open("wb") as stream:
+                words = [str(seed + i), str(seconds), str(each), ",".join(only), str(report)]
+                processes.append(subprocess.Popen([*command, *words], env=environment, stderr=stream))
+            logs.append(log)
         stuck = _wait(processes, reports, seconds)
-        return _sum(processes, reports, stuck)
+        return _sum(processes, reports, logs, stuck)
 
 
 def _wait(processes: list[Any], reports: list[Path], seconds: float) -> set[int]:
@@ -122,47 +151,64 @@ def _wait(processes: list[Any], reports: list[Path], seconds: float) -> set[int]
     return stuck
 
 
-def _sum(processes: list[Any], reports: list[Path], stuck: set[int]) -> dict[str, Any]:
+def _sum(processes: list[Any], reports: list[Path], logs: list[Path], stuck: set[int]) -> dict[str, Any]:
     total: dict[str, Any] = {
-        "inputs": {},
-        "findings": [],
-        "lines": 0,
-        "slowest_s": 0.0,
-        "growth_mib": 0,
-        "processor_hours": 0.0,
-        "jobs": len(processes),
-    }
+        "inputs": {}, "findings": [], "slowest_s": 0.0, "growth_mib": 0, "processor_hours": 0.0, "jobs": len(processes),
+    }  # fmt: skip
+    lines: dict[str, set[tuple[str, int]]] = {}
     for i, report in enumerate(reports):
         figures = json.loads(report.read_text()) if report.exists() else {"inputs": {}, "findings": []}
         if not figures.get("over"):
             what = "stood still" if i in stuck else f"died ({processes[i].returncode})"
+            last = logs[i].read_text(errors="replace")[-1500:]
             total["findings"].append(
-                {"target": figures.get("input", "the start"), "what": what, "input": "", "bytes": 0}
+                {"target": figures.get("input", "the start"), "what": f"{what}\n{last}", "input": "", "bytes": 0}
             )
         for name, count in figures["inputs"].items():
             total["inputs"][name] = total["inputs"].get(name, 0) + count
+        for name, found in figures.get("lines", {}).items():
+            lines.setdefault(name, set()).update((file, line) for file, line in found)
         total["findings"] += figures["findings"]
-        total["lines"] = max(total["lines"], figures.get("lines", 0))
         total["slowest_s"] = max(total["slowest_s"], round(figures.get("slowest", 0.0), 3))
         total["growth_mib"] = max(total["growth_mib"], figures.get("growth", 0) >> 20)
         total["processor_hours"] = round(total["processor_hours"] + figures.get("processor", 0.0) / 3600, 4)
-        total["coverage"] = figures.get("coverage", total.get("coverage", ""))
+        total["coverage_by"] = figures.get("coverage", total.get("coverage_by", ""))
+    total["coverage"] = _coverage(lines)
     total["all_inputs"] = sum(total["inputs"].values())
     return total
 
 
+def _coverage(lines: dict[str, set[tuple[str, int]]]) -> dict[str, Any]:
+    """Of each reader: share of the lines in functions of its modules, and these modules."""
+    from bench.chaos.fuzzing.coverage import share
+    from bench.chaos.fuzzing.targets import modules_of_readers
+
+    modules = modules_of_readers()
+    found = {}
+    for name in sorted(lines):
+        reached, known = share(modules[name], lines[name])
+        found[name] = {"share": round(reached / max(known, 1), 3), "lines": known, "modules": list(modules[name])}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--minutes", type=float, default=1.0, help="by the clock, for all readers together")
+    parser.add_argument("--inputs", type=int, default=0, help="of each reader, by all jobs together; 0: no limit")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument(
+        "--only", default="", help="readers whose name contains one of these words, with commas between"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--work", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        work(int(given.work[0]), float(given.work[1]), Path(given.work[2]))
+        number, seconds, inputs, only, report = given.work
+        work(int(number), float(seconds), int(inputs), [w for w in only.split(",") if w], Path(report))
         return
-    total = watch(given.jobs, given.seconds, given.seed)
+    only = [word for word in given.only.split(",") if word]
+    total = watch(given.jobs, 60 * given.minutes, given.inputs, only, given.seed)
     text = json.dumps(total, indent=1)
     print(text)
     if given.out:

@@ -12,7 +12,7 @@ from flegel.datasets.catalog.entry import CatalogEntry, RemoteFile
 from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.formats.cifar import CifarStream
 from flegel.datasets.formats.concatenated import ConcatenatedSource
-from flegel.datasets.formats.readers import open_file
+from flegel.datasets.formats.readers import open_files
 from flegel.datasets.options import Options
 from flegel.datasets.source import Source
 from flegel.datasets.synthetic.copula import CopulaSource
@@ -103,7 +103,7 @@ class Nbaiot(CatalogEntry):
         folder = cls.folder()
         files = sorted([*folder.rglob("*.csv"), *folder.rglob("*.csv.gz")])
         files = [file for file in files if not file.name.startswith("demonstrate")]
-        parts = [open_file(file, options._replace(label=None)) for file in files]
+        parts = [open_files([file], options._replace(label=None), str(file)) for file in files]
         return ConcatenatedSource(parts, cls.name, ["0" if file.name.startswith("benign") else "1" for file in files])
 
     @classmethod

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,17 @@ class _Parquet:
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
 
+        self.path = path
         self.file = parquet.ParquetFile(path)
         meta = self.file.metadata
         self.schema = self.file.schema_arrow
         self.counts = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
 
     def read(self, block: int, columns: list[str]) -> Any:
-        return self.file.read_row_group(block, columns=columns, use_threads=False)
+        with _whole_file(self.path):
+            found = self.file.read_row_group(block, columns=columns, use_threads=False)
+            found.validate(full=True)
+            return found
 
     def gaps(self, columns: list[str]) -> bool:
         """Whether the statistics of the file tell of missing values."""
@@ -59,32 +64,50 @@ class _Arrow:
 
     def __init__(self, path: Path) -> None:
         pa = import_pyarrow()
+        self.path = path
         self.file = pa.ipc.open_file(pa.memory_map(str(path)))
         self.schema = self.file.schema
-        self.counts = [self.file.get_batch(i).num_rows for i in range(self.file.num_record_batches)]
+        self.counts = [self._batch(i).num_rows for i in range(self.file.num_record_batches)]
+
+    def _batch(self, block: int) -> Any:
+        """A batch whose offsets stay inside of its buffers: those of a damaged file may not, and Arrow itself would
+        read beyond them."""
+        with _whole_file(self.path):
+            found = self.file.get_batch(block)
+            found.validate()
+            return found
 
     def read(self, block: int, columns: list[str]) -> Any:
         pa = import_pyarrow()
-        return pa.Table.from_batches([self.file.get_batch(block)]).select(columns)
+        with _whole_file(self.path):
+            found = pa.Table.from_batches([self._batch(block)]).select(columns)
+            found.validate(full=True)
+            return found
 
     def gaps(self, columns: list[str]) -> bool:
         """Whether a value is missing."""
-        batches = (self.file.get_batch(i) for i in range(self.file.num_record_batches))
+        batches = (self._batch(i) for i in range(self.file.num_record_batches))
         return any(batch.column(name).null_count for batch in batches for name in columns)
 
 
-def open_blocks(path: Path) -> _Parquet | _Arrow:
+@contextmanager
+def _whole_file(path: Path) -> Iterator[None]:
+    """Around calls of PyArrow: what it says about damage, as a sentence."""
     pa = import_pyarrow()
     try:
+        yield
+    except (pa.ArrowException, OSError, OverflowError, LookupError, ValueError, TypeError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise DataError(f"{path} is no complete Parquet or Arrow file ({said}); write it again.") from None
+
+
+def open_blocks(path: Path) -> _Parquet | _Arrow:
+    with _whole_file(path):
         with path.open("rb") as file:
             magic = file.read(6)
         if not magic:
             raise DataError(f"{path} is empty; give a file with rows.")
         return _Parquet(path) if magic[:4] == b"PAR1" else _Arrow(path)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"{path} is no complete Parquet or Arrow file ({str(error).splitlines()[0]}); write it again."
-        ) from None
 
 
 def is_numeric(kind: Any) -> bool:
@@ -137,7 +160,7 @@ class TableSource(Source):
             for block in range(first, last):
                 base = int(self._edges[block])
                 if block != held:
-                    held, table = block, self._read(block)
+                    held, table = block, self.blocks.read(block, self.wanted)
                 lo, hi = max(start, base), min(stop, int(self._edges[block + 1]))
                 assert table is not None
                 columns = [self._column(table, k, base, lo, hi) for k in range(len(self.wanted))]
@@ -156,12 +179,6 @@ class TableSource(Source):
     def _label_alone(self) -> TableSource:
         assert self.label is not None
         return TableSource(self.path, [self.label], None, "float64")
-
-    def _read(self, block: int) -> Any:
-        try:
-            return self.blocks.read(block, self.wanted)
-        except (import_pyarrow().ArrowException, OSError) as error:
-            raise DataError(f"{self.path} is damaged ({str(error).splitlines()[0]}); write it again.") from None
 
     def _column(self, table: Any, k: int, base: int, lo: int, hi: int) -> Array:
         column = table.column(k)

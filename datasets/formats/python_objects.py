@@ -19,12 +19,14 @@ from flegel.datasets.options import Options
 from flegel.datasets.source import Source
 from flegel.datasets.tables.columns import column_of
 from flegel.datasets.tables.object_table import ObjectTable, to_array
-from flegel.datasets.tables.open_table import chosen_columns, open_treated
+from flegel.datasets.tables.open_table import chosen_columns, open_ratings, open_treated
+from flegel.datasets.tables.ratings import recognized
 from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError, UsageError
 from flegel.wording import number
 
 GIVEN_LABEL = "(label)"
+TABLE, RATINGS = "table", "ratings"
 CHECKED_BYTES = 64 << 20
 """Arrays up to this size are searched for gaps when they are opened, larger ones when they are read."""
 
@@ -43,8 +45,14 @@ def source_from_object(value: Any, options: Options) -> Source:
         if given is not None and options.label is not None:
             raise UsageError("Labels are given twice; give them either as the second of the pair or as label=.")
     table = ObjectTable(value)
+    if options.format not in (None, TABLE, RATINGS):
+        raise UsageError(f"format={options.format!r} is for files; rows from Python are a {TABLE!r} or {RATINGS!r}.")
     if table.sparse is not None:
+        if options.format == RATINGS:
+            raise UsageError("Sparse rows are a matrix already, so format='ratings' has no effect; omit it.")
         return _sparse_source(table, given, options)
+    if options.format == RATINGS or (options.format is None and given is None and recognized(table, options.ratings)):
+        return open_ratings(table, options)
     label: Any = given
     plain = not options.treats
     if options.label is not None and plain:

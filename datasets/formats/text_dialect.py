@@ -71,6 +71,8 @@ def split(line: str, delimiter: str) -> list[str]:
     """Fields of one line; a blank as delimiter means any run of blanks and tabs."""
     if delimiter == " ":
         return line.split()
+    if len(delimiter) > 1:
+        return [cell.strip() for cell in line.split(delimiter)]
     if '"' in line:
         try:
             return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
@@ -113,9 +115,10 @@ def find_delimiter(lines: list[str], suffix: str, given: str | None) -> str:
     """The given delimiter, or the first common one that splits all lines into the same number of fields."""
     if given is not None:
         return {"tab": "\t", "\\t": "\t", "space": " "}.get(given, given)
-    candidates = _CANDIDATES.get(suffix, ",\t;| ")
-    candidates += "" if " " in candidates else " "
+    candidates: list[str] = [*_CANDIDATES.get(suffix, ",\t;|"), " "]
     some = lines[:50]
+    if "::" in some[0]:
+        candidates.insert(0, "::")
     rows = {c: [split(line, c) for line in some] for c in candidates}
     even = [c for c in candidates if len(rows[c][0]) > 1 and len(set(map(len, rows[c]))) == 1]
     if even:

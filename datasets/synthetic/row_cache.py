@@ -99,9 +99,9 @@ def make_room(folder: Path, most: int) -> None:
     """Remove entries of generated rows, the oldest first, until the others have at most this many bytes."""
     entries = []
     for manifest in folder.glob("*/manifest.json"):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
             size = json.loads(manifest.read_bytes()).get("generated")
-            if size is not None:
+            if isinstance(size, int):
                 entries.append((manifest.stat().st_mtime, size, manifest.parent))
     kept = 0
     for _, size, entry in sorted(entries, reverse=True):

@@ -23,12 +23,13 @@ from flegel.datasets.source import Source
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.decide import decide
 from flegel.datasets.tables.object_table import ObjectTable
-from flegel.datasets.tables.report import column_report
+from flegel.datasets.tables.ratings import RatingsStream, find_rating_columns
+from flegel.datasets.tables.report import column_report, ratings_report
 from flegel.datasets.tables.second_pass import finish
 from flegel.datasets.tables.stream import TreatedStream
 from flegel.datasets.tables.survey import survey
 from flegel.datasets.tables.treatment import Treatment, join_rows
-from flegel.errors import DataError, UsageError
+from flegel.errors import UNDECODABLE, DataError, UsageError
 from flegel.wording import option
 
 SURVEY = 1
@@ -75,6 +76,20 @@ def open_treated(table: RawTable, options: Options) -> Source:
     return source
 
 
+def open_ratings(table: RawTable, options: Options) -> Source:
+    """Sparse rows of users, from a table of (user, item, rating)."""
+    places = find_rating_columns(table, options)
+    stream = RatingsStream(table, places, options.dtype or "float32")
+    source = _in_memory(stream) if isinstance(table, ObjectTable) else columnar(stream)
+    columns: list[str | int] = [table.names[k] if table.named else k for k in places]
+    source.treatment = Treatment(
+        source.columns, source.names, sparse=True, dtype=stream.dtype.name, rating_columns=columns
+    )
+    assert isinstance(source, SparseSource)
+    source.report = ratings_report(table, columns, source.rows, source.columns, int(source.matrix.indptr[-1]))
+    return source
+
+
 def _decided(table: RawTable, options: Options) -> Decided:
     """From a survey of all rows."""
     label, features = chosen_columns(table, options)
@@ -92,7 +107,7 @@ def _stored(table: RawTable, options: Options) -> Decided:
     path = entry_folder(key).with_suffix(".json")
     try:
         return msgspec.json.decode(path.read_bytes(), type=Decided)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         pass
     found = _decided(table, options)
     part = path.with_suffix(f".{os.getpid()}.part")
@@ -116,7 +131,7 @@ def _check_memory(table: RawTable, how: Treatment, rows: int) -> None:
         )
 
 
-def _in_memory(stream: TreatedStream) -> Source:
+def _in_memory(stream: TreatedStream | RatingsStream) -> Source:
     """Rows of a Python object, in the memory of this process."""
     chunks = list(stream.chunks())
     labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
@@ -124,5 +139,7 @@ def _in_memory(stream: TreatedStream) -> Source:
     joined = np.concatenate(labels) if labels else None
     given: dict[str, Any] = {"origin": stream.origin, "names": stream.names, "dtype": stream.dtype.name}
     if isinstance(features, Sparse):
-        return SparseSource(features, joined, **given)
+        source = SparseSource(features, joined, **given)
+        source.row_names = stream.row_names
+        return source
     return ArraySource(features, joined, **given)

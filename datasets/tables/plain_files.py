@@ -1,4 +1,4 @@
-"""Which files are plain tables of numbers, which have readers of their own, and how other files are opened as tables.
+"""Which files are plain tables of numbers, which have readers of their own; and text files as tables.
 
 Looks at the beginning of a text file and at the schema of a binary one; never reads a whole file.
 """
@@ -13,37 +13,23 @@ from flegel.datasets.formats.compressed import read_head, suffixes
 from flegel.datasets.formats.text_dialect import HEAD_BYTES, find_column, split
 from flegel.datasets.options import Options
 from flegel.datasets.tables import cells
-from flegel.datasets.tables.columns import RawTable
-from flegel.datasets.tables.file_tables import ArrowTable, ExcelTable, NpyTable
 from flegel.datasets.tables.text_table import CellDialect, TextTable, detect
 
-TABLES = {"text", "table", "excel", "npy"}
 CHECKED_LINES = 200
 """So many lines at the beginning of a text file must be plain numbers; all of a file of up to 256 kB."""
 
 
-def raw_table(path: Path, kind: str, options: Options) -> RawTable:
-    """A file as a table whose columns are still to be surveyed."""
-    if kind == "excel":
-        return ExcelTable(path)
-    if kind == "table":
-        return ArrowTable(path)
-    if kind == "npy":
-        return NpyTable(path)
+def text_table(path: Path, options: Options) -> TextTable:
+    """A text file as a table whose columns are still to be surveyed."""
     head, whole = read_head(path, HEAD_BYTES)
     return TextTable(path, detect(head, whole, str(path), suffixes(path)[0], options.delimiter, options.header))
 
 
-def is_plain(path: Path, kind: str, options: Options) -> bool:
-    """Whether the reader of plain numbers takes this file: no text, gap, date, index or other encoding is in sight."""
-    if options.treats or kind == "excel":
-        return False
-    if kind == "npy":
-        return options.columns is None and options.drop is None
-    return _plain_table(path, options) if kind == "table" else _plain_text(path, options)
+def plain_npy(path: Path, options: Options) -> bool:
+    return options.columns is None and options.drop is None
 
 
-def _plain_table(path: Path, options: Options) -> bool:
+def plain_arrow(path: Path, options: Options) -> bool:
     blocks = open_blocks(path)
     names = list(blocks.schema.names)
     if len(set(names)) != len(names):
@@ -64,12 +50,12 @@ def _plain_table(path: Path, options: Options) -> bool:
     return not blocks.gaps([*features, *([] if label is None else [names[label]])])
 
 
-def _plain_text(path: Path, options: Options) -> bool:
+def plain_text(path: Path, options: Options) -> bool:
     head, whole = read_head(path, HEAD_BYTES)
     if b"\r" in head.replace(b"\r\n", b""):
         return False
     found = detect(head, whole, str(path), suffixes(path)[0], options.delimiter, options.header)
-    if found.encoding not in ("utf-8", "utf-8-sig") or found.indexed:
+    if found.encoding not in ("utf-8", "utf-8-sig") or found.indexed or len(found.delimiter) > 1:
         return False
     text = head.decode("utf-8-sig", "replace").rstrip()
     lines = text.split("\n") if whole else text.split("\n", CHECKED_LINES + 1)[:-1]

@@ -33,6 +33,18 @@ def column_report(table: RawTable, how: Treatment, read: int, kept: int) -> list
     return [*lines, *table.remarks]
 
 
+def ratings_report(table: RawTable, columns: list[str | int], users: int, items: int, ratings: int) -> list[str]:
+    """One line: what was taken for ratings, and how to say otherwise."""
+    name = Path(table.origin).name if "/" in table.origin else table.origin
+    left = len(table.names) - len(columns)
+    rest = f", {left} more left out" if left else ""
+    return [
+        f"{name}: {ratings:,} ratings of {items:,} items by {users:,} users, a row each (user, item and rating are "
+        f"columns {', '.join(map(str, columns))}{rest}; --columns names others, --format table takes all as they are)",
+        *table.remarks,
+    ]
+
+
 def plain_report(
     name: str, rows: int, columns: int, names: list[str] | None, sparse: bool, classes: list[str] | None
 ) -> list[str]:

@@ -71,6 +71,8 @@ def split_lines(text: str, delimiter: str) -> Iterator[list[str]]:
     """Cells of each line; a blank as delimiter means any run of blanks and tabs."""
     if delimiter == " ":
         return (line.split() for line in io.StringIO(text, newline=None))
+    if len(delimiter) > 1:
+        return (line.rstrip("\n").split(delimiter) for line in io.StringIO(text, newline=None))
     return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
 
 
@@ -101,7 +103,8 @@ def detect(
     if named and names[0].startswith("#"):
         names[0] = names[0].lstrip("# ")
     simple = separator != " " and "\r" not in text.replace("\r\n", "") and not text[:1].isspace()
-    simple = simple and len(separator) == 1 and re.search(re.escape(separator) + r'[ \t]+"', text) is None
+    simple = simple and re.search(re.escape(separator) + r'[ \t]+"', text) is None
+    simple = simple and (len(separator) == 1 or (set(separator) == {":"} and ":" not in text.replace(separator, "")))
     return CellDialect(encoding, separator, named, unique_names(names), indexed, simple)
 
 
@@ -153,7 +156,9 @@ class TextTable(RawTable):
 
     def _arrow_chunks(self, pyarrow: Any, wanted: Sequence[int]) -> Iterator[list[RawColumn]]:
         """Split by PyArrow; what it refuses is split again here, which names the line."""
+        step = len(self.delimiter)  # PyArrow splits at one character: '::' leaves an empty column between two
         names = [str(k) for k in range(self.dialect.width)]
+        split = [names[k // step] if k % step == 0 else f"-{k}" for k in range(len(names) * step - step + 1)]
         csv_module = pyarrow.csv
         encoding = {"utf-8-sig": "utf-8"}.get(self.dialect.encoding, self.dialect.encoding)
         try:
@@ -161,11 +166,11 @@ class TextTable(RawTable):
                 reader = csv_module.open_csv(
                     pyarrow.PythonFile(file, mode="r"),
                     csv_module.ReadOptions(
-                        use_threads=False, block_size=BLOCK, column_names=names, skip_rows=int(self.dialect.header),
+                        use_threads=False, block_size=BLOCK, column_names=split, skip_rows=int(self.dialect.header),
                         encoding=encoding,
                     ),
                     csv_module.ParseOptions(
-                        delimiter=self.delimiter, newlines_in_values=True, ignore_empty_lines=len(names) > 1
+                        delimiter=self.delimiter[0], newlines_in_values=True, ignore_empty_lines=len(names) > 1
                     ),
                     csv_module.ConvertOptions(
                         column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False,
@@ -214,9 +219,10 @@ class TextTable(RawTable):
             yield batch
 
     def _lines(self, stream: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
-        if self.delimiter == " ":
+        if self.delimiter == " " or len(self.delimiter) > 1:
             stream.reconfigure(newline=None)
-            yield from ((number, line.split()) for number, line in enumerate(stream, 1))
+            between = None if self.delimiter == " " else self.delimiter
+            yield from ((number, line.rstrip("\n").split(between)) for number, line in enumerate(stream, 1))
             return
         reader = csv.reader(stream, delimiter=self.delimiter, skipinitialspace=True)
         for row in reader:

@@ -16,11 +16,13 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
+from flegel.datasets.options import Options
 from flegel.datasets.scale import Scaling
 from flegel.datasets.scale import apply as apply_scaling
 from flegel.datasets.tables.cells import CellFormat, boolean_value, date_value, is_missing, number_value, plain_numbers
 from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
 from flegel.datasets.tables.object_table import ObjectTable
+from flegel.datasets.tables.ratings import aligned, find_rating_columns, rated_rows
 from flegel.errors import DataError, UsageError, nearest
 from flegel.wording import number, option
 
@@ -81,6 +83,8 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sparse: bool = False
     dtype: str = "float32"
     shift: list[float] = []
+    rating_columns: list[str | int] = []
+    """Columns of user, item and rating, by name or number, of a table that is a list of ratings; `names` are items."""
     factor: list[float] = []
     """Rows are scaled as (row - shift) * factor, where these are given."""
 
@@ -152,7 +156,9 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         memory with `table` where they were changed.
         """
         given = table if isinstance(table, RawTable) else ObjectTable(table)
-        if self.plain:
+        if self.rating_columns and not (isinstance(given, ObjectTable) and given.width == self.width):
+            rows: Array | Sparse = self._rated_rows(given, say or _warn)
+        elif self.plain:
             rows = self._plain_rows(given)
         else:
             if isinstance(given, ObjectTable) and given.sparse is not None:
@@ -178,6 +184,13 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for text in said:
             say(text)
         return join_rows(parts, self.width)
+
+    def _rated_rows(self, given: RawTable, say: Say) -> Sparse:
+        """A row for each user of a list of ratings, in the order of their numbers or names."""
+        names = set(given.names) if given.named else set(range(len(given.names)))
+        chosen = self.rating_columns if names.issuperset(self.rating_columns) else None
+        places = find_rating_columns(given, Options(columns=chosen))
+        return aligned(rated_rows(given, places, np.dtype(self.dtype)), self.names or (), say)
 
     def _plain_rows(self, given: RawTable) -> Array | Sparse:
         """Numbers as they are, in the order of training; every one must be finite."""

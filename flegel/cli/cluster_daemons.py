@@ -199,7 +199,7 @@ def group_slave(
 
         def begin(address: str) -> subprocess.Popen[bytes]:
             words = ["slave", "--master", address, "--name", called, "--slots", str(slots), *more]
-            return subprocess.Popen([sys.executable, "-m", "flegel.cli.main", *words], start_new_session=True)
+            return subprocess.Popen([sys.executable, "-P", "-m", "flegel.cli.main", *words], start_new_session=True)
 
         seal = read_key_file(group_key, "")
         moving = GroupSlave(

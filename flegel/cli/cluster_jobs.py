@@ -49,7 +49,7 @@ def submit_to(
     from flegel.runtime.job.class_source import reference
     from flegel.sync import make_policy
 
-    algorithm, code, source = pack(reference(chosen))
+    algorithm, code, source = pack(reference(chosen, whole=True))
     job = with_options(ClusterJob(algorithm, data_name(data), code=code), options)
     job = msgspec.structs.replace(job, checkpoint=checkpoint_name(job.checkpoint))
     make_policy(job.sync)

@@ -81,6 +81,7 @@ def show(
     drop: Annotated[str | None, typer.Option(metavar="NAMES", help="Columns that are left out.")] = None,
     categorical: Annotated[str, typer.Option(help="What text becomes: auto, onehot, ordinal or drop.")] = "auto",
     missing: Annotated[str, typer.Option(help="What gaps become: error, drop, mean, median, indicator.")] = "error",
+    format: Annotated[str | None, typer.Option(help="csv, tsv, parquet, svmlight, ratings, table, …")] = None,
 ) -> None:
     """What a job would make of a table: its rows, its columns and what becomes of each. Trains nothing.
 
@@ -100,6 +101,7 @@ def show(
             drop=parse_names(drop) if drop else None,
             categorical=categorical,
             missing=missing,
+            format=format,
         )
         lines = found.source.report or plain_report(
             found.name, found.rows, found.columns, found.names, found.sparse, found.classes

@@ -44,8 +44,11 @@ from flegel.cluster.transport.secure_client import SecureClient, dial
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import FlegelError, StorageError, UsageError
 from flegel.job import AlgorithmRef
+from flegel.loading.damage import damage_as
+from flegel.loading.documents import read_json
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
+from flegel.runtime.job.class_source import in_plain
 from flegel.runtime.transport.curve import KeyPair
 
 CONNECT_TIMEOUT = 10.0
@@ -204,11 +207,12 @@ class Client:
 
     def figures(self, view: JobView) -> dict[str, Any]:
         """What `result.json` of a job says, without storing anything."""
-        found: dict[str, Any] = json.loads(b"".join(self._pieces(view.job, "result.json")))
-        return {**found, "model": None}
+        with damage_as(f"The result of {view.job} is damaged"):
+            found: dict[str, Any] = json.loads(b"".join(self._pieces(view.job, "result.json")))
+            return {**found, "model": None}
 
     def _set_model(self, path: Path, folder: Path) -> dict[str, Any]:
-        figures: dict[str, Any] = json.loads(path.read_bytes())
+        figures = read_json(path)
         figures["model"] = str(folder)
         path.write_text(json.dumps(figures, indent=1), encoding="utf-8")
         return figures
@@ -225,7 +229,8 @@ class Client:
 
 
 def pack(ref: AlgorithmRef) -> tuple[AlgorithmRef, str, str]:
-    """A reference without its source, the hash of the source, and the source."""
+    """A reference in plain values without its source, the hash of the source, and the source."""
+    ref = in_plain(ref)
     if not ref.source:
         return ref, "", ""
     if len(ref.source.encode()) > MAX_CODE:

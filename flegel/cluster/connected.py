@@ -20,7 +20,7 @@ from flegel.algorithm import Algorithm
 from flegel.cluster.client import Client, checkpoint_name, data_name, own_address, pack
 from flegel.cluster.fetched_result import read_result
 from flegel.cluster.master.facts import OVER
-from flegel.cluster.staging import stage_rows
+from flegel.cluster.staging import large_arrays, stage_arrays, stage_rows
 from flegel.cluster.transport.framing import host_of, is_loopback
 from flegel.cluster.transport.protocol import ClusterJob, JobView, SlaveView
 from flegel.datasets import Dataset
@@ -90,23 +90,25 @@ class ConnectedCluster:
         chosen = resolve(algorithm)
         job = with_options(Job(), _for_cluster(options))
         check_options(job)
-        rows, folder = None, None
-        if isinstance(data, str | os.PathLike):
-            place = data_name(os.fspath(data))
-        else:
-            folder = self._staging_folder()
-            try:
-                rows, place, options = self._hand_over(data, job, chosen, folder, options)
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
-        ref, code, source = pack(reference(chosen))
-        spec = with_options(ClusterJob(ref, place, code=code), _for_cluster(options))
-        spec = msgspec.structs.replace(spec, checkpoint=checkpoint_name(spec.checkpoint))
-        make_policy(spec.sync)
-        if spec.straggler and spec.workers:
-            parse_stragglers(spec.straggler, spec.workers)
+        rows, whole = None, reference(chosen, whole=True)
+        large = large_arrays(chosen)
+        from_python = not isinstance(data, str | os.PathLike)
+        folder = self._staging_folder() if from_python or large else None
         try:
+            if folder is not None and large:
+                files = stage_arrays(large, folder)
+                whole = msgspec.structs.replace(whole, hyper={**whole.hyper, **files})
+            if folder is not None and from_python:
+                (folder / "rows").mkdir()
+                rows, place, options = self._hand_over(data, job, chosen, folder / "rows", options)
+            else:
+                place = data_name(os.fspath(data))
+            ref, code, source = pack(whole)
+            spec = with_options(ClusterJob(ref, place, code=code), _for_cluster(options))
+            spec = msgspec.structs.replace(spec, checkpoint=checkpoint_name(spec.checkpoint))
+            make_policy(spec.sync)
+            if spec.straggler and spec.workers:
+                parse_stragglers(spec.straggler, spec.workers)
             name = self.ask(lambda client: client.submit(spec, source))
         except BaseException:
             if folder is not None:
@@ -154,7 +156,7 @@ class ConnectedCluster:
         here = is_loopback(host_of(self.address)) or {slave.address for slave in self.slaves()} <= own
         if self.staging is None and not here:
             raise UsageError(
-                f"The rows are in this process, and slaves of {self.address} on other hosts cannot read them; "
+                f"Rows or arrays are in this process, and slaves of {self.address} on other hosts cannot read them; "
                 "give a path that they can read, or staging=FOLDER that all of them see."
             )
         if self.staging is not None:

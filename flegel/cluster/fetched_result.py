@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from flegel.algorithm import Algorithm
 from flegel.datasets import Dataset, Scaling
+from flegel.loading.damage import damage_as
+from flegel.loading.documents import read_json
 from flegel.prediction import TrainingRows
 from flegel.result import Result
 from flegel.runtime.job import result_store
@@ -24,8 +24,15 @@ KEPT = (
 def read_result(folder: Path, algorithm: Algorithm, rows: Dataset | None = None) -> Result:
     """The result in a folder. `rows` are those of training where this process had them: classes and the treatment of
     columns are then theirs, because the cluster saw plain numbers."""
-    figures: dict[str, Any] = msgspec.json.decode((folder / "result.json").read_bytes())
     model = result_store.load(folder, algorithm=algorithm)
+    figures = read_json(folder / "result.json")
+    with damage_as(f"The result in {folder} is damaged"):
+        return _result(folder, algorithm, figures, model, rows)
+
+
+def _result(
+    folder: Path, algorithm: Algorithm, figures: dict[str, Any], model: result_store.Model, rows: Dataset | None
+) -> Result:
     known: dict[str, Any] = {name: figures[name] for name in KEPT}
     scaling = None if model.scaling is None else Scaling(*model.scaling)
     treatment = model.treatment

@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets import Dataset
 from flegel.datasets.source import Rows
 from flegel.errors import StorageError, UsageError
 
-READ = ("label", "weight", "columns", "drop", "categorical", "missing")
+READ = ("format", "label", "weight", "columns", "drop", "categorical", "missing")
 """Options that say how a table becomes rows: they have been followed when the rows are written."""
+MESSAGE_BYTES = 64 << 10
+"""An array of a hyper-parameter up to this size travels inside the description of a job, which a master keeps."""
 PART_BYTES = 64 << 20
 """Size of a file; slaves read only what they need of each."""
 
@@ -37,6 +40,23 @@ def stage_rows(data: Dataset, folder: Path, options: Mapping[str, Any]) -> tuple
     except OSError as error:
         raise StorageError(f"The rows could not be written to {folder}: {error.strerror or error}.") from None
     return str(folder), rest
+
+
+def large_arrays(algorithm: Algorithm) -> dict[str, Array]:
+    """Hyper-parameters that are better read from a file than put into the message that submits a job."""
+    known = algorithm.hyper_parameters()
+    arrays = {k: v for k, v in algorithm.hyper().items() if isinstance(v, np.ndarray) and known[k].file is not None}
+    return {k: v for k, v in arrays.items() if v.nbytes > MESSAGE_BYTES}
+
+
+def stage_arrays(arrays: Mapping[str, Array], folder: Path) -> dict[str, str]:
+    """A file for each; their paths."""
+    try:
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    except OSError as error:
+        raise StorageError(f"An array could not be written to {folder}: {error.strerror or error}.") from None
+    return {name: str(folder / f"{name}.npy") for name in arrays}
 
 
 def _matrix(rows: Rows) -> Array:

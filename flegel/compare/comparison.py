@@ -161,7 +161,7 @@ class ComparisonRunner:
         return Comparison(
             title=settings.title or f"{type(settings.algorithm).__name__} on {settings.data.name}",
             algorithm=type(settings.algorithm).__name__,
-            hyperparameters={k: _plain(v) for k, v in settings.algorithm.hyper().items()},
+            hyperparameters={k: _plain(v) for k, v in settings.algorithm.described_hyper().items()},
             dataset=settings.data.summary(),
             workers=settings.workers,
             straggler=settings.straggler,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from flegel.algorithm import Algorithm
 from flegel.compare.candidate import parse_candidates
@@ -19,13 +21,40 @@ from flegel.compare.simulation import ClusterModel, SimulationRunner, Simulation
 from flegel.compare.stats import first_reaching
 from flegel.datasets import Dataset, open_data
 from flegel.errors import FlegelError, StorageError, UsageError
+from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
-from flegel.runtime.job.find_algorithm import resolve
+from flegel.runtime.job.find_algorithm import find_builtin
 from flegel.runtime.job.result_store import read_trace
+from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.sim.network import NetworkSpec
 from flegel.sim.replay import progress, record
 
 RECORDED = "recorded"
+
+
+class RecordedResult(msgspec.Struct):
+    """What a result must say to be replayed; somebody else may have written it."""
+
+    algorithm: str
+    dataset: RecordedData
+    workers: Annotated[int, msgspec.Meta(ge=1, le=MAX_WORKERS)]
+    hyperparameters: dict[str, Any]
+    sync: str
+    seed: int
+    worker: list[dict[str, Any]]
+    reason: str
+    seconds: float
+    objective: float | None
+    iterations: int
+    utilization: float
+
+
+class RecordedData(msgspec.Struct):
+    """The data of a recorded job."""
+
+    name: str
+    rows: Annotated[int, msgspec.Meta(ge=1)]
+    columns: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Recorded:
@@ -40,32 +69,40 @@ class Recorded:
                 f"{folder} is no saved run (could not read {Path(error.filename or folder).name}); give the folder "
                 "that flegel submit made."
             ) from None
-        if not {"algorithm", "dataset", "workers", "hyperparameters", "sync"} <= self.result.keys() or not self.rows:
-            raise StorageError(f"The run in {folder} is damaged: its result or its trace is empty.")
+        self.damage = f"The run in {folder} is damaged"
+        if not self.rows:
+            raise StorageError(f"{self.damage}: its trace is empty.")
+        with damage_as(self.damage):
+            msgspec.convert(self.result, RecordedResult)
 
     def algorithm(self, given: Algorithm | None) -> Algorithm:
         if given is not None:
             return given
         try:
-            return type(resolve(self.result["algorithm"]))(**self.result["hyperparameters"])
+            return self._built_in()
         except UsageError:
             raise UsageError(
                 f"The recorded job trained {self.result['algorithm']}, which is not built in; name it: flegel simulate "
                 "file.py:Class --replay …"
             ) from None
 
+    def _built_in(self) -> Algorithm:
+        """By its name alone: a file that a record names is never opened."""
+        cls = find_builtin(self.result["algorithm"])
+        with damage_as(self.damage):
+            return cls(**self.result["hyperparameters"])
+
     def data(self, given: str, label: str | None) -> Dataset:
         """Its data, by the name in the record where none is given."""
         about = self.result["dataset"]
         for name in [given] if given else [f"{about['name']}:{about['rows']}", about["name"]]:
             try:
-                found = in_memory(open_data(name, label=label))
+                found = open_data(name, label=label)
+                if given or (found.rows, found.columns) == (about["rows"], about["columns"]):
+                    return in_memory(found)
             except FlegelError:
                 if given:
                     raise
-                continue
-            if given or (found.rows, found.columns) == (about["rows"], about["columns"]):
-                return found
         raise UsageError(
             f"The data of the recorded job ({about['name']}, {about['rows']:,} rows) cannot be opened by that name; "
             "give them with --data."
@@ -92,12 +129,15 @@ def replay(
     result = job.result
     chosen = job.algorithm(algorithm)
     rows = job.data(data, label)
-    heard = record(job.rows, result["workers"])
     goal = target if target is not None else _end(result, chosen, rows)
+    with damage_as(job.damage):
+        heard = record(job.rows, result["workers"])
+        mine = recorded_attempt(job, float(goal), chosen.maximize)
+        shown = picture(job.rows, result["worker"], result.get("staleness", {}))
+        course = progress(job.rows, rows.rows, chosen.maximize) if learning == "curve" else None
     model = ClusterModel(
         rates=heard.rates, courses=heard.courses, costs=heard.costs, learning=learning,
-        network=NetworkSpec(latency=heard.costs.message), pass_seconds=heard.seconds,
-        progress=progress(job.rows, rows.rows, chosen.maximize) if learning == "curve" else None,
+        network=NetworkSpec(latency=heard.costs.message), pass_seconds=heard.seconds, progress=course,
     )  # fmt: skip
     settings = SimulationSettings(
         algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=result["workers"], repeat=1,
@@ -108,8 +148,6 @@ def replay(
     )  # fmt: skip
     runner = simulation_runner(settings)
     found = runner.run()
-    mine = _attempt(job, float(goal), chosen.maximize)
-    shown = picture(job.rows, result["worker"], result.get("staleness", {}))
     found = _with(found, mine, shown)
     return found, runner
 
@@ -131,7 +169,8 @@ def _end(result: dict[str, Any], chosen: Algorithm, rows: Dataset) -> float:
     return float(result["objective"])
 
 
-def _attempt(job: Recorded, target: float, maximize: bool) -> Attempt:
+def recorded_attempt(job: Recorded, target: float, maximize: bool) -> Attempt:
+    """The recorded job as a line of a comparison."""
     result = job.result
     reached = first_reaching([(r["seconds"], r["objective"]) for r in job.rows], target, maximize)
     passes = [w["passes"] for w in result["worker"] if w["points"]] or [0.0]

@@ -57,18 +57,18 @@ OURS = FLAGS[:-1]
 
 
 def folder(given: Path | None = None) -> Path:
-    """Where the suite lies: as told, beside the package in a checkout, or in the current folder."""
+    """Where the suite lies: as told, or beside the package in a checkout. Its programs are run, so one that happens to
+    lie in the current folder does not count."""
     import flegel
 
-    beside = Path(flegel.__file__).resolve().parents[1] / "bench"
-    for place in (given,) if given is not None else (beside, Path("bench")):
-        if (place / "common" / "suite.py").is_file():
-            return place.resolve()
+    place = given if given is not None else Path(flegel.__file__).resolve().parents[1] / "bench"
+    if (place / "common" / "suite.py").is_file():
+        return place.resolve()
     if given is not None:
         raise UsageError(f"{given} holds no benchmark suite; give the folder bench of a checkout of Flegel.")
     raise UsageError(
-        "There is no bench/ here; the benchmark suite comes with a checkout of Flegel, not with the package. Name its "
-        "folder with --suite, or in the environment as FLEGEL_BENCH."
+        "The benchmark suite comes with a checkout of Flegel, not with the package; name its folder with --suite, or "
+        "in the environment as FLEGEL_BENCH."
     )
 
 

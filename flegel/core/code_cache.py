@@ -116,12 +116,12 @@ class ContentCache(FunctionCache):  # type: ignore[misc, unused-ignore]
         self._cache_file: Any = _Files(Path(self._cache_path), self._impl.filename_base)
         self._compiling = contextlib.ExitStack()
 
-    def compile_with(self, compile: Callable[[Any], Any], types: Any) -> Any:
+    def compile_with(self, compiler: Callable[[Any], Any], types: Any) -> Any:
         """Load or compile; whoever else wants the same code waits meanwhile."""
         with global_compiler_lock, contextlib.ExitStack() as stack:
             before, self._compiling = self._compiling, stack
             try:
-                return compile(types)
+                return compiler(types)
             finally:
                 self._compiling = before
 

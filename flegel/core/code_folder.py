@@ -56,9 +56,10 @@ def _is_private(folder: Path) -> bool:
 
 
 def write_once(path: Path, text: str) -> None:
-    """Put a file in place in one step, so that several processes may do it at once."""
-    if path.exists():
-        return
+    """Put a file in place in one step, so that several processes may do it at once; a damaged one is replaced."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == text.encode():
+            return
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text.encode())
 

@@ -22,12 +22,14 @@ import sys
 import types
 from collections.abc import Callable
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from flegel.loading.code_gate import installed_extension
 
 MAGIC = b"flegel native code 2\n"  # changes with the format
 EXTENSIONS = {"numba._helperlib": "numba_", "numba._dynfunc": "numba_", "numba.core.runtime._nrt_python": "NRT_"}
@@ -109,11 +111,14 @@ def decode(content: bytes) -> NativeCode | None:
     if not content.startswith(MAGIC) or hashlib.sha256(content[at:]).digest() != content[len(MAGIC) : at]:
         return None
     end = at + 8 + int.from_bytes(content[at : at + 8], "little")
-    wrapper, plain = json.loads(content[at + 8 : end])
-    environments = [
-        Environment(name, tuple(np.dtype(v["dtype"]) if isinstance(v, dict) else v for v in constants))
-        for name, constants in plain
-    ]
+    try:
+        wrapper, plain = json.loads(content[at + 8 : end])
+        environments = [
+            Environment(name, tuple(np.dtype(v["dtype"]) if isinstance(v, dict) else v for v in constants))
+            for name, constants in plain
+        ]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
     return NativeCode(wrapper, tuple(environments), content[end:])
 
 
@@ -153,11 +158,7 @@ def _extension(name: str) -> Any:
         return sys.modules[name]
     stem = Path(package.submodule_search_locations[0]).joinpath(*name.split(".")[1:])
     path = next(p for suffix in EXTENSION_SUFFIXES if (p := stem.with_name(stem.name + suffix)).is_file())
-    loader = ExtensionFileLoader(name, str(path))
-    spec = spec_from_file_location(name, path, loader=loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
+    module = installed_extension(name, path)
     sys.modules.pop(name, None)
     return module
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from flegel.dashboard.frames import RunHistory
 from flegel.errors import StorageError
+from flegel.loading.damage import damage_as
+from flegel.loading.documents import read_json
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import FlowSnapshot, IncidentSnapshot, JobSnapshot, WorkerSnapshot
 
@@ -19,15 +20,18 @@ def read_run(path: Path) -> RunHistory:
     folder = path if path.is_dir() else None
     file = path / "result.json" if folder else path
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = read_json(file)
         rows = read_trace(folder) if folder else None
     except OSError as error:
         raise StorageError(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
-    except ValueError as error:
-        raise StorageError(f"{file} is no result of Flegel: {error}.") from None
-    if not isinstance(result, dict) or not {"algorithm", "trace", "worker", "dataset"} <= result.keys():
+    except StorageError as error:
+        raise StorageError(f"{file} is no result of Flegel: {error}") from None
+    if not {"algorithm", "trace", "worker", "dataset"} <= result.keys():
         raise StorageError(f"{file} is no result of Flegel: it lacks algorithm, trace, worker or dataset.")
-    return history_of(str(path), result, rows)
+    with damage_as(f"{file} is no result of Flegel"):
+        history = history_of(str(path), result, rows)
+        history.frames()  # what cannot be shown is found here, not by the server
+        return history
 
 
 def history_of(name: str, result: dict[str, Any], rows: list[dict[str, Any]] | None) -> RunHistory:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from flegel.compare.record import Bench, Chart, Comparison, read
 from flegel.errors import StorageError, UsageError
+from flegel.loading.damage import damage_as
+from flegel.loading.documents import read_json
 from flegel.report import saved_run, timeline
 from flegel.report.charts import ChartCurve, colours_of, curves, groups
 from flegel.report.comparison import comparison_section, timelines, where
@@ -27,18 +28,22 @@ def load(path: Path) -> Item:
             raise UsageError(f"{path} holds no result.json; give a folder that flegel submit made, or a JSON file.")
         return saved_run.read_saved_run(path)
     try:
-        kind = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except OSError as error:
         raise UsageError(f"Could not read {path}: {error.strerror or error}.") from None
-    except ValueError as error:
-        raise StorageError(f"{path} is no JSON: {error}.") from None
-    if isinstance(kind, dict) and kind.get("kind") in ("compare", "bench"):
+    if found.get("kind") in ("compare", "bench"):
         return read(path)
-    return saved_run.of_result(kind)
+    with damage_as(f"{path} is no result of Flegel"):
+        return saved_run.of_result(found)
 
 
 def render(items: Sequence[Item], title: str = "") -> str:
     """One page for all of them."""
+    with damage_as("A record cannot be shown"):  # somebody else may have written it
+        return _rendered(items, title)
+
+
+def _rendered(items: Sequence[Item], title: str) -> str:
     names = [_name(item) for item in items]
     anchors = [f"s{i}-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}" for i, name in enumerate(names)]
     body: list[str] = [_place(items)]

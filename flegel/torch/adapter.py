@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from flegel.errors import UsageError, nearest
+from flegel.loading.code_gate import Consent
 from flegel.runtime.job.class_source import load_module, source_with
 from flegel.torch.network import NeuralNetwork
 from flegel.torch.optimizers import OPTIMIZERS
@@ -76,7 +77,7 @@ def network_class(build: Any, loss: Any = "cross_entropy") -> type[NeuralNetwork
         text = f"from {build.__module__} import {build.__name__}\n{text}"
     try:
         source = source_with([*definitions, *([] if own else [build])], text)
-        found = getattr(load_module(source), name)
+        found = getattr(load_module(source, Consent.PRESENT), name)
     except UsageError as error:
         raise UsageError(f"The module {build.__name__} cannot be rebuilt in workers: {error}") from None
     except Exception as error:

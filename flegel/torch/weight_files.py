@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flegel.errors import StorageError, UsageError
+from flegel.loading.damage import damage_as
+from flegel.loading.regular_files import check_regular
 
 MISSING = "Saving and loading weights needs safetensors; install it with: pip install 'flegel[torch]'."
 
@@ -38,16 +40,17 @@ def save(model: Any, path: str | os.PathLike[str]) -> Path:
 def load(module: Any, path: str | os.PathLike[str]) -> Any:
     """Put the weights of a safetensors file into an `nn.Module`, and return it."""
     try:
-        from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ModuleNotFoundError:
         raise UsageError(MISSING) from None
     try:
-        tensors = load_file(os.fspath(path))
-    except (OSError, SafetensorError) as error:
-        raise StorageError(f"{path} is no safetensors file: {error}.") from None
+        check_regular(Path(path), StorageError)
+        with damage_as(f"{path} is no safetensors file"):
+            tensors = load_file(os.fspath(path))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from None
     try:
         module.load_state_dict(tensors)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"The weights in {path} do not fit {type(module).__name__}: {error}") from None
     return module

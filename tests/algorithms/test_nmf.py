@@ -15,6 +15,7 @@ from local_training import Run, point_of, rows_between, sample_of, sparse_of, st
 from numba import njit
 from sklearn.decomposition import non_negative_factorization
 
+import flegel
 from flegel.algorithms.nmf.nmf import JOINED, NMF
 from flegel.algorithms.nmf.rows import join_columns
 from flegel.core import pytree
@@ -351,3 +352,13 @@ def test_entries_that_are_held_out_are_not_trained_on_and_their_error_is_reporte
 def test_holding_out_needs_a_solver_that_knows_missing_entries() -> None:
     with pytest.raises(UsageError, match="holdout needs solver=sgd"):
         start(NMF(rank=2, solver="coordinate", holdout=0.1), np.ones((5, 4)))
+
+
+def test_weights_of_rows_come_with_every_result() -> None:
+    """They are half of the model; the page on results promises them without `collect_state`."""
+    rows = matrix(40, 6, 3)
+    done = flegel.run(NMF(rank=3, solver="coordinate"), rows, workers=2, processes=False, max_iterations=30)
+    assert done.state is not None and done.state.shape[0] == 40
+    weights, scale = done.state[:, :3], done.parameters["scale"]
+    error = np.linalg.norm(rows - scale * weights @ done.parameters["factors"].T) / np.linalg.norm(rows)
+    assert error < 0.2, "in the order of the data"

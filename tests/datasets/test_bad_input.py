@@ -151,11 +151,17 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "parquet: no rows": (parquet(a=np.empty(0)), {}, "no rows"),
     "parquet: cut off": (write("a.parquet", b"PAR1 and no more"), {}, "no complete Parquet"),
     "parquet: empty": (write("a.parquet", b""), {}, "is empty"),
-    "ratings: text": (write("a.csv", "userId,movieId,rating\n1,2,3\n1,x,4\n"), {}, "line 3, column 2"),
-    "ratings: ragged": (write("ratings.dat", "1::2::3::4\n1::2\n"), {}, "line 2 has 2 fields"),
+    "ratings: text": (write("a.csv", "userId,movieId,rating\n1,2,3\n1,3,x\n"), {}, "line 3, column 3"),
+    "ratings: no item": (write("a.csv", "userId,movieId,rating\n1,2,3\n1,,4\n"), {}, "line 3: the item is missing"),
+    "ratings: gap": (write("a.csv", "userId,movieId,rating\n1,2,\n"), {}, "line 2, column 3 .* is missing or not fin"),
+    "ratings: ragged": (write("ratings.dat", "1::2::3::4\n1::2\n2::2::3::4\n"), {}, "line 2 has 2 fields"),
     "ratings: half a user": (write("a.csv", "userId,movieId,rating\n1.5,2,3\n"), {}, "is no integer"),
-    "jester: wrong count": (write("jester.csv", "2,99,1.5\n1,99,3\n"), {}, "line 1 announces 2 ratings and has 1"),
-    "unknown format": (write("a.csv", GOOD), {"format": "xml"}, "format='xml' is not known"),
+    "jester: wrong count": (
+        write("a.csv", "2,99,1.5\n1,99,3\n"),
+        {"format": "jester"},
+        "line 1 announces 2 ratings and has 1",
+    ),
+    "unknown format": (write("a.csv", GOOD), {"format": "xml"}, "--format xml is not known"),
 }
 
 

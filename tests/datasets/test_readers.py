@@ -250,10 +250,12 @@ def test_ratings_become_sparse_rows_of_users(tmp_path: Path, style: str) -> None
 
 
 def test_dense_ratings_with_99_for_none(tmp_path: Path) -> None:
-    (tmp_path / "jester.csv").write_text("2,99,1.5,-3\n0,99,99,99\n3,1,2,3\n")
-    data = open_data(tmp_path / "jester.csv")
+    (tmp_path / "jokes.csv").write_text("2,99,1.5,-3\n0,99,99,99\n3,1,2,3\n")
+    data = open_data(tmp_path / "jokes.csv")
     assert data.sparse
     assert dense(data.load()[0]).tolist() == [[0, 1.5, -3], [0, 0, 0], [1, 2, 3]]
+    (tmp_path / "jester-notes.csv").write_text("2,99,1.5,-3\n1,99,99,99\n3,1,2,3\n")
+    assert not open_data(tmp_path / "jester-notes.csv").sparse  # the counts are wrong, and a name says nothing
     (tmp_path / "other.csv").write_text("1,99,1.5\n2,4,2\n")
     assert dense(open_data(tmp_path / "other.csv", format="jester").load()[0]).tolist() == [[0, 1.5], [4, 2]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,19 @@ def test_the_text_parses_and_has_the_values(endpoint: MetricsEndpoint) -> None:
     assert families["flegel_barrier_seconds"].type == "histogram"
     values = {s.name: s.value for f in families.values() for s in f.samples}
     assert values["flegel_objective"] == 7.5 and values["flegel_visits_total"] == 90
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"),
+    [("/metrics", "evil.example", 400), ("/", None, 404), ("/metrics/x", None, 404), ("/favicon.ico", None, 404)],
+)
+def test_nothing_else_is_answered(endpoint: MetricsEndpoint, path: str, host: str | None, status: int) -> None:
+    place = endpoint.url.removesuffix("/metrics")
+    headers = {"Host": f"{host}:{place.rpartition(':')[2]}"} if host else {}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(place + path, headers=headers), timeout=10)
+    assert refused.value.code == status
+    assert "flegel_objective" not in refused.value.read().decode()
 
 
 def test_a_taken_port_is_refused_with_a_sentence(endpoint: MetricsEndpoint) -> None:

@@ -12,6 +12,7 @@ import pytest
 from flegel.errors import UsageError
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import IncidentSnapshot, JobSnapshot
+from flegel.metrics.endpoint import is_known_host, names_of_host
 from flegel.metrics.families import MOST_JOBS, Family, JobFigures, cluster_families
 from flegel.options import parse_address
 
@@ -79,3 +80,25 @@ def test_importing_flegel_imports_no_optional_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("listening", "header", "known"),
+    [
+        ("127.0.0.1", "127.0.0.1:9470", True),
+        ("127.0.0.1", "localhost:9470", True),
+        ("127.0.0.1", "[::1]:9470", True),
+        ("127.0.0.1", "evil.example:9470", False),
+        ("127.0.0.1", "127.0.0.1:80", False),
+        ("127.0.0.1", "127.0.0.1", False),
+        ("127.0.0.1", "", False),
+        ("node7.example", "NODE7.example:9470", True),
+        ("node7.example", "localhost:9470", False),
+        ("0.0.0.0", "10.0.0.7:9470", True),
+        ("0.0.0.0", "[fe80::1]:9470", True),
+        ("0.0.0.0", "localhost:9470", True),
+        ("0.0.0.0", "evil.example:9470", False),
+    ],
+)
+def test_an_endpoint_answers_under_its_own_names(listening: str, header: str, known: bool) -> None:
+    assert is_known_host(header, 9470, names_of_host(listening)) is known

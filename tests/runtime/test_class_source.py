@@ -16,7 +16,8 @@ import pytest
 from flegel.algorithm import Algorithm
 from flegel.errors import AlgorithmError, UsageError, own_traceback
 from flegel.job import AlgorithmRef
-from flegel.runtime.job.class_source import instantiate, load_class, reference
+from flegel.loading.code_gate import Consent
+from flegel.runtime.job.class_source import in_plain, instantiate, load_class, reference
 from flegel.runtime.job.find_algorithm import find_algorithm
 
 
@@ -33,8 +34,8 @@ def module(path: Path, text: str) -> Any:
 
 def travelled(algorithm: Algorithm) -> Algorithm:
     """As a worker gets it: nothing but plain JSON came over."""
-    ref = reference(algorithm)
-    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source))
+    ref = in_plain(reference(algorithm))
+    again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source), Consent.SUBMITTED)
     assert type(again) is not type(algorithm)
     return again
 
@@ -44,7 +45,7 @@ def test_builtins_travel_by_name_only() -> None:
 
     ref = reference(KMeans(k=3))
     assert ref.builtin and ref.name == "flegel.algorithms.kmeans.kmeans:KMeans"
-    assert instantiate(ref).hyper()["k"] == 3
+    assert instantiate(ref, None).hyper()["k"] == 3
 
 
 def test_helpers_tuples_constants_arrays_and_imports_travel(tmp_path: Path) -> None:
@@ -214,15 +215,15 @@ def test_tracebacks_point_to_the_users_file_and_line(tmp_path: Path) -> None:
 def test_the_same_class_is_loaded_once(tmp_path: Path) -> None:
     made = module(tmp_path / "once.py", "from flegel import Algorithm\n\nclass Once(Algorithm):\n    pass\n")
     ref = reference(made.Once())
-    assert load_class(ref) is load_class(ref)
-    assert reference(instantiate(ref)) == ref, "a worker can pass it on"
+    assert load_class(ref, Consent.SUBMITTED) is load_class(ref, Consent.SUBMITTED)
+    assert reference(instantiate(ref, Consent.SUBMITTED)) == ref, "a worker can pass it on"
 
 
 def test_a_reference_cannot_name_anything_but_an_algorithm() -> None:
     with pytest.raises(UsageError, match="no built-in"):
-        load_class(AlgorithmRef("os:system", {}))
+        load_class(AlgorithmRef("os:system", {}), None)
     with pytest.raises(UsageError, match="not a subclass"):
-        load_class(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeansSums", {}))
+        load_class(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeansSums", {}), None)
 
 
 def test_a_class_whose_source_is_nowhere_is_refused() -> None:

@@ -1,8 +1,10 @@
 """Everything that reads foreign bytes, each as a function of one input: models, checkpoints, journals, traces, data,
-wire. Each may return, or raise an error of ours; anything else is a finding."""
+wire; `record_targets` and `message_targets` hold the others. Each may return, or raise an error of ours; anything else
+is a finding."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -12,7 +14,6 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ import msgspec
 import numpy as np
 
 from bench.chaos import decoder
-from bench.chaos.fuzzing.mutation import change_bytes, change_json, change_tree, change_zip
+from bench.chaos.fuzzing.message_targets import message_targets
+from bench.chaos.fuzzing.mutation import change_bytes, change_json, change_zip
+from bench.chaos.fuzzing.record_targets import record_targets
+from bench.chaos.fuzzing.target import ROWS, Change, Target, accepted, change_packed
 from flegel.cluster.master import journal
 from flegel.cluster.master.facts import Begun, Ended, JobTable, Placed, Submitted, snapshot
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.datasets import open_data
-from flegel.errors import FlegelError
 from flegel.job import AlgorithmRef
 from flegel.loading.documents import read_json, read_records
 from flegel.runtime.checkpoint.format import seal, unseal
@@ -35,31 +38,23 @@ from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.job import result_store
 from flegel.runtime.job.find_algorithm import find_algorithm
 
-ROWS = np.random.default_rng(0).normal(size=(40, 3))
-Change = Callable[[bytes, random.Random, list[bytes]], bytes]
-
-
-@dataclass
-class Target:
-    """`seeds`: valid inputs. `change`: makes another input of one. `run`: interprets it."""
-
-    name: str
-    seeds: list[bytes]
-    change: Change
-    run: Callable[[bytes], None]
-
-
-def accepted(call: Callable[[], Any]) -> None:
-    """An answer, or an error of ours."""
-    try:
-        call()
-    except FlegelError as error:
-        assert str(error), "an error without a sentence"
+LOADING = tuple(
+    f"flegel/loading/{name}.py" for name in ("array_files", "damage", "documents", "regular_files", "code_gate")
+)
+MODEL = ("flegel/runtime/job/result_store.py", "flegel/prediction.py", *LOADING[:4])
+CHECKPOINT = (
+    "flegel/runtime/checkpoint/reader.py", "flegel/runtime/checkpoint/format.py",
+    "flegel/machine/checkpoint/plain_data.py", "flegel/machine/checkpoint/snapshot.py",
+)  # fmt: skip
+JOURNAL = ("flegel/cluster/master/journal.py",)
+FORMATS = "datasets/formats"
+TABLES = tuple(f"datasets/tables/{name}.py" for name in ("open_table", "survey", "decide", "columns", "stream"))
 
 
 def targets(folder: Path) -> list[Target]:
     """All of them; files are written below `folder`."""
-    return [*_models(folder), _checkpoint(folder), _journal(), _trace(folder), *_data(folder), *_wire()]
+    found = [*_models(folder), _checkpoint(folder), _journal(), _trace(folder), *_data(folder), *_wire()]
+    return [*found, *record_targets(folder), *message_targets()]
 
 
 # -- models ------------------------------------------------------------------------------------------------
@@ -76,7 +71,7 @@ def _models(folder: Path) -> list[Target]:
         path = folder / name
         flegel.run(made, data, workers=1, max_iterations=2, out=path)
         for file, change in (("model.json", _json), ("model.npz", change_zip)):
-            found.append(Target(f"{name}/{file}", [(path / file).read_bytes()], change, _model(path, file)))
+            found.append(Target(f"{name}/{file}", [(path / file).read_bytes()], change, _model(path, file), MODEL))
     return found
 
 
@@ -112,7 +107,7 @@ def _checkpoint(folder: Path) -> Target:
         if name == "job" or name.endswith(".manifest"):
             inner = change_json(inner, rng)
         elif rng.random() < 0.6:
-            inner = _change_packed(inner, rng)
+            inner = change_packed(inner, rng)
         else:
             inner = change_bytes(inner, rng, others)
         return msgpack.packb([name, seal(inner) if sealed and rng.random() < 0.95 else inner, rng.random() < 0.9])
@@ -131,14 +126,7 @@ def _checkpoint(folder: Path) -> Target:
             (place / each).write_bytes(data)
         accepted(lambda: read(FolderStore(place)))
 
-    return Target("checkpoint", [msgpack.packb([names[0], whole[names[0]], True])], change, run)
-
-
-def _change_packed(inner: bytes, rng: random.Random) -> bytes:
-    try:
-        return bytes(msgpack.packb(change_tree(msgpack.unpackb(inner, strict_map_key=False), rng)))
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
-        return change_bytes(inner, rng, [])
+    return Target("checkpoint", [msgpack.packb([names[0], whole[names[0]], True])], change, run, CHECKPOINT)
 
 
 def _rehash(files: dict[str, bytes], name: str) -> None:
@@ -166,11 +154,11 @@ def _journal() -> Target:
         for record in rng.sample(records, rng.randrange(1, len(records) + 1)):
             body = msgspec.msgpack.encode(record)
             if rng.random() < 0.7:
-                body = _change_packed(body, rng)
+                body = change_packed(body, rng)
             framed += struct.pack("<II", len(body), zlib.crc32(body)) + body
         return framed
 
-    return Target("journal", seeds, change, lambda content: accepted(lambda: journal.read(content)))
+    return Target("journal", seeds, change, lambda content: accepted(lambda: journal.read(content)), JOURNAL)
 
 
 def _trace(folder: Path) -> Target:
@@ -180,14 +168,14 @@ def _trace(folder: Path) -> Target:
     def change(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
         if rng.random() < 0.5:
             return change_bytes(data, rng, others)
-        return b"".join(_change_packed(msgpack.packb(row), rng) for row in rows)
+        return b"".join(change_packed(msgpack.packb(row), rng) for row in rows)
 
     def run(content: bytes) -> None:
         path.write_bytes(content)
         accepted(lambda: read_records(path))
         accepted(lambda: read_json(path))
 
-    return Target("trace", [seed], change, run)
+    return Target("trace", [seed], change, run, LOADING[1:4])
 
 
 # -- data and wire -----------------------------------------------------------------------------------------
@@ -200,12 +188,43 @@ def _data(folder: Path) -> list[Target]:
     text = "\n".join(",".join(f"{v:.3g}" for v in row) for row in ROWS).encode()
     svm = "\n".join("1 " + " ".join(f"{i + 1}:{v:.3g}" for i, v in enumerate(row)) for row in ROWS).encode()
     idx = b"\0\0\x08\x02" + struct.pack(">II", 4, 3) + bytes(range(12))
-    made: list[tuple[str, bytes, Change]] = [
-        ("rows.csv", b"a,b,c\n" + text, change_bytes), ("rows.npy", npy.getvalue(), change_bytes),
-        ("rows.npz", npz.getvalue(), change_zip), ("rows.svm", svm, change_bytes),
-        ("x-images-idx3-ubyte", idx, change_bytes), ("rows.csv.gz", zlib.compress(text), change_bytes),
-    ]  # fmt: skip
-    return [Target(name, [seed], change, _file(folder / name)) for name, seed, change in made]
+    words = b"name,when,size,kind\n" + b"".join(
+        f'"a {i}",2024-01-{i + 1:02d},{"" if i % 3 else i},{"xyz"[i % 3]}\n'.encode() for i in range(9)
+    )
+    ratings = "".join(f"{i % 7}::{i % 5}::{i % 4 + 1}::97830{i}\n" for i in range(30)).encode()
+    cifar = b"".join(bytes([i]) + bytes([i * 20]) * 3072 for i in range(3))
+    text_files = tuple(f"{FORMATS}/text_{part}.py" for part in ("blocks", "dialect", "parse", "source", "stream"))
+    packed = (f"{FORMATS}/packed_arrays.py",)
+    made: list[tuple[str, bytes, Change, tuple[str, ...]]] = [
+        ("rows.csv", b"a,b,c\n" + text, change_bytes, text_files),
+        ("words.csv", words, change_bytes, (*text_files, *TABLES)),
+        ("rows.npy", npy.getvalue(), change_bytes, (f"{FORMATS}/arrays.py",)),
+        ("rows.npz", npz.getvalue(), change_zip, packed),
+        ("rows.svm", svm, change_bytes, (f"{FORMATS}/svmlight/stream.py", f"{FORMATS}/svmlight/lines.py")),
+        ("x-images-idx3-ubyte", idx, change_bytes, packed),
+        ("rows.csv.gz", gzip.compress(text), change_bytes, (f"{FORMATS}/compressed.py", *text_files)),
+        ("ratings.dat", ratings, change_bytes, (f"{FORMATS}/ratings.py",)),
+        ("data_batch_1.bin", cifar, change_bytes, (f"{FORMATS}/cifar.py",)),
+    ]
+    for name, seed in _arrow_files():
+        made.append((name, seed, change_bytes, (f"{FORMATS}/arrow_tables.py",)))
+    return [Target(name, [seed], change, _file(folder / name), modules) for name, seed, change, modules in made]
+
+
+def _arrow_files() -> list[tuple[str, bytes]]:
+    """Parquet and Arrow, where pyarrow is installed."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import feather, parquet
+    except ImportError:
+        return []
+    table = arrow.table({"a": ROWS[:, 0], "b": ROWS[:, 1], "c": ["x", "y"] * 20})
+    found = []
+    for name, write in (("rows.parquet", parquet.write_table), ("rows.feather", feather.write_feather)):
+        target = io.BytesIO()
+        write(table, target)
+        found.append((name, target.getvalue()))
+    return found
 
 
 def _file(path: Path) -> Callable[[bytes], None]:
@@ -219,9 +238,9 @@ def _file(path: Path) -> Callable[[bytes], None]:
 def _wire() -> list[Target]:
     pools = decoder.seeds(random.Random(0))
     made = []
-    for name, pool, decode in (
-        ("wire of jobs", pools[0], decoder.jobs_decoder),
-        ("wire of the cluster", pools[1], decoder.server_decoder),
+    for name, pool, decode, module in (
+        ("wire of jobs", pools[0], decoder.jobs_decoder, "flegel/runtime/transport/codec.py"),
+        ("wire of the cluster", pools[1], decoder.server_decoder, "flegel/cluster/transport/framing.py"),
     ):
 
         def change(data: bytes, rng: random.Random, others: list[bytes], pool: Any = pool, name: str = name) -> bytes:
@@ -235,7 +254,7 @@ def _wire() -> list[Target]:
             if isinstance(frames, list) and frames and all(isinstance(f, bytes) for f in frames):
                 decode(frames)
 
-        made.append(Target(name, [msgpack.packb(each) for each in pool], change, run))
+        made.append(Target(name, [msgpack.packb(each) for each in pool], change, run, (module,)))
     return made
 
 
@@ -247,3 +266,12 @@ def scratch() -> Path:
 
 def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def modules_of_readers() -> dict[str, tuple[str, ...]]:
+    """The files of each reader."""
+    folder = scratch()
+    try:
+        return {target.name: target.modules for target in targets(folder)}
+    finally:
+        remove(folder)

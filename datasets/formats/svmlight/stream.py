@@ -5,6 +5,7 @@ Has a compiled parser (`lines`), because neither pandas nor PyArrow reads this f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,23 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.file_signature import check_unchanged, signature
-from flegel.datasets.formats.compressed import line_pieces, read_head
+from flegel.datasets.formats.compressed import line_pieces
 from flegel.datasets.formats.text_dialect import LINE_LIMIT
 from flegel.datasets.formats.text_stream import PIECE
 from flegel.datasets.source import Chunk, Description, Stream
 from flegel.errors import DataError
 
+_ENTRY = re.compile(rb"(?:qid|\d+):[^:\s]*\d[^:\s]*")
+_NUMBERS = re.compile(rb"[-+.,eE\d]*\d[-+.,eE\d]*")
 
-def is_svmlight_file(path: Path) -> bool:
-    """Whether the first row is `label index:value …`."""
-    head, _ = read_head(path, 4096)
+
+def is_svmlight(path: Path, head: bytes, whole: bool) -> bool:
+    """Whether the first row is `label index:value …`, all of them numbers; the last may be cut off."""
     for line in head.split(b"\n"):
         body = line.split(b"#")[0].split()
         if body:
-            return len(body) > 1 and all(b":" in token for token in body[1:-1]) and b":" in body[1]
+            entries = body[1:] if whole or len(head) > len(line) else body[1:-1]
+            return bool(entries) and _NUMBERS.fullmatch(body[0]) is not None and all(map(_ENTRY.fullmatch, entries))
     return False
 
 

@@ -85,7 +85,9 @@ def _keep(request: LaunchRequest) -> None:
     name = f"{request.system}-{secrets.token_hex(2)}"
     given = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     words = [word for word in given if word != "--keep"]
-    found = kept.start_holder(name, [sys.executable, "-m", "flegel", *words], {HOLDER: name}, request.timeout + 60.0)
+    found = kept.start_holder(
+        name, [sys.executable, "-P", "-m", "flegel", *words], {HOLDER: name}, request.timeout + 60.0
+    )
     if request.words:
         environment = {**os.environ, "FLEGEL_HOME": str(kept.folder_of(name)), "FLEGEL_MASTER": found.address}
         code = _run(request.words, environment)
@@ -116,7 +118,7 @@ def _suspended(*_: object) -> NoReturn:
 def _run(words: list[str], environment: dict[str, str]) -> int:
     """A command of flegel on the cluster. Ctrl-C reaches it too; it cancels its job and ends."""
     environment = {**environment, "FLEGEL_CANCEL_ON_INTERRUPT": "1"}
-    command = subprocess.Popen([sys.executable, "-m", "flegel", *words], env=environment)
+    command = subprocess.Popen([sys.executable, "-P", "-m", "flegel", *words], env=environment)
     signal.signal(signal.SIGUSR1, lambda *_: command.send_signal(signal.SIGUSR1))
     try:
         code = command.wait()

@@ -100,7 +100,7 @@ class LaunchedCluster(ConnectedCluster):
     def _start_master(self, host: str) -> str:
         with (self.home / "logs" / "master.log").open("w+b") as log:
             self._master = subprocess.Popen(
-                [sys.executable, "-m", "flegel.cluster.launch.processes.master_process"],
+                [sys.executable, "-P", "-m", "flegel.cluster.launch.processes.master_process"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             )  # fmt: skip
             assert self._master.stdin is not None and self._master.stdout is not None

@@ -20,7 +20,7 @@ from typing import IO, Protocol
 from flegel.cluster.launch.processes import ticket as tickets
 from flegel.cluster.launch.processes.ticket import READY, SlaveTicket
 
-SLAVE = (sys.executable, "-m", "flegel.cluster.launch.processes.slave_process")
+SLAVE = (sys.executable, "-P", "-m", "flegel.cluster.launch.processes.slave_process")
 
 
 class Placer(Protocol):

@@ -70,7 +70,7 @@ class SlurmScript(NamedTuple):
         return [f"--{name}={value}" if value else f"--{name}" for name, value in (found | given).items()]
 
     def _command(self) -> str:
-        launch = [sys.executable, "-m", "flegel", "launch", "slurm", "--slaves", str(self.slaves)]
+        launch = [sys.executable, "-P", "-m", "flegel", "launch", "slurm", "--slaves", str(self.slaves)]
         launch += ["--slots", str(self.slots), "--cpus", str(self.cpus or self.slots)]
         launch += ["--memory", self.memory] if self.memory else []
         words = [_expanded(word) for word in self.words]

@@ -92,6 +92,7 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     cluster.start()  # slaves start workers while this process imports
     pipe.send(coordinator_protocol.PhaseChanged("reading"))
     from flegel.job import Job
+    from flegel.loading.code_gate import Consent
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.options import options_of
     from flegel.runtime.checkpoint.reader import holds_job
@@ -136,7 +137,7 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
         if kept_before and spec.checkpoint is None:
             return _saved(replace(place, workers=assignment.workers, **told), assignment, pipe)
         report_phase("init", MODULE)
-        algorithm = instantiate(ref)
+        algorithm = instantiate(ref, Consent.SUBMITTED)
         if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
             changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
             changes["workers"] = assignment.workers

@@ -25,12 +25,14 @@ import msgspec
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.errors import DecodeError
+from flegel.errors import UNDECODABLE, DecodeError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 KINDS = ("<f8", "<f4", "<i8", "<i4", "|u1", "|b1")
 LARGEST_HEADER = 16 << 20
 LARGEST_DIMENSIONS = 8
+LARGEST_SHAPE = 1 << 48
+"""Product of all dimensions that are not 0: NumPy refuses empty arrays, too, whose other dimensions exceed 63 bits."""
 MAGIC = b"FLG1"
 
 CURRENT, JOB, MEMBERS, STARTS = "current", "job", "members/", "starts/"
@@ -177,18 +179,21 @@ def decode(content: bytes, kind: type[Header]) -> tuple[Header, list[Array]]:
         raise DecodeError("its header does not fit")
     try:
         header, frames = msgspec.msgpack.decode(content[8 : 8 + size], type=tuple[kind, list[_Frame]])  # type: ignore[valid-type]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise DecodeError(f"its header is damaged ({error})") from None
     arrays: list[Array] = []
     at = 8 + size
     for frame in frames:
-        if frame.kind not in KINDS or len(frame.shape) > LARGEST_DIMENSIONS or any(n < 0 for n in frame.shape):
+        if frame.kind not in KINDS or len(frame.shape) > LARGEST_DIMENSIONS:
             raise DecodeError("it holds an array of an unknown kind")
+        dtype = np.dtype(frame.kind)
+        if min(frame.shape, default=0) < 0 or math.prod(n or 1 for n in frame.shape) > LARGEST_SHAPE:
+            raise DecodeError("it holds an array of a shape that cannot be")
         count = math.prod(frame.shape)
-        length = count * np.dtype(frame.kind).itemsize
+        length = count * dtype.itemsize
         if length > len(content) - at:
             raise DecodeError("an array is cut off")
-        arrays.append(np.frombuffer(content, frame.kind, count, at).reshape(frame.shape))
+        arrays.append(np.frombuffer(content, dtype, count, at).reshape(frame.shape))
         at += length
     if at != len(content):
         raise DecodeError("something follows its arrays")

@@ -112,15 +112,33 @@ def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> IncomingWind
     if len(arrays) < wanted or (not alone and len(arrays) not in (5, 6, 7, 8)):
         raise DecodeError(f"Window {window.move}.{window.number} has {len(arrays)} frames.")
     halted = arrays[wanted - 1]
-    if halted.size not in (0, points):
+    if halted.ndim != 1 or halted.size not in (0, points):
         raise DecodeError(f"Window {window.move}.{window.number} has {halted.size} votes for {points} points.")
+    bits, states = (arrays[0], arrays[1]) if window.changed else (None, arrays[0])
+    if points < 0 or states.ndim < 2 or not _are_states_of(points, bits, states):
+        raise DecodeError(f"Window {window.move}.{window.number} does not hold the states of {points} points.")
     votes = np.zeros(points, np.uint8) if not halted.size else halted
-    if not window.changed:
-        return IncomingWindow(window, peer, arrays[0], None, votes)
-    which = np.flatnonzero(np.unpackbits(arrays[0], count=points))
-    if len(which) != len(arrays[1]):
-        raise DecodeError(f"Window {window.move}.{window.number} names {len(which)} changes, {len(arrays[1])} came.")
-    return IncomingWindow(window, peer, arrays[1], which, votes)
+    if bits is None:
+        return IncomingWindow(window, peer, states, None, votes)
+    which = np.flatnonzero(np.unpackbits(bits, count=points))
+    if len(which) != len(states):
+        raise DecodeError(f"Window {window.move}.{window.number} names {len(which)} changes, {len(states)} came.")
+    return IncomingWindow(window, peer, states, which, votes)
+
+
+def _are_states_of(points: int, bits: Array | None, states: Array) -> bool:
+    """One row or one place in a tile for each point; or one bit, where only changed ones came."""
+    if bits is None:
+        return len(states) == points or len(states) * TILE == points
+    return bits.dtype == np.uint8 and bits.ndim == 1 and bits.size == -(-points // 8)
+
+
+def check_states(incoming: IncomingWindow, native: Shard) -> None:
+    """Raises `DecodeError` where a point's state is not as wide as those of this worker."""
+    wanted = native.state.shape[1:] if incoming.which is None else native.state.shape[1:2]
+    if incoming.state.shape[1:] != wanted:
+        window = incoming.window
+        raise DecodeError(f"Window {window.move}.{window.number} holds states of another kind.")
 
 
 def buffer_in(window: Window, incoming: IncomingWindow, shard: Shard | None) -> Shard:
@@ -154,12 +172,13 @@ class MoveBuffer:
         if len(data) != (3 if isinstance(native.features, Sparse) else 1) + (native.weights is not None):
             raise DecodeError(f"Window {window.move}.{window.number} has {len(arrays)} frames.")
         weights = data.pop() if native.weights is not None else None
-        if labels.size not in (0, points) or ids.size != points:
+        if not labels.ndim == ids.ndim == 1 or labels.size not in (0, points) or ids.size != points:
             raise DecodeError(f"Window {window.move}.{window.number} does not hold {points} points.")
         if isinstance(native.features, Sparse):
             return self._sparse(native, points, state, labels, ids, data, weights), 0
-        other = data[0].shape[1:] != native.features.shape[1:] or state.shape[1:] != native.state.shape[1:]
-        if other or data[0].dtype != native.features.dtype:
+        lead, rest = divmod(points, TILE) if native.layout == "tiles" else (points, 0)
+        fits = data[0].shape == (lead, *native.features.shape[1:]) and state.shape == (lead, *native.state.shape[1:])
+        if rest or not fits or data[0].dtype != native.features.dtype:
             raise DecodeError(f"Window {window.move}.{window.number} holds points of another kind.")
         if self._share is None or self._used + points > self._share.points:
             self._share, self._used = self._new(max(self._room, points)), 0
@@ -205,8 +224,12 @@ class MoveBuffer:
     ) -> Shard:  # fmt: skip
         assert isinstance(native.features, Sparse)
         indptr, indices, values = data
-        if len(indptr) != points + 1 or not len(indices) == len(values) == int(indptr[-1]):
-            raise DecodeError(f"Sparse rows that do not fit: {points} points, {len(indices)} entries.")
+        flat = all(a.ndim == 1 for a in data) and all(a.dtype.kind in "iu" for a in (indptr, indices))
+        fits = flat and len(indptr) == points + 1 and indptr[0] == 0 and len(indices) == len(values) == int(indptr[-1])
+        if not fits or np.any(indptr[1:] < indptr[:-1]) or state.shape != (points, *native.state.shape[1:]):
+            raise DecodeError(f"Sparse rows that do not fit: {points} points, {indices.size} entries.")
+        if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < native.features.columns:
+            raise DecodeError(f"Sparse rows name columns beyond the {native.features.columns} that there are.")
         made = [
             _as(a, np.array(v, dtype=a.dtype))
             for a, v in zip(native.features[:3], (indptr, indices, values), strict=True)

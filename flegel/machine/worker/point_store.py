@@ -17,6 +17,7 @@ from flegel.machine.migration.window_codec import (
     IncomingWindow,
     MoveBuffer,
     buffer_in,
+    check_states,
     pack,
     pack_changes,
     pack_shared,
@@ -157,6 +158,7 @@ class PointStore:
         arrays. They are the lender's only now: they are copied to where nobody relies on what was there. Raises
         `DecodeError` where it does not fit."""
         incoming = unpack(window, arrays, peer)
+        check_states(incoming, self.shards[0])
         if window.lent is not None:
             if not window.copied:
                 part = buffer_in(window, incoming, lent)

@@ -49,13 +49,17 @@ class JobRecord(msgspec.Struct, forbid_unknown_fields=True):
     submitted_hyper: dict[str, Any]
     """Hyper-parameters as they were submitted."""
     class_file: str | None
-    """`file.py:Class`, where the class came from a file."""
+    """`file.py:Class`, where the class came from a file; imported past `flegel.loading.code_gate` only."""
     fingerprint: str
     """Of the rows (`checkpoint_session.fingerprint`)."""
     dataset: dict[str, Any]
     scaling: tuple[tuple[float, ...], tuple[float, ...]] | None
     parameter: TreeLayout
     statistics: TreeLayout
+    class_sha256: str = ""
+    """Of that whole file, as it was imported."""
+    class_mark: str = ""
+    """Made with the key of the user who trained: this file, with this content, was his own."""
 
 
 class CheckpointManifest(msgspec.Struct, forbid_unknown_fields=True):

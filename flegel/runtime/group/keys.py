@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from flegel.errors import StorageError, UsageError
+from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.machine.group.records import NAME
 from flegel.wording import option
 
@@ -74,7 +74,7 @@ class SignedObjects:
             raise RefusedObject("it is not signed")
         try:
             frame = msgspec.msgpack.decode(content[8 : 8 + size], type=_Frame)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise RefusedObject(f"its signature cannot be read ({error})") from None
         found = OWNER.fullmatch(key)
         owner = (found["member"] or found["sender"]) if found else frame.signer
@@ -97,7 +97,7 @@ class SignedObjects:
             return body
         try:
             return bytes(self.cipher.decrypt(frame.nonce, body, key.encode()))
-        except InvalidTag:
+        except (InvalidTag, ValueError):  # ValueError: a nonce of another length
             raise RefusedObject("it is encrypted with another key") from None
 
 
@@ -131,7 +131,7 @@ def read_key_file(path: str, group: str) -> Seal:
         )
     except OSError as error:
         raise UsageError(f"{option('group_key', path)} cannot be read ({error.strerror or error}).") from None
-    except (msgspec.DecodeError, ValueError) as error:
+    except (*UNDECODABLE, ValueError) as error:
         raise UsageError(
             f"{option('group_key', path)} is no key file of a group ({error}); see `flegel keys groups`."
         ) from None
@@ -145,8 +145,12 @@ def make_key_files(folder: Path, groups: list[str], encrypt: bool) -> list[Path]
     for name in groups:
         if not NAME.fullmatch(name):
             raise UsageError(f"{name!r} is no name of a group; use letters, digits, - and _.")
-    kept = {path.stem: msgspec.json.decode(path.read_bytes(), type=_KeyFile) for path in sorted(folder.glob("*.json"))}
-    secrets = {name: _bytes(file.secret) for name, file in kept.items()}
+    try:
+        files = sorted(folder.glob("*.json"))
+        kept = {path.stem: msgspec.json.decode(path.read_bytes(), type=_KeyFile) for path in files}
+        secrets = {name: _bytes(file.secret) for name, file in kept.items()}
+    except (*UNDECODABLE, ValueError, OSError) as error:
+        raise UsageError(f"{folder} holds files that are no keys of groups ({error}); choose another folder.") from None
     for name in groups:
         if name not in secrets:
             secrets[name] = ed25519.Ed25519PrivateKey.generate().private_bytes_raw()

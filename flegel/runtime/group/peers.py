@@ -8,8 +8,10 @@ is, and what is not signed by its group is dropped. Nothing waits for a message;
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import zmq
 
@@ -20,17 +22,31 @@ from flegel.wording import option
 
 LARGEST = 64 << 10  # bytes of a message; a beat has some hundred
 WAITING = 16  # messages to a group that does not answer; later ones are dropped
+EVERYWHERE = ("0.0.0.0", "::", "*")  # addresses of all interfaces: to listen at, not to send to
 LOOK = 200  # milliseconds between two looks whether it is over
 
 
-def parse_listen(text: str) -> tuple[str, int]:
-    """'paris.example.org:7700': host as others reach it, and port; 0: any."""
-    host, _, port = text.rpartition(":")
+class ListenAddress(NamedTuple):
+    """Where a group can be reached, and the one address of this host at which it listens for that."""
+
+    host: str
+    port: int
+    """0: any that is free."""
+    own: str
+
+
+def parse_listen(text: str) -> ListenAddress:
+    """'paris.example.org:7700', or '10.0.0.5/paris.example.org:7700' where this host has another address than the one
+    under which others reach it."""
+    place, _, port = text.rpartition(":")
+    own, _, host = place.rpartition("/")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(
             f"{option('group_listen', text)}: give the host as other groups reach it, and a port: host:7700."
         )
-    return host, int(port)
+    if host.strip("[]") in EVERYWHERE:
+        raise UsageError(f"{option('group_listen', text)}: {host} is no place to send to; say {host}/host:{port}.")
+    return ListenAddress(host, int(port), own or host)
 
 
 class PeerMessages:
@@ -47,23 +63,35 @@ class PeerMessages:
         self.address = ""
         self._thread: threading.Thread | None = None
         if listen:
-            host, port = parse_listen(listen)
+            place = parse_listen(listen)
             self._thread = threading.Thread(target=self._receive, name="flegel-peers", daemon=True)
-            self._inbox = self._bound(listen, port)
+            self._inbox = self._bound(listen, place)
             bound = self._inbox.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0").rpartition(":")[2]  # type: ignore[union-attr]
-            self.address = f"tcp://{host}:{bound} {self._public.decode('ascii')}"
+            self.address = f"tcp://{place.host}:{bound} {self._public.decode('ascii')}"
             self._thread.start()
 
-    def _bound(self, listen: str, port: int) -> zmq.Socket[bytes]:
+    def _bound(self, listen: str, place: ListenAddress) -> zmq.Socket[bytes]:
+        """At the one address that was given, and no other of this host."""
+        try:
+            found = socket.getaddrinfo(place.own.strip("[]"), place.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise UsageError(f"{option('group_listen', listen)}: {place.own} is no known host ({error}).") from None
+        family, own = found[0][0], str(found[0][4][0])
         inbox = self._context.socket(zmq.PULL)
         inbox.linger, inbox.maxmsgsize = 0, LARGEST
         inbox.curve_server = True
         inbox.curve_publickey, inbox.curve_secretkey = self._public, self._secret
         try:
-            inbox.bind(f"tcp://*:{port or '*'}")
+            inbox.ipv6 = family == socket.AF_INET6
+            inbox.bind(f"tcp://{f'[{own}]' if inbox.ipv6 else own}:{place.port or '*'}")
         except zmq.ZMQError as error:
             inbox.close()
-            raise UsageError(f"{option('group_listen', listen)}: port {port} cannot be used ({error}).") from None
+            self._context.destroy(linger=0)
+            raise UsageError(
+                f"{option('group_listen', listen)}: {own}, port {place.port}, cannot be used ({error}); "
+                "where this host has "
+                f"another address than others send to, say ADDRESS/{place.host}:{place.port}."
+            ) from None
         return inbox
 
     def _receive(self) -> None:
@@ -103,6 +131,7 @@ class PeerMessages:
         try:
             peer.curve_serverkey = key.encode("ascii", "replace")
             peer.curve_publickey, peer.curve_secretkey = self._public, self._secret
+            peer.ipv6 = "[" in place
             peer.connect(place)
         except (zmq.ZMQError, ValueError):
             peer.close()

@@ -44,7 +44,7 @@ from flegel.runtime.group.bucket import Conflict, open_bucket
 from flegel.runtime.group.keys import RefusedObject, read_key_file
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.peers import PeerMessages, parse_listen
-from flegel.runtime.job.class_source import in_json, plain_hyper, reference
+from flegel.runtime.job.class_source import in_plain, reference
 from flegel.runtime.job.request import open_job_data
 from flegel.wording import option
 
@@ -333,7 +333,7 @@ def open_group(job: Job, algorithm: Algorithm) -> GroupSession | None:
 
 def _plain(algorithm: Algorithm) -> dict[str, Any]:
     """Hyper-parameters as MessagePack gives them back."""
-    plain = {k: in_json(v) for k, v in plain_hyper(algorithm).items()}
+    plain = in_plain(reference(algorithm)).hyper
     return dict(msgspec.msgpack.decode(msgspec.msgpack.encode(plain)))
 
 

@@ -23,6 +23,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.errors import StorageError, UsageError
 from flegel.job import Job
+from flegel.loading.code_gate import mark_of
 from flegel.machine.checkpoint import shard_states, snapshot
 from flegel.machine.checkpoint.plain_data import GeneratorState
 from flegel.machine.checkpoint.resume import NewerCommit, continue_from, restore
@@ -38,8 +39,8 @@ from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
 from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
-from flegel.runtime.job.class_source import in_json, plain_hyper, reference
-from flegel.runtime.job.find_algorithm import home_of
+from flegel.runtime.job.class_source import described_hyper, in_plain, is_built_in, reference
+from flegel.runtime.job.find_algorithm import file_hash, home_of
 
 
 class CheckpointWarning(UserWarning):
@@ -63,8 +64,7 @@ class CheckpointSession:
 
     def note_hyper(self, algorithm: Algorithm) -> None:
         """Keep the hyper-parameters as they were submitted; called before any hook runs."""
-        given = {k: in_json(v) for k, v in plain_hyper(algorithm).items()}
-        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else given
+        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else described_hyper(algorithm)
 
     # -- before training -----------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class CheckpointSession:
         else:
             arrays = snapshot.parameter_of(stored.state)
         form = stored.record.parameter
-        if form.fields and reference(algorithm).builtin:  # of classes that are not, the code itself was compared
+        if form.fields and is_built_in(algorithm):  # of classes that are not, the code itself was compared
             own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
             known = dict.fromkeys(getattr(own, "_fields", ()))
             if why := _difference("θ", dict.fromkeys(form.fields), known):
@@ -195,19 +195,21 @@ class CheckpointSession:
         forms: tuple[TreeLayout, TreeLayout],
     ) -> None:
         """Write what the job is; from now on its state is kept."""
-        ref = reference(algorithm)
-        ref = msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()})
+        ref = in_plain(reference(algorithm))
+        class_file, class_sha256 = home_of(type(algorithm)), file_hash(type(algorithm))
         record = JobRecord(
             format=FORMAT,
             epoch=self.stored.epoch + 1 if self.stored else 0,
             job=msgspec.structs.replace(job, algorithm=ref, checkpoint=self.store.place, checkpoint_every=self.every),
             submitted_hyper=self.submitted_hyper,
-            class_file=home_of(type(algorithm)),
+            class_file=class_file,
             fingerprint=fingerprint,
             dataset=dataset,
             scaling=None if scaling is None else tuple(tuple(map(float, column)) for column in scaling),  # type: ignore[arg-type]
             parameter=forms[0],
             statistics=forms[1],
+            class_sha256=class_sha256,
+            class_mark=mark_of(class_file.rpartition(":")[0], class_sha256) if class_file and class_sha256 else "",
         )
         self._writer = Checkpointer(self.store, record, machine.trace, self.stored)
         try:

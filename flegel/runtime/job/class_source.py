@@ -20,26 +20,37 @@ import symtable
 import sys
 import types
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef
+from flegel.loading.code_gate import Consent, execute, require_consent
+from flegel.loading.damage import damage_as
 
 _BUILTIN = ("flegel.algorithms.", "flegel.torch.")
 _CONSTANTS = (int, str, bytes, bool, type(None), tuple, list, dict, set)
 
 
-def reference(algorithm: Algorithm) -> AlgorithmRef:
-    """How a worker can make the same algorithm."""
-    return AlgorithmRef(*_identity(type(algorithm), plain_hyper(algorithm)))
+def reference(algorithm: Algorithm, whole: bool = False) -> AlgorithmRef:
+    """How a worker can make the same algorithm; arrays stay arrays. `whole`: also what only `initParameter` reads."""
+    spent = () if whole else algorithm.starting
+    hyper = {k: v for k, v in algorithm.hyper().items() if k not in spent or not isinstance(v, np.ndarray)}
+    return AlgorithmRef(*_identity(type(algorithm), hyper))
 
 
-def plain_hyper(algorithm: Algorithm) -> dict[str, Any]:
-    """Hyper-parameters without arrays."""
-    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in algorithm.hyper().items()}
+def in_plain(ref: AlgorithmRef) -> AlgorithmRef:
+    """The same reference for files and other readers: arrays as lists."""
+    return msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()})
+
+
+def described_hyper(algorithm: Algorithm) -> dict[str, Any]:
+    """Hyper-parameters to compare and to show: arrays of more than a few numbers by shape and hash."""
+    return {k: in_json(v) for k, v in algorithm.described_hyper().items()}
 
 
 def same_code(cls: type[Algorithm], ref: AlgorithmRef) -> bool:
@@ -49,7 +60,20 @@ def same_code(cls: type[Algorithm], ref: AlgorithmRef) -> bool:
 
 
 def _texts(source: str) -> list[str]:
-    return [text for _, _, text in json.loads(source)["pieces"]] if source else []
+    return [text for _, _, text in _parsed(source)[1]] if source else []
+
+
+def _parsed(source: str) -> tuple[bool, list[tuple[str, int, str]]]:
+    """Whether annotations are postponed, and the pieces: file, line and text of each. Runs nothing."""
+    with damage_as("The source of a class is damaged"):
+        content = json.loads(source)
+        pieces = msgspec.convert(content["pieces"], list[tuple[str, int, str]])
+        return bool(content["postponed"]), pieces
+
+
+def is_built_in(algorithm: Algorithm) -> bool:
+    """Its class is one of ours: a worker imports it."""
+    return type(algorithm).__module__.startswith(_BUILTIN)
 
 
 def _identity(cls: type[Algorithm], hyper: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
@@ -61,13 +85,15 @@ def _identity(cls: type[Algorithm], hyper: dict[str, Any]) -> tuple[str, dict[st
 
 
 def in_json(value: Any) -> Any:
-    """JSON has no infinity and no NaN; as text they are converted back to the declared type."""
+    """JSON has no arrays, no infinity and no NaN; as text numbers are converted back to the declared type."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def instantiate(ref: AlgorithmRef) -> Algorithm:
-    """The algorithm that a reference names."""
-    return with_hyper(load_class(ref), ref)
+def instantiate(ref: AlgorithmRef, consent: Consent | None) -> Algorithm:
+    """The algorithm that a reference names; built-in ones need no consent."""
+    return with_hyper(load_class(ref, consent), ref)
 
 
 def with_hyper(cls: type[Algorithm], ref: AlgorithmRef) -> Algorithm:
@@ -76,36 +102,37 @@ def with_hyper(cls: type[Algorithm], ref: AlgorithmRef) -> Algorithm:
     return cls(**{k: v for k, v in ref.hyper.items() if v is not None or k not in unset})
 
 
-def load_class(ref: AlgorithmRef) -> type[Algorithm]:
+def load_class(ref: AlgorithmRef, consent: Consent | None) -> type[Algorithm]:
     if ref.builtin:
         module, _, name = ref.name.partition(":")
         if not module.startswith(_BUILTIN):
             raise UsageError(f"{ref.name!r} is no built-in algorithm.")
         found = getattr(importlib.import_module(module), name)
     else:
-        found = getattr(load_module(ref.source), ref.name)
+        found = getattr(load_module(ref.source, consent), ref.name)
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise UsageError(f"{ref.name} is not a subclass of flegel.Algorithm.")
     return found
 
 
-def load_module(source: str) -> types.ModuleType:
+def load_module(source: str, consent: Consent | None) -> types.ModuleType:
     """The pieces as one module, named by their content; made once per process."""
     name = f"flegel_user_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
+    require_consent(consent, "Source text of a class")
+    postponed, pieces = _parsed(source)
     module = types.ModuleType(name)
     module.__dict__["__flegel_source__"] = source
     sys.modules[name] = module
-    content = json.loads(source)
-    flags = __future__.annotations.compiler_flag if content["postponed"] else 0
+    flags = __future__.annotations.compiler_flag if postponed else 0
     try:
-        for filename, line, text in content["pieces"]:
+        for filename, line, text in pieces:
             parsed = ast.increment_lineno(ast.parse(text), line - 1)
             if filename not in linecache.cache and not linecache.getlines(filename):
                 lines = ["\n"] * (line - 1) + text.splitlines(keepends=True)
                 linecache.cache[filename] = (len(text), None, lines, filename)
-            exec(compile(parsed, filename, "exec", flags=flags, dont_inherit=True), module.__dict__)
+            execute(parsed, filename, module.__dict__, consent, flags=flags)
     except BaseException:
         del sys.modules[name]
         raise
@@ -217,15 +244,23 @@ def _source(name: str, value: Any) -> Piece:
     wanted = getattr(value, "__name__", name)
     for filename in _candidates(value):
         lines = linecache.getlines(filename)
-        try:
-            body = ast.parse("".join(lines)).body if lines else []
-        except SyntaxError:
-            continue
-        for node in reversed(body):
-            if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == wanted:
-                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-                return filename, first, "".join(lines[first - 1 : node.end_lineno])
+        if found := _definitions("".join(lines)).get(wanted):
+            first, last = found
+            return filename, first, "".join(lines[first - 1 : last])
     raise UsageError(f"The source of {wanted} cannot be found; put the class into a .py file and try again.")
+
+
+@lru_cache(maxsize=64)
+def _definitions(text: str) -> dict[str, tuple[int, int | None]]:
+    """First and last line of each definition of a file; of several with one name those of the last. Kept by content:
+    a job refers to its class a dozen times, and the definition of a NamedTuple is looked for in the standard library's
+    files too, which take 0.1 s to parse."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return {}
+    nodes = [node for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+    return {n.name: (min([n.lineno, *(d.lineno for d in n.decorator_list)]), n.end_lineno) for n in nodes}
 
 
 def _candidates(value: Any) -> Iterator[str]:

@@ -5,27 +5,34 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
-import importlib.util
-import linecache
 import sys
 from pathlib import Path
 
 from flegel.algorithm import Algorithm
 from flegel.algorithms import BUILTINS
 from flegel.errors import AlgorithmError, UsageError, nearest, own_traceback
+from flegel.loading.code_gate import Consent, import_file, read_source, source_hash
 
 FROM_FILE = "flegel_file_"
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """The class that `name` names; a sentence that says what to do where there is none."""
+    """The class that the user has named; a sentence that says what to do where there is none.
+
+    Names that stand in a record go to `find_builtin`, or past the gate to `from_file`: this one imports the file.
+    """
     path, colon, cls = name.rpartition(":")
     if colon and path.endswith(".py"):
-        return _from_file(Path(path), cls)
+        return from_file(Path(path), cls, Consent.NAMED)
     if name.endswith(".py"):
-        choices = _classes(Path(name))
+        choices = _classes(Path(name), _existing(Path(name)))
         hint = f", for instance {name}:{choices[0]}" if choices else ""
         raise UsageError(f"Say which class of {name} is meant{hint}.")
+    return find_builtin(name)
+
+
+def find_builtin(name: str) -> type[Algorithm]:
+    """The built-in algorithm of this name; no file is opened, whatever the name is."""
     if name.lower() not in BUILTINS:
         raise UsageError(f"No algorithm is called {name!r}{nearest(name, list(BUILTINS))}")
     module, cls = BUILTINS[name.lower()].split(":")
@@ -52,31 +59,37 @@ def home_of(cls: type[Algorithm]) -> str | None:
     return f"{Path(module.__file__).absolute()}:{cls.__name__}"
 
 
-def _classes(path: Path) -> list[str]:
+def file_hash(cls: type[Algorithm]) -> str:
+    """SHA-256 of the whole file that a class was found in; empty for other classes."""
+    return source_hash(sys.modules.get(cls.__module__))
+
+
+def _existing(path: Path, sha256: str = "") -> bytes:
     if not path.is_file():
         raise UsageError(f"There is no file {path}.")
+    return read_source(path, sha256)
+
+
+def _classes(path: Path, content: bytes) -> list[str]:
     try:
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-    except (SyntaxError, UnicodeDecodeError) as error:
+        body = ast.parse(content).body
+    except (SyntaxError, ValueError) as error:  # ValueError: null bytes
         raise UsageError(f"{path} is not valid Python: {error}.") from None
     return [node.name for node in body if isinstance(node, ast.ClassDef)]
 
 
-def _from_file(path: Path, name: str) -> type[Algorithm]:
-    choices = _classes(path)
+def from_file(path: Path, name: str, consent: Consent, sha256: str = "") -> type[Algorithm]:
+    """A class of a Python file, which is imported; where `sha256` is given, only with that content."""
+    content = _existing(path, sha256)
+    choices = _classes(path, content)
     if name not in choices:
         raise UsageError(f"{path} has no class {name!r}{nearest(name, choices) if choices else ''}")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # the file may import its neighbours, here and on the workers
     module_name = f"{FROM_FILE}{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    linecache.checkcache(str(path))  # the file may have changed since it was read last
     try:
-        spec.loader.exec_module(module)
+        module = import_file(module_name, path, content, consent)
     except Exception as error:
         raise AlgorithmError(f"{path} raised {type(error).__name__}: {error}", own_traceback(error)) from error
     found = getattr(module, name)

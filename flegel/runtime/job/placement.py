@@ -24,7 +24,7 @@ from flegel.plan.balance.planner import Balance
 from flegel.plan.balance.settings import GRADIENTS
 from flegel.plan.devices import parse_devices, relative_speeds
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
-from flegel.runtime.job.class_source import reference
+from flegel.runtime.job.class_source import is_built_in, reference
 from flegel.runtime.job.request import Request, default_workers, may_rest
 from flegel.runtime.job.warm_clusters import Kind, warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -63,7 +63,7 @@ def early_choice(request: Request) -> Choice | None:
         return Choice("processes")
     if wanted is not None:
         return Choice("processes" if wanted else "threads")
-    if not reference(request.algorithm).builtin or request.session is not None or request.job.straggler:
+    if not is_built_in(request.algorithm) or request.session is not None or request.job.straggler:
         return Choice("processes")
     seconds = rough_seconds(request)
     if seconds > 4 * COLD_START:
@@ -128,7 +128,7 @@ class JobCluster:
                 waiting = warm_clusters.waiting("processes") >= self._request.workers
                 seconds = training() if training is not None else rough_seconds(self._request)
                 self.choice = choose(seconds, WARM_START if waiting else COLD_START)
-            user_code = not reference(self._request.algorithm).builtin
+            user_code = not is_built_in(self._request.algorithm)
             lease = warm_clusters.lease(self.choice.kind, self._request.workers, renew=user_code)
             self._cluster = self._leased.enter_context(lease)
         return self._cluster

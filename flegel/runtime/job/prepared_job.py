@@ -23,12 +23,13 @@ from flegel.datasets import Dataset, scale
 from flegel.errors import AlgorithmError, FlegelWarning
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
+from flegel.params.ledger import sums_alone
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel, warm
 from flegel.runtime.job.checkpoint_session import fingerprint
-from flegel.runtime.job.class_source import reference
+from flegel.runtime.job.class_source import is_built_in
 from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.signals import DeferredSignals
@@ -98,10 +99,9 @@ class PreparedJob:
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, typed))
         if not default and type(self.algorithm).kernel is Algorithm.kernel:
-            self._check_point_writes(presented)
-        if type(self.algorithm).aggregate is not Algorithm.aggregate:
-            request.phase("init", "aggregate")
-            self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), self.zero))
+            self._check_a_visit(presented)
+        if not sums_alone(self.algorithm):
+            self._check_aggregate(self.zero)
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
@@ -134,7 +134,7 @@ class PreparedJob:
         errors before training), and where a job goes on, which has left its code in the cache.
         """
         session = self.request.session
-        if not reference(self.algorithm).builtin or self.algorithm.backend or (session and session.stored):
+        if not is_built_in(self.algorithm) or self.algorithm.backend or (session and session.stored):
             return None
         shard = self._shard(PROBE_ROWS, self.state)
         with inside("kernel"):
@@ -187,7 +187,7 @@ class PreparedJob:
 
     def _hook(self, name: str, *args: Any) -> Any:
         self.request.phase("init", name)
-        extra = BUILT_IN_START if reference(self.algorithm).builtin else 0.0
+        extra = BUILT_IN_START if is_built_in(self.algorithm) else 0.0
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args), extra)
 
     def _guard(self, name: str, call: Callable[[], Any], extra: float = 0.0) -> Any:
@@ -196,16 +196,19 @@ class PreparedJob:
         except AlgorithmError as error:
             session = self.request.session
             # A built-in algorithm accepted its own θ when it made it: another version refuses it now.
-            if session is not None and self._restored and reference(self.algorithm).builtin:
+            if session is not None and self._restored and is_built_in(self.algorithm):
                 raise session.outdated(self.algorithm, str(error).removesuffix(" (before training)")) from error
             raise
 
-    def _check_point_writes(self, presented: Tree) -> None:
-        """Compiled code does not notice that it writes into θ: one point is visited with a θ that refuses it."""
+    def _check_a_visit(self, presented: Tree) -> None:
+        """One point is visited by the hooks as they are. θ refuses writes, which compiled code does not notice, and
+        `aggregate` gets what it gets on workers: a point's change, which may have another form than the statistics."""
+        changes: list[Tree] = []
 
         def visit() -> None:
             try:
-                self.algorithm.updateDataPoint(sample_point(self.algorithm, self.sample), presented, 0)
+                point = sample_point(self.algorithm, self.sample)
+                changes.append(self.algorithm.updateDataPoint(point, presented, 0))
             except Exception as error:
                 if is_write_error(error):
                     raise
@@ -213,6 +216,12 @@ class PreparedJob:
                 self.algorithm._halting = False
 
         self._guard("updateDataPoint", visit)
+        if changes and type(self.algorithm).aggregate is not Algorithm.aggregate:
+            self._check_aggregate(changes[0])
+
+    def _check_aggregate(self, change: Tree) -> None:
+        self.request.phase("init", "aggregate")
+        self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), change))
 
 
 def take_sample(data: Dataset, seed: int) -> Sample:

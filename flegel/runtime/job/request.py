@@ -111,7 +111,9 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
         drop=job.drop,
         categorical=job.categorical,
         missing=job.missing,
+        format=job.format,
         sparse=algorithm.sparse,
+        ratings=algorithm.takes_ratings,
     )
 
 

@@ -27,6 +27,7 @@ from flegel.datasets import Scaling, Treatment
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.array_files import read_npz
+from flegel.loading.code_gate import Consent
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
@@ -34,7 +35,7 @@ from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
 from flegel.prediction import answer, class_names, model_of, predict, score
 from flegel.result import Result, estimator, module_of
-from flegel.runtime.job.class_source import in_json, instantiate, reference
+from flegel.runtime.job.class_source import in_plain, instantiate, reference
 from flegel.wording import option
 
 FORMAT = 1
@@ -257,10 +258,9 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     yield "model.npz", buffer.getvalue()
-    ref = reference(result.algorithm)
     manifest = ModelManifest(
         FORMAT,
-        msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()}),
+        in_plain(reference(result.algorithm)),
         form_of(result.parameter),
         result.dataset,
         result.objective,
@@ -331,7 +331,7 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
     _check_numbers(path, manifest, arrays)
     if algorithm is None and (manifest.algorithm.builtin or trust_code):
         with damage_as(f"The model in {path} is damaged: {manifest.algorithm.name[:80]} cannot be made of it"):
-            algorithm = _made(path, manifest)
+            algorithm = _made(path, manifest, trust_code)
     return Model(manifest, arrays, algorithm)
 
 
@@ -361,9 +361,9 @@ def _check_numbers(path: Path, manifest: ModelManifest, arrays: dict[str, Array]
         raise StorageError(f"The model in {path} is damaged: its scaling does not fit {columns} columns.")
 
 
-def _made(path: Path, manifest: ModelManifest) -> Algorithm:
+def _made(path: Path, manifest: ModelManifest, trusted: bool) -> Algorithm:
     try:
-        return instantiate(manifest.algorithm)
+        return instantiate(manifest.algorithm, Consent.TRUSTED if trusted else None)
     except (ImportError, AttributeError) as error:
         name = manifest.algorithm.name
         raise StorageError(f"The model in {path} needs {name}, which cannot be loaded: {error}.") from error

@@ -18,14 +18,15 @@ import msgspec
 from flegel.algorithm import Algorithm
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
+from flegel.loading.code_gate import CHANGED, Consent, lies_inside, why_not_own
 from flegel.options import with_options
 from flegel.result import Result
-from flegel.runtime.checkpoint.format import StoredJob
+from flegel.runtime.checkpoint.format import JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import read
-from flegel.runtime.checkpoint.store import CheckpointStore, open_store
+from flegel.runtime.checkpoint.store import CheckpointStore, FolderStore, open_store
 from flegel.runtime.job.checkpoint_session import CheckpointSession, CheckpointWarning, data_location, outdated
-from flegel.runtime.job.class_source import in_json, instantiate, plain_hyper, same_code, with_hyper
-from flegel.runtime.job.find_algorithm import find_algorithm
+from flegel.runtime.job.class_source import described_hyper, instantiate, same_code, with_hyper
+from flegel.runtime.job.find_algorithm import file_hash, find_algorithm, from_file
 from flegel.runtime.job.request import Request, open_training_data
 from flegel.runtime.job.run import execute
 from flegel.runtime.worker.current_hook import MODULE
@@ -88,9 +89,9 @@ def resume(
         for text in stored.skipped:
             warnings.warn(text, CheckpointWarning, stacklevel=2)
         phase("init", MODULE)
-        chosen = _algorithm(stored, algorithm, trust_code, store.place)
+        chosen = same_algorithm(stored, algorithm, trust_code, store)
         phase("reading", "")
-        dataset, location, label = _data(stored.record.job, data, label, store.place, chosen)
+        dataset, location, label = job_data(stored.record.job, data, label, store.place, chosen)
         job = msgspec.structs.replace(with_options(stored.record.job, changes), data=location, label=label)
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
@@ -128,24 +129,19 @@ def starting_point(session: CheckpointSession) -> str:
     return "nothing was kept yet; beginning anew"
 
 
-def _algorithm(
-    stored: StoredJob, given: Algorithm | type[Algorithm] | str | None, trust_code: bool, place: str
+def same_algorithm(
+    stored: StoredJob, given: Algorithm | type[Algorithm] | str | None, trust_code: bool, store: CheckpointStore
 ) -> Algorithm:
-    """The same algorithm as before; refuses another one."""
-    record = stored.record
+    """The same algorithm as before; refuses another one. Nothing that came with the checkpoint is run or imported,
+    unless that was allowed."""
+    record, place = stored.record, store.place
     ref = record.job.algorithm
     if given is None:
-        class_file = record.class_file
         if ref.builtin or trust_code:
-            return _with_its_hyper(ref, None, place)
-        if class_file is None or not Path(class_file.rpartition(":")[0]).is_file():
-            raise UsageError(
-                f"This job's class {ref.name} is code inside the checkpoint; give it again ({option('algorithm')} "
-                f"file.py:{ref.name}), or pass {option('trust_code', True)} if you know where it comes from."
-            )
-        given = find_algorithm(class_file)
-    if isinstance(given, str):
-        given = find_algorithm(given)
+            return _with_its_hyper(ref, None, place, trust_code)
+        given = _recorded_class(record, store)
+    elif isinstance(given, str):
+        given = _named_class(given, store, trust_code)
     cls = type(given) if isinstance(given, Algorithm) else given
     if not same_code(cls, ref):
         known = ref.name.rpartition(":")[2]
@@ -153,28 +149,66 @@ def _algorithm(
             f"The code of {known} has changed since" if cls.__name__ == known else f"{cls.__name__} is not {known} of"
         )
         raise UsageError(f"{what} the checkpoint; resume with the same class, or begin a new job.")
+    if record.class_sha256 and file_hash(cls) not in ("", record.class_sha256):
+        text = f"the file of {cls.__name__} has changed since the checkpoint, outside of what the class uses by name"
+        warnings.warn(text, CheckpointWarning, stacklevel=3)
     before = record.submitted_hyper
-    now = {k: in_json(v) for k, v in plain_hyper(given).items()} if isinstance(given, Algorithm) else before
+    now = described_hyper(given) if isinstance(given, Algorithm) else before
     for name, value in before.items():
         if now.get(name) != value:
             raise UsageError(
                 f"{name} is {value!r} in the checkpoint and {now.get(name)!r} now; hyper-parameters cannot change when "
                 "a job is resumed."
             )
-    return _with_its_hyper(ref, cls, place)
+    return _with_its_hyper(ref, cls, place, trust_code)
 
 
-def _with_its_hyper(ref: AlgorithmRef, cls: type[Algorithm] | None, place: str) -> Algorithm:
+def _recorded_class(record: JobRecord, store: CheckpointStore) -> type[Algorithm]:
+    """The class of the file that the record names, where that is this user's own and the same as ever."""
+    name = record.job.algorithm.name
+    file, _, cls = (record.class_file or "").rpartition(":")
+    why = why_not_own(file, record.class_sha256, record.class_mark, _folder(store)) if file else ""
+    if file and not why:
+        return from_file(Path(file), cls, Consent.MARKED, record.class_sha256)
+    if why == CHANGED:
+        raise UsageError(
+            f"{file} {why} the checkpoint; give it again ({option('algorithm', f'{file}:{cls}')}) if the "
+            "algorithm is the same, or begin a new job."
+        )
+    told = f" (its file {file[:200]} was not imported: it {why})" if why else ""
+    raise UsageError(
+        f"This job's class {name} is code inside the checkpoint{told}; give it again "
+        f"({option('algorithm', f'file.py:{name}')}), or pass {option('trust_code', True)} if you know where it comes "
+        "from."
+    )
+
+
+def _named_class(given: str, store: CheckpointStore, trust_code: bool) -> type[Algorithm]:
+    """The class that the caller has named; a file inside the checkpoint's own folder is not the caller's."""
+    file, folder = given.rpartition(":")[0], _folder(store)
+    if file.endswith(".py") and folder is not None and not trust_code and lies_inside(file, folder):
+        raise UsageError(
+            f"{file} lies inside {store.place}, so it came with the checkpoint; pass {option('trust_code', True)} if "
+            "you know where it comes from."
+        )
+    return find_algorithm(given)
+
+
+def _folder(store: CheckpointStore) -> Path | None:
+    return store.path if isinstance(store, FolderStore) else None
+
+
+def _with_its_hyper(ref: AlgorithmRef, cls: type[Algorithm] | None, place: str, trusted: bool) -> Algorithm:
     """As it was submitted; a built-in one may have become another since."""
     try:
-        return instantiate(ref) if cls is None else with_hyper(cls, ref)
+        return instantiate(ref, Consent.TRUSTED if trusted else None) if cls is None else with_hyper(cls, ref)
     except (UsageError, ImportError, AttributeError) as error:
         if not ref.builtin:
             raise
         raise outdated(place, ref.name.rpartition(":")[2], str(error).rstrip(".")) from error
 
 
-def _data(
+def job_data(
     job: Job, given: Any, label: str | int | None, place: str, algorithm: Algorithm
 ) -> tuple[Any, str, str | int | None]:
     """The rows, where they are, and their label column."""

@@ -21,7 +21,7 @@ from flegel.core.parallel_sums import add_fields
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import scale
 from flegel.errors import Interrupted, OutOfReach, UsageError
-from flegel.job import Job
+from flegel.job import AlgorithmRef, Job
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -46,7 +46,7 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.of_job import group_of, summary_of
-from flegel.runtime.job.class_source import reference
+from flegel.runtime.job.class_source import described_hyper, is_built_in, reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
@@ -94,7 +94,7 @@ def _execute(request: Request, observation: Observation) -> Result:
     session = request.session
     for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
         fork_server.preload(library_of(device, request.algorithm.backend))
-    if "numba" in sys.modules or not reference(request.algorithm).builtin:  # kernels of ours come without it
+    if "numba" in sys.modules or not is_built_in(request.algorithm):  # kernels of ours come without it
         fork_server.preload("numba")
     with contextlib.ExitStack() as ending:
         place = ending.enter_context(JobCluster(request))
@@ -329,7 +329,9 @@ def _store(request: Request, prepared: PreparedJob) -> ParameterStore:
 def _described(request: Request) -> Job:
     """The job with its algorithm by name and without its source, for observers."""
     return msgspec.structs.replace(
-        request.job, algorithm=msgspec.structs.replace(reference(request.algorithm), source=""), workers=request.workers
+        request.job,
+        algorithm=AlgorithmRef(reference(request.algorithm).name, described_hyper(request.algorithm)),
+        workers=request.workers,
     )
 
 
@@ -455,7 +457,7 @@ def _result(
     whole = data if data.held_out is None else data.held_out.whole
     return Result(
         algorithm=algorithm,
-        name=type(algorithm).__name__.lower() if reference(algorithm).builtin else type(algorithm).__name__,
+        name=type(algorithm).__name__.lower() if is_built_in(algorithm) else type(algorithm).__name__,
         dataset=data.summary(),
         sync=request.job.sync.name,
         workers=request.workers,

@@ -21,7 +21,7 @@ from flegel.core.shard import Sparse, pack_tiles
 from flegel.errors import FlegelWarning
 from flegel.job import Criteria, Job, SyncSpec
 from flegel.runtime import clock
-from flegel.runtime.job.find_algorithm import find_algorithm
+from flegel.runtime.job.find_algorithm import find_builtin
 from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
 from flegel.runtime.processes.parent_death import die_with_parent
@@ -51,7 +51,7 @@ def own_kernels() -> list[str]:
 
 def variants(name: str) -> list[Algorithm]:
     """An algorithm with each of the hyper-parameters that are compiled separately."""
-    cls = find_algorithm(name)
+    cls = find_builtin(name)
     return [cls(**hyper) for hyper in cls.compiled_apart]
 
 
@@ -85,7 +85,7 @@ def main() -> None:
     """Entry point of a `CompilerProcess`: one case, as JSON."""
     die_with_parent()
     name, hyper, dtype, sparse, weighted = json.loads(sys.argv[1])
-    compile_case(Case(find_algorithm(name)(**hyper), name, dtype, sparse, weighted))
+    compile_case(Case(find_builtin(name)(**hyper), name, dtype, sparse, weighted))
 
 
 def _rows(case: Case) -> Any:

@@ -18,6 +18,7 @@ import zmq
 
 from flegel.core.pytree import Array
 from flegel.errors import AlgorithmError, own_traceback
+from flegel.loading.code_gate import Consent
 from flegel.machine.server.care import FIRST_SERVER
 from flegel.machine.server.server import Command, ParameterServer, ToCoordinator, ToServer, ToWorker
 from flegel.messages import Answer, TreeLayout, WorkerFailed
@@ -65,7 +66,7 @@ class ServerShell:
         """By worker: its incarnation, and its name on the listening socket."""
         self._listener, address = sockets.listen(near)
         poller.watch(self._listener)
-        algorithm = instantiate(order.algorithm)
+        algorithm = instantiate(order.algorithm, Consent.SUBMITTED)
         parameter, statistics = (
             build(TreeLayout(*form), tuple(np.zeros(0) for _ in form[1] or ("value",)), algorithm)
             for form in (order.parameter, order.statistics)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
@@ -35,8 +36,44 @@ QUIET_ABOVE = 4 << 10
 _BAD = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError, MemoryError)
 
 Some = TypeVar("Some")
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Envelope)
+ATTACHED = 1
+"""Extension type of MessagePack: in the place of an array inside a message, such as a hyper-parameter. Its bytes are a
+`FrameSpec`; the array itself is a frame behind all others, the first one last."""
+
+
+class _Attachments(threading.local):
+    """Arrays inside the message that this thread encodes or decodes."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Array] = []
+        self.frames: list[Any] = []
+
+
+_attachments = _Attachments()
+
+
+def _attach(value: Any) -> msgspec.msgpack.Ext:
+    if not isinstance(value, np.ndarray) or value.dtype.str not in DTYPES:
+        _attachments.arrays = []
+        raise UsageError(f"A {type(value).__name__} does not travel; use numbers, text, or arrays of numbers.")
+    _attachments.arrays.append(np.ascontiguousarray(value))
+    return msgspec.msgpack.Ext(ATTACHED, msgspec.msgpack.encode(FrameSpec(value.dtype.str, value.shape)))
+
+
+def _attached(code: int, data: memoryview) -> Array:
+    """An array of its own, which may be written to, as where it came from."""
+    if code != ATTACHED or len(_attachments.frames) < 2:
+        raise DecodeError("An array inside a message was announced and did not come.")
+    spec = unpack(_attached_spec, bytes(data))
+    size, frame = _size(spec), memoryview(_attachments.frames.pop())
+    if frame.nbytes != size:
+        raise DecodeError(f"An array of {size} bytes was announced, {frame.nbytes} came.")
+    return np.ndarray(spec.shape, np.dtype(spec.dtype), frame).copy() if size else np.zeros(spec.shape, spec.dtype)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_attach)
+_decoder = msgspec.msgpack.Decoder(Envelope, ext_hook=_attached)
+_attached_spec = msgspec.msgpack.Decoder(FrameSpec)
 _describer = msgspec.msgpack.Decoder(tuple[FrameSpec, ...])
 _prefix = struct.Struct(">I").unpack_from
 
@@ -112,17 +149,21 @@ def encode(envelope: Envelope, packed_arrays: PackedArrays = EMPTY) -> list[Any]
     `PACKED`, three bytes with the length of the header, the header, and the arrays from an aligned place on. What goes
     to many is not copied for each of them, so there small arrays share a frame behind the header's.
     """
-    header = _encoder.encode(envelope)
+    header, attached = _encoder.encode(envelope), _attachments.arrays
+    if attached:
+        _attachments.arrays = []
+        attached.reverse()
     if len(header) > MAX_HEADER:
         raise UsageError(
             f"A {type(envelope.body).__name__} of {len(header)} bytes is too long, {MAX_HEADER} is the most; "
-            "keep large constants out of the algorithm's source."
+            "keep large constants out of the algorithm's source: an array belongs in a hyper-parameter."
         )
     if not packed_arrays.packed:
-        return [header, *packed_arrays.parts]
+        return [header, *packed_arrays.parts, *attached]
     length = len(header)
     start = (PACKED << 24 | length).to_bytes(4)
-    return [b"".join((start, header, bytes(-(length + 4) % ALIGNED), *map(_padded, packed_arrays.parts)))]
+    together = b"".join((start, header, bytes(-(length + 4) % ALIGNED), *map(_padded, packed_arrays.parts)))
+    return [together, *attached]
 
 
 def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
@@ -158,6 +199,10 @@ def decode(frames: Sequence[Any], slots: Sequence[memoryview] = ()) -> tuple[Env
     if length > MAX_HEADER or (packed and length > size - PREFIX):
         raise DecodeError(f"A header has at most {MAX_HEADER} bytes and all that it says, not {length}.")
     start = length + PREFIX
+    if len(frames) > 1:
+        frames = _attachments.frames = list(frames)  # decoding takes away what is attached
+    else:
+        _attachments.frames = []
     envelope = unpack(_decoder, whole[PREFIX:start] if packed else whole)
     if not packed and len(frames) == 1 and envelope.frames == NO_FRAMES and envelope.slot < 0:
         return envelope, ()

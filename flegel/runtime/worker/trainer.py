@@ -26,6 +26,7 @@ from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
 from flegel.errors import OutOfReach, UsageError, own_traceback
+from flegel.loading.code_gate import Consent
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
@@ -336,7 +337,7 @@ class Trainer:
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         began = clock.now()
         with inside(MODULE):
-            algorithm = self._algorithm = instantiate(load.algorithm)
+            algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
         self._in_batches = algorithm.in_batches
         resumed: tuple[Array, ...] = ()
         if load.kept is not None:

@@ -23,6 +23,7 @@ import numpy as np
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
+from flegel.loading.code_gate import Consent, execute
 
 HOME = "flegel.algorithms.points"
 OVER_TILES = "flegel.algorithms.over_tiles"
@@ -317,7 +318,7 @@ def with_calls_ahead(function: Any, made: tuple[tuple[str, str], ...]) -> Any:
         argument.annotation = None
     module = ast.fix_missing_locations(ast.Module([changed], []))
     names: dict[str, Any] = {}
-    exec(compile(module, function.__code__.co_filename, "exec", dont_inherit=True), function.__globals__, names)
+    execute(module, function.__code__.co_filename, function.__globals__, Consent.PRESENT, locals=names)
     return names[tree.name]
 
 

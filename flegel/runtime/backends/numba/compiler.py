@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import inspect
 import sys
 import types
@@ -27,6 +26,7 @@ from flegel.core import pytree
 from flegel.core.code_folder import code_folder, write_once
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
+from flegel.loading.code_gate import Consent, import_file
 from flegel.runtime.backends.numba.calls_ahead import (
     AheadCall,
     calls_ahead,
@@ -109,7 +109,7 @@ def class_for_glue(key: str) -> type[Algorithm]:
 
 def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree) -> Kernel:
     """A loop over the hooks of a class, to be compiled when it is called first."""
-    cls = load_class(reference(algorithm))
+    cls = load_class(reference(algorithm), Consent.PRESENT)
     used = _hyper_used(cls, algorithm)
     sparse = isinstance(shard.features, Sparse)
     ahead = calls_ahead(cls.updateDataPoint, shard, as_hooks_see(algorithm, parameter, shard))
@@ -162,11 +162,7 @@ def _load_glue(key: str, text: str) -> Any:
     if name not in sys.modules:
         path = code_folder() / f"{name}.py"
         write_once(path, text)
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
+        import_file(name, path, text.encode(), Consent.PRESENT)
     return sys.modules[name].block  # type: ignore[attr-defined]
 
 

@@ -1,0 +1,105 @@
+"""Jester's dense tables of ratings: the number of ratings, then one column per item, 99 where it is not rated.
+
+They become sparse rows. Such a table is recognized by its counts, never by the name of its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from flegel.core.shard import Sparse
+from flegel.datasets.file_signature import check_unchanged, signature
+from flegel.datasets.formats.compressed import line_pieces, read_head, suffixes
+from flegel.datasets.formats.text_dialect import (
+    HEAD_BYTES,
+    LINE_LIMIT,
+    Dialect,
+    detect_dialect,
+    find_delimiter,
+    head_lines,
+    is_number,
+    split,
+)
+from flegel.datasets.formats.text_parse import parse
+from flegel.datasets.formats.text_stream import PIECE
+from flegel.datasets.source import Chunk, Description, Stream
+from flegel.errors import DataError
+
+NOT_RATED = 99.0
+CHECKED_LINES = 50
+"""Lines whose counts must be right."""
+LEAST_LINES = 3
+"""Fewer lines could be right by chance."""
+
+
+def is_jester(path: Path, head: bytes, whole: bool) -> bool:
+    """Whether every line at the beginning of a file counts its own ratings, some of which are missing."""
+    if b"99" not in head:
+        return False
+    try:
+        lines, _ = head_lines(head, str(path), whole)
+    except DataError:
+        return False
+    lines = lines[:CHECKED_LINES]
+    rows = [split(line, delimiter) for delimiter in [find_delimiter(lines, suffixes(path)[0], None)] for line in lines]
+    if len(rows) < LEAST_LINES or len(rows[0]) < 3 or any(not is_number(cell) for row in rows for cell in row):
+        return False
+    numbers = [[float(cell) for cell in row] for row in rows]
+    missing = [row[1:].count(NOT_RATED) for row in numbers]
+    return any(missing) and all(row[0] == len(row) - 1 - gaps for row, gaps in zip(numbers, missing, strict=True))
+
+
+class JesterStream(Stream):
+    """One such table, compressed or not."""
+
+    kind = "jester"
+    sparse = True
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self.path, self.origin = path, str(path)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        head, whole = read_head(path, HEAD_BYTES)
+        self.dialect: Dialect = detect_dialect(head, whole, self.origin, suffixes(path)[0])
+        if self.dialect.width < 2:
+            raise DataError(f"{path} has one column; the format needs a count and at least one rating.")
+        self.columns = self.dialect.width - 1
+
+    def chunks(self) -> Iterator[Chunk]:
+        line = self.dialect.skip_lines + 1
+        for piece in line_pieces(self.path, self.dialect.header, PIECE, LINE_LIMIT):
+            body = piece.rstrip(b"\r\n \t")
+            if not body:
+                continue
+            lines = body.count(b"\n") + 1
+            columns, _ = parse(body + b"\n", self.dialect, np.dtype(np.float64), lines, line, self.origin)
+            table = np.stack(columns, axis=1)
+            given = table[:, 1:] != NOT_RATED
+            wrong = np.flatnonzero(given.sum(axis=1) != table[:, 0])
+            if len(wrong):
+                row = int(wrong[0])
+                raise DataError(
+                    f"{self.origin}, line {line + row} announces {table[row, 0]:g} ratings and has {given[row].sum()}; "
+                    "correct its first field."
+                )
+            indptr = np.concatenate(([0], np.cumsum(given.sum(axis=1))))
+            values = table[:, 1:][given].astype(self.dtype)
+            yield Chunk(Sparse(indptr, np.nonzero(given)[1].astype(np.int32), values, self.columns), None)
+            line += lines
+
+    def describe(self) -> Description:
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "signature": signature(self.path),
+            "dtype": self.dtype.name,
+        }
+
+    @classmethod
+    def from_description(cls, description: Description) -> Self:
+        path = Path(description["path"])
+        check_unchanged(path, description)
+        return cls(path, description["dtype"])

@@ -1,0 +1,211 @@
+"""Every file format that can be read: its names, how a file of it is recognized, its options, and what opens it.
+
+A new format is one file beside this one and one entry in `FORMATS`. Never parses anything itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flegel.datasets.columnar_cache import columnar
+from flegel.datasets.formats.arrays import ArraySource, open_npy
+from flegel.datasets.formats.arrow_tables import open_table
+from flegel.datasets.formats.compressed import read_head, suffixes
+from flegel.datasets.formats.jester import JesterStream, is_jester
+from flegel.datasets.formats.packed_arrays import IdxStream, NpzStream, idx_labels_beside
+from flegel.datasets.formats.svmlight.stream import SvmlightStream, is_svmlight
+from flegel.datasets.formats.text_dialect import HEAD_BYTES, detect_dialect, find_column
+from flegel.datasets.formats.text_source import TextSource
+from flegel.datasets.formats.text_stream import TextStream
+from flegel.datasets.options import Options
+from flegel.datasets.source import Source
+from flegel.datasets.tables.columns import RawTable
+from flegel.datasets.tables.file_tables import ArrowTable, ExcelTable, NpyTable
+from flegel.datasets.tables.open_table import open_ratings, open_treated
+from flegel.datasets.tables.plain_files import plain_arrow, plain_npy, plain_text, text_table
+from flegel.datasets.tables.ratings import recognized
+from flegel.errors import DataError, UsageError, nearest
+from flegel.wording import option
+
+_TREATED = frozenset({"label", "columns", "drop", "categorical", "missing", "decimal"})
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way in which rows are written to a file."""
+
+    name: str
+    open: Callable[[Path, Options], Source]
+    """The rows of one file, where they need no treatment."""
+    options: frozenset[str] = frozenset()
+    """Options of `open_data` that have an effect."""
+    other_names: tuple[str, ...] = ()
+    """Further names that --format takes."""
+    suffixes: tuple[str, ...] = ()
+    recognizes: Callable[[Path, bytes, bool], bool] | None = None
+    """Tells by the beginning of a file (and whether that is all of it), where its suffix leaves the format open."""
+    table: Callable[[Path, Options], RawTable] | None = None
+    """The file as a table whose columns are surveyed, for formats that are tables."""
+    is_plain: Callable[[Path, Options], bool] | None = None
+    """Whether `open` takes this table: no text, gap, date, index or other encoding is in sight."""
+
+
+def _open_npy(path: Path, options: Options) -> Source:
+    array = open_npy(path)
+    width = array.shape[1] if array.ndim > 1 else 1
+    at = None if options.label is None else find_column(options.label, None, width, str(path), "label column")
+    return ArraySource(array, origin=str(path), dtype=options.dtype, label_column=at, paths=(str(path), None))
+
+
+def _open_text(path: Path, options: Options) -> Source:
+    """Plain text of numbers is read in blocks; compressed text, or text with text labels, is converted first."""
+    head, whole = read_head(path, HEAD_BYTES)
+    suffix, packing = suffixes(path)
+    dialect = detect_dialect(
+        head,
+        whole,
+        str(path),
+        suffix,
+        label=options.label,
+        columns=options.columns,
+        drop=options.drop,
+        delimiter=options.delimiter,
+        header=options.header,
+    )
+    dtype = options.dtype or "float32"
+    if packing or dialect.text_label:
+        return columnar(TextStream(path, dialect, dtype))
+    return TextSource(path, dialect, dtype)
+
+
+def _tabs(options: Options) -> Options:
+    return options._replace(delimiter="\t" if options.delimiter is None else options.delimiter)
+
+
+def _is_arrow(path: Path, head: bytes, whole: bool) -> bool:
+    return head[:4] == b"PAR1" or head[:6] == b"ARROW1"
+
+
+def _is_idx(path: Path, head: bytes, whole: bool) -> bool:
+    return "-idx" in path.name or ".idx" in path.name or (head[:2] == b"\0\0" and len(head) > 3 and 1 <= head[3] <= 8)
+
+
+def _open_excel(path: Path, options: Options) -> Source:
+    return open_treated(ExcelTable(path), options)
+
+
+def _open_ratings(path: Path, options: Options) -> Source:
+    return open_ratings(table_below(path, options), options)
+
+
+FORMATS = (
+    Format(
+        "parquet", open_table, _TREATED, ("arrow", "feather"), (".parquet", ".pq", ".arrow", ".feather", ".ipc"),
+        _is_arrow, lambda path, options: ArrowTable(path), plain_arrow,
+    ),
+    Format("npy", _open_npy, _TREATED, (), (".npy",), None, lambda path, options: NpyTable(path), plain_npy),
+    Format(
+        "npz", lambda path, options: columnar(NpzStream(path, options.label, options.dtype)), frozenset({"label"}), (),
+        (".npz",),
+    ),
+    Format(
+        "excel", _open_excel, _TREATED, ("xlsx",), (".xlsx", ".xlsm"), None, lambda path, options: ExcelTable(path),
+        lambda path, options: False,
+    ),
+    Format(
+        "idx", lambda path, options: columnar(IdxStream(path, idx_labels_beside(path), options.dtype)),
+        recognizes=_is_idx,
+    ),
+    Format(
+        "svmlight",
+        lambda path, options: columnar(
+            SvmlightStream(path, options.dtype or "float32", width=options.width or 0)
+        ),
+        frozenset({"width"}), ("libsvm",), (".libsvm", ".svm", ".svmlight"), is_svmlight,
+    ),
+    Format(
+        "jester", lambda path, options: columnar(JesterStream(path, options.dtype or "float32")), recognizes=is_jester
+    ),
+    Format("ratings", _open_ratings, frozenset({"columns", "delimiter", "header"})),
+    Format(
+        "text", _open_text, _TREATED | {"delimiter", "header"}, ("csv",),
+        (".csv", ".tsv", ".tab", ".txt", ".data", ".dat"), None, text_table, plain_text,
+    ),
+    Format(
+        "tsv", lambda path, options: _open_text(path, _tabs(options)), _TREATED | {"delimiter", "header"}, (), (), None,
+        lambda path, options: text_table(path, _tabs(options)), lambda path, options: plain_text(path, _tabs(options)),
+    ),
+)  # fmt: skip
+"""The first that recognizes a file reads it; text is what remains."""
+
+BY_NAME = {name: each for each in FORMATS for name in (each.name, *each.other_names)}
+BY_SUFFIX = {suffix: each for each in FORMATS for suffix in each.suffixes}
+TEXT, RATINGS = BY_NAME["text"], BY_NAME["ratings"]
+TABLE = "table"
+"""--format table: columns as they are, in whatever format the file has; never a list of ratings."""
+
+NOT_READ = {
+    ".xls": "an old Excel file", ".ods": "a spreadsheet", ".json": "JSON", ".jsonl": "JSON", ".ndjson": "JSON",
+    ".xml": "XML", ".html": "HTML", ".h5": "HDF5", ".hdf5": "HDF5", ".hdf": "HDF5", ".pkl": "pickled Python objects",
+    ".pickle": "pickled Python objects", ".mat": "a MATLAB file", ".sav": "an SPSS file", ".dta": "a Stata file",
+    ".sas7bdat": "a SAS file", ".rds": "an R file", ".rdata": "an R file", ".orc": "ORC", ".avro": "Avro",
+    ".db": "a database", ".sqlite": "a database", ".arff": "ARFF", ".pdf": "a PDF",
+}  # fmt: skip
+
+
+def check_format(name: str | None) -> None:
+    """Refuse a name that no format has."""
+    known = [TABLE, *BY_NAME]
+    if name is not None and name not in known:
+        raise UsageError(f"{option('format', name)} is not known{nearest(name, sorted(known))}")
+
+
+def format_of(path: Path, options: Options) -> Format:
+    """The format: as given, by the file's name, or by its beginning."""
+    check_format(options.format)
+    if options.format in BY_NAME:
+        return BY_NAME[options.format]
+    found = _by_content(path)
+    if found.table is None:
+        if options.format == TABLE:
+            raise UsageError(f"{path} is a {found.name} file and no table; omit {option('format')}.")
+        return found
+    if (
+        options.format is None
+        and (options.ratings or found is TEXT)
+        and recognized(found.table(path, options), options.ratings)
+    ):
+        return RATINGS
+    return found
+
+
+def table_below(path: Path, options: Options) -> RawTable:
+    """The table that a file of ratings is."""
+    found = _by_content(path)
+    if found.table is None:
+        raise UsageError(
+            f"{path} is a {found.name} file and no table of user, item and rating; omit {option('format')}."
+        )
+    return found.table(path, options)
+
+
+def _by_content(path: Path) -> Format:
+    """What a file is by its suffix; by its beginning where that says text, or nothing."""
+    suffix, _ = suffixes(path)
+    found = BY_SUFFIX.get(suffix)
+    if found is not None and found is not TEXT:
+        return found
+    if found is None and suffix in NOT_READ:
+        raise DataError(f"{path} is {NOT_READ[suffix]}, which is not read; save it as CSV, Parquet or .npy.")
+    head, whole = read_head(path, HEAD_BYTES)
+    return next((each for each in FORMATS if each.recognizes and each.recognizes(path, head, whole)), TEXT)
+
+
+def check_options(found: Format, options: Options, path: Path) -> None:
+    """Refuse options that the format would ignore."""
+    for name, value in options._asdict().items():
+        silent = value == getattr(Options(), name) or name in ("dtype", "format", "sparse", "ratings")
+        if not silent and name not in found.options:
+            raise UsageError(f"{path} is read as {found.name}, for which {name}={value!r} has no effect; omit it.")

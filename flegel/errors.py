@@ -29,8 +29,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The request is wrong: an option, a name, a file."""
     NOT_AS_ASKED = 3
-    """Training ended with a model that is not what was asked for: diverged, stalled short of the target, stuck, or
-    worse than a trivial model. The best that there is was saved."""
+    """Training ended with a model that is not what was asked for: diverged, stalled short of the target, stuck, worse
+    than a trivial model, or of a group that ended without the others. The best that there is was saved."""
     SUSPENDED = 75
     """A job on a cluster was told to stop and has written a checkpoint; the same command continues it."""
     INTERRUPTED = 130
@@ -91,6 +91,10 @@ class PeerSlow(FlegelError):
 
 class PeerRefused(FlegelError):
     """A peer does not let this key in, or not for this."""
+
+
+class GroupReplaced(FlegelError):
+    """Another process takes part in the training of several groups under this group's name."""
 
 
 class OutOfReach(FlegelError):

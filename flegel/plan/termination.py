@@ -34,8 +34,8 @@ STALL_PASSES = 12  # without progress towards the target, after which a job is s
 STALL_PART = 1e-3  # of the distance to the target: at less in `STALL_PASSES` it takes 12,000 passes more, at best
 
 SOUND = ("converged", "target", "halted", "stopped")
-"""Outcomes that quality brought about. The others: `limit`, `stalled`, `worse`, `stuck`, `diverged`, `unsound`."""
-FAILED = ("stalled", "worse", "stuck", "diverged", "unsound")
+"""Outcomes that quality brought about. The others: `limit` and those of `FAILED`."""
+FAILED = ("stalled", "worse", "stuck", "diverged", "unsound", "unsynchronized")
 """Outcomes after which the command line exits with 3: the model is not what was asked for."""
 
 
@@ -48,7 +48,7 @@ class Verdict:
     outcome: str = ""
     """One word: converged, target (reached), halted (every point), stopped (by a hook, callback or person), limit,
     stalled (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged,
-    unsound (the statistics are not what the points say)."""
+    unsound (the statistics are not what the points say), unsynchronized (a group that ended without the others)."""
 
 
 def unsound(verdict: Verdict, problem: str) -> Verdict:

@@ -15,7 +15,12 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.nmf.kullback import KLNMF
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
+from flegel.machine.group.data_form import DataForm
+from flegel.machine.group.records import MemberBeat, StartRows, encode
 from flegel.result import Result
+from flegel.runtime.group import session
+from flegel.runtime.group.bucket import FolderBucket
+from flegel.runtime.group.keys import PlainObjects
 
 
 def sorted_blobs(seed: int = 0, groups: int = 9, rows: int = 200) -> Array:
@@ -79,5 +84,88 @@ def test_wrong_use_is_told_in_a_sentence(tmp_path: Path) -> None:
         flegel.run(KMeans(k=3), rows, group="lyon", bucket=str(tmp_path))
     with pytest.raises(UsageError, match=r"train .*kmeans"):
         flegel.run(GMM(k=2), rows, group="lyon", bucket=str(tmp_path))
-    with pytest.raises(UsageError, match="other columns"):
+    with pytest.raises(UsageError, match="have 4 columns, and this group has 3"):
         flegel.run(KMeans(k=2), rows[:, :3], group="lyon", bucket=str(tmp_path))
+
+
+def outcomes(jobs: list[dict[str, Any]]) -> list[Any]:
+    """Results or errors of jobs that run at the same time."""
+    found: list[Any] = [None] * len(jobs)
+
+    def train(at: int) -> None:
+        try:
+            found[at] = flegel.run(workers=1, processes=False, **jobs[at])
+        except BaseException as error:  # noqa: BLE001 - looked at by the test
+            found[at] = error
+
+    threads = [threading.Thread(target=train, args=(at,)) for at in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120.0)
+    return found
+
+
+def test_groups_that_scale_and_groups_that_do_not_are_told_apart(tmp_path: Path) -> None:
+    rows, place = sorted_blobs(rows=20), str(tmp_path)
+    flegel.run(KMeans(k=2), rows, group="a", bucket=place, processes=False, max_iterations=2, scale="standard")
+    with pytest.raises(UsageError, match="use --scale standard, and this group --scale none; use the same"):
+        flegel.run(KMeans(k=2), rows, group="b", bucket=place, processes=False)
+    with pytest.raises(UsageError, match="are float32, and those of this group float64"):
+        flegel.run(KMeans(k=2), rows.astype(np.float64), group="b", bucket=place, processes=False, scale="standard")
+
+
+def test_other_widths_at_a_common_start_are_told_and_leave_the_bucket_usable(tmp_path: Path) -> None:
+    rows = sorted_blobs(rows=20)
+    shared: dict[str, Any] = {"algorithm": KMeans(k=2), "bucket": str(tmp_path), "groups": 2}
+    form = DataForm(3, (), (), "float32", "none", "error")
+    content = encode(StartRows("b", form), [np.zeros((1, 3)), np.ones(1)])
+    FolderBucket(tmp_path).put("starts/b", PlainObjects().seal("starts/b", content))
+    with pytest.raises(UsageError, match=r"b has 3 columns, and this group has 4; .* remove starts/b"):
+        flegel.run(data=rows, group="a", processes=False, **shared)
+    assert not (tmp_path / "starts" / "a").exists() and not (tmp_path / "job").exists()
+    (tmp_path / "starts" / "b").unlink()
+    corrected = [{**shared, "data": rows[:90], "group": "a"}, {**shared, "data": rows[90:], "group": "b"}]
+    assert [type(found) for found in outcomes(corrected)] == [Result, Result]
+
+
+def test_foreign_files_in_the_bucket_are_left_alone(tmp_path: Path) -> None:
+    for name in ("starts/notes", "starts/a b.txt", "members/README", "rounds/1/note", "ends/site1"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"not yours")
+    results = train_groups(lambda: KMeans(k=3), np.split(sorted_blobs(rows=40), 2), tmp_path, sync="bsp")
+    assert [result.outcome for result in results] == ["converged"] * 2
+
+
+def test_the_objective_is_that_of_theta_over_the_rows_that_are_named(tmp_path: Path) -> None:
+    """Also where one of the groups reaches its limit and the others go on."""
+    rows = sorted_blobs(rows=120).astype(np.float64)
+    parts = dict(zip(("a", "b"), np.split(rows, 2), strict=True))
+    shared = {"bucket": str(tmp_path), "groups": 2, "every": "1", "sync": "bsp", "group_timeout": 3.0}
+    jobs = [{"algorithm": KMeans(k=6), "data": data, "group": name, **shared} for name, data in parts.items()]
+    found = outcomes([{**jobs[0], "max_iterations": 2}, jobs[1]])
+    assert [result.outcome for result in found] == ["limit", "converged"]
+    for result in found:
+        claimed = np.concatenate([parts[name] for name in result.sites["objective_of"]])
+        assert result.objective == pytest.approx(
+            KMeans(k=6).evaluate(claimed, None, result.parameter).objective, rel=1e-9
+        )
+        assert any("did not evaluate this θ" in text for text in result.warnings)
+
+
+class BeatingBucket(FolderBucket):
+    """Shows a beat that changes with each look."""
+
+    looks = 0
+
+    def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
+        if key != "members/a":
+            return super().get(key, largest)
+        self.looks += 1
+        return PlainObjects().seal(key, encode(MemberBeat("a", 1, self.looks, "training", 3))), ""
+
+
+def test_a_name_that_another_process_uses_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "open_bucket", lambda place: BeatingBucket(Path(place)))
+    with pytest.raises(UsageError, match="Another process takes part as a"):
+        flegel.run(KMeans(k=2), sorted_blobs(rows=10), group="a", bucket=str(tmp_path), processes=False)

@@ -14,6 +14,7 @@ coordinator has everything counted again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +76,8 @@ class Audit:
         """The statistics of that pass."""
         self.difference: float | None = None
         """Relative, between that and the books."""
+        self.own_statistics: list[Array] | None = None
+        """Of all points of this job under the final θ; None until that pass was made, or where it does not tell."""
 
     # -- asking --------------------------------------------------------------------------------------------
 
@@ -110,7 +113,7 @@ class Audit:
     def forget(self) -> None:
         """Workers change or points begin again: what is under way does not count, and the next audit begins anew."""
         self._awaited.clear()
-        self._final = None
+        self._final = self.own_statistics = None
         self._offset = None
 
     def overdue(self, worker: int, waited: float) -> str:
@@ -189,18 +192,14 @@ class Audit:
     def _evaluate(self, job: JobState) -> str:
         """The objective of all points under the final θ, beside what the books said."""
         assert self._final is not None and job.objective is not None
-        total = [np.zeros_like(a) for a in pytree.flatten(job.store.statistics)]
-        for theirs in job.store.remote.values():  # points of other groups count as these said last
-            for into, part in zip(total, pytree.flatten(theirs), strict=True):
-                into += part
+        own = [np.zeros_like(a) for a in pytree.flatten(job.store.statistics)]
         for worker in sorted(self._answers):
-            for into, part in zip(total, self._answers[worker][1], strict=True):
+            for into, part in zip(own, self._answers[worker][1], strict=True):
                 into += part
-        counted = pytree.unflatten(job.store.statistics, total)
-        value = call_hook(job.algorithm, job.place, "recounted", counted, self._final)
-        if value is None:
+        self.own_statistics = own
+        self.evaluate_over(job, [pytree.flatten(theirs) for theirs in job.store.remote.values()])
+        if self.objective is None:
             return ""
-        self.objective, self.counted = float(value), counted
         scale = max(abs(self.objective), abs(job.objective), 1e-300)
         self.difference = (job.objective - self.objective) / scale
         if job.verdict is not None and job.verdict.outcome in CUT_OFF:
@@ -212,6 +211,17 @@ class Audit:
                 f"{self.objective:.6g}"
             )
         return ""
+
+    def evaluate_over(self, job: JobState, others: Sequence[Sequence[Array]]) -> None:
+        """The objective of the final θ over all points of this job, and those of other groups by their statistics."""
+        assert self._final is not None and self.own_statistics is not None
+        total = [np.array(a) for a in self.own_statistics]
+        for theirs in others:
+            for into, part in zip(total, theirs, strict=True):
+                into += part
+        counted = pytree.unflatten(job.store.statistics, total)
+        value = call_hook(job.algorithm, job.place, "recounted", counted, self._final)
+        self.objective, self.counted = (None, None) if value is None else (float(value), counted)
 
 
 def _last_change(job: JobState) -> float:

@@ -9,7 +9,7 @@ import msgspec
 
 from flegel.core.pytree import Array, Tree
 from flegel.errors import FlegelError
-from flegel.machine.group.events import Offered, StatusChanged, ToCoordinator
+from flegel.machine.group.events import Evaluated, Offered, StatusChanged, ToCoordinator
 from flegel.messages import Answer, CheckpointPart, Order
 from flegel.params.protocol import Folded
 
@@ -165,7 +165,7 @@ class SaveCommit(msgspec.Struct, frozen=True):
 class ToGroup(msgspec.Struct, frozen=True):
     """For the other groups: a contribution, or how this one stands."""
 
-    body: Offered | StatusChanged
+    body: Offered | StatusChanged | Evaluated
 
 
 Command = (

@@ -1,18 +1,25 @@
 """The coordinator of a job that trains together with other groups: rests when it has converged, hears of the others.
 
-Life cycle:   … → training ⇄ resting → over. Everything else is that of `Coordinator`. Pure, as that is.
+Life cycle:   … → training ⇄ resting → auditing → evaluating → … → over. Everything else is that of `Coordinator`.
+
+The objective of the result is that of its θ over all rows that were evaluated under this very θ: those of this group,
+and of the others where training ended in all of them with one result (evaluating). Pure.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from flegel.errors import GroupReplaced
 from flegel.machine.coordinator import events
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import Event, FromGroup, Timer
+from flegel.machine.coordinator.events import Event, FromGroup, SetTimer, Timer
+from flegel.machine.group.events import EndsHeard, Fenced
 from flegel.machine.group.exchange import GroupExchange, GroupStep
 from flegel.plan.termination import Verdict
 from flegel.sync.policy import Started, Updated
+
+LONGEST_EVALUATION = 660.0  # seconds: longer than the group itself waits for the others
 
 
 class GroupCoordinator(Coordinator):
@@ -29,6 +36,12 @@ class GroupCoordinator(Coordinator):
 
     def _route(self, event: Event, now: float) -> None:
         match event:
+            case FromGroup(Fenced(why)):
+                self._finish(GroupReplaced(why))
+            case FromGroup(EndsHeard() as heard):
+                self._evaluated(heard, now)
+            case Timer("evaluating"):
+                self._evaluated(EndsHeard({}), now)
             case FromGroup() | Timer("group"):
                 self._on_group(event, now)
             case events.EndJob(why) if self.state.phase == "resting":
@@ -55,6 +68,24 @@ class GroupCoordinator(Coordinator):
             self.state.phase = "resting"
         else:
             super()._over(now)
+
+    def _store_last(self, now: float) -> None:
+        """The books are checked: what is the last θ worth on all rows?"""
+        audit, state = self.audit, self.state
+        if audit is None or audit.own_statistics is None:
+            return super()._store_last(now)
+        if not self.exchange.agreed or state.phase != "auditing":
+            audit.evaluate_over(state, [])
+            return super()._store_last(now)
+        state.phase = "evaluating"
+        self.exchange.evaluate(state, audit.own_statistics)
+        state.out.append(SetTimer(now + LONGEST_EVALUATION, Timer("evaluating")))
+        return None
+
+    def _evaluated(self, heard: EndsHeard, now: float) -> None:
+        if self.state.phase == "evaluating" and self.audit is not None:
+            self.audit.evaluate_over(self.state, self.exchange.ends_heard(heard))
+            super()._store_last(now)
 
     def _on_group(self, event: FromGroup | Timer, now: float) -> None:
         """News of other groups: their statistics or θ, a joiner, the end."""

@@ -1,7 +1,7 @@
 """What happens to a group and what it wants done. Plain records, no decisions.
 
 Between the group (the thread that talks to the bucket) and the coordinator of its job: `Offered`, `StatusChanged` one
-way; `Synchronized`, `GroupJoined`, `Fenced` the other.
+way; `Synchronized`, `GroupJoined`, `Fenced`, `Stalled` the other. At the end: `Evaluated`, and `EndsHeard` back.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class Answered(msgspec.Struct, frozen=True):
     """done, absent, conflict (a condition did not hold), refused (not signed as it should be) or failed."""
     content: bytes = b""
     tag: str = ""
+    """Of what is there, also where it was refused."""
     names: tuple[str, ...] = ()
     why: str = ""
 
@@ -49,18 +50,26 @@ class StatusChanged(msgspec.Struct, frozen=True):
     load: float = 0.0
 
 
+class Evaluated(msgspec.Struct, frozen=True):
+    """Statistics of one pass over all rows of this group under its last θ."""
+
+    arrays: tuple[Array, ...]
+
+
 class Hinted(msgspec.Struct, frozen=True):
     """Another group sent its beat directly. It may be lost, late or there twice; the store says the same later."""
 
     content: bytes
 
 
-GroupEvent = Answered | TimePassed | Offered | StatusChanged | Hinted
+GroupEvent = Answered | TimePassed | Offered | StatusChanged | Evaluated | Hinted
 
 
 class GetObject(msgspec.Struct, frozen=True):
     op: int
     key: str
+    largest: int = 0
+    """Bytes; what is larger is refused without being read. 0: as many as the store allows."""
 
 
 class PutObject(msgspec.Struct, frozen=True):
@@ -126,10 +135,17 @@ class Excluded(msgspec.Struct, frozen=True):
     why: str
 
 
-class StoreLost(msgspec.Struct, frozen=True):
-    """The bucket has not answered for long."""
+class Stalled(msgspec.Struct, frozen=True):
+    """This group waits in vain: the bucket does not answer, an object stays unreadable, a group never came. Repeated
+    while that lasts."""
 
     why: str
+
+
+class EndsHeard(msgspec.Struct, frozen=True):
+    """Statistics of other groups under the θ of the last result, as far as they came."""
+
+    statistics: dict[str, tuple[Array, ...]]
 
 
 class Remark(msgspec.Struct, frozen=True):
@@ -137,5 +153,5 @@ class Remark(msgspec.Struct, frozen=True):
 
 
 StoreCommand = GetObject | PutObject | ListObjects | DeleteObject
-ToCoordinator = Synchronized | RoundOpened | GroupJoined | Fenced | Excluded | StoreLost | Remark
+ToCoordinator = Synchronized | RoundOpened | GroupJoined | Fenced | Excluded | Stalled | EndsHeard | Remark
 GroupCommand = StoreCommand | ToCoordinator | SendHint

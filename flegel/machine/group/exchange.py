@@ -24,14 +24,15 @@ from flegel.errors import UsageError
 from flegel.machine.coordinator.events import FromGroup, Note, SetTimer, Timer, ToGroup
 from flegel.machine.coordinator.state import JobState
 from flegel.machine.group.events import (
+    EndsHeard,
+    Evaluated,
     Excluded,
-    Fenced,
     GroupJoined,
     Offered,
     Remark,
     RoundOpened,
+    Stalled,
     StatusChanged,
-    StoreLost,
     Synchronized,
 )
 from flegel.machine.group.outer_step import less, moved
@@ -90,6 +91,10 @@ class GroupExchange:
         self.groups: tuple[str, ...] = ()
         """Those of the last result."""
         self.rounds = 0
+        self.agreed = False
+        """Training ended with the last result in every group that is in it: all of them have this θ."""
+        self.evaluated: tuple[str, ...] = ()
+        """Other groups whose rows are in the objective that is reported."""
         self._closing = self._resting = False
         self._rested_at: float | None = None
         """Objective when this group last rested."""
@@ -187,23 +192,34 @@ class GroupExchange:
                 job.out.append(Note(f"group {group} joined"))
             case FromGroup(Remark(text)):
                 job.out.append(Note(text))
-            case FromGroup(StoreLost(why)) if self._resting:
-                return self._end(job, f"the bucket cannot be reached ({why})", failed=False)
-            case FromGroup(Fenced(why) | Excluded(why)):
-                return self._end(job, why, failed=True)
+            case FromGroup(Stalled(why)) if self._resting and self._closing:
+                return self._end(job, why, job.verdict)
+            case FromGroup(Stalled(why)) if self._resting:
+                told = f"this group ended without the others: {why}"
+                return self._end(job, told, Verdict(False, told, "unsynchronized"))
+            case FromGroup(Excluded(why)):
+                return self._end(job, why, Verdict(False, why, "stopped"))
             case Timer("group", 1) if self._resting and self._closing:
-                return self._end(job, "the other groups did not synchronize in time", failed=False)
+                return self._end(job, "the other groups did not synchronize in time", job.verdict)
             case Timer("group", 0) if self._resting and self.round:
                 self._offer_at_rest(job, now)
             case _:
                 pass
         return GroupStep.NOTHING
 
-    def _end(self, job: JobState, why: str, failed: bool) -> GroupStep:
+    def evaluate(self, job: JobState, own: Sequence[Array]) -> None:
+        """Tell the other groups what the last θ is worth on the rows of this one."""
+        job.out.append(ToGroup(Evaluated(tuple(own))))
+
+    def ends_heard(self, event: EndsHeard) -> list[tuple[Array, ...]]:
+        """Statistics of all rows of other groups under the last θ."""
+        self.evaluated = tuple(sorted(event.statistics))
+        return [event.statistics[group] for group in self.evaluated]
+
+    def _end(self, job: JobState, why: str, verdict: Verdict | None) -> GroupStep:
         job.out.append(Note(why))
         self.done = True
-        if failed:
-            job.verdict = Verdict(False, why, "stopped")
+        job.verdict = verdict
         return GroupStep.END
 
     def _synchronized(self, job: JobState, result: Synchronized, now: float) -> GroupStep:
@@ -221,6 +237,7 @@ class GroupExchange:
         if over:
             self.done = True
             self._update(job)
+            self.agreed = result.final
             if result.final and job.verdict is not None and job.verdict.outcome == "converged":
                 others = f"all {len(result.groups)} groups are at rest"
                 job.verdict = Verdict(True, f"{others}; {job.verdict.reason}", "converged")

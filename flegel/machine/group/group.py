@@ -1,14 +1,19 @@
 """A group and its rounds: what to read from and write to the bucket, and what follows. Pure: no store, clock or thread.
 
-    joining     find the newest result by `current`, or begin with round 1
+    joining     find the newest result by `current` and the beats of others, or begin with round 1
     open        beats; contribute; when everybody who is waited for has, one of them writes the result, once
     fetching    the result is known; read the contributions that it names, then tell the coordinator
+    ending      training is over everywhere; statistics under the last θ are exchanged for its objective
     over        the last beat says how this group ended
 
 Each group is in one round, and opens the next when it has applied the result. Nothing depends on an earlier message:
 the state of every group is in its beat, a result is written once by a conditional put, and every other object is
 written by one group alone. So a put whose answer was lost is looked up, a stale listing only delays, and clocks need
 not agree.
+
+Every wait has a bound. An object that cannot be read is named in the beat, and who knows its content writes it again
+(`unreadable.py`); after `silence` seconds it is given up. What then still does not go on is told as `Stalled`, and
+nobody waits for this group any more. Bounds count only time in which this group was awake.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from flegel.errors import DecodeError
 from flegel.machine.group.contributions import Contributions
 from flegel.machine.group.events import (
     Answered,
+    EndsHeard,
+    Evaluated,
     Fenced,
     GetObject,
     GroupCommand,
@@ -35,17 +42,22 @@ from flegel.machine.group.events import (
     Remark,
     RoundOpened,
     SendHint,
+    Stalled,
     StatusChanged,
     StoreCommand,
     Synchronized,
     TimePassed,
 )
+from flegel.machine.group.own_beat import OwnBeat
 from flegel.machine.group.records import (
     CURRENT,
+    ENDS,
+    LARGEST_BEAT,
     MEMBERS,
     NAME,
     Contribution,
     Current,
+    EndStatistics,
     Entry,
     MemberBeat,
     RoundResult,
@@ -53,13 +65,19 @@ from flegel.machine.group.records import (
     decode,
     digest_of,
     encode,
+    finite,
     result_key,
 )
 from flegel.machine.group.store_calls import StoreCalls
 from flegel.machine.group.table import MemberTable
+from flegel.machine.group.unreadable import UnreadableObjects
 
 KEPT_ROUNDS = 4  # objects of older rounds are removed
 ENDED = ("finished", "left", "excluded")
+STALLED_AFTER = 4.0  # multiples of the silence limit: repairs by others take at most two of them, one after the other
+ABSENT_AFTER = 20.0  # multiples of the silence limit (10 min by default): sites are started by hand, one after another
+EVALUATION_LIMIT = 600.0  # seconds for another group's pass over its rows at the end, as the audit allows it
+REMAKE_AFTER = 3.0  # beats: by then the beat of a group that has applied the damaged result has been seen
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,8 @@ class GroupSettings:
     least_groups: int = 1
     """Training is not over before so many groups have taken part in one round."""
     address: str = ""
+    largest: int = 0
+    """Bytes of a contribution or a result at most; 0: as many as the store allows."""
 
 
 class Group:
@@ -89,9 +109,10 @@ class Group:
     ) -> None:
         """`shapes`: of what is contributed. `base`: additive fields of θ(0), where θ is exchanged."""
         self._settings = settings
-        self._calls = StoreCalls(settings.poll, settings.beat)
+        self._calls = StoreCalls(settings.poll, settings.beat, now)
         self.table = MemberTable(settings.name, settings.silence, 3.0 * settings.beat)
         self._contributions = Contributions(shapes)
+        self._shapes = list(shapes)
         self._base, self._velocity = list(base), list[Array]()
         self._status = StatusChanged("loading")
         self.phase = "joining"
@@ -113,12 +134,29 @@ class Group:
         self._stored_at = now
         self._beats = 0
         self._beat_at = -np.inf
-        self._told: MemberBeat | None = None
+        self._beat_object = OwnBeat(settings.name, settings.life, now)
         self._looked_at = -np.inf
         self._refused: set[str] = set()
         self.rounds_made = 0
         """Results that this group wrote."""
         self._now = now
+        self._awake = 0.0
+        """Seconds in which this group was awake: a frozen process has waited for nothing."""
+        self._unreadable = UnreadableObjects(settings.silence)
+        self._known_content: dict[str, bytes] = {}
+        """Own contributions and results of the last two rounds, to be written again where they are damaged."""
+        self._asked: set[str] = set()
+        """Members whose object was looked up, whatever was found."""
+        self._listed = self._no_current = False
+        self._waiting_since: dict[str, float] = {}
+        """Of what can stall: since when, in seconds awake."""
+        self._told_stalled = -np.inf
+        self._stalled = self._fenced = False
+        self._confirm: int | None = None
+        """The number of the last beat when a final result was read."""
+        self._last: RoundResult | None = None
+        """The final result, where this group is in it."""
+        self._ends: dict[str, tuple[Array, ...]] = {}
 
     @property
     def name(self) -> str:
@@ -131,12 +169,13 @@ class Group:
 
     @property
     def over(self) -> bool:
-        """The last beat is in the store."""
-        told = self._told
-        return self._status.state in ENDED and told is not None and told.state == self._status.state
+        """The last beat is in the store, or this group has nothing to say any more."""
+        told = self._beat_object.told
+        return self._fenced or (self._status.state in ENDED and told is not None and told.state == self._status.state)
 
     def handle(self, event: GroupEvent, now: float) -> list[GroupCommand]:
         self._calls.out = []
+        self._awake += min(max(now - self._now, 0.0), 3.0 * self._settings.beat)
         self._now = now
         match event:
             case Answered():
@@ -147,10 +186,14 @@ class Group:
                 self._offer(event, now)
             case StatusChanged():
                 self._status = event
+            case Evaluated(arrays):
+                self._begin_ending(arrays)
             case Hinted(content):
                 self._hinted(content)
             case TimePassed():
                 pass
+        if self._fenced:
+            return [c for c in self._calls.out if isinstance(c, Fenced)]
         self._step(now)
         return self._calls.out
 
@@ -170,29 +213,33 @@ class Group:
             for name in sorted(self.table.known):
                 self._calls.forget("get", MEMBERS + name)
         for name in sorted(self.table.known):
-            self._calls.get(MEMBERS + name, now)
+            self._calls.get(MEMBERS + name, now, LARGEST_BEAT)
         if self.phase == "joining":
-            self._calls.get(CURRENT, now)
+            self._join(now)
         elif self.phase == "open":
             self._open(now)
         elif self.phase == "fetching":
             self._fetch(now)
+        elif self.phase == "ending":
+            self._end(now)
+        self._watch_waits(now)
 
     def _beat(self, now: float) -> None:
         status, own = self._status, self._own if self._stored else None
         state = status.state if self.phase != "joining" or status.state in ENDED else "loading"
+        state = "stalled" if self._stalled and state not in ENDED else state
         beat = MemberBeat(
             self._settings.name, self._settings.life, self._beats + 1, state, self.round,
             own.key if own else "", own.digest if own else "", self._withheld,
-            status.commits, status.workers, status.load, self._settings.address,
+            status.commits, status.workers, status.load, self._settings.address, self._unreadable.names,
         )  # fmt: skip
-        told = self._told
-        changed = told is None or (beat.state, beat.round, beat.sent, beat.withheld) != (
-            told.state, told.round, told.sent, told.withheld,
+        told = self._beat_object.told
+        changed = told is None or (beat.state, beat.round, beat.sent, beat.withheld, beat.lacks) != (
+            told.state, told.round, told.sent, told.withheld, told.lacks,
         )  # fmt: skip
         due = now - self._beat_at >= self._settings.beat
         content = encode(beat) if changed or due else b""
-        if content and self._calls.put(MEMBERS + self._settings.name, content, now):
+        if content and self._beat_object.write(self._calls, content, now):
             self._beats, self._beat_at = self._beats + 1, now
             self._calls.out.append(SendHint(content))
 
@@ -219,26 +266,98 @@ class Group:
         self._own_content = encode(header, [*event.arrays, *event.parameter])
         key = contribution_key(self.round, s.name, s.life)
         self._own = Entry(s.name, s.life, key, digest_of(self._own_content), self.round, event.settled)
+        self._known_content[key] = self._own_content
         self._withheld = 0
 
+    # -- waits ---------------------------------------------------------------------------------------------
+
+    def _watch_waits(self, now: float) -> None:
+        """Say why nothing goes on, where that lasts; nobody waits for this group meanwhile."""
+        waits = self._waits(now)
+        self._waiting_since = {what: self._waiting_since.get(what, self._awake) for what in waits}
+        late = [what for what, (_, patience) in waits.items() if self._awake - self._waiting_since[what] > patience]
+        self._stalled = any(what != "groups" for what in late)
+        if not late:
+            self._told_stalled = -np.inf
+        elif self._awake - self._told_stalled >= self._settings.silence:
+            why = f"{waits[late[0]][0]}, for {self._awake - self._waiting_since[late[0]]:.0f} s"
+            if self._told_stalled == -np.inf:
+                self._calls.out.append(Remark(why))
+            self._told_stalled = self._awake
+            self._calls.out.append(Stalled(why))
+
+    def _waits(self, now: float) -> dict[str, tuple[str, float]]:
+        """What this group waits for that others cannot know of: a sentence, and how long at most."""
+        s, failed = self._settings, self._calls.failed
+        limit, key = STALLED_AFTER * s.silence, result_key(self.round)
+        found: dict[str, tuple[str, float]] = {}
+        if now - self._calls.answered_at > 3.0 * s.beat:
+            found["store"] = ("the bucket does not answer", limit)
+        if now - self._beat_object.told_at > 3.0 * s.beat:
+            why = failed.get(self._beat_object.key)
+            found["beat"] = (_sentence("the beat of this group cannot be written", why), limit)
+        if self.phase == "joining":
+            found["join"] = (_sentence(f"the newest result ({key}) cannot be read", self._unreadable.why(key)), limit)
+        elif self.phase == "fetching":
+            found["fetch"] = (f"the contributions to round {self.round} cannot be read", limit)
+        elif self.phase == "open" and self._unreadable.holds(key):
+            found["result"] = (_sentence(f"{key} cannot be read", self._unreadable.why(key)), limit)
+        elif self.phase == "open" and self._own is not None and not self._stored:
+            found["contribution"] = (_sentence(f"{self._own.key} cannot be written", failed.get(self._own.key)), limit)
+        came = len(self.table.seen()) + 1
+        if self._status.state == "resting" and self._last is None and came < s.least_groups:
+            found["groups"] = (f"only {came} of --groups {s.least_groups} came", ABSENT_AFTER * s.silence)
+        return found
+
+    # -- joining -------------------------------------------------------------------------------------------
+
+    def _join(self, now: float) -> None:
+        """With the newest result that `current` or a beat tells of; with round 1 where nothing does."""
+        self._calls.get(CURRENT, now, LARGEST_BEAT)
+        newest = max(self.table.newest(), self._current[0])
+        if newest >= max(self.round, 1):
+            self.round = newest
+        if self.round:
+            key = result_key(self.round)
+            self._calls.get(key, now, self._settings.largest)
+            known = any(beat.round > self.round for beat in self.table.live())
+            lost = self._settings.exchange == "statistics" or not known  # else who knows this θ writes it again
+            if self._unreadable.given_up(key, self._awake) and lost:
+                self._abandon(f"{key} cannot be read: {self._unreadable.why(key)}")
+            return
+        nothing = self._no_current or self._unreadable.given_up(CURRENT, self._awake)
+        if nothing and self._listed and self.table.known <= self._asked:
+            self._calls.out.append(RoundOpened(1))
+            self._enter(1)
+
+    # -- an open round -------------------------------------------------------------------------------------
+
     def _open(self, now: float) -> None:
-        s = self._settings
+        s, key = self._settings, result_key(self.round)
         if self._own is not None and not self._stored:
             self._calls.put(self._own.key, self._own_content, now)
         live = self.table.live()
-        if self.table.ahead(self.round) or self._withheld == self.round:
-            self._calls.get(result_key(self.round), now)
+        if self.table.ahead(self.round) or self._withheld == self.round or self._unreadable.holds(key):
+            self._calls.get(key, now, s.largest)
+        if any(beat.round > self.round for beat in live):
+            if self._unreadable.given_up(key, self._awake) and s.exchange == "statistics":
+                self._abandon(f"{key} cannot be read: {self._unreadable.why(key)}")
+            return
         if not self._stored and self._withheld != self.round:
             return
         if any(not self._is_ready(beat) for beat in live):
             self._ready_since = None
             return
         if self._ready_since is None:
-            self._ready_since = now
+            self._ready_since = self._awake
         turn = self._turn(live)
-        if turn and now - self._ready_since < 2.0 * turn * s.beat:
-            self._calls.get(result_key(self.round), now)  # one of the others makes it
+        if turn and self._awake - self._ready_since < 2.0 * turn * s.beat:
+            self._calls.get(key, now, s.largest)  # one of the others makes it
             return
+        if self._unreadable.holds(key) and not self._unreadable.for_longer_than(
+            key, REMAKE_AFTER * s.beat, self._awake
+        ):
+            return  # somebody may have applied it, and writes it again
         self._aggregate(live, now)
 
     def _turn(self, live: list[MemberBeat]) -> int:
@@ -249,41 +368,39 @@ class Group:
         return beat.round == self.round and (bool(beat.sent) or beat.withheld == self.round)
 
     def _aggregate(self, live: list[MemberBeat], now: float) -> None:
-        entries = [self._own] if self._own is not None else []
-        complete = True
         present = [b for b in self.table.present() if b.round == self.round and b.sent]
-        for beat in present:
-            entry = Entry(beat.group, beat.life, beat.sent, beat.digest, self.round)
+        wanted = [Entry(b.group, b.life, b.sent, b.digest, self.round) for b in present]
+        entries = [self._own] if self._own is not None else []
+        named = {self._settings.name, *(entry.group for entry in wanted)}
+        if self._settings.exchange == "statistics" and self._previous is not None:
+            before = self._previous.entries
+            wanted += [e for e in before if e.group not in named and self.table.finished(e.group)]
+        complete = True
+        for entry in wanted:
             received = self._contributions.get(entry.key)
             if received is not None:
                 entries.append(received.entry)
-            elif beat.state != "finished" and not self._given_up(entry.key, now):
-                complete = False
-                self._calls.get(entry.key, now)
-            elif beat.state == "finished":
-                complete = complete and self._given_up(entry.key, now)
-                self._calls.get(entry.key, now)
-        if not complete or not entries:
-            return
-        named = {entry.group for entry in entries}
-        if self._settings.exchange == "statistics" and self._previous is not None:
-            entries += [e for e in self._previous.entries if e.group not in named and self.table.finished(e.group)]
-        self._write_result(entries, self._is_final(entries, live), now)
+            else:
+                self._calls.get(entry.key, now, self._settings.largest)
+                complete = complete and self._given_up(now)
+        if complete and entries:
+            self._write_result(entries, self._is_final(entries, live), now)
 
     def _is_final(self, entries: list[Entry], live: list[MemberBeat]) -> bool:
-        """Everybody is at rest, and was so with the same groups before: who rested alone has not heard the others."""
+        """Everybody is at rest, and was so with the same groups before: who rested alone has not heard the others. The
+        contribution of a group that has finished does not change any more."""
         before = self._previous.entries if self._previous is not None else ()
         return (
-            all(entry.settled for entry in entries)
+            all(entry.settled or self.table.finished(entry.group) for entry in entries)
             and {(e.group, e.life) for e in entries} == {(e.group, e.life) for e in before}
             and {beat.group for beat in live} <= {entry.group for entry in entries}
             and not self.table.loading()
             and len({entry.group for entry in entries} | self.table.gone()) >= self._settings.least_groups
         )
 
-    def _given_up(self, key: str, now: float) -> bool:
+    def _given_up(self, now: float) -> bool:
         """What a beat names has not been found for as long as a group may be silent: the round goes on without it."""
-        return self._ready_since is not None and now - self._ready_since > self._settings.silence
+        return self._ready_since is not None and self._awake - self._ready_since > self._settings.silence
 
     def _write_result(self, entries: list[Entry], final: bool, now: float) -> None:
         s = self._settings
@@ -296,38 +413,74 @@ class Group:
             )
         else:
             content = self._contributions.result(self.round, entries, final, s.name)
-        self._calls.put(result_key(self.round), content, now, "create")
+        key = result_key(self.round)
+        tag = self._unreadable.tag(key)  # of a damaged result, which nobody who is there has applied
+        self._calls.put(key, content, now, "swap" if tag else "create", tag)
 
     # -- answers -------------------------------------------------------------------------------------------
 
     def _answered(self, command: StoreCommand, event: Answered, now: float) -> None:
-        if event.outcome == "refused":
-            self._refuse(command, event.why)
-            return
         match command:
-            case ListObjects(_, prefix) if prefix == MEMBERS and event.outcome == "done":
-                names = [name.removeprefix(MEMBERS) for name in event.names]
-                self.table.known.update(n for n in names if NAME.fullmatch(n) and n != self._settings.name)
-            case ListObjects(_, prefix) if event.outcome == "done":
-                self._remove_old(prefix, event.names, now)
-            case GetObject(_, key) if key.startswith(MEMBERS) and event.outcome == "done":
-                self._member(key, event.content, now)
+            case GetObject(_, key) if key == self._beat_object.key:
+                if self._beat_object.read(event):
+                    self._fence()
             case GetObject(_, key) if key == CURRENT:
                 self._current_read(event, now)
             case GetObject(_, key) if key.endswith("/result"):
                 self._result_read(key, event, now)
+            case GetObject(_, key) if key.startswith(MEMBERS):
+                self._member_read(key, event, now)
+            case GetObject(_, key) if event.outcome == "refused":
+                self._not_read(key, event.why, event.tag)
+            case GetObject(_, key) if key.startswith(ENDS) and event.outcome == "done":
+                self._end_read(key, event.content)
             case GetObject(_, key) if key.startswith("rounds/") and event.outcome == "done":
                 self._contribution_read(key, event.content)
+            case GetObject(_, key) if key.startswith("rounds/") and event.outcome == "absent":
+                if self._wanted(key) is not None:
+                    self._unreadable.note(key, "it is not there", "", self._awake)
+            case ListObjects(_, prefix) if prefix == MEMBERS and event.outcome == "done":
+                self._listed = True
+                names = [name.removeprefix(MEMBERS) for name in event.names]
+                self.table.known.update(n for n in names if NAME.fullmatch(n) and n != self._settings.name)
+            case ListObjects(_, prefix) if event.outcome == "done":
+                self._remove_old(prefix, event.names, now)
             case PutObject():
                 self._stored_one(command, event, now)
             case _:
                 pass
 
-    def _refuse(self, command: StoreCommand, why: str) -> None:
-        key = command.prefix if isinstance(command, ListObjects) else command.key
+    def _fence(self) -> None:
+        self._fenced = True
+        self._calls.out.append(
+            Fenced(
+                f"Another process takes part as {self._settings.name} and has replaced this one; give each group "
+                "a name of its own."
+            )
+        )
+
+    def _refuse(self, key: str, why: str) -> None:
         if key not in self._refused:
             self._refused.add(key)
             self._calls.out.append(Remark(f"{key} was refused: {why}"))
+
+    def _not_read(self, key: str, why: str, tag: str) -> None:
+        """It is there, and is not what it should be."""
+        self._refuse(key, why)
+        self._calls.again("get", key, self._now + self._settings.beat)
+        if key == CURRENT or key == result_key(self.round) or self._wanted(key) is not None:
+            self._unreadable.note(key, why, tag, self._awake)
+
+    def _member_read(self, key: str, event: Answered, now: float) -> None:
+        if event.outcome == "failed":
+            return
+        self._asked.add(key.removeprefix(MEMBERS))
+        if event.outcome == "done":
+            self._member(key, event.content, now)
+        else:
+            self.table.missed(key.removeprefix(MEMBERS), now)
+        if event.outcome == "refused":
+            self._not_read(key, event.why, event.tag)
 
     def _member(self, key: str, content: bytes, now: float) -> None:
         every = self._settings.beat
@@ -337,36 +490,69 @@ class Group:
         try:
             beat, _ = decode(content, MemberBeat)
         except DecodeError as error:
-            return self._refuse(GetObject(0, key), str(error))
+            return self._refuse(key, str(error))
         if MEMBERS + beat.group != key:
-            return self._refuse(GetObject(0, key), f"it says that it is of {beat.group}")
+            return self._refuse(key, f"it says that it is of {beat.group}")
         if self.table.hear(beat, now):
             self._calls.out.append(GroupJoined(beat.group))
+        self._write_again(beat.lacks, now)
         return None
+
+    def _write_again(self, lacks: tuple[str, ...], now: float) -> None:
+        """Objects that another group cannot read and whose content this group knows."""
+        for key in lacks:
+            content = self._known_content.get(key) or self._bare(key)
+            if content and self._calls.put(key, content, now):
+                self._calls.again("put", key, now + self._settings.beat)
+        if CURRENT in lacks and self._previous is not None:
+            self._calls.get(CURRENT, now, LARGEST_BEAT)
+
+    def _bare(self, key: str) -> bytes:
+        """An older result, without its θ: who needs it goes on with a newer one."""
+        header = next((h for r, h in self._headers.items() if result_key(r) == key), None)
+        return b"" if header is None else encode(RoundResult(header.round, header.entries, header.final, 0, header.by))
 
     def _current_read(self, event: Answered, now: float) -> None:
         if event.outcome == "done":
             try:
                 current, _ = decode(event.content, Current)
             except DecodeError as error:
-                return self._refuse(GetObject(0, CURRENT), str(error))
-            self._current = (current.round, event.tag)
+                return self._current_lost(str(error), event.tag, now)
+            self._unreadable.found(CURRENT)
+            self._no_current, self._current = False, (current.round, event.tag)
             self._calls.again("get", CURRENT, now + self._settings.beat)
-            if self.phase == "joining" and current.round >= self.round:
-                self.round = current.round
-                self._calls.get(result_key(self.round), now)
-            elif self._previous is not None and current.round < self._previous.round:
+            if self.phase != "joining" and self._previous is not None and current.round < self._previous.round:
                 self._raise_current(now)
-        elif event.outcome == "absent" and self.phase == "joining" and self.round == 0:
-            self._calls.out.append(RoundOpened(1))
-            self._enter(1)
+        elif event.outcome == "refused":
+            self._current_lost(event.why, event.tag, now)
+        elif event.outcome == "absent":
+            self._no_current = True
+            if self._previous is not None:
+                self._current = (0, "")
+                self._raise_current(now)
         return None
+
+    def _current_lost(self, why: str, tag: str, now: float) -> None:
+        """Who has applied a result knows what `current` should say."""
+        self._not_read(CURRENT, why, tag)
+        if self._previous is not None:
+            self._unreadable.found(CURRENT)
+            self._calls.put(CURRENT, encode(Current(self._previous.round)), now, "swap" if tag else "replace", tag)
 
     def _jump(self, skipped: RoundResult, now: float) -> None:
         """What belongs to this result is gone: go on from the newest one."""
         self._counted = self._counted or skipped.life_of(self._settings.name) == self._settings.life
         self.phase, self._result = "joining", None
-        self._calls.get(CURRENT, now)
+        self._unreadable.clear()
+        self._calls.get(CURRENT, now, LARGEST_BEAT)
+
+    def _abandon(self, why: str) -> None:
+        """Leave a round out: statistics of the next one replace all that it would have brought."""
+        self._calls.out.append(Remark(f"round {self.round} was left out: {why}"))
+        if self._result is not None:
+            self._previous = self._result[0]
+        self._calls.out.append(RoundOpened(self.round + 1))
+        self._enter(self.round + 1)
 
     def _raise_current(self, now: float) -> None:
         """`current` only ever grows: it is replaced where it is what was read."""
@@ -380,26 +566,34 @@ class Group:
         if key != result_key(self.round) or self.phase not in ("open", "joining"):
             return
         if event.outcome == "done":
-            self._adopt(event.content, now)
-        elif event.outcome == "absent" and self.phase == "joining":
-            self._calls.get(CURRENT, now)  # not visible yet
+            self._adopt(event.content, event.tag, now)
+        elif event.outcome == "refused":
+            self._not_read(key, event.why, event.tag)
+        elif event.outcome == "absent" and (self.phase == "joining" or self.table.ahead(self.round)):
+            self._unreadable.note(key, "it is not there", "", self._awake)
+        elif event.outcome == "absent":
+            self._unreadable.found(key)
 
-    def _adopt(self, content: bytes, now: float) -> None:
+    def _adopt(self, content: bytes, tag: str, now: float) -> None:
+        key = result_key(self.round)
         try:
             result, arrays = decode(content, RoundResult)
         except DecodeError as error:
-            return self._refuse(GetObject(0, result_key(self.round)), str(error))
+            return self._not_read(key, str(error), tag)
         if result.round != self.round:
-            return self._refuse(GetObject(0, result_key(self.round)), f"it says that it is of round {result.round}")
+            return self._not_read(key, f"it says that it is of round {result.round}", tag)
         wanted = len(self._base) if self._settings.exchange == "parameters" else 0
         if result.fields != wanted or len(arrays) not in (wanted, 2 * wanted):
             self._jump(result, now)  # its θ was removed, because it is old
             return None
+        if any(a.shape != b.shape for a, b in zip(arrays, [*self._base, *self._base], strict=False)):
+            return self._not_read(key, "it holds a θ of another shape than this job", tag)
         life = result.life_of(self._settings.name)
         if life is not None and life > self._settings.life:
-            self._calls.out.append(Fenced(f"another process takes part as {self._settings.name}; this one is replaced"))
-            return None
-        self._result, self.phase = (result, arrays), "fetching"
+            return self._fence()
+        self._unreadable.found(key)
+        self._known_content[key] = content
+        self._result, self.phase, self._confirm = (result, arrays), "fetching", None
         self._fetch(now)
         return None
 
@@ -410,10 +604,17 @@ class Group:
         others = [e for e in result.entries if e.group != self._settings.name] if statistics else []
         missing = [e for e in others if self._contributions.get(e.key) is None]
         for entry in missing:
-            self._calls.get(entry.key, now)
+            self._calls.get(entry.key, now, self._settings.largest)
         if missing:
+            lost = [e.key for e in missing if self._unreadable.given_up(e.key, self._awake)]
             if any(b.round > self.round + KEPT_ROUNDS for b in self.table.present()):
                 self._jump(result, now)
+            elif lost:
+                self._abandon(f"{lost[0]} cannot be read: {self._unreadable.why(lost[0])}")
+            return
+        included = self._counted or result.life_of(self._settings.name) == self._settings.life
+        final = result.final and result.life_of(self._settings.name) == self._settings.life
+        if final and not self._confirmed():
             return
         remote, theta = {}, tuple(arrays[: result.fields])
         for entry in others:
@@ -423,55 +624,123 @@ class Group:
             theta = theta or received.parameter
         if self._settings.exchange == "parameters":
             self._base, self._velocity = arrays[: result.fields], arrays[result.fields :]
-        included = self._counted or result.life_of(self._settings.name) == self._settings.life
         self._counted = False
         groups = tuple(e.group for e in result.entries)
-        self._calls.out.append(Synchronized(result.round, remote, theta, included, result.final, groups))
+        self._calls.out.append(Synchronized(result.round, remote, theta, included, final, groups))
         self._previous = self._headers[result.round] = result
         for old in [r for r in self._headers if r <= min(result.round, self._current[0]) - 3 * KEPT_ROUNDS]:
             del self._headers[old]
         if result.by == self._settings.name:
             self._raise_current(now)
             self._clean_up(now)
-        self._contributions.keep({e.key for e in result.entries})
+        kept = {e.key for e in result.entries}
+        self._contributions.keep(kept)
+        kept |= {result_key(result.round), result_key(result.round - 1)}
+        self._known_content = {key: held for key, held in self._known_content.items() if key in kept}
+        self._last = result if final else None
         self._enter(result.round + 1)
+
+    def _confirmed(self) -> bool:
+        """Before the end: one more beat is in the store, so no other process has this name."""
+        if self._confirm is None:
+            self._confirm, self._beat_at = self._beats, -np.inf
+        told = self._beat_object.told
+        return told is not None and told.beat > self._confirm
 
     def _enter(self, round_: int) -> None:
         self.round, self.phase = round_, "open"
         self._own, self._own_content, self._stored = None, b"", False
         self._withheld, self._ready_since, self._result = 0, None, None
+        self._unreadable.clear()
         if self._status.state != "loading":
             self._beat(self._now)
 
+    def _wanted(self, key: str) -> Entry | None:
+        """The contribution of this name that is waited for."""
+        if self._result is not None:
+            return next((e for e in self._result[0].entries if e.key == key), None)
+        beat = next((b for b in self.table.present() if b.sent == key and b.round == self.round), None)
+        if beat is not None:
+            return Entry(beat.group, beat.life, key, beat.digest, beat.round)
+        before = self._previous.entries if self._previous is not None else ()
+        return next((e for e in before if e.key == key), None)
+
     def _contribution_read(self, key: str, content: bytes) -> None:
-        wanted = next((e for e in self._result[0].entries if e.key == key), None) if self._result else None
+        wanted = self._wanted(key)
         if wanted is None:
-            beat = next((b for b in self.table.present() if b.sent == key), None)
-            wanted = Entry(beat.group, beat.life, key, beat.digest, beat.round) if beat is not None else None
-        if wanted is not None and (why := self._contributions.accept(wanted, content)):
-            self._refuse(GetObject(0, key), why)
-            self._calls.again("get", key, self._now + self._settings.beat)
+            return
+        if why := self._contributions.accept(wanted, content):
+            self._not_read(key, why, "")
+        else:
+            self._unreadable.found(key)
 
     def _stored_one(self, command: PutObject, event: Answered, now: float) -> None:
         key, done = command.key, event.outcome == "done"
-        if key == MEMBERS + self._settings.name:
-            if done:
-                self._told, _ = decode(command.content, MemberBeat)
+        if key == self._beat_object.key:
+            self._beat_object.stored(command, event, now)
         elif self._own is not None and key == self._own.key:
             if done and not self._stored:
                 self._stored, self._stored_at = True, now
         elif key == result_key(self.round) and self.phase == "open":
             if done:
                 self.rounds_made += 1
-                self._adopt(command.content, now)
+                self._adopt(command.content, event.tag, now)
             elif event.outcome in ("conflict", "failed"):  # somebody was first; or perhaps this very put
                 self._calls.forget("get", key)
-                self._calls.get(key, now)
+                self._calls.get(key, now, self._settings.largest)
         elif key == CURRENT:
             if done:
                 self._current = (decode(command.content, Current)[0].round, event.tag)
             else:
-                self._calls.get(CURRENT, now)
+                self._calls.get(CURRENT, now, LARGEST_BEAT)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _begin_ending(self, arrays: tuple[Array, ...]) -> None:
+        """Show the others this group's statistics under the last θ, and wait for theirs."""
+        if self._last is None:
+            self._calls.out.append(EndsHeard({}))
+            return
+        s = self._settings
+        self._own_content = encode(EndStatistics(s.name, s.life, self._last.round), arrays)
+        self._known_content[ENDS + s.name] = self._own_content
+        self.phase, self._stored, self._ready_since, self._ends = "ending", False, self._awake, {}
+
+    def _end(self, now: float) -> None:
+        assert self._last is not None and self._ready_since is not None
+        if not self._stored:
+            self._stored = self._calls.put(ENDS + self._settings.name, self._own_content, now)
+        waited = self._awake - self._ready_since
+        there = {beat.group for beat in self.table.live()}
+        last = self._last
+        expected = [e.group for e in last.entries if e.round == last.round and e.group != self._settings.name]
+        missing = [group for group in expected if group not in self._ends]
+        for group in missing:
+            self._calls.get(ENDS + group, now, self._settings.largest)
+        soon = 4.0 * self._settings.beat  # whoever is not there any more has written it before, or will not
+        awaited = [g for g in missing if waited <= (EVALUATION_LIMIT if g in there else soon)]
+        if not awaited:
+            for group in missing:
+                self._calls.out.append(Remark(f"{group} did not say what the last θ is worth on its rows"))
+            self._calls.out.append(EndsHeard(self._ends))
+            self.phase = "open"
+
+    def _end_read(self, key: str, content: bytes) -> None:
+        group = key.removeprefix(ENDS)
+        try:
+            header, arrays = decode(content, EndStatistics)
+        except DecodeError as error:
+            return self._refuse(key, str(error))
+        self._calls.again("get", key, self._now + self._settings.poll)
+        life = self._last.life_of(group) if self._last is not None else None
+        if self._last is None or (header.group, header.life, header.round) != (group, life, self._last.round):
+            return None  # of an earlier end
+        if [a.shape for a in arrays] != self._shapes or not finite(arrays):
+            return self._refuse(key, "it holds other statistics than this job")
+        self._ends[group] = tuple(arrays)
+        return None
+
+    # -- old rounds ----------------------------------------------------------------------------------------
 
     def _clean_up(self, now: float) -> None:
         """The next rounds whose objects nobody needs. `current` may be far behind, where its puts failed, and a joiner
@@ -490,5 +759,8 @@ class Group:
                 self._calls.delete(name, now)
         header = self._headers.get(int(prefix.split("/")[1]))
         if header is not None and header.fields:
-            bare = RoundResult(header.round, header.entries, header.final, 0, header.by)
-            self._calls.put(result_key(header.round), encode(bare), now)
+            self._calls.put(result_key(header.round), self._bare(result_key(header.round)), now)
+
+
+def _sentence(what: str, why: str | None) -> str:
+    return f"{what} ({why})" if why else what

@@ -5,10 +5,11 @@ Names of objects (design section 12):
     job                                the training package by its hash; written once
     package/<sha256>                   source, hyper-parameters, θ(0), form
     starts/<group>                     means of parts of its rows, from which θ(0) is made
-    members/<group>                    the status of a group, in every beat
+    members/<group>                    the status of a group, in every beat; replaced by compare-and-swap
     rounds/<round>/<group>.<life>      what a group contributes to a round
     rounds/<round>/result              who is in the round, and the new θ; written once
     current                            the newest round that has a result; replaced by compare-and-swap
+    ends/<group>                       statistics of all rows of a group under the last θ
 
 An object is a MessagePack header and the arrays behind it. Sizes are checked before anything is made; nothing is run.
 """
@@ -26,6 +27,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, DecodeError
+from flegel.machine.group.data_form import DataForm
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 KINDS = ("<f8", "<f4", "<i8", "<i4", "|u1", "|b1")
@@ -35,7 +37,8 @@ LARGEST_SHAPE = 1 << 48
 """Product of all dimensions that are not 0: NumPy refuses empty arrays, too, whose other dimensions exceed 63 bits."""
 MAGIC = b"FLG1"
 
-CURRENT, JOB, MEMBERS, STARTS = "current", "job", "members/", "starts/"
+CURRENT, JOB, MEMBERS, STARTS, ENDS = "current", "job", "members/", "starts/", "ends/"
+LARGEST_BEAT = 64 << 10  # bytes of a beat, of `current` and of `job`: some hundred, and the names of objects
 
 
 class MemberBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +50,8 @@ class MemberBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     beat: int
     """Grows with every beat of a life: whoever sees it change knows that the group lives, whatever its clock says."""
     state: str
-    """loading, training, resting (converged), finished (its statistics stay), left (they go) or excluded."""
+    """loading, training, resting (converged), stalled (it waits in vain for the bucket), finished (its statistics
+    stay), left (they go) or excluded."""
     round: int
     """The round that is open for it: it has applied the result of the one before."""
     sent: str = ""
@@ -59,6 +63,8 @@ class MemberBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: int = 0
     load: float = 0.0
     address: str = ""
+    lacks: tuple[str, ...] = ()
+    """Objects that this group needs and cannot read; who knows their content writes them again."""
 
 
 class Contribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,11 +125,8 @@ class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hyper-parameters as they were given, before any hook ran: groups must agree in them."""
     parameter: tuple[str, tuple[str, ...]]
     """Name and fields of θ."""
-    columns: int
-    features: tuple[str, ...]
-    classes: tuple[str, ...]
-    scaled: bool
-    """The last two arrays are shift and factor of each column."""
+    data: DataForm
+    """Where columns are scaled, the last two arrays are shift and factor of each."""
     exchange: str
     """statistics or parameters."""
     outer: str
@@ -135,13 +138,24 @@ class StartRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Header of the means and weights by which a group takes part in θ(0); the two arrays follow."""
 
     group: str
+    data: DataForm
+
+
+class EndStatistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Header of the statistics of one pass over all rows of a group under the θ of the last result, which follow."""
+
+    group: str
+    life: int
+    round: int
 
 
 class PackageRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-Header = TypeVar("Header", MemberBeat, Contribution, RoundResult, Current, Package, PackageRef, StartRows)
+Header = TypeVar(
+    "Header", MemberBeat, Contribution, RoundResult, Current, Package, PackageRef, StartRows, EndStatistics
+)
 
 
 class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

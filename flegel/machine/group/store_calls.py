@@ -24,7 +24,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0
 class StoreCalls:
     """What is under way, and what has to wait."""
 
-    def __init__(self, poll: float, longest_poll: float) -> None:
+    def __init__(self, poll: float, longest_poll: float, now: float = 0.0) -> None:
         self._poll, self._longest = poll, longest_poll
         self._pending: dict[int, StoreCommand] = {}
         self._busy: set[tuple[str, str]] = set()
@@ -32,12 +32,14 @@ class StoreCalls:
         self._delay: dict[tuple[str, str], float] = {}
         self._number = 0
         self.out: list[GroupCommand] = []
-        self.failures = 0
-        """In a row, over all calls; 0 once the store has answered."""
+        self.answered_at = now
+        """When the store answered last."""
+        self.failed: dict[str, str] = {}
+        """Why the last call to an object failed; those that were answered since are not here."""
 
-    def get(self, key: str, now: float) -> None:
+    def get(self, key: str, now: float, largest: int = 0) -> None:
         """Read an object, unless that is under way or it is too early to look again."""
-        self._call(("get", key), now, lambda op: GetObject(op, key))
+        self._call(("get", key), now, lambda op: GetObject(op, key, largest))
 
     def list(self, prefix: str, now: float) -> None:
         self._call(("list", prefix), now, lambda op: ListObjects(op, prefix))
@@ -67,10 +69,11 @@ class StoreCalls:
         what = _what(command)
         self._busy.discard(what)
         if event.outcome == "failed":
-            self.failures += 1
+            self.failed[what[1]] = event.why or "no answer"
             self._wait(what, now, FIRST_DELAY, LONGEST_DELAY)
         else:
-            self.failures = 0
+            self.answered_at = now
+            self.failed.pop(what[1], None)
             if event.outcome in ("absent", "refused"):
                 self._wait(what, now, self._poll, self._longest)
             else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from flegel.machine.group.records import MemberBeat
 
 WAITED_FOR = ("training", "resting")
-GONE = ("left", "excluded")
+GONE = ("left", "excluded", "stalled")
 
 
 @dataclass
@@ -55,6 +55,13 @@ class MemberTable:
             member.beat = max(member.beat, beat, key=lambda b: b.beat)
         return back
 
+    def missed(self, group: str, now: float) -> None:
+        """The store answered, and the beat of this group was not there, or could not be used."""
+        member = self._members.get(group)
+        if member is not None:
+            member.silence += min(max(now - member.looked_at, 0.0), self._longest)
+            member.looked_at = now
+
     def hint(self, beat: MemberBeat) -> None:
         """A beat that came directly. It says what a group does, not that it lives: a group that reaches the others but
         not the store cannot contribute, and must fall silent. One that is not in the table yet is looked up."""
@@ -96,6 +103,14 @@ class MemberTable:
     def ahead(self, round_: int) -> bool:
         """Somebody has applied the result of this round already."""
         return any(m.beat.round > round_ for m in self._members.values())
+
+    def newest(self) -> int:
+        """The newest round whose result somebody has applied; 0 where there is none."""
+        return max((m.beat.round - 1 for m in self._members.values()), default=0)
+
+    def seen(self) -> set[str]:
+        """Names of all groups that were ever heard of."""
+        return set(self._members)
 
     def silent(self) -> list[str]:
         """Groups that left the table by their silence."""

@@ -1,15 +1,20 @@
 """The bucket of a job's groups: a folder, or an object store through obstore. Conditional puts; decides nothing.
 
 Every call returns within its deadline or raises `OSError`; one that raised may have happened all the same. A folder
-makes conditions hold by a lock file, because neither rename nor obstore's own folder store compares tags.
+makes conditions hold by a lock file, because neither rename nor obstore's own folder store compares tags. Of a folder
+only regular files are read, up to a size that the caller gives; pipes, devices and links are refused without being
+opened for long, and no name leads out of the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import itertools
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +22,16 @@ from typing import Any, Protocol
 
 from flegel.errors import UsageError
 from flegel.machine.group.records import digest_of
+from flegel.runtime import clock
+from flegel.runtime.group.keys import RefusedObject
 from flegel.wording import option
 
 KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
-LARGEST = 4 << 30
+LARGEST = 1 << 30  # bytes of an object whose size nobody knows before: the package
+MOST_NAMES = 100_000  # of one listing; groups write some ten objects under a name
 TIMEOUT = "20s"
+LOCK_SECONDS = 20.0  # the deadline of a call to a folder, as that of an object store
+BY_STAT = "stat:"  # tags of what is too large to be read, or no regular file
 
 
 class Conflict(Exception):
@@ -33,8 +43,9 @@ class Bucket(Protocol):
 
     place: str
 
-    def get(self, key: str) -> tuple[bytes, str] | None:
-        """Content and tag; None where there is no such object."""
+    def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
+        """Content and tag; None where there is no such object. One of more than `largest` bytes is refused unread
+        (0: `LARGEST`), as is one that is no plain object: `RefusedObject`."""
         ...
 
     def put(self, key: str, content: bytes, mode: str = "replace", expected: str = "") -> str:
@@ -52,11 +63,31 @@ class FolderBucket:
     def __init__(self, path: Path) -> None:
         self.path, self.place = path, str(path)
 
-    def get(self, key: str) -> tuple[bytes, str] | None:
+    def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
+        largest = largest or LARGEST
         try:
-            content = self._file(key).read_bytes()
+            handle = os.open(self._file(key), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+                raise RefusedObject("it is no regular file", self._stat_tag(key)) from None
+            raise
+        try:
+            return self._content(handle, largest)
+        finally:
+            os.close(handle)
+
+    def _content(self, handle: int, largest: int) -> tuple[bytes, str]:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise RefusedObject("it is no regular file", _stat_tag(found))
+        if found.st_size > largest:
+            raise RefusedObject(f"it has {found.st_size:,} bytes, more than {largest:,}", _stat_tag(found))
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            content = file.read(largest + 1)
+        if len(content) > largest:
+            raise RefusedObject(f"it has more than {largest:,} bytes", _stat_tag(found))
         return content, digest_of(content)
 
     def put(self, key: str, content: bytes, mode: str = "replace", expected: str = "") -> str:
@@ -70,10 +101,8 @@ class FolderBucket:
                 Path(scratch).replace(target)
             else:
                 with self._locked():
-                    held = self.get(key)
-                    if (mode == "create" and held is not None) or (
-                        mode == "swap" and (held is None or held[1] != expected)
-                    ):
+                    held = self._tag(key, expected)
+                    if (mode == "create" and held) or (mode == "swap" and held != expected):
                         raise Conflict(key)
                     Path(scratch).replace(target)
         finally:
@@ -81,24 +110,67 @@ class FolderBucket:
                 Path(scratch).unlink()
         return digest_of(content)
 
+    def _tag(self, key: str, expected: str) -> str:
+        """Of what is there, to be compared with one that `get` has told; empty where nothing is."""
+        if expected.startswith(BY_STAT):
+            return self._stat_tag(key)
+        try:
+            held = self.get(key)
+        except RefusedObject as refused:
+            return refused.tag
+        return held[1] if held is not None else ""
+
+    def _stat_tag(self, key: str) -> str:
+        try:
+            return _stat_tag(os.lstat(self._file(key)))
+        except FileNotFoundError:
+            return ""
+
     def names(self, prefix: str) -> list[str]:
-        folder = self.path / prefix
-        if not folder.is_dir():
+        try:
+            with os.scandir(self._inside(self.path / prefix)) as found:
+                some = list(itertools.islice((prefix + entry.name for entry in found), MOST_NAMES))
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(prefix + p.name for p in folder.iterdir() if not p.name.startswith("."))
+        return sorted(name for name in some if KEY.fullmatch(name) and "/." not in name)
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._file(key).unlink()
 
     def _file(self, key: str) -> Path:
-        return self.path / _checked(key)
+        target = self.path / _checked(key)
+        self._inside(target.parent)
+        return target
+
+    def _inside(self, folder: Path) -> Path:
+        """The folder, unless a link leads out of the bucket."""
+        if not folder.resolve().is_relative_to(self.path.resolve()):
+            raise OSError(f"{folder} leads out of the bucket")
+        return folder
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        with (self.path / ".lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """A process that is stopped while it holds the lock delays the others until their deadline, not for ever."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(self.path / ".lock", flags, 0o666)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(f"{self.path / '.lock'} is no regular file; remove it")
+            until = clock.now() + LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if clock.now() > until:
+                        raise OSError(f"another process holds {self.path / '.lock'}") from None
+                    clock.sleep(0.005)
             yield
+
+
+def _stat_tag(found: os.stat_result) -> str:
+    return f"{BY_STAT}{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
 
 
 class ObjectBucket:
@@ -120,13 +192,14 @@ class ObjectBucket:
         except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
             raise UsageError(f"{url} cannot be used as a bucket: {_sentence(error)}.") from None
 
-    def get(self, key: str) -> tuple[bytes, str] | None:
+    def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
         with self._errors():
             try:
                 answer = self._obstore.get(self._store, _checked(key))
-                if answer.meta["size"] > LARGEST:
-                    raise OSError(f"{key} has {answer.meta['size']} bytes")
-                return bytes(answer.bytes()), str(answer.meta["e_tag"] or "")
+                size, tag = answer.meta["size"], str(answer.meta["e_tag"] or "")
+                if size > (largest or LARGEST):
+                    raise RefusedObject(f"it has {size:,} bytes, more than {largest or LARGEST:,}", tag)
+                return bytes(answer.bytes()), tag
             except FileNotFoundError:
                 return None
 

@@ -3,13 +3,14 @@
 A signature covers the name of the object and its content, so nothing can be changed, forged or moved to another name.
 Status and contributions of a group are accepted from that group alone; results and the package from any of the job's
 groups. It does not hide that an object exists, its name, its size or when it was written, and it does not stop a group
-that has a key from sending wrong statistics. Without a key file objects are plain, and the bucket's own access control
-is all the protection.
+that has a key from sending wrong statistics. Without a key file objects carry a checksum of name and content, so that
+damage is noticed, and the bucket's own access control is all the protection.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import re
@@ -23,13 +24,17 @@ from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.machine.group.records import NAME
 from flegel.wording import option
 
-SEALED = b"FLGS"
-OWNER = re.compile(r"(members|starts)/(?P<member>[^/]+)|rounds/\d+/(?P<sender>[^/]+)\.[0-9a-f]+")
+SEALED, CHECKED = b"FLGS", b"FLGC"
+OWNER = re.compile(r"(members|starts|ends)/(?P<member>[^/]+)|rounds/\d+/(?P<sender>[^/]+)\.[0-9a-f]+")
 LARGEST_FRAME = 1024
 
 
 class RefusedObject(Exception):
-    """An object that is not signed by who should have written it."""
+    """An object that is damaged, or not signed by who should have written it. `tag`: of what is there, if known."""
+
+    def __init__(self, why: str, tag: str = "") -> None:
+        super().__init__(why)
+        self.tag = tag
 
 
 class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,15 +44,19 @@ class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlainObjects:
-    """No keys."""
+    """No keys: a checksum over name and content, so that what was cut off, altered or put elsewhere is noticed."""
 
     def seal(self, key: str, content: bytes) -> bytes:
-        return content
+        return b"".join([CHECKED, _checksum(key, content), content])
 
     def open(self, key: str, content: bytes) -> bytes:
         if content[:4] == SEALED:
             raise RefusedObject(f"it is signed, and this group has no key; give {option('group_key')}")
-        return content
+        if content[:4] != CHECKED:
+            raise RefusedObject("it is no object of a group")
+        if content[4:36] != _checksum(key, content[36:]):
+            raise RefusedObject("it is damaged, or was written under another name")
+        return content[36:]
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,10 @@ class SignedObjects:
             return bytes(self.cipher.decrypt(frame.nonce, body, key.encode()))
         except (InvalidTag, ValueError):  # ValueError: a nonce of another length
             raise RefusedObject("it is encrypted with another key") from None
+
+
+def _checksum(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(b"\0".join([b"flegel group object 1", key.encode(), content])).digest()
 
 
 def _signed(key: str, nonce: bytes, content: bytes) -> bytes:

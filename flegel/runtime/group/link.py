@@ -31,7 +31,6 @@ from flegel.machine.group.events import (
     SendHint,
     StatusChanged,
     StoreCommand,
-    StoreLost,
     Synchronized,
     TimePassed,
     ToCoordinator,
@@ -46,7 +45,6 @@ from flegel.runtime.group.peers import PeerMessages
 CALLS = 4  # store calls at the same time
 LAST = 5.0  # seconds for the last beat
 KEPT_TIMES = 1000  # rounds
-LOST_AFTER = 4.0  # multiples of the silence limit without an answer of the store
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +71,6 @@ class GroupLink:
         self._pool = ThreadPoolExecutor(CALLS, thread_name_prefix="flegel-bucket")
         self._thread = threading.Thread(target=self._run, name="flegel-group", daemon=True)
         self._looked_at: float | None = None
-        self._answered_at = clock.now()
-        self._lost = False
         self._closing_at = 0.0
         self.bytes_sent = self.bytes_received = 0
         self.requests = 0
@@ -132,7 +128,6 @@ class GroupLink:
             with contextlib.suppress(queue.Empty):
                 event = self._events.get(timeout=max(0.001, min(self._machine.next_at(now) - now, 1.0)))
             self._handle(event or TimePassed())
-            self._watch_store()
         if self._peers is not None:
             self._peers.close()
 
@@ -179,28 +174,22 @@ class GroupLink:
         self._tell(Remark(f"nothing was sent to round {offer.round}: {why}"))
         return Offered(offer.round, (), (), 0.0, 0, False, None, offer.commits)
 
-    def _watch_store(self) -> None:
-        away = clock.now() - self._answered_at
-        if away > LOST_AFTER * self._silence and not self._lost:
-            self._lost = True
-            self._news.append(FromGroup(StoreLost(f"no answer for {away:.0f} s")))
-
     def _call(self, command: StoreCommand) -> None:
-        answer = self._answer(command)
-        if answer.outcome != "failed":
-            self._answered_at, self._lost = clock.now(), False
-        self._events.put(answer)
+        self._events.put(self._answer(command))
 
     def _answer(self, command: StoreCommand) -> Answered:
         bucket, op = self._bucket, command.op
         try:
             match command:
-                case GetObject(_, key):
-                    found = bucket.get(key)
+                case GetObject(_, key, largest):
+                    found = bucket.get(key, largest)
                     if found is None:
                         return Answered(op, "absent")
                     self.bytes_received += len(found[0])
-                    return Answered(op, "done", self._seal.open(key, found[0]), found[1])
+                    try:
+                        return Answered(op, "done", self._seal.open(key, found[0]), found[1])
+                    except RefusedObject as refused:
+                        return Answered(op, "refused", why=str(refused), tag=found[1])
                 case PutObject(_, key, content, mode, expected):
                     sealed = self._seal.seal(key, content)
                     self.bytes_sent += len(sealed)
@@ -212,8 +201,8 @@ class GroupLink:
                     return Answered(op, "done")
         except Conflict:
             return Answered(op, "conflict")
-        except RefusedObject as error:
-            return Answered(op, "refused", why=str(error))
+        except RefusedObject as refused:
+            return Answered(op, "refused", why=str(refused), tag=refused.tag)
         except OSError as error:
             _log.info("bucket: %s", error)
             return Answered(op, "failed", why=str(error))

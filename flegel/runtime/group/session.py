@@ -1,11 +1,14 @@
 """A job as one group of several: checks its options, joins through the training package, and makes its parts.
 
 The first group writes the package (algorithm, hyper-parameters, θ(0), scaling); all others begin with that, so that
-statistics mean the same everywhere. Source is compared by its hash and never run from the bucket.
+statistics mean the same everywhere. Source is compared by its hash and never run from the bucket; what the rows are is
+compared in one record (`flegel.machine.group.data_form`), before θ(0) is made and when the package is used.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -14,20 +17,26 @@ import msgspec
 import numpy as np
 
 from flegel.algorithm import Algorithm, Sample
-from flegel.algorithms.seeding import representatives
+from flegel.algorithms.seeding import REPRESENTATIVES, representatives
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import Dataset, scale
 from flegel.errors import DecodeError, StorageError, UsageError
 from flegel.job import Job
+from flegel.machine.group.data_form import DataForm, difference
 from flegel.machine.group.events import Offered
 from flegel.machine.group.exchange import GroupExchange, additive_fields, exchange_of
 from flegel.machine.group.gate import Gate, parse_gate
-from flegel.machine.group.group import Group, GroupSettings
+from flegel.machine.group.group import ENDED, Group, GroupSettings
 from flegel.machine.group.outer_step import moved
 from flegel.machine.group.records import (
     JOB,
+    LARGEST_BEAT,
+    LARGEST_HEADER,
+    MEMBERS,
+    NAME,
     STARTS,
+    MemberBeat,
     Package,
     PackageRef,
     StartRows,
@@ -48,8 +57,11 @@ from flegel.runtime.job.class_source import in_plain, reference
 from flegel.runtime.job.request import open_job_data
 from flegel.wording import option
 
-FORMAT = 1
+_log = logging.getLogger(__name__)
+
+FORMAT = 2
 PATIENCE = 20.0  # seconds for the bucket to answer at the start
+WATCHED_BEATS = 3.5  # beats for which a group of this name is watched: one that lives has changed its object by then
 
 
 class GroupSession:
@@ -71,6 +83,10 @@ class GroupSession:
                 )
         self._submitted = _plain(algorithm)
         self._package: tuple[Package, list[Array]] | None = None
+        self._form: DataForm | None = None
+        self._ignored: set[str] = set()
+        """Objects that were not used for θ(0), and were told of."""
+        self._life = 0
         self._base: list[Array] = []
         self.link: GroupLink | None = None
         self.ended = "left"
@@ -97,16 +113,48 @@ class GroupSession:
 
     def join(self, data: Dataset) -> None:
         """Read the package where there is one, and take the algorithm's settings from it."""
-        found = self._patiently(self._read_package)
+        self._form = form_of_data(data, self._job)
+        self._life = self._new_life()
+        found = self._patiently(self._read_package, "package")
         if found is not None:
             self._use(found, data)
 
+    def _new_life(self) -> int:
+        """Larger than that of the last process of this name; refused where that one is still there."""
+        name, key = self._job.sites.group, MEMBERS + self._job.sites.group
+        began = clock.now()
+        first = self._patiently(lambda: self._held_beat(key), key)
+        watched = WATCHED_BEATS * self._beat_seconds
+        while first is not None and first.state not in ENDED and clock.now() - began < watched:
+            clock.sleep(0.1)
+            held = self._patiently(lambda: self._held_beat(key), key)
+            if held is not None and (held.life, held.beat) != (first.life, first.beat):
+                raise UsageError(
+                    f"Another process takes part as {name} in {self._bucket.place}; give this group another name, or "
+                    "end that one first."
+                )
+        return max(clock.microseconds(), 0 if first is None else first.life + 1)
+
+    def _held_beat(self, key: str) -> MemberBeat | None:
+        """The last beat under this name; one that is damaged is replaced later."""
+        try:
+            held = self._bucket.get(key, LARGEST_BEAT)
+            return None if held is None else decode(self._seal.open(key, held[0]), MemberBeat)[0]
+        except (RefusedObject, DecodeError):
+            return None
+
+    @property
+    def _beat_seconds(self) -> float:
+        return min(1.0, self._job.sites.group_timeout / 5)
+
     def _read_package(self) -> tuple[Package, list[Array]] | None:
-        pointer = self._bucket.get(JOB)
+        pointer = self._bucket.get(JOB, LARGEST_BEAT)
         if pointer is None:
             return None
         ref, _ = decode(self._seal.open(JOB, pointer[0]), PackageRef)
         key = f"package/{ref.sha256}"
+        if not re.fullmatch("[0-9a-f]{64}", ref.sha256):
+            raise RefusedObject("job names no package")
         held = self._bucket.get(key)
         if held is None:
             raise OSError(f"{key} is not there")
@@ -129,13 +177,8 @@ class GroupSession:
                 )
         if package.format != FORMAT or package.exchange != self.kind or package.outer != self._outer:
             raise UsageError(f"The groups of {place} use {option('outer', package.outer or 'mean')}; use the same.")
-        if data.columns != package.columns or (package.features and _features(data) != package.features):
-            raise UsageError(f"{data.name} has other columns than the data of the groups of {place}.")
-        if package.classes and tuple(data.classes or ()) != package.classes:
-            raise UsageError(
-                f"{data.name} has other classes than the data of the groups of {place}: labels that are words must be "
-                "the same words everywhere; write numbers instead."
-            )
+        if why := difference(package.data, form_of_data(data, self._job), f"The groups of {place}"):
+            raise UsageError(why)
         self._package = found
         hyper = {k: v for k, v in package.hyper.items() if v is not None}
         for name, value in type(algorithm)(**hyper).hyper().items():
@@ -147,7 +190,7 @@ class GroupSession:
 
     def scaling(self) -> scale.Scaling | None:
         """How the first group scales its columns."""
-        if self._package is None or not self._package[0].scaled:
+        if self._package is None or self._package[0].data.scale == "none":
             return None
         return scale.Scaling(*(np.array(a) for a in self._package[1][-2:]))
 
@@ -167,30 +210,52 @@ class GroupSession:
         if not self._algorithm.starts_from_means or job.sites.groups < 2 or job.scale != "none":
             return sample
         own = representatives(sample, np.random.default_rng(job.seed))
-        if own is None:
+        if own is None or self._form is None:
             return sample
         key = STARTS + job.sites.group
-        self._patiently(lambda: self._bucket.put(key, self._seal.seal(key, encode(StartRows(job.sites.group), own))))
+        content = self._seal.seal(key, encode(StartRows(job.sites.group, self._form), own))
+        self._patiently(lambda: self._bucket.put(key, content), key)
         began = clock.now()
         while True:
-            found = self._patiently(self._starts)
+            found = self._patiently(self._starts, STARTS)
             late = clock.now() - began > job.sites.group_timeout
-            if len(found) >= job.sites.groups or late or self._patiently(lambda: self._bucket.get(JOB)) is not None:
+            made = self._patiently(lambda: self._bucket.get(JOB, LARGEST_BEAT), JOB)
+            if len(found) >= job.sites.groups or late or made is not None:
                 break
             clock.sleep(0.05)
+        found[job.sites.group] = list(own)  # also where it was damaged or removed meanwhile
         rows = np.concatenate([found[group][0] for group in sorted(found)])
         weights = np.concatenate([found[group][1] for group in sorted(found)])
         return Sample(rows.astype(np.asarray(sample.features[:1]).dtype), None, len(rows), sample.columns, weights)
 
     def _starts(self) -> dict[str, list[Array]]:
-        """Means and weights by group, as far as they can be seen."""
+        """Means and weights by group, as far as they can be seen. Files that no group wrote are left alone; a group
+        whose rows are others than these is named, and nothing of this group stays behind."""
         found: dict[str, list[Array]] = {}
+        assert self._form is not None
+        own, columns = self._job.sites.group, self._form.columns
+        largest = 2 * 8 * REPRESENTATIVES * (columns + 1) + LARGEST_HEADER
         for key in self._bucket.names(STARTS):
-            held = self._bucket.get(key)
-            if held is not None:
+            group = key.removeprefix(STARTS)
+            try:
+                held = self._bucket.get(key, largest) if NAME.fullmatch(group) and group != own else None
+                if held is None:
+                    continue
                 header, arrays = decode(self._seal.open(key, held[0]), StartRows)
-                if STARTS + header.group == key and len(arrays) == 2 and finite(arrays):
-                    found[header.group] = arrays
+            except (RefusedObject, DecodeError) as error:
+                if key not in self._ignored:
+                    self._ignored.add(key)
+                    _log.warning("%s is not used for θ(0): %s", key, error)
+                continue
+            if header.group != group:
+                continue
+            if why := difference(header.data, self._form, group):
+                self._patiently(lambda: self._bucket.delete(STARTS + own), STARTS + own)
+                raise UsageError(f"{why} If {group} does not take part, remove {key} from {self._bucket.place}.")
+            means, weights = (*arrays, None, None)[:2]
+            if _are_means(means, weights, columns):
+                found[group] = arrays
+        found[own] = []
         return found
 
     def publish(self, parameter: Tree, scaling: scale.Scaling | None, data: Dataset) -> bool:
@@ -200,14 +265,13 @@ class GroupSession:
         ref, form = reference(self._algorithm), form_of(parameter)
         package = Package(
             format=FORMAT, algorithm=ref.name, source=ref.source, hyper=_plain(self._algorithm),
-            submitted=self._submitted, parameter=(form.name, tuple(form.fields)), columns=data.columns,
-            features=_features(data), classes=tuple(data.classes or ()), scaled=scaling is not None,
+            submitted=self._submitted, parameter=(form.name, tuple(form.fields)), data=form_of_data(data, self._job),
             exchange=self.kind, outer=self._outer, every=self._job.sites.every, made_by=self._job.sites.group,
         )  # fmt: skip
         scales = [] if scaling is None else [np.asarray(column, dtype=np.float64) for column in scaling]
         content = encode(package, [*pytree.flatten(parameter), *scales])
-        self._patiently(lambda: self._write_package(content))
-        found = self._patiently(self._read_package)
+        self._patiently(lambda: self._write_package(content), "package")
+        found = self._patiently(self._read_package, "package")
         assert found is not None, "a package was written"
         mine = digest_of(encode(found[0], found[1])) == digest_of(content)
         self._use(found, data)
@@ -222,14 +286,17 @@ class GroupSession:
         except Conflict:
             return  # somebody was first, or this is the second try of a put that has happened
 
-    def _patiently(self, call: Callable[[], Any]) -> Any:
-        """The answer, after some tries; a sentence where the bucket does not answer."""
+    def _patiently(self, call: Callable[[], Any], what: str) -> Any:
+        """The answer, after some tries; a sentence where the bucket does not answer. `what`: the object, for people."""
         began = clock.now()
         while True:
             try:
                 return call()
             except (RefusedObject, DecodeError) as error:
-                raise StorageError(f"The training package in {self._bucket.place} was refused: {error}.") from None
+                told = "The training package" if what == "package" else what
+                raise StorageError(
+                    f"{told} in {self._bucket.place} was refused: {error}; use a new bucket for a new job."
+                ) from None
             except OSError as error:
                 if clock.now() - began > PATIENCE:
                     raise StorageError(f"{self._bucket.place} cannot be used as a bucket ({error}).") from None
@@ -247,13 +314,14 @@ class GroupSession:
         peers = self._peers()
         settings = GroupSettings(
             name=job.sites.group,
-            life=clock.microseconds(),
+            life=self._life,
             exchange=self.kind,
             outer=job.sites.outer,
             silence=job.sites.group_timeout,
-            beat=min(1.0, job.sites.group_timeout / 5),
+            beat=self._beat_seconds,
             least_groups=job.sites.groups,
             address=peers.address if peers is not None else "",
+            largest=8 * sum(a.nbytes for a in (*pytree.flatten(zero), *pytree.flatten(parameter))) + (1 << 20),
         )
         machine = Group(settings, [a.shape for a in sent], self._base, clock.now())
         score = self._scorer(parameter) if self._gate is not None else None
@@ -308,6 +376,8 @@ class GroupSession:
         took = [applied - offered for _, offered, applied in link.rounds]
         return {
             "group": self._job.sites.group, "groups": list(exchange.groups), "rounds": exchange.rounds,
+            "objective_of": sorted({self._job.sites.group, *exchange.evaluated}),
+            "agreed_in": exchange.round - 1 if exchange.agreed else None,
             "bytes_sent": link.bytes_sent, "bytes_received": link.bytes_received, "requests": link.requests,
             "messages_received": link.messages_received,
             "sync_seconds": round(statistics.median(took), 4) if took else None,
@@ -337,5 +407,28 @@ def _plain(algorithm: Algorithm) -> dict[str, Any]:
     return dict(msgspec.msgpack.decode(msgspec.msgpack.encode(plain)))
 
 
-def _features(data: Dataset) -> tuple[str, ...]:
-    return tuple(str(name) for name in data.treatment.feature_names or ())
+def form_of_data(data: Dataset, job: Job) -> DataForm:
+    """What the rows are, for comparison with those of other groups."""
+    how = data.treatment
+    special = [column for column in how.inputs if column.use != "number"]
+    return DataForm(
+        columns=data.columns,
+        features=tuple(str(name) for name in how.feature_names or ()),
+        classes=tuple(data.classes or ()),
+        dtype=data.dtype.name,
+        scale=scale.check_method(job.scale),
+        gaps=job.missing,
+        treatment=tuple((c.name, f"{c.use} ({', '.join(c.categories)})" if c.categories else c.use) for c in special),
+    )
+
+
+def _are_means(means: Array | None, weights: Array | None, columns: int) -> bool:
+    return (
+        means is not None
+        and weights is not None
+        and means.ndim == 2
+        and means.shape[1] == columns
+        and weights.shape == means.shape[:1]
+        and finite([means, weights])
+        and bool((weights >= 0).all())
+    )

@@ -447,6 +447,8 @@ def _result(
     workers = worker_rows(machine)
     values = (row.estimate for row in reversed(machine.trace))
     found = machine.audit.objective if machine.audit is not None else None
+    if found is None and sites:
+        found = machine.state.objective  # θ of the last result of all groups, which no line of the trace has
     if found is None and machine.verdict.outcome == "diverged":
         found = machine.step_back.value
     parameter = pytree.present(machine.commits.final_parameter())
@@ -476,7 +478,7 @@ def _result(
         staleness=dict(sorted(machine.commits.staleness.items())),
         parameter=parameter,
         kernel=built.kind,
-        warnings=remarks(machine),
+        warnings=[*remarks(machine), *about_groups(sites)],
         classes=data.classes,
         metrics=metrics,
         validation=followed,
@@ -490,6 +492,17 @@ def _result(
         sites=sites,
         training=TrainingRows(whole, scaling),
     )
+
+
+def about_groups(sites: dict[str, Any]) -> list[str]:
+    """Where θ holds statistics of groups whose rows are not in the objective."""
+    missing = sorted(set(sites.get("groups", ())) - set(sites.get("objective_of", ())))
+    if not missing:
+        return []
+    return [
+        f"the objective is that of the rows of {', '.join(sites['objective_of'])}: the model also holds statistics of "
+        f"{', '.join(missing)}, which did not evaluate this θ"
+    ]
 
 
 def _metrics(machine: Coordinator, prepared: PreparedJob, parameter: Tree) -> dict[str, float]:

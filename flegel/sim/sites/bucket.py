@@ -1,7 +1,9 @@
 """A bucket on virtual time that is stale, slow and lies about failures. Conditional puts are honest: stores promise it.
 
 A call may fail without effect, fail after its effect, or fail and have its effect later. Reads and listings may show an
-older state. For whole stretches of time nothing answers. Draws come from the seed alone.
+older state. For whole stretches of time nothing answers. Somebody may damage objects: what was altered, cut off,
+exchanged with another or replaced by something that is no object is refused by its readers, as the real objects are,
+whose name and content are covered by a checksum or a signature. Draws come from the seed alone.
 """
 
 from __future__ import annotations
@@ -33,6 +35,11 @@ class BucketFaults:
     """From, to."""
 
 
+DAMAGED = b"damaged "
+DAMAGE = ("flip", "truncate", "delete", "swap", "irregular", "foreign")
+FOREIGN = ("members/stranger", "rounds/2/stranger.1", "rounds/3/note", "ends/g0", "starts/stranger")
+
+
 class SimulatedBucket:
     """Objects with their history. `at` is called to have something done later."""
 
@@ -42,14 +49,31 @@ class SimulatedBucket:
         rng: np.random.Generator,
         at: Callable[[float, Callable[[float], None]], None],
         written: Write,
+        lost: Callable[[str], None] = lambda key: None,
     ) -> None:
-        self._faults, self._rng, self._at, self._written = faults, rng, at, written
+        """`lost`: told of every object that is damaged."""
+        self._faults, self._rng, self._at, self._written, self._lost = faults, rng, at, written, lost
         self._history: dict[str, list[tuple[float, bytes | None]]] = {}
         self.calls = 0
 
     def behave(self) -> None:
         """From now on no call fails and nothing is stale."""
         self._faults = BucketFaults(self._faults.latency)
+
+    def damage(self, kind: str, rng: np.random.Generator, now: float) -> None:
+        """Damage an object, or two; `rng` chooses which."""
+        held = [key for key in sorted(self._history) if self.content(key) is not None]
+        if kind == "foreign":
+            chosen = [str(rng.choice(FOREIGN))]
+        else:
+            chosen = [str(key) for key in rng.permutation(held)[: 2 if kind == "swap" else 1]]
+        for key in chosen:
+            self.spoil(key, None if kind == "delete" else rng.bytes(8), now)
+
+    def spoil(self, key: str, noise: bytes | None, now: float) -> None:
+        """What is under this name cannot be read any more; None: it is gone."""
+        self._history.setdefault(key, []).append((now, None if noise is None else DAMAGED + noise))
+        self._lost(key)
 
     def call(self, command: StoreCommand, now: float, answer: Callable[[Answered, float], None]) -> None:
         """Have a call done; its answer comes later, whatever happens."""
@@ -84,7 +108,11 @@ class SimulatedBucket:
         match command:
             case GetObject(op, key):
                 content = self._seen(key, now)
-                return Answered(op, "absent") if content is None else Answered(op, "done", content, digest_of(content))
+                if content is None:
+                    return Answered(op, "absent")
+                if content.startswith(DAMAGED):
+                    return Answered(op, "refused", tag=digest_of(content), why="it is damaged")
+                return Answered(op, "done", content, digest_of(content))
             case ListObjects(op, prefix):
                 names = (key for key in self._history if key.startswith(prefix))
                 return Answered(op, "done", names=tuple(n for n in names if self._seen(n, now) is not None))

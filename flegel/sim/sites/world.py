@@ -1,4 +1,5 @@
-"""Several sites and their bucket under faults, from one seed: killed, frozen and joining groups, a store that lies.
+"""Several sites and their bucket under faults, from one seed: killed, frozen and joining groups, groups that converge
+or reach a limit, a store that lies, and somebody who damages objects.
 
 After a while all faults end, and what is alive must synchronize again. The same seed gives the same course.
 """
@@ -8,18 +9,19 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flegel.machine.group.events import Hinted
 from flegel.machine.group.group import GroupSettings
-from flegel.sim.sites.bucket import BucketFaults, SimulatedBucket
+from flegel.sim.sites.bucket import DAMAGE, BucketFaults, SimulatedBucket
 from flegel.sim.sites.laws import BrokenLaw, SiteLaws
-from flegel.sim.sites.site import SimulatedSite
+from flegel.sim.sites.site import LastCommit, SimulatedSite
 
 QUIET_FROM = 30.0  # seconds of virtual time; the store and the sites behave from then on
 END = 55.0
+ENDED_BY = 200.0  # where groups end: a stalled one after four times the silence limit, a lonely one after twenty
 SILENCE = 5.0
 SLOW_ROUND = 4.0  # seconds of a round beside its commits: beats and turns
 CALLS_IN_TURN = 8.4  # latencies of a round's store calls: six follow each other, 1.4 latencies each on average
@@ -39,6 +41,27 @@ class SiteScenario:
     joins: tuple[float, ...]
     """When each group starts."""
     periods: tuple[float, ...]
+    damages: tuple[tuple[float, str], ...] = ()
+    """When, and how (`bucket.DAMAGE`)."""
+    lasts: tuple[LastCommit, ...] = ()
+    """Where training ends in each group; none: it never does."""
+    least_groups: int = 1
+
+
+def draw_damaged(seed: int) -> SiteScenario:
+    """The same, and somebody damages objects."""
+    rng = np.random.default_rng([seed, 3])
+    times = sorted(float(at) for at in QUIET_FROM * rng.random(int(rng.integers(1, 12))))
+    kinds = [str(kind) for kind in rng.choice(DAMAGE, len(times))]
+    return replace(draw_scenario(seed), damages=tuple(zip(times, kinds, strict=True)))
+
+
+def draw_ending(seed: int) -> SiteScenario:
+    """Statistics are exchanged, objects are damaged in half of the seeds, and every group ends."""
+    rng = np.random.default_rng([seed, 4])
+    base = draw_damaged(seed) if seed % 2 else draw_scenario(seed)
+    lasts = tuple(LastCommit(int(rng.integers(1, 60)), bool(rng.random() < 0.3)) for _ in range(base.groups))
+    return replace(base, exchange="statistics", lasts=lasts)
 
 
 def draw_scenario(seed: int) -> SiteScenario:
@@ -80,38 +103,43 @@ class SiteWorld:
         rng = np.random.default_rng([seed, 1])
         self._hints = np.random.default_rng([seed, 2]) if seed % 3 == 0 else None
         """Of the fate of direct messages, in a third of the seeds."""
-        self._bad = SimulatedBucket(self.scenario.faults, rng, self._at, self.laws.written)
+        self.bucket = SimulatedBucket(self.scenario.faults, rng, self.at, self.laws.written, self.laws.lost)
+        chosen = np.random.default_rng([seed, 5])
+        for at, kind in self.scenario.damages:
+            self.at(at, lambda now, k=kind: self.bucket.damage(k, chosen, now))  # type: ignore[misc]
         self.sites: dict[int, SimulatedSite] = {}
         self._lives = itertools.count(1)
         for index, at in enumerate(self.scenario.joins):
-            self._at(at, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
+            self.at(at, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
         for index, at, back in self.scenario.kills:
-            self._at(at, lambda now, i=index: self._kill(i))  # type: ignore[misc]
-            self._at(back, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
+            self.at(at, lambda now, i=index: self._kill(i))  # type: ignore[misc]
+            self.at(back, lambda now, i=index: self._start(i, now))  # type: ignore[misc]
         for index, at, until in self.scenario.freezes:
-            self._at(at, lambda now, i=index, u=until: self._freeze(i, u))  # type: ignore[misc]
-        self._at(QUIET_FROM, lambda now: self._behave())
+            self.at(at, lambda now, i=index, u=until: self._freeze(i, u))  # type: ignore[misc]
+        self.at(QUIET_FROM, lambda now: self._behave())
 
-    def _at(self, when: float, what: Callable[[float], None]) -> None:
+    def at(self, when: float, what: Callable[[float], None]) -> None:
         heapq.heappush(self._queue, (when, next(self._count), what))
 
     def _behave(self) -> None:
-        self._bad.behave()
+        self.bucket.behave()
 
     def _start(self, index: int, now: float) -> None:
         before = self.sites.get(index)
         if before is not None and before.alive:
             return
         settings = GroupSettings(
-            name=f"g{index}", life=next(self._lives), exchange=self.scenario.exchange, silence=SILENCE, poll=0.05
-        )
+            name=f"g{index}", life=next(self._lives), exchange=self.scenario.exchange, silence=SILENCE, poll=0.05,
+            least_groups=self.scenario.least_groups,
+        )  # fmt: skip
         hint = self._hint if self._hints is not None else None
         site = SimulatedSite(
-            settings, index, self.scenario.groups, self.scenario.every, now, self._bad.call, self.laws.told, hint=hint
-        )
+            settings, index, self.scenario.groups, self.scenario.every, now, self.bucket.call, self.laws.told,
+            hint=hint, last=self.scenario.lasts[index] if self.scenario.lasts else None, at=self.at,
+        )  # fmt: skip
         self.sites[index] = site
-        self._at(now, lambda t: self._wake(site, t))
-        self._at(now + self.scenario.periods[index], lambda t: self._commit(site, t))
+        self.at(now, lambda t: self._wake(site, t))
+        self.at(now + self.scenario.periods[index], lambda t: self._commit(site, t))
 
     def _hint(self, sender: SimulatedSite, content: bytes, now: float) -> None:
         """A direct message may be lost, late, or there twice, and also comes from one that has died since."""
@@ -120,7 +148,7 @@ class SiteWorld:
             copies = int(self._hints.choice([0, 1, 2], p=[0.3, 0.6, 0.1])) if index != sender.index else 0
             for _ in range(copies):
                 late = float(self._hints.choice([0.01, 0.3, 6.0], p=[0.7, 0.2, 0.1]))
-                self._at(now + late, lambda t, i=index: self._heard(i, content, t))  # type: ignore[misc]
+                self.at(now + late, lambda t, i=index: self._heard(i, content, t))  # type: ignore[misc]
 
     def _heard(self, index: int, content: bytes, now: float) -> None:
         site = self.sites[index]
@@ -128,15 +156,15 @@ class SiteWorld:
             site.handle(Hinted(content), now)
 
     def _wake(self, site: SimulatedSite, now: float) -> None:
-        if site.alive:
+        if site.alive and not (site.ended and site.machine.over):
             again = site.frozen_until if site.frozen_until > now else max(site.wake(now), now + 0.01)
-            self._at(again, lambda t: self._wake(site, t))
+            self.at(again, lambda t: self._wake(site, t))
 
     def _commit(self, site: SimulatedSite, now: float) -> None:
-        if site.alive:
+        if site.alive and not site.ended:
             if site.frozen_until <= now:
                 site.commit(now)
-            self._at(now + self.scenario.periods[site.index], lambda t: self._commit(site, t))
+            self.at(now + self.scenario.periods[site.index], lambda t: self._commit(site, t))
 
     def _kill(self, index: int) -> None:
         if index in self.sites:
@@ -146,9 +174,19 @@ class SiteWorld:
         if index in self.sites:
             self.sites[index].frozen_until = min(until, QUIET_FROM)
 
+    def run_until(self, end: float) -> None:
+        """All that happens before."""
+        while self._queue and self._queue[0][0] <= end:
+            now, _, what = heapq.heappop(self._queue)
+            what(now)
+
     def run(self) -> SiteWorld:
         """To the end; raises `BrokenLaw`."""
         at_quiet: int | None = None
+        if self.scenario.lasts:
+            self.run_until(ENDED_BY)
+            self.laws.endings([site for site in self.sites.values() if site.alive])
+            return self
         while self._queue and self._queue[0][0] <= END:
             now, _, what = heapq.heappop(self._queue)
             if at_quiet is None and now >= QUIET_FROM + 2.0 * SILENCE:

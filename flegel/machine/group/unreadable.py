@@ -1,0 +1,62 @@
+"""Objects of the bucket that should be there and cannot be read: absent, refused or damaged. Pure.
+
+A group names them in its beats (`MemberBeat.lacks`). Whoever wrote such an object, or knows the result that it holds,
+writes it again. One that stays unreadable for longer than a group may be silent is given up: a contribution is left
+out, a result is made anew where nobody who is there has applied it, and a round whose contributions are lost is
+abandoned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MOST_NAMED = 16  # objects in one beat: a round has one for each group, and the result
+
+
+@dataclass
+class _Lack:
+    since: float
+    why: str
+    tag: str
+
+
+class UnreadableObjects:
+    """What could not be read, since when and why."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._lacks: dict[str, _Lack] = {}
+
+    def note(self, key: str, why: str, tag: str, now: float) -> None:
+        """It could not be read. `tag`: of what is there instead; empty where nothing is."""
+        known = self._lacks.get(key)
+        self._lacks[key] = _Lack(known.since if known is not None else now, why, tag)
+
+    def found(self, key: str) -> None:
+        """It could be read, or is not needed any more."""
+        self._lacks.pop(key, None)
+
+    def clear(self) -> None:
+        self._lacks.clear()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._lacks)[:MOST_NAMED])
+
+    def holds(self, key: str) -> bool:
+        return key in self._lacks
+
+    def tag(self, key: str) -> str:
+        lack = self._lacks.get(key)
+        return lack.tag if lack is not None else ""
+
+    def why(self, key: str) -> str:
+        lack = self._lacks.get(key)
+        return lack.why if lack is not None else ""
+
+    def for_longer_than(self, key: str, seconds: float, now: float) -> bool:
+        lack = self._lacks.get(key)
+        return lack is not None and now - lack.since > seconds
+
+    def given_up(self, key: str, now: float) -> bool:
+        return self.for_longer_than(key, self._patience, now)

@@ -1,0 +1,181 @@
+"""Sites whose bucket is damaged, whose names are the same, and that come to an end, on virtual time."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from flegel.machine.group.events import PutObject, Remark
+from flegel.machine.group.group import Group
+from flegel.machine.group.records import result_key
+from flegel.machine.group.table import MemberTable
+from flegel.sim.sites.bucket import BucketFaults
+from flegel.sim.sites.laws import BrokenLaw
+from flegel.sim.sites.site import LastCommit
+from flegel.sim.sites.world import ENDED_BY, SiteScenario, SiteWorld, draw_damaged, draw_ending
+
+Patch = pytest.MonkeyPatch
+
+
+def quiet(groups: int = 2, exchange: str = "statistics", **more: Any) -> SiteScenario:
+    """Nothing goes wrong by itself."""
+    return SiteScenario(exchange, groups, 1, BucketFaults(), (), (), (0.0,) * groups, (0.3,) * groups, **more)
+
+
+def first_broken(draw: Any, seeds: range) -> str:
+    for seed in seeds:
+        try:
+            SiteWorld(seed, draw(seed)).run()
+        except BrokenLaw as broken:
+            return f"seed {seed}: {broken}"
+        except (KeyError, AssertionError, ValueError) as wrong:
+            return f"seed {seed}: {wrong!r}"
+    return ""
+
+
+def test_damage_breaks_no_law_in_some_seeds() -> None:
+    assert first_broken(draw_damaged, range(26, 32)) == ""
+
+
+def test_every_group_ends_in_some_seeds() -> None:
+    assert first_broken(draw_ending, range(26, 32)) == ""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("draw", [draw_damaged, draw_ending])
+def test_no_law_is_broken_in_a_thousand_damaged_seeds(draw: Any) -> None:
+    assert first_broken(draw, range(1000)) == ""
+
+
+@pytest.mark.parametrize("exchange", ["statistics", "parameters"])
+@pytest.mark.parametrize("noise", [b"cut off", None], ids=["damaged", "deleted"])
+@pytest.mark.parametrize("key", ["rounds/2/result", "current", "rounds/2/g1.2", "members/g1"])
+def test_rounds_go_on_after_an_object_is_damaged(exchange: str, noise: bytes | None, key: str) -> None:
+    world = SiteWorld(0, quiet(exchange=exchange))
+    written = world.laws.written
+
+    def damaging(name: str, content: bytes | None, now: float) -> None:
+        written(name, content, now)
+        if name == key and not spoilt and now > 1.0:
+            spoilt.append(name)
+            world.at(now, lambda t: world.bucket.spoil(key, noise, t))
+
+    spoilt: list[str] = []
+    world.bucket._written = damaging
+    world.run_until(40.0)
+    assert spoilt == [key]
+    assert min(site.applied for site in world.sites.values()) > 10
+
+
+def test_a_damaged_result_is_written_again_by_who_has_applied_it(monkeypatch: Patch) -> None:
+    world, said = SiteWorld(0, quiet()), list[Any]()
+    handle = Group.handle
+
+    def noting(self: Group, event: Any, now: float) -> Any:
+        out = handle(self, event, now)
+        said.extend((self.name, c) for c in out if isinstance(c, (Remark, PutObject)))
+        return out
+
+    monkeypatch.setattr(Group, "handle", noting)
+    adopt = Group._adopt
+
+    def late(self: Group, content: bytes, tag: str, now: float) -> None:
+        if self.name == "g1" and self.round == 2 and self._unreadable.holds(result_key(2)) is False and now < 9.0:
+            world.bucket.spoil(result_key(2), b"cut off", now)
+            self._calls.forget("get", result_key(2))
+            return
+        adopt(self, content, tag, now)
+
+    monkeypatch.setattr(Group, "_adopt", late)
+    world.run_until(30.0)
+    again = [c for name, c in said if isinstance(c, PutObject) and c.key == result_key(2) and c.mode == "replace"]
+    assert again and all(site.applied > 5 for site in world.sites.values())
+
+
+def test_of_two_groups_with_one_name_the_older_is_told_that_it_was_replaced() -> None:
+    world = SiteWorld(0, quiet(groups=1))
+    world.run_until(5.0)
+    first = world.sites.pop(0)
+    world._start(0, 5.0)
+    world.run_until(15.0)
+    second = world.sites[0]
+    assert first.ended == "replaced" and not second.ended
+    assert second.applied > first.applied
+
+
+def test_groups_end_after_another_has_reached_its_limit() -> None:
+    lasts = (LastCommit(8), LastCommit(3, limit=True), LastCommit(12))
+    world = SiteWorld(0, quiet(groups=3, lasts=lasts)).run()
+    assert [world.sites[i].ended for i in range(3)] == ["converged", "limit", "converged"]
+    assert world.sites[0].exchange.agreed and world.sites[2].exchange.agreed
+
+
+def test_a_group_that_wakes_after_the_others_have_ended_does_not_take_their_end_for_its_own() -> None:
+    scenario = quiet(groups=2, lasts=(LastCommit(4), LastCommit(4)))
+    world = SiteWorld(0, dataclasses.replace(scenario, freezes=((1, 1.0, 29.0),)))
+    world.run_until(28.9)
+    assert world.sites[0].ended == "converged" and not world.sites[1].ended
+    world.run()
+    late = world.sites[1]
+    assert late.ended == "converged" and late.applied > world.sites[0].applied
+    assert "g1" in late.exchange.groups  # its own statistics are in the result with which it ends
+
+
+def test_a_group_does_not_wait_for_ever_for_groups_that_never_come() -> None:
+    world = SiteWorld(0, quiet(groups=1, lasts=(LastCommit(4),), least_groups=2)).run()
+    site = world.sites[0]
+    assert site.ended == "unsynchronized"
+    assert site.job.verdict is not None and "only 1 of --groups 2 came" in site.job.verdict.reason
+
+
+def test_a_group_whose_contribution_cannot_be_written_ends_with_a_sentence(monkeypatch: Patch) -> None:
+    world = SiteWorld(0, quiet(groups=2, lasts=(LastCommit(4), LastCommit(4))))
+    call = world.bucket.call
+
+    def full(command: Any, now: float, answer: Any) -> None:
+        if isinstance(command, PutObject) and command.key.startswith("rounds/") and ".2" in command.key:
+            command = PutObject(command.op, "elsewhere", command.content, "swap", "no such tag")
+        call(command, now, answer)
+
+    monkeypatch.setattr(world.bucket, "call", full)
+    world.run_until(ENDED_BY)
+    stuck, other = world.sites[1], world.sites[0]
+    assert stuck.ended == "unsynchronized" and "cannot be written" in str(stuck.job.verdict)
+    assert other.ended == "converged"
+
+
+# -- planted bugs ------------------------------------------------------------------------------------------
+
+
+def nobody_writes_again(patch: Patch) -> None:
+    patch.setattr(Group, "_write_again", lambda self, lacks, now: None)
+    patch.setattr("flegel.machine.group.unreadable.UnreadableObjects.given_up", lambda self, key, now: False)
+
+
+def finished_groups_stay_unsettled(patch: Patch) -> None:
+    final = Group._is_final
+
+    def strict(self: Group, entries: Any, live: Any) -> bool:
+        return final(self, entries, live) and all(entry.settled for entry in entries)
+
+    patch.setattr(Group, "_is_final", strict)
+
+
+def a_damaged_beat_is_no_silence(patch: Patch) -> None:
+    patch.setattr(MemberTable, "missed", lambda self, group, now: None)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("plant", "draw"),
+    [
+        (nobody_writes_again, draw_damaged),
+        (finished_groups_stay_unsettled, draw_ending),
+        (a_damaged_beat_is_no_silence, draw_damaged),
+    ],
+)
+def test_a_planted_bug_is_found(plant: Any, draw: Any, monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    assert first_broken(draw, range(200)) != ""

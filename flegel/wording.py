@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 Listener = Literal["python", "command-line"]
+SPEAKS_TO = "FLEGEL_SPEAKS_TO"
+"""Variable of the environment that tells processes of a job whom they speak to."""
 _NONE: Any = object()
 _listener: list[Listener] = ["python"]
 

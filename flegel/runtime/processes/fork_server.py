@@ -31,12 +31,11 @@ from flegel.runtime import clock
 from flegel.runtime.processes.parent_death import die_with_parent, process_starter
 from flegel.runtime.system.descendants import adopt_orphans, kill_descendants
 from flegel.runtime.system.standard_streams import protect
-from flegel.wording import listener
+from flegel.wording import SPEAKS_TO, listener
 
 AVAILABLE = sys.platform == "linux" and hasattr(os, "pidfd_open")
 MAX_PENDING = 64
 """Requests without an answer. Each holds a descriptor in flight, and the kernel limits those."""
-SPEAKS_TO = "FLEGEL_SPEAKS_TO"  # variable of the environment: for whom processes of a job write their messages
 START_TIMEOUT = 120.0
 """Seconds to wait for an answer of the server."""
 STARTED, ENDED = 1, 2

@@ -47,7 +47,6 @@ from flegel.messages import (
 from flegel.params.tree_layout import with_stand_ins
 from flegel.runtime import clock, logs
 from flegel.runtime.processes.exit_codes import DISCONNECTED
-from flegel.runtime.processes.fork_server import SPEAKS_TO
 from flegel.runtime.processes.parent_death import die_with_parent
 from flegel.runtime.system.standard_streams import protect
 from flegel.runtime.transport import job_sockets, zmq_frames
@@ -61,7 +60,7 @@ from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.mover import Mover
 from flegel.runtime.worker.trainer import BeginFold, Trainer
 from flegel.server_messages import ServeJob, ServerMap, ServerOrder
-from flegel.wording import speak_to
+from flegel.wording import SPEAKS_TO, speak_to
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from flegel.compare.candidate import parse_candidates
 from flegel.compare.comparison import OUT_OF_TIME
 from flegel.compare.suite import UNDER_WAY, check_only, lacking
 from flegel.datasets import Dataset
-from flegel.errors import FlegelError, UsageError
+from flegel.errors import FlegelError, Terminated, UsageError
 
 BUDGET = {"smoke": 12.0, "laptop": 120.0, "small": 270.0, "paper": 3000.0}  # seconds for all comparisons of a benchmark
 LIMIT = {"smoke": 4.0, "laptop": 15.0, "small": 30.0, "paper": 180.0}  # seconds after which a run is stopped
@@ -377,7 +377,7 @@ def _age() -> float:
 
 
 def _terminated(*_: object) -> NoReturn:
-    raise SystemExit(143)
+    raise Terminated(128 + signal.SIGTERM)  # which the engine hands on from a hook
 
 
 def _figure(path: Path) -> str:

@@ -126,15 +126,15 @@ def changing_network(bed: Bed, exchange: Exchange) -> None:
     total = MODELS["MobileNet"] // bed.part
     schemes = [bed.scheme(name, total) for name in ("even", "aware")]
     states = 2 if bed.bench.scale == "smoke" else 4
+    per = max(2 * bed.rounds, 3)  # the round of a change, the one that plans, and a later one at least
     for state in range(states):
         speeds = bed.spread()
         generator.shuffle(speeds)
         bed.links(speeds)
-        for _ in range(2 * bed.rounds):
+        for _ in range(per):
             for scheme in schemes:
                 scheme.round(exchange)
         bed.bench.say(f"state {state + 1} of the network: {', '.join(f'{s.seconds[-1]:.2f} s' for s in schemes)}")
-    per = 2 * bed.rounds
     bed.figures["changing network"] = {
         "rounds_between_changes": per,
         **{scheme.name: [round(t, 3) for t in scheme.seconds] for scheme in schemes},

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -93,6 +93,8 @@ class Progress:
     """What that model is, in words."""
     workers: Mapping[int, Traversal] | None = None
     """All of them, where they are known."""
+    error: Callable[[], float] = lambda: 0.0
+    """By how much the objective may be off, because statistics are rounded. Asked only where it decides."""
 
 
 class Termination:
@@ -199,6 +201,11 @@ class Termination:
         """By how much `value` is worse than `other`; negative where it is better."""
         return self._sign * (value - other)
 
+    def _clearly_worse(self, value: float, other: float, progress: Progress) -> bool:
+        """Worse by more than rounding explains."""
+        worse = self._worse(value, other)
+        return worse > ROUNDING * abs(other) and worse > progress.error()
+
     def _quality(self, progress: Progress) -> Verdict | None:
         if progress.points and progress.halted >= progress.points:
             return Verdict(True, "every point voted to halt", "halted")
@@ -260,7 +267,7 @@ class Termination:
         target = self._criteria.target
         if target is not None and self._worse(value, target) > 0:
             return self._short_of(target, value, verdict.reason)
-        if trivial is not None and self._worse(value, trivial) > ROUNDING * abs(trivial):
+        if trivial is not None and self._clearly_worse(value, trivial, progress):
             return Verdict(
                 False,
                 f"{verdict.reason}, but objective {value:.6g} is worse than the {trivial:.6g} of {progress.trivial}: "
@@ -268,7 +275,7 @@ class Termination:
                 f"start ({option('seed')})",
                 "worse",
             )
-        if first is not None and self._worse(value, first) > ROUNDING * abs(first):
+        if first is not None and self._clearly_worse(value, first, progress):
             return Verdict(
                 False,
                 f"{verdict.reason}, but objective {value:.6g} is worse than the {first:.6g} after the first pass: "

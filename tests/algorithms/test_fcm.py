@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from passes import by_kernel, by_points, random_stretches, start
 
+import flegel
 from flegel.algorithms.fcm import FCM
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
@@ -161,3 +162,16 @@ def test_flag_and_stretches_inside_a_tile() -> None:
 def test_a_fuzzifier_of_one_is_refused() -> None:
     with pytest.raises(UsageError, match="m=1"):
         FCM(m=1.0)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("tight", [1.0, 0.01])
+def test_a_job_that_begins_at_its_optimum_converges_in_either_precision(seed: int, dtype: Any, tight: float) -> None:
+    """All rows are in the sample, so the start is the optimum; then the objective goes up and down by rounding, which
+    is large beside it where clusters are tight: it is a difference of sums."""
+    rng = np.random.default_rng(seed)
+    rows = tight * rng.standard_normal((600, 4)) + rng.integers(0, 4, 600)[:, None] * 3.0
+    found = flegel.run(FCM(k=4), rows.astype(dtype), workers=1, sync="bsp", seed=seed)
+    assert found.outcome == "converged", found.reason
+    assert not found.audit["problems"]

@@ -10,6 +10,7 @@ from local_training import sparse_of
 from local_training import start as local_start
 from passes import by_kernel, by_points, data_file, random_stretches, sample_of, start
 
+import flegel
 from flegel.algorithms.kmeans import KMeans, shapes
 from flegel.core import pytree
 from flegel.core.shard import DataPoint, SparseRow, make_shard
@@ -371,3 +372,13 @@ def test_points_that_were_not_seen_count_as_the_sample_has_them() -> None:
     moved = algorithm.updateParameter(statistics, moved)
     np.testing.assert_allclose(moved.centroids[:, 0], [0.0, 10.0, 20.0], atol=1e-12)
     assert moved.points[2] == 1.0
+
+
+def test_near_ties_of_tight_clusters_in_float32_are_no_wrong_books() -> None:
+    """Which of two centroids is nearer is decided by rounding there; the objective is small beside the sums that it is
+    the difference of."""
+    rng = np.random.default_rng(0)
+    rows = 0.01 * rng.standard_normal((2000, 5)) + rng.integers(0, 4, 2000)[:, None] * 10.0
+    found = flegel.run(KMeans(k=10), rows.astype(np.float32), workers=2, sync="bsp", seed=3)
+    assert found.outcome == "converged", found.reason
+    assert not found.audit["problems"]

@@ -212,3 +212,20 @@ def test_slow_gains_below_the_rounding_of_a_trivial_model_are_none() -> None:
     values = enumerate((1.05e-12, 1e-12, 1e-12), 1)
     verdicts = [check.judge(replace(at(p, objective=v, passes=float(p)), baseline=1.0), False) for p, v in values]
     assert verdicts[-1] is not None and verdicts[-1].converged
+
+
+@pytest.mark.parametrize(
+    ("noise", "error", "outcome"),
+    [(2e-6, 2.5e-4, "converged"), (2e-6, 0.0, "worse"), (1e-12, 0.0, "converged"), (1e-5, 2.5e-4, "worse")],
+)
+def test_objectives_that_differ_by_the_rounding_of_their_statistics_are_equal(
+    noise: float, error: float, outcome: str
+) -> None:
+    """A job that begins at the optimum goes up and down by rounding."""
+    check = Termination(Criteria(tolerance=1e-4), maximize=False)
+    verdict = None
+    for passes, value in enumerate((100.0, 100.0 * (1 + noise), 100.0 * (1 + noise)), 1):
+        verdict = check.judge(replace(at(passes, objective=value, passes=float(passes)), error=lambda: error), False)
+        if verdict is not None:
+            break
+    assert verdict is not None and verdict.outcome == outcome

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from flegel.machine.coordinator.reported_times import credible
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import AuditPoints, PointsAudited
 from flegel.params.hooks import call_hook
+from flegel.params.objective_error import objective_error
 from flegel.wording import option
 
 POINTS = 128  # of each worker at a time: two tiles, three visits each
@@ -205,12 +207,20 @@ class Audit:
         if job.verdict is not None and job.verdict.outcome in CUT_OFF:
             return ""  # points keep contributions from before the last updates: how far behind, nothing bounds
         allowed = NEAR + 10.0 * (job.criteria.tolerance or 0.0) + LAG * _last_change(job) / scale
+        if abs(self.difference) > allowed:  # the books hold what kernels computed in the type of the rows
+            allowed += self._error(job, self.counted, self.objective) / scale
         if not abs(self.difference) <= allowed:
             return (
                 f"the statistics say objective {job.objective:.6g}, and a pass over all points says "
                 f"{self.objective:.6g}"
             )
         return ""
+
+    def _error(self, job: JobState, counted: Tree, value: float) -> float:
+        def objective(statistics: Tree) -> Any:
+            return call_hook(job.algorithm, job.place, "objective", statistics, self._final)
+
+        return objective_error(objective, counted, value, job.rounding)
 
     def evaluate_over(self, job: JobState, others: Sequence[Sequence[Array]]) -> None:
         """The objective of the final θ over all points of this job, and those of other groups by their statistics."""

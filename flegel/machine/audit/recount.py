@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from flegel.algorithm import COUNTING, Algorithm
 from flegel.core import pytree
+from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse, pack_tiles
 from flegel.core.stop_flag import new_flag
 from flegel.machine.audit.checksums import GOLDEN
 from flegel.machine.worker.point_store import PointStore
+from flegel.params.objective_error import objective_error
 
 CHUNK, CHUNK_BYTES = 1 << 15, 4 << 20  # points whose fresh states exist at a time: so many, or of so many bytes
 WORTHWHILE = 16  # times the points of a kernel's first call: on a GPU that is a million, and few calls
@@ -90,20 +92,29 @@ class Recount:
         for one, two in zip(direct, both, strict=True):
             scale = max(float(np.abs(one).sum()), float(np.abs(two).sum()), 1e-300)
             worst = max(worst, float(np.abs(one - two).max(initial=0.0)) / scale)
-        if worst <= SAME:
+        precision = rounding(_type_of(shard))
+        if worst <= max(SAME, precision):
             return 0.0
-        if self._same_objective(direct, both, theta):
+        if self._same_objective(direct, both, theta, precision):
             return 0.0
         return worst
 
-    def _same_objective(self, direct: Sequence[Array], both: Sequence[Array], theta: Sequence[Array]) -> bool:
+    def _same_objective(
+        self, direct: Sequence[Array], both: Sequence[Array], theta: Sequence[Array], precision: float
+    ) -> bool:
         """Ties that were decided otherwise change statistics and not their objective."""
         present = pytree.present(pytree.unflatten(self._first, theta))
-        values = [
-            self._algorithm.objective(pytree.present(pytree.unflatten(self._empty, a)), present) for a in (direct, both)
-        ]
-        one, two = values
-        return one is not None and two is not None and abs(one - two) <= SAME_OBJECTIVE * max(abs(one), abs(two))
+
+        def objective(statistics: Tree) -> Any:
+            return self._algorithm.objective(pytree.present(statistics), present)
+
+        whole = pytree.unflatten(self._empty, direct)
+        one, two = objective(whole), objective(pytree.unflatten(self._empty, both))
+        if one is None or two is None:
+            return False
+        apart = abs(one - two)
+        near: bool = apart <= SAME_OBJECTIVE * max(abs(one), abs(two))
+        return near or apart <= objective_error(objective, whole, float(one), precision)
 
     # -- visits --------------------------------------------------------------------------------------------
 
@@ -150,6 +161,11 @@ class Recount:
                 self._kernel.run(clone, start, end, iteration, new_flag())
         finally:
             self._kernel.forget(clone)
+
+
+def _type_of(shard: Shard) -> np.dtype[Any]:
+    features = shard.features
+    return np.dtype(features.values.dtype if isinstance(features, Sparse) else features.dtype)
 
 
 def held_runs(store: PointStore) -> list[tuple[Shard, int, int]]:

@@ -27,6 +27,7 @@ from flegel.machine.coordinator.state import JobState
 from flegel.messages import Report
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
+from flegel.params.objective_error import objective_error
 from flegel.params.protocol import Fold, Folded
 from flegel.plan.interval.search import PARTS
 from flegel.plan.termination import Progress
@@ -233,7 +234,18 @@ class Commits:
             optimality=self._ask_number("optimality"),
             baseline=self._ask_number("baseline") if progress.exact else None,
             trivial=self._job.algorithm.trivial,
+            error=self._objective_error,
         )
+
+    def _objective_error(self) -> float:
+        job = self._job
+        if job.objective is None or job.store.remote or job.store.train_version >= 0:
+            return 0.0  # statistics of all points are not here
+        theta = job.store.parameter
+        return objective_error(
+            lambda statistics: self._ask("objective", statistics, theta), job.store.statistics, job.objective,
+            job.rounding,
+        )  # fmt: skip
 
     def _ask_number(self, hook: str) -> float | None:
         store = self._job.store

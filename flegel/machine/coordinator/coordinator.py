@@ -26,6 +26,7 @@ from typing import Any
 
 from flegel import messages
 from flegel.algorithm import Algorithm
+from flegel.core.precision import DOUBLE
 from flegel.core.pytree import Array
 from flegel.errors import FlegelError, ProtocolError
 from flegel.job import Criteria
@@ -60,12 +61,13 @@ class Coordinator(JobReader):
         debug: bool = False, balance: BalanceControl | None = None, audit: Audit | None = None,
         checkpoints: CheckpointSchedule | None = None, attribute: bool = False,
         parts: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
-        replace: bool = True, crew: CrewControl | None = None,
+        replace: bool = True, crew: CrewControl | None = None, rounding: float = DOUBLE,
     ) -> None:  # fmt: skip
         """`collect`: fetch the points' hidden states at the end. `debug`: check the conservation laws at each commit.
-        `attribute`: the store attributes progress to single workers. The last four are those of `Membership`."""
+        `attribute`: the store attributes progress to single workers. `parts` to `replace` are those of `Membership`.
+        `rounding`: of statistics (core/precision.py)."""
         criteria = criteria.resolved(algorithm.default_tolerance)
-        self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute)
+        self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute, rounding)
         self.liveness = Liveness(self.state.timeouts)
         self.orders = WorkerOrders(self.state, self.liveness)
         self.commits = Commits(self.state, self.orders, debug)

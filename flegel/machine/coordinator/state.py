@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.algorithm import Algorithm
+from flegel.core.precision import DOUBLE
 from flegel.core.pytree import Array, Tree
 from flegel.job import Criteria
 from flegel.machine.checkpoint.plain_data import register
@@ -35,6 +36,8 @@ class JobState:
     timeouts: Timeouts = field(default_factory=Timeouts)
     attribute: bool = False
     """The store attributes progress to single workers."""
+    rounding: float = DOUBLE
+    """Relative, of statistics (core/precision.py)."""
     phase: str = "loading"
     """loading, training, checkpointing, collecting or over."""
     verdict: Verdict | None = None

@@ -18,6 +18,7 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
+from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import scale
 from flegel.errors import Interrupted, OutOfReach, UsageError
@@ -304,6 +305,7 @@ def _coordinator(
         timeouts=_timeouts(request),
         rows=request.data.rows,
         replace=job.replace,
+        rounding=rounding(request.data.dtype),
     )
 
 

@@ -184,6 +184,9 @@ class KMeans(Algorithm):
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)
 
+    def stateLimits(self, parameter: Centroids) -> tuple[float, float]:
+        return -1.0, len(parameter.centroids) - 1.0
+
     def initAggregator(self, sample: Sample, parameter: Centroids) -> KMeansSums:
         return KMeansSums(np.zeros_like(parameter.centroids), *np.zeros((2, len(parameter.centroids))))
 

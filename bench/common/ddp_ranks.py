@@ -244,6 +244,7 @@ def rank_main(rank: int, setting: Setting, method: str, folder: str, data: Index
 def run(setting: Setting, method: str, data: Indexed, held: Indexed) -> dict[str, Any]:
     """All ranks of one run: `rate` is the sum of the ranks' samples a second, the rest is that of rank 0."""
     import torch
+    import torch._dynamo  # DDP imports it, and forked ranks would do so one by one
     import torch.multiprocessing as processes
 
     stops = torch.full((setting.ranks,), -1, dtype=torch.int64).share_memory_()

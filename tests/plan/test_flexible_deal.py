@@ -14,28 +14,33 @@ def positions_of(deal: Deal) -> list[int]:
     return sorted(p for start, end in deal.trained_spans() for p in range(start, end))
 
 
-def play(positions: int, speeds: list[float], batch: int, seed: int = 0, ahead: int = 0) -> tuple[Deal, list[float]]:
-    """An epoch with speeds that scatter; returns the deal and each rank's seconds in the last interval."""
+def play(
+    positions: int, speeds: list[float], batch: int, seed: int = 0, ahead: int = 0, least: int = 1
+) -> tuple[Deal, list[float]]:
+    """An epoch with speeds that scatter, read in batches by loaders that read ahead; returns the deal and each rank's
+    seconds in the last interval."""
     draw, ranks = random.Random(seed), len(speeds)
-    deal, seconds, interval = Deal(positions, ranks), [0.0] * ranks, 20 * batch / max(speeds)
+    deal, interval = Deal(positions, ranks), 20 * batch / max(speeds)
+    deal.least = least
     deal.begin([], interval, ahead)
-    for _ in range(10_000):
-        counts = []
+    for barrier in range(10_000):
+        progress, seconds = [], [0.0] * ranks
         for rank, speed in enumerate(speeds):
-            left = deal.outstanding(rank)
-            assert left > 0, "every rank takes part in every barrier"
-            fits = max(1, int(interval * speed * draw.uniform(0.7, 1.3)) // batch) * batch
-            count = left if deal.final else min(left, fits)
-            counts.append(count)
-            seconds[rank] = count / speed
-        ended = deal.final
-        rates = [speed * draw.uniform(0.9, 1.1) for speed in speeds]
-        progress = [
-            RankProgress(count, rate, min(ahead, deal.outstanding(rank) - count))
-            for rank, (count, rate) in enumerate(zip(counts, rates, strict=True))
-        ]
-        deal.advance(progress, interval, batch, ahead)
-        if ended:
+            window, drawn, last = 0, 0, False
+            while not last:
+                left = deal.outstanding(rank) - window
+                assert left >= least, "every rank takes part in every barrier"
+                window += min(batch, left)
+                drawn = max(drawn, min(deal.claimed(rank), deal.trained[rank] + window + ahead))
+                unread = deal.claimed(rank) - drawn
+                in_time = barrier == 0 or seconds[rank] + 1.5 * batch / speed > interval
+                last = deal.is_last(rank, window, unread, batch, in_time)
+                seconds[rank] += min(batch, left) / speed * draw.uniform(0.7, 1.3)
+            closed = not deal.final and unread == 0 and (ahead > 0 or left < batch)
+            rate = speed * draw.uniform(0.9, 1.1)
+            progress.append(RankProgress(window, rate, drawn - deal.trained[rank] - window, closed))
+        deal.advance(progress, interval, batch, ahead, least)
+        if deal.done:
             return deal, seconds
     raise AssertionError("the epoch does not end")
 
@@ -49,6 +54,40 @@ def test_every_position_is_trained_once(seed: int) -> None:
     deal, _ = play(positions, speeds, draw.choice([1, 7, 32]), seed, draw.choice([0, 64]))
     assert positions_of(deal) == list(range(positions))
     assert sum(deal.trained) == positions
+
+
+@pytest.mark.parametrize("ahead", [0, 128])
+@pytest.mark.parametrize("positions", [2, 37, 64, 127, 128, 129, 191, 192, 255, 256, 257, 300, 383, 385, 511, 513])
+def test_an_epoch_of_a_few_batches_is_trained_to_its_end(positions: int, ahead: int) -> None:
+    """Less than four batches for each of two ranks: the first claims are made before anybody knows the batch."""
+    deal, _ = play(positions, [100.0, 100.0], 64, ahead=ahead)
+    assert positions_of(deal) == list(range(positions))
+
+
+@pytest.mark.parametrize("positions", [257, 300, 700, 5000])
+def test_what_is_less_than_an_iteration_is_left_at_the_end_of_an_epoch(positions: int) -> None:
+    """Gradients of four batches are accumulated, or the loader drops a smaller batch: no barrier waits for the rest."""
+    deal, _ = play(positions, [100.0, 800.0], 64, least=64)
+    assert positions - 2 * 64 < sum(deal.trained) <= positions
+
+
+def test_a_rank_without_samples_ends_the_barriers_of_the_epoch() -> None:
+    """Loaders with batches of 150 and of 64: no barrier waits for a rank that has nothing left."""
+    deal = Deal(300, 2)
+    deal.begin([], 1.0, 0)
+    deal.advance([RankProgress(150, 100.0, 0, closed=True), RankProgress(64, 100.0, 0)], 1.0, 150, 0)
+    assert deal.done and deal.outstanding(1) == 86, "which it trains without a barrier"
+
+
+def test_the_end_of_an_epoch_has_barriers_by_time() -> None:
+    deal = Deal(1200, 2, 10)
+    deal.begin([100.0, 100.0], 1.0, 0)
+    deal.advance([RankProgress(300, 100.0, 0), RankProgress(300, 100.0, 0)], 1.0, 10, 0)
+    deal.advance([RankProgress(100, 100.0, 0), RankProgress(100, 100.0, 0)], 1.0, 10, 0)
+    assert deal.final and deal.barriers_left == 2, "200 samples each, two intervals"
+    assert deal.is_last(0, 100, 100, 10, in_time=True)
+    assert not deal.is_last(0, 180, 20, 10, in_time=False)
+    assert deal.is_last(0, 190, 10, 10, in_time=False), "one micro-batch is left for the last barrier"
 
 
 def test_ranks_of_unequal_speed_finish_together() -> None:
@@ -117,6 +156,41 @@ def test_one_delay_lengthens_no_interval() -> None:
         own.begin(float(k))
         own.ready(k + (0.9 if k == 6 else 0.1))
     assert own.typical == pytest.approx(0.1)
+
+
+def test_what_a_rank_does_between_barriers_is_its_time_but_for_evaluation_and_the_first_start() -> None:
+    own = RankTimings()
+    own.open(0.0)
+    own.begin(30.0)
+    assert own.ready(30.1) == pytest.approx(0.1), "loaders and kernels start once"
+    own.open(31.0)
+    own.begin(31.7)  # the batch came late
+    own.begin(32.4)
+    assert own.ready(32.6) == pytest.approx(1.6)
+    assert own.means[-1] == pytest.approx(0.8)
+    own.open(33.0)
+    own.exclude(5.0)
+    own.begin(38.2)
+    assert own.ready(38.3) == pytest.approx(0.3), "5 s of evaluation, 0.2 s of reading, 0.1 s of computing"
+
+
+@pytest.mark.parametrize("computing", [0.2, 1.0])
+def test_slow_reading_that_depends_on_content_does_not_bias_the_gradient(computing: float) -> None:
+    """A sample's gradient equals the seconds that it takes to be read (mean 1, exponential)."""
+    draw, own, now, total, count = random.Random(1), RankTimings(), 0.0, 0.0, 0
+    for _ in range(20_000):
+        own.open(now)
+        last = False
+        while not last:
+            cost = draw.expovariate(1.0)
+            now += cost
+            last = own.is_last(now, 6.0)
+            own.begin(now)
+            total, count = total + cost, count + 1
+            now += computing
+        own.ready(now)
+    assert count > 2.5 * 20_000, "several in an interval"
+    assert total / count == pytest.approx(1.0, abs=0.015), "four deviations of the mean"
 
 
 @pytest.mark.parametrize(

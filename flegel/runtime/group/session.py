@@ -262,12 +262,18 @@ class GroupSession:
         )  # fmt: skip
         scales = [] if scaling is None else [np.asarray(column, dtype=np.float64) for column in scaling]
         content = encode(package, [*pytree.flatten(parameter), *scales])
-        self._patiently(lambda: self._write_package(content), "package")
-        found = self._patiently(self._read_package, "package")
-        assert found is not None, "a package was written"
+        found = self._patiently(lambda: self._written_package(content), "package")
         mine = digest_of(encode(found[0], found[1])) == digest_of(content)
         self._use(found, data)
         return mine
+
+    def _written_package(self, content: bytes) -> tuple[Package, list[Array]]:
+        """The package that all groups use: this one, unless somebody was first."""
+        self._write_package(content)
+        found = self._read_package()
+        if found is None:
+            raise OSError("job was removed as soon as it was written")
+        return found
 
     def _write_package(self, content: bytes) -> None:
         sha, seal = digest_of(content), self._seal
@@ -313,6 +319,7 @@ class GroupSession:
             beat=self._beat_seconds,
             least_groups=job.sites.groups,
             address=peers.address if peers is not None else "",
+            package=digest_of(encode(*self._package)) if self._package is not None else "",
             largest=8 * sum(a.nbytes for a in (*pytree.flatten(zero), *pytree.flatten(parameter))) + (1 << 20),
         )
         machine = Group(settings, [a.shape for a in sent], self._base, clock.now())

@@ -19,6 +19,19 @@ JOINED = (
 )  # bytes of the first bucket up to which the table is appended to it: copying it costs less than a message
 
 
+def _join(
+    sums: dict[torch.nn.Parameter, torch.Tensor], found: dict[torch.nn.Parameter, torch.Tensor], factor: float
+) -> None:
+    """Adds to the sums that exist, by the factor; others begin with what was found."""
+    both = [(sums[p], g) for p, g in found.items() if p in sums]
+    sums.update({p: g for p, g in found.items() if p not in sums})
+    if any(g.is_sparse for _, g in both):
+        for kept, gradient in both:
+            kept.add_(gradient, alpha=factor)
+    elif both:
+        torch._foreach_add_([kept for kept, _ in both], [g for _, g in both], alpha=factor)
+
+
 class PooledBarrier:
     """Sums over ranks, divided by the samples of all ranks; one object for each wrapped module."""
 
@@ -35,7 +48,16 @@ class PooledBarrier:
         """Gradients are the mean over all ranks; the optimizer has not stepped yet."""
         self.square = torch.zeros((), dtype=torch.float64, device=device)
         self.pooled = torch.zeros((), dtype=torch.float64, device=device)
+        self.weight = 1
+        """Samples of the iteration, by which its gradients, means over them, are multiplied; 1 where they are sums."""
         self._kept: dict[torch.nn.Parameter, torch.Tensor] = {}
+        """Sums over the iterations since the last barrier."""
+        self._iteration: dict[torch.nn.Parameter, torch.Tensor] = {}
+        """Gradients of the running iteration, not multiplied yet."""
+        self._merged = False
+        """Both are in `.grad` already."""
+        self.reopened = False
+        """The iteration synchronizes more than once, so norms of its local gradients are not known."""
         self._views: dict[torch.nn.Parameter, torch.Tensor] = {}
         self._joined = False
         self._pending: Any = None
@@ -47,36 +69,62 @@ class PooledBarrier:
         self.measuring = True
         """The norms of this barrier's gradients are wanted, for the noise scale."""
 
-    def after_backward(self) -> None:
+    def before_backward(self) -> None:
         """Called while a backward pass begins: what does not synchronize is kept when it has ended. Where parameters
         may be unused, DDP remembers that one was used since the last barrier, so it must find the sum that was kept."""
+        if self.complete:
+            self._reopen()
         if not self.synchronizing:
             torch.autograd.Variable._execution_engine.queue_callback(self._keep)
-        elif self.watching_unused:
-            for parameter, kept in self._kept.items():
-                parameter.grad = kept
-            self._kept.clear()
+        elif self.watching_unused and not self._merged:
+            self._merged = True
+            for parameter in {**self._kept, **self._iteration}:
+                parameter.grad = torch.zeros_like(parameter)
+                if parameter in self._kept:
+                    parameter.grad.add_(self._kept[parameter], alpha=1.0 / self.weight)
+                if parameter in self._iteration:
+                    parameter.grad.add_(self._iteration[parameter])
+
+    def _reopen(self) -> None:
+        """Another backward pass of the iteration whose gradients are the mean of all ranks already, as where two losses
+        are derived one after the other: each rank contributes an equal part of that mean to the next sum."""
+        self.complete, self.reopened = False, True
+        share = float(self._received[:, 0].sum()) / self.ranks / self.weight
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(share)
+        self._kept.clear()
+        self._iteration.clear()
 
     def _keep(self) -> None:
-        """After a backward pass that does not synchronize: gradients join the private sums, all at once, because a hook
-        for each parameter costs as much as a small layer."""
-        sums, gradients = [], []
-        for parameter in self._parameters:
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            kept = self._kept.get(parameter)
-            if kept is not None:
-                sums.append(kept)
-                gradients.append(gradient)
-            else:  # views lie in the buckets of DDP, which the next backward pass fills
-                self._kept[parameter] = gradient.detach().clone() if gradient._is_view() else gradient.detach()
+        """After a backward pass that does not synchronize: gradients are taken away, all at once, because a hook for
+        each parameter costs as much as a small layer. They count once the optimizer steps."""
+        found = {p: p.grad for p in self._parameters if p.grad is not None}
+        for parameter in found:
             parameter.grad = None
-        if any(g.is_sparse for g in gradients):
-            for kept, gradient in zip(sums, gradients, strict=True):
-                kept.add_(gradient)
-        elif gradients:
-            torch._foreach_add_(sums, gradients)
+        # views lie in the buckets of DDP, which the next backward pass fills
+        _join(self._iteration, {p: g.detach().clone() if g._is_view() else g.detach() for p, g in found.items()}, 1.0)
+
+    def commit(self) -> None:
+        """The optimizer would step: the gradients of the iteration join the sums, by its samples."""
+        found, self._iteration = self._iteration, {}
+        new = [g for p, g in found.items() if p not in self._kept]
+        if new and self.weight != 1:
+            torch._foreach_mul_(new, float(self.weight))
+        _join(self._kept, found, float(self.weight))
+
+    def discard(self, parameters: set[torch.nn.Parameter] | None = None) -> None:
+        """The script zeroes gradients: those of this iteration, of all parameters or of these, do not count."""
+        self.complete = self._merged = self.reopened = False
+        for parameter in list(self._iteration):
+            if parameters is None or parameter in parameters:
+                del self._iteration[parameter]
+
+    def finish(self) -> None:
+        """The optimizer steps with the mean of all ranks."""
+        self.complete = self.synchronizing = self._merged = self.reopened = False
+        self._kept.clear()
+        self._iteration.clear()
 
     def send(self, report: RankReport, bucket: dist.GradBucket) -> None:
         """The row of this rank on its way to all others: with the gradients of the first bucket, if that is small and
@@ -102,13 +150,20 @@ class PooledBarrier:
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """One bucket: what was kept joins it, ranks are summed, the sum is divided by all samples."""
         buffer = bucket.buffer()
-        if self._kept or self.watching_unused:  # listing the parts of a bucket costs as much as a small layer
-            for gradient, parameter in zip(bucket.gradients(), bucket.parameters(), strict=True):
-                kept = self._kept.pop(parameter, None)
-                if kept is not None:
-                    gradient.add_(kept.view_as(gradient))
+        apart = (self._kept or self._iteration) and not self._merged
+        parts: list[tuple[torch.Tensor, torch.nn.Parameter]] = []
+        if apart or self.watching_unused:  # listing the parts of a bucket costs as much as a small layer
+            parts = list(zip(bucket.gradients(), bucket.parameters(), strict=True))
+            for gradient, parameter in parts:
                 if self.watching_unused:
                     self._views[parameter] = gradient
+                if apart and parameter in self._iteration:
+                    gradient.add_(self._iteration[parameter].view_as(gradient))
+        if self.weight != 1:
+            buffer.mul_(float(self.weight))
+        for gradient, parameter in parts if apart else ():
+            if parameter in self._kept:
+                gradient.add_(self._kept[parameter].view_as(gradient))
         if self.measuring:
             self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
         message = buffer

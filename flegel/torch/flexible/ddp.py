@@ -1,17 +1,20 @@
 """`FlexibleDDP`: DistributedDataParallel with barriers by time; ranks contribute what they managed, by samples.
 
-Before a forward pass a rank decides whether this micro-batch is the last one that fits into the interval, and only
-that backward pass synchronizes, overlapped with communication as in DDP. In between, `optimizer.step` does nothing.
+Before an iteration of the training loop a rank decides whether it is the last one that fits into the interval, and only
+its backward passes synchronize, overlapped with communication as in DDP. In between, `optimizer.step` does nothing but
+to count the gradients. Models that are trained in one loop follow one decision (iteration.py).
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +23,7 @@ from torch.utils._pytree import tree_map_only
 
 from flegel.errors import FlegelWarning, UsageError
 from flegel.runtime import clock
+from flegel.torch.flexible import iteration
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
 from flegel.torch.flexible.pace import (
@@ -32,21 +36,37 @@ from flegel.torch.flexible.pace import (
 from flegel.torch.flexible.watchdog import Watchdog
 
 BUFFERS = ("average", "local")
+GROUP_ARGUMENT = 4  # position of process_group among DDP's arguments after the module
 
 
-class _Weighted(torch.autograd.Function):  # type: ignore[misc]
-    """The identity, whose gradient is multiplied by the number of samples: means become sums. Where a backward pass
-    begins, `begun` is called."""
+class _Watched(torch.autograd.Function):  # type: ignore[misc]
+    """The identity. Where a backward pass begins, `begun` is called."""
 
     @staticmethod
-    def forward(ctx: Any, output: torch.Tensor, samples: int, begun: Callable[[], None]) -> torch.Tensor:
-        ctx.samples, ctx.begun = samples, begun
+    def forward(ctx: Any, output: torch.Tensor, begun: Callable[[], None]) -> torch.Tensor:
+        ctx.begun = begun
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
         ctx.begun()
-        return gradients[0] * ctx.samples, None, None
+        return gradients[0], None
+
+
+def _alike(reports: Sequence[RankReport]) -> None:
+    """Ranks whose loops went apart end together, with one sentence: their sums would mean nothing."""
+    if len({r.epoch for r in reports}) > 1:
+        raise UsageError(
+            f"Ranks are in different epochs ({', '.join(str(int(r.epoch)) for r in reports)}): one has left its loop "
+            "over the data early. Leave it on all ranks at the same barrier: where model.stepped is true, by a "
+            "condition that all ranks share, such as model.barriers or model.samples_seen."
+        )
+    if len({r.barrier for r in reports}) > 1:
+        raise UsageError(
+            "A rank left out an optimizer step that others made: call optimizer.step() after every synchronized "
+            "backward pass, or leave it out by a condition that all ranks share, such as gradients that are not "
+            "finite, which are the same on all ranks."
+        )
 
 
 def _first_dimension(inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
@@ -59,6 +79,10 @@ def _first_dimension(inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
 
 class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     """Wraps a module as DDP does; all of DDP's arguments are accepted."""
+
+    _made: ClassVar[weakref.WeakValueDictionary[int, FlexibleDDP]] = weakref.WeakValueDictionary()
+    """By number: models that are trained in one loop find their leader."""
+    _numbers: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(
         self,
@@ -98,18 +122,35 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         accepted = inspect.signature(DistributedDataParallel.__init__).parameters
         options["forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"] = False
         options.setdefault("gradient_as_bucket_view", True)
+        if len(args) <= GROUP_ARGUMENT and options.get("device_mesh") is None:
+            # Of its own: what the script or another model sends at the same moment is never taken for a gradient.
+            options["process_group"] = options.get("process_group") or dist.new_group()
         super().__init__(module, *args, **options)
+        self.number = next(self._numbers)
+        self._made[self.number] = self
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
-        self.watchdog = Watchdog(self.process_group, timeout)
+        self.watchdog = Watchdog(self.process_group, timeout, self.number)
         self.barrier = PooledBarrier(self.module, self.process_group, device, self.watchdog.broken)
         self.barrier.watching_unused = self.find_unused_parameters
         self.pace, self._own = BarrierPace(fixed=interval), RankTimings()
         self._samples, self._mean_loss = samples, mean_loss
         self._averaging = buffers == "average" and next(module.buffers(), None) is not None
         self._lr_rule, self._reference, self._endless = lr_rule, reference_batch, endless
-        self._grouping = self._sampler_missing = False
+        self._grouping = self._was_grouped = self._sampler_missing = False
+        self._sampler: samplers.FlexibleSampler | None = None
         self._window, self._largest, self._last_cost, self._last_square, self._last_pooled = 0, 0, 0.0, 0.0, 0.0
         self._ready = self._seconds = 0.0
+        self._evaluated = 0.0
+        """When the last forward pass without gradients ended; 0 if training has gone on since."""
+        self._expected = 1
+        """Forward passes until the step of the last iteration: the last one of them synchronizes."""
+        self._owing = False
+        """The last iteration was to synchronize, but had fewer passes than expected; others wait for the next one."""
+        self._factor: float | None = None
+        """Of the learning rate, while the optimizers of this model step at a barrier."""
+        self._due: set[int] = set()
+        """Optimizers that have not stepped at this barrier yet."""
+        self._optimizers: list[torch.optim.Optimizer] = []
         self.barriers = 0
         self.samples_seen = 0
         """Samples of all ranks until the last barrier."""
@@ -123,31 +164,58 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
-            return super().forward(*inputs, **named)
-        if self.barrier.complete:
+            return self._evaluate(*inputs, **named)
+        if self.barrier.complete and not self._optimizers:
             raise UsageError(
                 "The optimizer did not step after the last barrier: wrap it, optimizer = model.optimizer(…)."
             )
-        count = self._samples(inputs, named)
-        last = False
-        if not self._grouping:
-            last = self._decide(count)
+        count, loop = self._samples(inputs, named), iteration.running
+        self._factor = None
+        if loop.begins(self.number):
+            loop.begin(self.number, count)
+            loop.last = self._decide(count)
+        elif loop.carried:
+            loop.carried, loop.leader, loop.last = False, self.number, self._decide(count)
+        number = loop.enter(self.number)
+        if number == 1 or (self._was_grouped and not self._mean_loss):
+            self._window += loop.weight if self._mean_loss else count
+            self._largest = max(self._largest, loop.weight)
+        self._was_grouped = self._grouping
+        self.barrier.weight = loop.weight if self._mean_loss else 1
+        last = (loop.last or self._owing) and number >= self._expected
+        last = last and not self._grouping and not loop.has_stepped(self.number)
         self.barrier.synchronizing = last
         self.require_backward_grad_sync = last
         outputs = super().forward(*inputs, **named)
-        factor, begun = count if self._mean_loss else 1, self.barrier.after_backward
+        begun = self.barrier.before_backward
         if isinstance(outputs, torch.Tensor):  # walking a tree of one leaf costs more than the leaf
-            weighted = outputs.requires_grad and outputs.is_floating_point()
-            return _Weighted.apply(outputs, factor, begun) if weighted else outputs
-        return tree_map_only(
-            torch.Tensor,
-            lambda t: _Weighted.apply(t, factor, begun) if t.requires_grad and t.is_floating_point() else t,
-            outputs,
-        )
+            return _Watched.apply(outputs, begun) if outputs.requires_grad else outputs
+        return tree_map_only(torch.Tensor, lambda t: _Watched.apply(t, begun) if t.requires_grad else t, outputs)
+
+    def _evaluate(self, *inputs: Any, **named: Any) -> Any:
+        """A forward pass without gradients. Alone it is an evaluation: what passes from the first one to the end of the
+        last is no time of training. Beside other models it may belong to their iteration."""
+        leader = self._leader
+        if self.training and (iteration.running.several or leader is not self):
+            return super().forward(*inputs, **named)
+        began = leader._evaluated or self._now()
+        outputs = super().forward(*inputs, **named)
+        leader._evaluated = self._now()
+        leader._own.exclude(leader._evaluated - began)
+        return outputs
+
+    @property
+    def _leader(self) -> FlexibleDDP:
+        """The model that began the iteration, whose timings are this rank's; this one, before anything was trained."""
+        return self._made.get(iteration.running.leader, self)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.barrier.discard()
+        super().zero_grad(set_to_none)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Micro-batches inside belong to the one after it: together they count as one micro-batch of that size."""
+        """Micro-batches inside belong to the one after it: together they count as one iteration."""
         before, self._grouping = self._grouping, True
         try:
             yield
@@ -157,10 +225,9 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     def _decide(self, count: int) -> bool:
         """By this rank's clock and past only. The report of this rank leaves before its last micro-batch begins."""
         now = self._now()
+        self._evaluated = 0.0
         self._own.begin(now)
-        self._window += count
-        self._largest = max(self._largest, count)
-        sampler = samplers.active()
+        sampler = self._sampler = samplers.active()
         if sampler is None and not self._endless:
             if not self._sampler_missing:
                 self._sampler_missing = True
@@ -172,32 +239,32 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                 )
             return True
         last = self._own.is_last(now, self.pace.interval)
-        return last if sampler is None else sampler.decide(self._window, self._largest, last)
+        return last if sampler is None else sampler.decide(count, last)
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
-            sampler = samplers.active()
-            self._ready = self._now()
-            self._seconds = self._ready - self._own.first
+            if not self.barrier.reopened:
+                self._ready = self._now()
+                self._seconds = self._ready - self._own.opened
             self.watchdog.arrive(self.barriers)
-            self.barrier.measuring = self.pace.measures(self.barriers)
-            self.barrier.send(
-                RankReport(
-                    self._window,
-                    self._seconds,
-                    self._own.typical or self._seconds,
-                    self._last_cost,
-                    self._last_square,
-                    self._largest,
-                    sampler.ahead(self._window) if sampler is not None else 0,
-                ),
-                bucket,
-            )
+            self.barrier.measuring = self.pace.measures(self.barriers) and not self.barrier.reopened
+            self.barrier.send(self._report(), bucket)
         future = self.barrier.reduce(bucket)
         if bucket.is_last():
-            self._ready = self._now()
+            if not self.barrier.reopened:
+                self._ready = self._now()
             self.barrier.complete = True
         return future
+
+    def _report(self) -> RankReport:
+        """Of this rank; what concerns the sampler is told by the model that leads the iteration."""
+        leads = iteration.running.leader == self.number
+        progress = self._sampler.progress() if leads and self._sampler is not None else samplers.LoaderProgress()
+        return RankReport(
+            self._window, self._seconds, self._own.typical or self._seconds, self._last_cost, self._last_square,
+            self._largest, progress.ahead, progress.taken, progress.take, progress.least, progress.closed,
+            progress.epoch, self.barriers,
+        )  # fmt: skip
 
     # -- the barrier ---------------------------------------------------------------------------------------
 
@@ -206,30 +273,35 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         reports = self.barrier.reports()
         square, pooled = float(self.barrier.square), float(self.barrier.pooled)
         self.watchdog.leave()
+        _alike(reports)
         total = sum(r.samples for r in reports)
         if self.find_unused_parameters:
             self.barrier.adopt_unused()
         if self._averaging:
             self.barrier.average_buffers(self.module, self._window, total)
-        self._own.ready(self._ready)
-        self.pace.barrier(reports, self._last_pooled)
-        self._last_square, self._last_pooled = square, pooled
-        sampler = samplers.active()
-        if sampler is not None:
-            sampler.barrier(reports, self.pace)
+        if iteration.running.leader == self.number:
+            self._own.ready(self._ready)
+            self.pace.barrier(reports, self._last_pooled)
+            self._last_square, self._last_pooled = square, pooled
+            if self._sampler is not None:
+                self._sampler.barrier(reports, self.pace)
         self.barriers += 1
         self.samples_seen += int(total)
         if self._reference is None:
             self._reference = int(sum(r.batch for r in reports))
-        self.barrier.complete = self.barrier.synchronizing = False
+        self.barrier.finish()
         self._window = 0
         return learning_rate_factor(self._lr_rule, total, self._reference, self.pace.noise.scale)
 
     def _open(self) -> None:
         """The optimizer has stepped: the next interval begins. All that a barrier took counts as its cost."""
+        # DDP arranges its buckets anew after the first backward pass, with a message in the next forward pass: another
+        # rank may be at a barrier of another model by then.
+        self.reducer._rebuild_buckets()
+        leader = self._leader
         now = self._now()
-        self._last_cost = now - self._ready
-        self._own.open(now)
+        leader._last_cost = now - leader._ready
+        leader._own.open(now)
 
     def _now(self) -> float:
         """Seconds, once the device has done all but the newest micro-batch: launching alone is not training."""
@@ -243,18 +315,19 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     # -- what the script steps -----------------------------------------------------------------------------
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """The same optimizer, whose `step` acts at barriers only."""
-        real = optimizer.step
+        """The same optimizer, whose `step` acts at barriers only. One model may have several."""
+        real, zero = optimizer.step, optimizer.zero_grad
+        parameters = {p for group in optimizer.param_groups for p in group["params"]}
+        self._optimizers.append(optimizer)
 
         def step(optimizer: torch.optim.Optimizer, closure: Any = None, **named: Any) -> Any:
             if closure is not None:
                 raise UsageError(
                     "An optimizer that evaluates a closure several times cannot step at flexible barriers."
                 )
-            self.stepped = self.barrier.complete
-            if not self.stepped:
+            factor = self._step(optimizer)
+            if factor is None:
                 return None
-            factor = self._finish()
             rates = [group["lr"] for group in optimizer.param_groups]
             for group in optimizer.param_groups if factor != 1.0 else ():
                 group["lr"] = group["lr"] * factor
@@ -265,8 +338,39 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                     group["lr"] = rate
                 self._open()
 
-        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]  # schedulers ask for a method
+        def zero_grad(optimizer: torch.optim.Optimizer, *given: Any, **named: Any) -> None:
+            self.barrier.discard(parameters)
+            zero(*given, **named)
+
+        # schedulers ask for a method
+        optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
+        optimizer.zero_grad = MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
         return optimizer
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> float | None:
+        """The script steps. At a barrier: the factor of the learning rate; otherwise gradients are counted."""
+        if self._at_barrier(optimizer):
+            if self.barrier.complete:
+                self._factor, self._due = self._finish(), {id(one) for one in self._optimizers}
+                self._end_iteration(synchronized=True)
+            self._due.discard(id(optimizer))
+            self.stepped = True
+            return self._factor
+        self.stepped = False
+        if self._factor is None:
+            self.barrier.commit()
+            self._end_iteration(synchronized=False)
+        return None
+
+    def _end_iteration(self, synchronized: bool) -> None:
+        loop = iteration.running
+        if not loop.has_stepped(self.number):
+            self._owing = (loop.last or self._owing) and not synchronized
+            self._expected = max(loop.passes(self.number), 1)
+        loop.step(self.number, type(self.module).__name__)
+
+    def _at_barrier(self, optimizer: torch.optim.Optimizer) -> bool:
+        return self.barrier.complete or (self._factor is not None and id(optimizer) in self._due)
 
     def scheduler(self, scheduler: Any, samples: int | None = None) -> Any:
         """The same learning-rate schedule, which steps at barriers only; with `samples` once for each so many samples
@@ -290,16 +394,15 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         unscale, step, update = scaler.unscale_, scaler.step, scaler.update
 
         def stepping(optimizer: Any, *given: Any, **named: Any) -> Any:
-            self.stepped = self.barrier.complete
-            if not self.stepped:
-                return None
+            if not self._at_barrier(optimizer):
+                return self._step(optimizer)
             result = step(optimizer, *given, **named)
-            if self.barrier.complete:  # gradients were not finite, so the scaler left the optimizer out
-                self._finish()
+            if self._at_barrier(optimizer):  # gradients were not finite, so the scaler left the optimizer out
+                self._step(optimizer)
                 self._open()
             return result
 
-        scaler.unscale_ = lambda optimizer: unscale(optimizer) if self.barrier.complete else None
+        scaler.unscale_ = lambda optimizer: unscale(optimizer) if self._at_barrier(optimizer) else None
         scaler.step = stepping
         scaler.update = lambda *given, **named: update(*given, **named) if self.stepped else None
         return scaler

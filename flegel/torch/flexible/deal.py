@@ -2,8 +2,8 @@
 
 Every rank computes the same claims from numbers that all ranks have (counts, rates), so nobody has to be asked. Each
 rank holds enough claims for two intervals and for what its loader reads ahead; the rest is a pool from which faster
-ranks take more. When the pool is nearly empty it is divided so that all ranks finish at about the same time, and the
-epoch ends with one common barrier. Never reads a clock and never sees data.
+ranks take more. When the pool is nearly empty it is divided so that all ranks finish at about the same time; how many
+barriers follow is agreed then, and the epoch ends with the last of them. Never reads a clock and never sees data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 INTERVALS_AHEAD = 2.0  # of training that a rank's claims cover: one that runs and one of reserve
-FIRST_PART = 4  # at the first start, with unknown rates, ranks together claim one part in four of the epoch
 
 Span = tuple[int, int]
 
@@ -28,6 +27,8 @@ class RankProgress:
     """Samples a second while it trained."""
     ahead: int
     """Samples that its loader has taken and the model has not seen."""
+    closed: bool = False
+    """Its loader has read all its claims and ended: it takes no others."""
 
 
 class Deal:
@@ -39,7 +40,13 @@ class Deal:
         self.skipped = tuple(skipped)
         self.trained = [0] * ranks
         self.final = False
-        """Nothing is left to claim: every rank trains its claims and synchronizes with its last micro-batch."""
+        """Nothing is left to claim: every rank trains its claims, with `barriers_left` barriers."""
+        self.barriers_left = 1
+        """Of the epoch, once nothing is left to claim; every rank has at least as many micro-batches."""
+        self.least = 1
+        """Samples below which a rank cannot make a micro-batch; what is left below it ends with the epoch."""
+        self.part = 0
+        """The smallest part of a rank, until the first barrier has told the batch and the rates."""
         self.version = 0
         """Counts changes of claims."""
         self._free = _without(positions, skipped)
@@ -67,27 +74,63 @@ class Deal:
         return self._ends[rank][at], self._claims[rank][at][1] - self._ends[rank][at]
 
     def begin(self, rates: Sequence[float], interval: float, ahead: int) -> None:
-        """First claims of the epoch; without known rates every rank gets an equal part."""
+        """First claims of the epoch. Without known rates all is divided equally: neither the batch nor what loaders
+        read ahead is known, and what none has read at the first barrier goes back."""
         if any(rates):
-            self.advance([RankProgress(0, rate, 0) for rate in rates], interval, self.batch, ahead)
+            self.advance([RankProgress(0, rate, 0) for rate in rates], interval, self.batch, ahead, self.least)
             return
-        each = self.pool // (FIRST_PART * self.ranks)
-        if each < 1 or self.pool < 2 * FIRST_PART * self.ranks:
-            self._divide([1.0] * self.ranks)
-        else:
-            for rank in range(self.ranks):
-                self._claim(rank, each)
+        self.part, odd = divmod(self.pool, self.ranks)
+        for rank in range(self.ranks):
+            self._claim(rank, self.part + (rank < odd))
 
-    def advance(self, progress: Sequence[RankProgress], interval: float, batch: int, ahead: int) -> None:
+    def advance(
+        self, progress: Sequence[RankProgress], interval: float, batch: int, ahead: int, least: int = 1
+    ) -> None:
         """After a barrier: count what was trained, take back what no loader has read, claim for the next intervals.
 
         `ahead`: the most that any loader reads ahead."""
         self.batch = max(self.batch, batch)
+        self.least = min(max(least, 1), self.batch)
         self.version += 1
+        self.part = 0
         for rank, one in enumerate(progress):
             self.trained[rank] += one.samples
+        if not self.final:
+            self._deal(progress, interval, ahead)
         if self.final:
-            return
+            self._plan_barriers([one.rate for one in progress], interval)
+
+    def is_last(self, rank: int, window: int, unread: int, batch: int, in_time: bool) -> bool:
+        """Whether the micro-batch that begins synchronizes: by time, or because its claims end.
+
+        `window`: samples since the last barrier, this micro-batch included. `unread`: claims that its loader has not
+        read. `batch`: samples of its micro-batches."""
+        left = self.outstanding(rank) - window
+        if self.final:
+            return self._fits(left, self.batch) < self.barriers_left or (in_time and self.barriers_left > 1)
+        if self.part and self._fits(self.part, batch) < 2:  # one barrier in all, so that nobody is left without work
+            return self._fits(left, batch) < 1
+        return in_time or unread < batch
+
+    @property
+    def done(self) -> bool:
+        """The last barrier of the epoch was passed: a rank has too little left for a micro-batch. What others may have
+        left they train without a barrier, and its gradients count at the next one."""
+        return self.final and any(self.outstanding(rank) < self.least for rank in range(self.ranks))
+
+    def _fits(self, samples: int, batch: int) -> int:
+        """Micro-batches that so many samples make."""
+        return max(samples, 0) // batch + (max(samples, 0) % batch >= min(self.least, batch))
+
+    def _plan_barriers(self, rates: Sequence[float], interval: float) -> None:
+        """As many as intervals fit, and no more than the rank with the fewest micro-batches has."""
+        left = [self.outstanding(rank) for rank in range(self.ranks)]
+        fits = [self._fits(count, self.batch) for count in left]
+        longest = max(count / max(rate, 1e-9) for count, rate in zip(left, rates, strict=True))
+        wanted = round(longest / interval) if interval > 0.0 else 1
+        self.barriers_left = max(1, min(*fits, wanted))
+
+    def _deal(self, progress: Sequence[RankProgress], interval: float, ahead: int) -> None:
         for rank, one in enumerate(progress):
             self._give_back(rank, self.trained[rank] + one.ahead)
         wanted = []
@@ -95,17 +138,19 @@ class Deal:
             need = INTERVALS_AHEAD * interval * one.rate + ahead + 2 * self.batch
             missing = max(0, math.ceil(need) - self.outstanding(rank))
             wanted.append(-(-missing // self.batch) * self.batch)
-        if self.pool - sum(wanted) < self.ranks * self.batch:
-            self._divide([one.rate for one in progress])
+        if any(one.closed for one in progress) or self.pool - sum(wanted) < self.ranks * self.batch:
+            self._divide([one.rate for one in progress], [r for r, one in enumerate(progress) if not one.closed])
             return
         for rank, count in enumerate(wanted):
             self._claim(rank, count)
 
-    def _divide(self, rates: Sequence[float]) -> None:
+    def _divide(self, rates: Sequence[float], takers: Sequence[int]) -> None:
         """All that is left, so that (outstanding + share) / rate is level and every rank has something to train."""
-        held, claimed = ([count(r) for r in range(self.ranks)] for count in (self.outstanding, self.claimed))
-        for rank, count in enumerate(level(held, rates, self.pool, self.batch, claimed)):
-            self._claim(rank, count)
+        if takers:
+            held, claimed = ([count(r) for r in takers] for count in (self.outstanding, self.claimed))
+            shares = level(held, [rates[r] for r in takers], self.pool, self.batch, claimed)
+            for rank, count in zip(takers, shares, strict=True):
+                self._claim(rank, count)
         self.final = True
 
     def _claim(self, rank: int, count: int) -> None:

@@ -51,10 +51,22 @@ class RankReport:
     """Its largest micro-batch."""
     ahead: float = 0.0
     """Samples that its loader has read ahead."""
+    taken: float = 0.0
+    """Samples that its loop has taken from the loader since the last barrier; the loader's batches, not the model's."""
+    take: float = 0.0
+    """Samples that one iteration of its loop takes: several batches where gradients are accumulated."""
+    least: float = 1.0
+    """Samples below which its loop cannot make an iteration: at the end of an epoch they are left."""
+    closed: float = 0.0
+    """1 if its loader has read all its claims and ended, so it takes no others."""
+    epoch: float = 0.0
+    """Epochs that it has begun."""
+    barrier: float = 0.0
+    """Barriers that it has passed."""
 
     def row(self) -> list[float]:
         """All fields in their order."""
-        return [self.samples, self.seconds, self.unit, self.cost, self.square, self.batch, self.ahead]
+        return [float(getattr(self, name)) for name in self.__dataclass_fields__]
 
 
 FIELDS = len(RankReport.__dataclass_fields__)
@@ -100,30 +112,37 @@ class BarrierPace:
 
 @dataclass
 class RankTimings:
-    """One rank's own timings. A micro-batch takes what passes from one to the next, so loading is part of it."""
+    """One rank's own timings. All that passes from the end of a barrier to the arrival at the next one is this rank's
+    time, whatever it does: reading, copying, logging. Only evaluation is not, nor what precedes the first micro-batch
+    of all."""
 
     means: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    computed: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    """Seconds from the beginning of a forward pass to its gradients: what a batch takes once it is read."""
     opened: float = 0.0
-    """When the last barrier ended."""
+    """When the last barrier ended; later by what was spent on evaluation."""
     count: int = 0
-    first: float = 0.0
     begun: float = 0.0
     latest: float = 0.0
 
     def begin(self, now: float) -> None:
-        """A micro-batch begins."""
+        """A micro-batch begins: it was read already."""
+        if not self.means and not self.count:
+            self.opened = now  # loaders and kernels start once in a training
         if self.count:
             self.latest = now - self.begun
-        else:
-            self.first = now
         self.count, self.begun = self.count + 1, now
 
-    def ready(self, now: float) -> float:
-        """The gradient of the synchronized micro-batch is complete; seconds of this rank since the last barrier.
+    def exclude(self, seconds: float) -> None:
+        """Spent on evaluation."""
+        self.opened += seconds
+        self.begun += seconds
 
-        What passes before the first micro-batch, such as the start of loaders or a validation, is not training."""
-        self.means.append((now - self.first) / max(self.count, 1))
-        return now - self.first
+    def ready(self, now: float) -> float:
+        """The gradient of the synchronized micro-batch is complete; seconds of this rank since the last barrier."""
+        self.means.append((now - self.opened) / max(self.count, 1))
+        self.computed.append(now - self.begun)
+        return now - self.opened
 
     def open(self, now: float) -> None:
         """A barrier ended."""
@@ -142,5 +161,11 @@ class RankTimings:
 
     def is_last(self, now: float, interval: float) -> bool:
         """Whether the end of the one that begins now is nearer to the deadline than that of a further one: where the
-        interval is a few micro-batches long, a small delay must not cost one of them."""
-        return not self.means or now - self.opened + 1.5 * self.unit > interval
+        interval is a few micro-batches long, a small delay must not cost one of them.
+
+        The batch that begins was read and is trained in any case, so what its reading took may be looked at: whether
+        it is trained was decided before it (a stopping time)."""
+        if not self.means:
+            return True
+        unit = self.unit
+        return now - self.opened + min(median(self.computed), unit) + 0.5 * unit > interval

@@ -6,17 +6,23 @@ barrier from all-reduced counts. Never communicates.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator, Sequence, Sized
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from flegel.errors import UsageError
+from flegel.torch.flexible import iteration
 from flegel.torch.flexible.deal import Deal, RankProgress, Span
 from flegel.torch.flexible.pace import BarrierPace, RankReport
+
+FRAMES = 4  # between a sampler and the iterator of the loader that reads it: the batch sampler, and two calls
 
 _iterated: list[weakref.ref[FlexibleSampler]] = []
 
@@ -25,10 +31,36 @@ def active() -> FlexibleSampler | None:
     """The sampler that is being iterated for training."""
     while _iterated:
         found = _iterated[-1]()
-        if found is not None and found.training:
+        if found is not None and (found.training or found.has_remainder()):
             return found
         _iterated.pop()
     return None
+
+
+def _reader() -> Any:
+    """The iterator of the loader that reads the sampler whose generator calls this: PyTorch does not tell a sampler who
+    reads it, and only the loader knows how many batches the script has taken. None if something else reads it."""
+    frame = sys._getframe(2)
+    for _ in range(FRAMES):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, _BaseDataLoaderIter):
+            return owner
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return None
+
+
+@dataclass(frozen=True)
+class LoaderProgress:
+    """Of one rank since the last barrier: the columns of its report that concern the sampler."""
+
+    ahead: int = 0
+    taken: int = 0
+    take: int = 0
+    least: int = 1
+    closed: bool = False
+    epoch: int = 0
 
 
 class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
@@ -43,7 +75,8 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        """`drop_last`: also the loader drops its last, smaller batch; a few positions of an epoch are then left out."""
+        """`drop_last`: the loader drops its last, smaller batch, so a few positions of an epoch are left out; a loader
+        of PyTorch is asked about it."""
         self.ranks = dist.get_world_size() if num_replicas is None else num_replicas
         self.rank = dist.get_rank() if rank is None else rank
         self.dataset, self.shuffle, self.seed, self.drop_last = dataset, shuffle, seed, drop_last
@@ -54,15 +87,26 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self.epoch = 0
         self.deal: Deal | None = None
         self.training = False
-        self._drawn = 0
+        """An epoch is under way."""
+        self._finished = self._resumed_finished = False
+        self._begun = 0
+        """Epochs begun."""
+        self._reader: weakref.ref[Any] | None = None
+        self._drawn = self._handed = self._ended_with = 0
+        self._closed = False
+        self._takes = (0, 0)
+        """Samples that each of the last two iterations of the training loop took from the loader."""
+        self._measured = False
+        """An iteration has ended, so its samples are known."""
+        self._handed_at_begin = 0
         self._rates: tuple[float, ...] = ()
-        self._interval, self._ahead, self._batch = 0.0, 0, 1
+        self._interval, self._ahead, self._batch, self._own_batch, self._least = 0.0, 0, 1, 1, 1
         self._skipped: tuple[Span, ...] = ()
 
     def set_epoch(self, epoch: int) -> None:
         """Another order. A resumed epoch goes on where it was."""
         if epoch != self.epoch:
-            self._skipped = ()
+            self._skipped, self._finished, self._resumed_finished = (), False, False
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -79,17 +123,11 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         if not self.shuffle:
             yield from range(self.rank, len(self.dataset), self.ranks)
             return
-        if self.training and self.deal is not None and self.deal.outstanding(self.rank) > 0 and self.deal.final:
-            raise UsageError(
-                "The last epoch ended without a barrier: the loader drops its last batch, so pass drop_last=True to "
-                "FlexibleSampler too."
-            )
+        if self._resumed_finished:  # it was trained to its end before the program was interrupted
+            self._resumed_finished = False
+            return
         order = self.order()
-        positions = len(order) - (len(order) % self._batch if self.drop_last else 0)
-        self.deal = deal = Deal(positions, self.ranks, self._batch, skipped=self._skipped)
-        deal.begin(self._rates, self._interval, self._ahead)
-        self._drawn, self.training = 0, True
-        _iterated.append(weakref.ref(self))
+        deal = self._begin(_reader(), len(order))
         limit, offset, version = 0, 0, -1
         while True:
             number = self._drawn
@@ -99,51 +137,122 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
                 (limit, offset), version = deal.run(self.rank, number), deal.version
             self._drawn = number + 1
             yield order[number + offset]
-        if not deal.final:
+        self._closed = self.deal is deal
+
+    def _begin(self, reader: Any, samples: int) -> Deal:
+        """Another epoch, read by this iterator of a loader."""
+        left = self.deal.outstanding(self.rank) if self.deal is not None and self.training else 0
+        if self.deal is not None and left >= self.deal.least and self._handed >= self.deal.claimed(self.rank):
             raise UsageError(
-                "The loader reads further ahead than this rank has samples dealt: use fewer loader workers, a smaller "
-                "prefetch_factor, or a smaller batch."
+                f"The last epoch ended without an optimizer step for its last {left} samples on rank {self.rank}: call "
+                "optimizer.step() after every batch, or after every group of batches whose gradients are accumulated."
             )
+        self._reader = None
+        if reader is not None and (not reader._auto_collation or getattr(reader._index_sampler, "batch_size", None)):
+            self._reader = weakref.ref(reader)
+            self._own_batch = reader._index_sampler.batch_size if reader._auto_collation else 1
+            self.drop_last = self.drop_last or (reader._auto_collation and reader._index_sampler.drop_last)
+        iteration.running.reset()
+        positions = samples - (samples % self._batch if self.drop_last else 0)
+        self._drawn = self._handed = self._handed_at_begin = self._ended_with = 0
+        self._closed = self._finished = False
+        self.deal = deal = Deal(positions, self.ranks, self._batch, skipped=self._skipped)
+        deal.least = max(self._least, self._own_batch if self.drop_last else 1)
+        deal.begin(self._rates, self._interval, self._ahead)
+        if deal.done and deal.pool + sum(map(deal.claimed, range(self.ranks))):
+            raise UsageError(
+                f"{samples} samples are too few: {self.ranks} ranks need {self.ranks * deal.least} for one step, since "
+                "the loader drops smaller batches or gradients of several batches are accumulated."
+            )
+        self.training, self._begun = not deal.done, self._begun + 1
+        _iterated.append(weakref.ref(self))
+        return deal
 
-    def decide(self, window: int, batch: int, in_time: bool) -> bool:
-        """Whether the micro-batch that begins is the last before a barrier: by time, or because the rank's claims end.
+    def handed(self) -> int:
+        """Samples of this epoch that the script has taken from its loader."""
+        reader = self._reader() if self._reader is not None else None
+        if reader is not None:
+            self._handed = max(self._handed, min(reader._num_yielded * self._own_batch, self._drawn))
+        return self._handed
 
-        `window`: samples since the last barrier, this micro-batch included."""
+    def has_remainder(self) -> bool:
+        """The epoch's last barrier was passed, and the script trains what was left below one iteration."""
+        return self._finished and self._begun > 0 and self.handed() > self._ended_with
+
+    def decide(self, count: int, in_time: bool) -> bool:
+        """Whether the iteration that begins is the last before a barrier: by time, or because the rank's claims end.
+
+        `count`: samples of the model's micro-batch; the loader's are counted by the loader, where it can be asked."""
         deal = self.deal
         if deal is None:
             return True
-        if deal.final:
-            left = deal.outstanding(self.rank) - window
-            return left < (batch if self.drop_last else 1)
-        return in_time or deal.claimed(self.rank) - self._drawn < batch
+        if self._reader is None:
+            self._own_batch = max(self._own_batch, count)
+            self._handed = min(self._handed + count, self._drawn)
+        handed = self.handed()
+        if self._handed_at_begin:
+            took = handed - self._handed_at_begin
+            self._takes, self._measured = (self._takes[1] if self._measured else took, took), True
+        self._handed_at_begin = handed
+        if not self.training:
+            return False
+        window = handed + self._take - self._own_batch - deal.trained[self.rank]
+        unread = deal.claimed(self.rank) - self._drawn
+        return deal.is_last(self.rank, window, unread, self._take, in_time)
 
-    def ahead(self, window: int) -> int:
-        """Samples that the loader has taken and the model has not seen."""
-        return 0 if self.deal is None else max(0, self._drawn - self.deal.trained[self.rank] - window)
+    @property
+    def _take(self) -> int:
+        """Samples that an iteration takes: more than a batch where gradients are accumulated, or batches left out. One
+        that happened to take more tells nothing about the next."""
+        return max(min(self._takes), self._own_batch)
+
+    @property
+    def _least_own(self) -> int:
+        return self._take if self._take > self._own_batch or self.drop_last else 1
+
+    def progress(self) -> LoaderProgress:
+        """What this rank reports at a barrier."""
+        if self.deal is None or not self.training:
+            return LoaderProgress(epoch=self._begun)
+        handed = self.handed()
+        if not self._measured:  # the first iteration, which may take several batches
+            took = handed - self._handed_at_begin + self._own_batch
+            self._takes = (took, took)
+        return LoaderProgress(
+            self._drawn - handed, handed - self.deal.trained[self.rank], self._take, self._least_own, self._closed,
+            self._begun,
+        )  # fmt: skip
 
     def barrier(self, reports: Sequence[RankReport], pace: BarrierPace) -> None:
         """Counts and rates of all ranks: claims for the next intervals."""
-        if self.deal is None:
+        if self.deal is None or not self.training:
             return
-        self._batch = max(self._batch, int(max(r.batch for r in reports)))
-        self._ahead = int(max(r.ahead for r in reports))
-        self._rates, self._interval = pace.rates, pace.interval
-        ended = self.deal.final
+        self._batch = max(self._batch, int(max(r.take for r in reports)))
+        self._ahead = max(self._ahead, int(max(r.ahead for r in reports)))
+        self._least = int(max(r.least for r in reports))
+        self._rates = tuple(r.taken / r.seconds if r.seconds > 0.0 else 0.0 for r in reports)
+        self._interval = pace.interval
         progress = [
-            RankProgress(int(r.samples), rate, int(r.ahead)) for r, rate in zip(reports, pace.rates, strict=True)
+            RankProgress(int(r.taken), rate, int(r.ahead), r.closed > 0.0)
+            for r, rate in zip(reports, self._rates, strict=True)
         ]
-        self.deal.advance(progress, pace.interval, self._batch, self._ahead)
-        if ended:
-            self.training, self._skipped = False, ()
+        self.deal.advance(progress, pace.interval, self._batch, self._ahead, self._least)
+        if self.deal.done:
+            self.training, self._skipped, self._finished, self._ended_with = False, (), True, self.handed()
 
     def state_dict(self) -> dict[str, Any]:
         """The same on all ranks after a barrier. Another number of ranks may go on with it."""
         spans = self.deal.trained_spans() if self.deal is not None and self.training else list(self._skipped)
-        return {"epoch": self.epoch, "seed": self.seed, "samples": len(self.dataset), "trained": spans}
+        if self._finished:
+            spans = [(0, len(self.dataset))]
+        state = {"epoch": self.epoch, "seed": self.seed, "samples": len(self.dataset), "trained": spans}
+        return {**state, "finished": self._finished}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """A finished epoch yields nothing when it is iterated again; `set_epoch` begins the next."""
         if state["samples"] != len(self.dataset):
             raise UsageError(f"The saved epoch has {state['samples']} samples, this data set {len(self.dataset)}.")
         self.epoch, self.seed = int(state["epoch"]), int(state["seed"])
-        self._skipped = tuple((int(start), int(end)) for start, end in state["trained"])
+        self._finished = self._resumed_finished = bool(state.get("finished", False))
+        self._skipped = () if self._finished else tuple((int(start), int(end)) for start, end in state["trained"])
         self.deal, self.training = None, False

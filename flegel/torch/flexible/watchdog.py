@@ -23,11 +23,15 @@ EXIT_CODE = 75  # a temporary failure: a launcher that restarts may try again
 
 
 class Watchdog:
-    """One thread for each wrapped module."""
+    """One thread for each wrapped module, which has a number."""
 
-    def __init__(self, group: Any, timeout: float) -> None:
+    waits_for = -1
+    """The module at whose barrier this process waits."""
+
+    def __init__(self, group: Any, timeout: float, number: int = 0) -> None:
+        self._number = number
         self._rank, self._ranks, self._timeout = dist.get_rank(group), dist.get_world_size(group), timeout
-        self._store = dist.PrefixStore("flegel/flexible", distributed_c10d._get_default_store())
+        self._store = dist.PrefixStore(f"flegel/flexible/{number}", distributed_c10d._get_default_store())
         self._waiting: tuple[int, float] | None = None
         self._step = 0
         self._seen: dict[int, tuple[bytes, float]] = {}
@@ -38,9 +42,11 @@ class Watchdog:
     def arrive(self, step: int) -> None:
         """This rank waits at a barrier from now on."""
         self._step, self._waiting = step, (step, clock.now())
+        Watchdog.waits_for = self._number
 
     def leave(self) -> None:
         self._waiting = None
+        Watchdog.waits_for = -1
 
     def close(self) -> None:
         self._ended.set()
@@ -63,7 +69,7 @@ class Watchdog:
             beat += 1
             try:
                 waits = self._waiting
-                self._store.set(f"{self._rank}", f"{beat} {waits[0] if waits else -1}")
+                self._store.set(f"{self._rank}", f"{beat} {waits[0] if waits else -1} {Watchdog.waits_for}")
                 if waits is not None and clock.now() - waits[1] > SILENT:
                     self._look(waits)
             except (RuntimeError, dist.DistError) as error:
@@ -76,22 +82,32 @@ class Watchdog:
     def _look(self, waits: tuple[int, float]) -> None:
         """Ranks without signs of life are named at once, ranks that are alive but late after the timeout. One that
         had arrived may stop as well, in the middle of the exchange."""
-        now, late, stopped = clock.now(), [], []
+        now, late, stopped, elsewhere = clock.now(), [], [], []
         for rank in range(self._ranks):
             if rank == self._rank:
                 continue
-            value = self._store.get(f"{rank}") if self._store.check([f"{rank}"]) else b"0 -1"
+            value = self._store.get(f"{rank}") if self._store.check([f"{rank}"]) else b"0 -1 -1"
             known = self._seen.get(rank)
             if known is None or known[0] != value:
                 self._seen[rank] = known = (value, now)
-            arrived = int(value.split()[1]) >= waits[0]
+            _, at, where = map(int, value.split())
+            arrived = at >= waits[0]
             if not arrived:
                 late.append(rank)
+            if where not in (-1, self._number):
+                elsewhere.append(rank)
             if now - known[1] > (PATIENCE if arrived else 1.0) * SILENT:
                 stopped.append(rank)
         if stopped:
             names = ", ".join(map(str, stopped))
             self._end(f"rank {names} gave no sign of life for {SILENT:.0f} s")
+        elif elsewhere and now - waits[1] > 2 * SILENT:
+            names = ", ".join(map(str, elsewhere))
+            self._end(
+                f"rank {names} waits at a barrier of another model: models that are trained in one loop must be "
+                "trained in the same iterations on all ranks, so choose them by model.barriers, not by a count of "
+                "batches"
+            )
         elif now - waits[1] > self._timeout:
             names = ", ".join(map(str, late))
             whom = f"rank {names} is alive, but did not arrive" if late else "all ranks arrived, but it did not end"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP imports it, and forked ranks would do so one by one
 import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -240,9 +242,148 @@ def compiled(rank: int) -> dict[str, Any]:
     return {"parameters": gather(flat(model))}
 
 
+def indexed(count: int) -> TensorDataset:
+    x, y = rows(count)
+    return TensorDataset(x, y, torch.arange(count))
+
+
+def generator() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Linear(4, COLUMNS)
+
+
+def adversaries(
+    d: torch.nn.Module, g: torch.nn.Module, of_d: torch.optim.Optimizer, of_g: torch.optim.Optimizer, real: torch.Tensor
+) -> None:
+    """One iteration as tutorials write it: two losses of the discriminator, one after the other, then the generator's,
+    whose gradients in the discriminator are thrown away."""
+    truth = torch.nn.functional.binary_cross_entropy_with_logits
+    z = real[:, :4] * 0.5
+    one, zero = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+    of_d.zero_grad()
+    truth(d(real), one).backward()
+    fake = g(z)
+    truth(d(fake.detach()), zero).backward()
+    of_d.step()
+    of_g.zero_grad()
+    truth(d(fake), one).backward()
+    of_g.step()
+
+
+def adversarial(rank: int, workers: int = 0) -> dict[str, Any]:
+    """Two models that share one sampler; rank 0 is slow. The first iteration, beside one process with all samples."""
+    data = indexed(611)
+    sampler = FlexibleSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers)
+    d, g = FlexibleDDP(network()), FlexibleDDP(generator())
+    of_d = d.optimizer(torch.optim.SGD(d.parameters(), lr=0.5))
+    of_g = g.optimizer(torch.optim.SGD(g.parameters(), lr=0.5))
+    seen: list[list[int]] = []
+    worst = 0.0
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        seen.append([])
+        for real, _, index in loader:
+            time.sleep(0.004 if rank == 0 else 0.0)
+            adversaries(d, g, of_d, of_g, real)
+            if not seen[0]:
+                everyone = torch.cat(gather(real))
+                plain = network(), generator()
+                adversaries(*plain, *(torch.optim.SGD(one.parameters(), lr=0.5) for one in plain), everyone)
+                mine, exact = flat(d) + flat(g), flat(plain[0]) + flat(plain[1])
+                worst = max(abs(a - b) for a, b in zip(mine, exact, strict=True))
+            seen[-1] += index.tolist()
+    return {
+        "seen": gather(seen), "parameters": gather(flat(d) + flat(g)), "barriers": [d.barriers, g.barriers],
+        "worst": worst, "samples": [d.samples_seen, g.samples_seen],
+    }  # fmt: skip
+
+
+def small(rank: int) -> dict[str, Any]:
+    """Less than four batches for each rank."""
+    found = {}
+    for count in (300, 130, 64):
+        data = indexed(count)
+        sampler = FlexibleSampler(data)
+        model = FlexibleDDP(network())
+        optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+        seen: list[list[int]] = []
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            seen.append([])
+            for features, target, index in DataLoader(data, batch_size=64, sampler=sampler):
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(features), target).backward()
+                optimizer.step()
+                seen[-1] += index.tolist()
+        found[str(count)] = {"seen": gather(seen), "parameters": gather(flat(model)), "state": sampler.state_dict()}
+    return found
+
+
+def accumulated(rank: int, told: bool) -> dict[str, Any]:
+    """Steps after every third batch, with `no_sync` or without it; and a second optimizer of the same model."""
+    data = indexed(611)
+    sampler = FlexibleSampler(data)
+    model = FlexibleDDP(network())
+    inner = model.module
+    optimizers = [
+        model.optimizer(torch.optim.SGD(inner[0].parameters(), lr=0.05)),
+        model.optimizer(torch.optim.SGD(inner[2].parameters(), lr=0.05)),
+    ]
+    seen: list[list[int]] = []
+    made, worst = 0, 0.0
+    first: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        seen.append([])
+        for features, target, index in DataLoader(data, batch_size=8, sampler=sampler, drop_last=epoch == 1):
+            made += 1
+            time.sleep(0.003 if rank == 0 else 0.0)
+            with model.no_sync() if told and made % 3 else contextlib.nullcontext():
+                (torch.nn.functional.mse_loss(model(features), target) / 3).backward()
+            first.append((features, target))
+            if made % 3 == 0:
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            if made == 3:
+                plain = network()
+                parts = [part for parts in gather(first) for part in parts]
+                xs, ys = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+                torch.nn.functional.mse_loss(plain(xs), ys).backward()
+                torch.optim.SGD(plain.parameters(), lr=0.05).step()
+                worst = max(abs(a - b) for a, b in zip(flat(model), flat(plain), strict=True))
+            seen[-1] += index.tolist()
+    return {"seen": gather(seen), "parameters": gather(flat(model)), "barriers": model.barriers, "worst": worst}
+
+
+def left_early(rank: int, alike: bool) -> dict[str, Any]:
+    """`break` in the middle of an epoch: at the same barrier on all ranks, or after as many batches on each."""
+    data = indexed(2000)
+    sampler = FlexibleSampler(data)
+    model = FlexibleDDP(network(), timeout=20.0)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    said = ""
+    try:
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            until = model.barriers + 5
+            for made, (features, target, _) in enumerate(DataLoader(data, batch_size=8, sampler=sampler)):
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(features), target).backward()
+                time.sleep(0.02 if rank == 0 else 0.001)
+                optimizer.step()
+                if (model.stepped and model.barriers == until) if alike else made == 20:
+                    break
+    except UsageError as error:
+        said = str(error)
+    return {"said": gather(said), "parameters": gather(flat(model)), "barriers": model.barriers}
+
+
 CASES = {
     "epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers, "skipped": skipped,
-    "unused": unused, "refused": refused, "compiled": compiled,
+    "unused": unused, "refused": refused, "compiled": compiled, "adversarial": adversarial, "small": small,
+    "accumulated": accumulated, "left early": left_early,
 }  # fmt: skip
 
 

@@ -79,6 +79,43 @@ def test_parameters_that_the_last_micro_batch_did_not_use_have_the_gradient_of_t
     assert max(found["worst"]) < 1e-6
 
 
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_generator_and_its_discriminator_share_a_sampler_and_their_barriers(tmp_path: Path, workers: int) -> None:
+    found = play("adversarial", tmp_path, workers=workers)
+    for epoch in range(2):
+        assert sorted(i for rank in found["seen"] for i in rank[epoch]) == list(range(611))
+    assert found["parameters"][0] == found["parameters"][1]
+    assert found["barriers"][0] == found["barriers"][1] < 2 * 611 // 8
+    assert found["samples"] == [2 * 611, 2 * 611]
+    assert found["worst"] < 1e-6, "the first iteration is that of one process with the samples of all ranks"
+
+
+def test_an_epoch_of_a_few_batches_is_trained_to_its_end(tmp_path: Path) -> None:
+    for count, found in play("small", tmp_path).items():
+        for epoch in range(3):
+            assert sorted(i for rank in found["seen"] for i in rank[epoch]) == list(range(int(count)))
+        assert found["parameters"][0] == found["parameters"][1]
+        assert found["state"]["finished"] and found["state"]["trained"] == [[0, int(count)]]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["no_sync", "nothing said"])
+def test_gradients_of_several_batches_are_accumulated_for_two_optimizers(tmp_path: Path, told: bool) -> None:
+    found = play("accumulated", tmp_path, told=told)
+    assert sorted(i for rank in found["seen"] for i in rank[0]) == list(range(611))
+    assert found["parameters"][0] == found["parameters"][1]
+    assert 2 < found["barriers"] < 2 * 611 // 24
+    assert found["worst"] < 1e-6
+
+
+def test_leaving_an_epoch_early(tmp_path: Path) -> None:
+    found = play("left early", tmp_path, alike=True)
+    assert found["said"] == ["", ""] and found["barriers"] == 15
+    assert found["parameters"][0] == found["parameters"][1]
+    (tmp_path / "meet").unlink()
+    said = play("left early", tmp_path, alike=False)["said"]
+    assert said[0] == said[1] and "different epochs" in said[0] and "model.barriers" in said[0]
+
+
 @pytest.mark.parametrize("kind", ["freeze", "kill"])
 def test_a_lost_rank_ends_the_others_with_a_sentence(tmp_path: Path, kind: str) -> None:
     codes, told = launch("lost", tmp_path, 3, {}, kind)
@@ -133,12 +170,13 @@ def test_the_example_of_the_documentation_runs_under_torchrun() -> None:
 @pytest.mark.parametrize(
     ("sign", "moves", "seconds", "sentence"),
     [
-        ("1 -1", False, 6.0, "rank 1 gave no sign of life"),
-        ("1 7", False, 6.0, ""),  # it had arrived; its network may be slow
-        ("1 7", False, 16.0, "rank 1 gave no sign of life"),
-        ("1 -1", True, 59.0, ""),
-        ("1 -1", True, 61.0, "rank 1 is alive, but did not arrive within 60 s"),
-        ("1 7", True, 61.0, "all ranks arrived, but it did not end within 60 s"),
+        ("1 -1 -1", False, 6.0, "rank 1 gave no sign of life"),
+        ("1 7 0", False, 6.0, ""),  # it had arrived; its network may be slow
+        ("1 7 0", False, 16.0, "rank 1 gave no sign of life"),
+        ("1 -1 -1", True, 59.0, ""),
+        ("1 -1 -1", True, 61.0, "rank 1 is alive, but did not arrive within 60 s"),
+        ("1 -1 1", True, 11.0, "rank 1 waits at a barrier of another model"),
+        ("1 7 0", True, 61.0, "all ranks arrived, but it did not end within 60 s"),
     ],
 )
 def test_a_barrier_that_does_not_end_is_explained(
@@ -148,10 +186,11 @@ def test_a_barrier_that_does_not_end_is_explained(
     told: list[str] = []
     watchdog = Watchdog.__new__(Watchdog)
     watchdog._rank, watchdog._ranks, watchdog._timeout, watchdog._seen = 0, 2, 60.0, {}
+    watchdog._number = 0
     watchdog._store = torch.distributed.HashStore()
     monkeypatch.setattr(watchdog, "_end", told.append)
     for now in (0.0, seconds):
-        watchdog._store.set("1", f"{now if moves else ''}{sign}")
+        watchdog._store.set("1", f"{int(now) if moves else ''}{sign}")
         monkeypatch.setattr("flegel.runtime.clock.now", lambda now=now: now)
         watchdog._look((7, 0.0))
     assert "".join(told).startswith(sentence) and bool(told) == bool(sentence)

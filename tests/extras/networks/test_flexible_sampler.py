@@ -1,0 +1,91 @@
+"""The sampler beside PyTorch's loader, without ranks: what it counts, and what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
+
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from flegel.errors import UsageError  # noqa: E402
+from flegel.torch.flexible import iteration  # noqa: E402
+from flegel.torch.flexible.iteration import LoopIteration  # noqa: E402
+from flegel.torch.flexible.pace import BarrierPace, RankReport  # noqa: E402
+from flegel.torch.flexible.sampler import FlexibleSampler, active  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iteration, "running", LoopIteration())
+
+
+def made(samples: int, **options: Any) -> tuple[FlexibleSampler, Iterator[Any]]:
+    data = TensorDataset(torch.arange(samples))
+    sampler = FlexibleSampler(data, num_replicas=1, rank=0)
+    return sampler, iter(DataLoader(data, sampler=sampler, **options))
+
+
+def barrier(sampler: FlexibleSampler) -> None:
+    one = sampler.progress()
+    report = RankReport(
+        one.taken, 1.0, 1.0, ahead=one.ahead, taken=one.taken, take=one.take, least=one.least, closed=one.closed
+    )
+    pace = BarrierPace(fixed=1.0)
+    pace.barrier([report], 0.0)
+    sampler.barrier([report], pace)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_that_the_script_has_taken_are_counted_whatever_the_loader_reads_ahead(workers: int) -> None:
+    sampler, batches = made(100, batch_size=8, num_workers=workers)
+    for _ in range(3):
+        next(batches)  # the first two are left out by the script
+    sampler.decide(5, in_time=True)
+    assert sampler.handed() == 24, "and not the five samples of the model's own batch"
+    assert sampler.progress().ahead == (16 if workers else 0)
+
+
+def test_a_finished_epoch_is_told_from_one_that_has_not_begun() -> None:
+    sampler, batches = made(20, batch_size=8)
+    untrained = sampler.state_dict()
+    assert untrained["trained"] == [] and not untrained["finished"]
+    for (indices,) in batches:
+        if sampler.decide(len(indices), in_time=True):
+            barrier(sampler)
+    finished = sampler.state_dict()
+    assert finished["trained"] == [(0, 20)] and finished["finished"]
+    assert active() is None
+    resumed = FlexibleSampler(sampler.dataset, num_replicas=1, rank=0)
+    resumed.load_state_dict(finished)
+    assert list(resumed) == [] and resumed.state_dict() == finished
+    resumed.set_epoch(1)
+    assert sorted(resumed) == list(range(20))
+
+
+def test_the_loader_is_asked_whether_it_drops_its_last_batch() -> None:
+    sampler, batches = made(20, batch_size=8, drop_last=True)
+    for (indices,) in batches:
+        if sampler.decide(len(indices), in_time=True):
+            barrier(sampler)
+    assert sampler.drop_last and sampler.state_dict()["finished"], "four samples are left out"
+
+
+def test_an_epoch_whose_last_batches_were_not_stepped_with_is_refused() -> None:
+    sampler, batches = made(20, batch_size=8)
+    for (indices,) in batches:
+        sampler.decide(len(indices), in_time=False)
+    with pytest.raises(UsageError, match="without an optimizer step for its last 20 samples on rank 0"):
+        next(iter(sampler))
+
+
+def test_an_epoch_may_be_left_early() -> None:
+    sampler, batches = made(100, batch_size=8)
+    for _ in range(3):
+        sampler.decide(len(next(batches)[0]), in_time=True)
+        barrier(sampler)
+    next(iter(sampler))
+    assert sampler.deal is not None and sampler.deal.trained == [0], "the next one begins at its beginning"

@@ -1,0 +1,68 @@
+"""An iteration of a training loop: one decision for all models that take part in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from flegel.errors import UsageError
+from flegel.torch.flexible.iteration import LoopIteration
+
+D, G = 0, 1
+
+
+def passes(loop: LoopIteration, model: int) -> bool:
+    """A forward pass; whether it began another iteration."""
+    begins = loop.begins(model)
+    if begins:
+        loop.begin(model, 8)
+    loop.enter(model)
+    return begins
+
+
+def test_every_step_of_one_model_ends_an_iteration_and_accumulation_does_not() -> None:
+    loop = LoopIteration()
+    begun = []
+    for stepping in (True, True, False, False, True, True):
+        begun.append(passes(loop, D))
+        if stepping:
+            loop.step(D, "D")
+    assert begun == [True, True, True, False, False, True]
+
+
+@pytest.mark.parametrize("seen_first", [True, False], ids=["with gradients", "without gradients"])
+def test_a_generator_and_its_discriminator_are_one_iteration(seen_first: bool) -> None:
+    """Whether or not the generator's pass for the discriminator's loss has gradients."""
+    loop = LoopIteration()
+    for _ in range(3):
+        assert passes(loop, D)
+        if seen_first:
+            assert not passes(loop, G)
+        assert not passes(loop, D)
+        loop.step(D, "D")
+        assert not passes(loop, G)
+        assert not passes(loop, D)
+        assert loop.has_stepped(D) and not loop.has_stepped(G)
+        loop.step(G, "G")
+    assert loop.several and loop.leader == D
+
+
+def test_a_second_step_while_another_model_waits_is_refused() -> None:
+    loop = LoopIteration()
+    for model in (D, G):
+        passes(loop, model)
+    loop.step(D, "Critic")
+    loop.step(D, "Critic")  # another optimizer of the same model
+    passes(loop, D)
+    with pytest.raises(UsageError, match="Critic stepped twice"):
+        loop.step(D, "Critic")
+
+
+def test_another_epoch_begins_another_iteration_or_goes_on_with_accumulated_gradients() -> None:
+    loop = LoopIteration()
+    passes(loop, D)
+    passes(loop, G)
+    loop.step(D, "D")
+    loop.reset()
+    assert passes(loop, D) and not loop.carried, "left before the generator's part"
+    loop.reset()
+    assert loop.carried and not passes(loop, D)

@@ -303,6 +303,11 @@ class Algorithm:
         """Hidden state before the first visit, shape (points, size). None by default."""
         return np.zeros((points, 0), np.float32)
 
+    def stateLimits(self, parameter: Tree) -> tuple[float, float] | None:
+        """Lowest and highest number that a point's state may hold, where the hooks use it as a place in an array: a
+        checkpoint with others is refused. None by default: any number."""
+        return None
+
     def initAggregator(self, sample: Sample, parameter: Tree) -> Tree:
         """Statistics before any visit: zeros. By default the shape of one point's dense change."""
         point = sample_point(self, sample)

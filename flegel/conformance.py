@@ -227,8 +227,8 @@ def _conserves(trial: Trial) -> bool:
     apart = (*trial.algorithm.spent, *trial.algorithm.lagging)
     if set(pytree.names(trial.zero)) <= set(apart):
         return False  # nothing is kept from one barrier to the next, or nothing that the last visit alone decides
-    if trial.algorithm.keep_state:
-        return False  # the state is part of the model and goes on learning, so no fresh pass is like it
+    if trial.algorithm.keep_state and not trial.algorithm.lagging:
+        return False  # the state is part of the model and goes on learning, and nothing says which sums follow it
     shard = trial.shard(trial.layout())
     kernel = trial.kernel(shard).kernel
     total, parameter, cursor = pytree.copy(trial.zero), trial.parameter, 0

@@ -16,12 +16,13 @@ from flegel.algorithms.estimators import fitted_kmeans
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
 from flegel.algorithms.kmeans.shapes import kernel_for, kernel_sizes
 from flegel.algorithms.kmeans.sparse import (
+    best_sparse_lloyd,
     dense_rows,
     distances_of,
     nearest_of,
     sparse_kernel,
-    sparse_lloyd,
     sparse_seed,
+    squared_norms,
     take_rows,
 )
 from flegel.algorithms.kmeans.swaps import swapped
@@ -29,7 +30,6 @@ from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
     DRAWN,
-    LLOYD_PASSES,
     NAMED,
     START_FILE,
     best_lloyd,
@@ -55,6 +55,7 @@ ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference o
 SPARE = 64  # rows of the sample, at most, that θ keeps as places for clusters that become empty
 SPARE_NUMBERS = 2**20  # numbers in them, at most: fewer where rows are wide
 TRIAL_ROWS = 4096  # rows of the sample on which starts are tried, where clusters are few
+SPARSE_TRIAL_ROWS = 8192  # the same of sparse rows, which cost their entries only
 LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
 ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 TRIAL_WORK = 2**26  # multiplications in a pass over them, at most: fewer rows where k·d is large
@@ -165,24 +166,29 @@ class KMeans(Algorithm):
         """The same about 0, which is the origin of sparse rows. Trials count rows of any positive weight alike."""
         ids, own = weighted_rows(np.arange(rows_of(rows)), sample.weights)
         ids, own = some_weighted(ids, own, MOST_ROWS, rng)
-        some, given = take_rows(rows, ids), self.init
+        some, given = take_rows(rows, ids) if len(ids) < rows_of(rows) else rows, self.init
+        norms = squared_norms(some)
         if not (isinstance(given, str) and given in NAMED):
             start = given_rows(given, self.k, rows.columns, "KMeans")
         elif self.k > rows_of(some):
             raise UsageError(f"KMeans: k={self.k} is more than the {rows_of(some)} points drawn; lower k.")
         elif given == DRAWN:
-            trials = [sparse_lloyd(some, self.k, rng, LLOYD_PASSES) for _ in range(self.n_init)]
-            start = min(trials, key=lambda trial: trial[2])[0]
+            start = best_sparse_lloyd(
+                some, norms, self.k, self.n_init, max(SPARSE_TRIAL_ROWS, ROWS_A_CLUSTER * self.k), rng
+            )
         else:
             chosen = np.arange(self.k) if given == "first" else rng.choice(len(ids), self.k, replace=False)
             start = dense_rows(some, chosen)
-        spare = sparse_seed(some, start, max(1, min(self.k, SPARE, SPARE_NUMBERS // rows.columns)), rng)
-        shares, drawn = _shares(nearest_of(some, start)[0], own, self.k)
+        spare = sparse_seed(some, norms, start, max(1, min(self.k, SPARE, SPARE_NUMBERS // rows.columns)), rng)
+        shares, drawn = _shares(nearest_of(some, start, norms)[0], own, self.k)
         trained = isinstance(given, str) and given == DRAWN
         return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(sample.mass, drawn, trained))
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         return np.full((points, 1), -1, np.int32)
+
+    def stateLimits(self, parameter: Centroids) -> tuple[float, float]:
+        return -1.0, len(parameter.centroids) - 1.0
 
     def initAggregator(self, sample: Sample, parameter: Centroids) -> KMeansSums:
         return KMeansSums(np.zeros_like(parameter.centroids), *np.zeros((2, len(parameter.centroids))))

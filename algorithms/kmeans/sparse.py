@@ -11,21 +11,32 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Kernel
-from flegel.algorithms.rows import rows_of, times
+from flegel.algorithms.rows import COMPILED_PRODUCTS, rows_of, times
+from flegel.algorithms.seeding import LLOYD_PASSES, TRIAL_PASSES
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
 
 _TRAIN = EntryPoint("flegel.algorithms.kmeans.sparse_kernel", "train")
+_ADD_BY_LABEL = EntryPoint("flegel.algorithms.sparse_products", "add_by_label")
 
 
 def sparse_kernel() -> Kernel:
+    last: Array | None = None
+    """The centroids that `by_column` and `half` were made of: a call may visit a few rows only."""
+    by_column = half = np.empty(0)
+
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
+        nonlocal last, by_column, half
         rows = shard.features
         assert isinstance(rows, Sparse)
+        if last is not parameter.centroids:
+            last = parameter.centroids
+            by_column = np.ascontiguousarray(last.T)
+            half = 0.5 * np.einsum("jt,jt->j", last, last)
         return int(
             _TRAIN(
-                rows.indptr, rows.indices, rows.values, shard.state, shard.weights, parameter.centroids,
+                rows.indptr, rows.indices, rows.values, shard.state, shard.weights, by_column, half,
                 aggregator.sums, aggregator.counts, aggregator.squares, start, min(end, shard.points), flag,
             )
         )  # fmt: skip
@@ -53,11 +64,12 @@ def squared_norms(rows: Sparse) -> Array:
     return np.bincount(row, rows.values.astype(np.float64) ** 2, minlength=rows_of(rows))
 
 
-def nearest_of(rows: Sparse, centroids: Array) -> tuple[Array, Array]:
-    """Cluster and squared distance of each row."""
+def nearest_of(rows: Sparse, centroids: Array, norms: Array | None = None) -> tuple[Array, Array]:
+    """Cluster and squared distance of each row; `norms` are their squared ones, where they are known."""
     scores = 0.5 * (centroids**2).sum(axis=1) - times(rows, np.ascontiguousarray(centroids.T))
     nearest = scores.argmin(axis=1).astype(np.int32)
-    least = 2.0 * scores[np.arange(len(nearest)), nearest] + squared_norms(rows)
+    norms = squared_norms(rows) if norms is None else norms
+    least = 2.0 * scores[np.arange(len(nearest)), nearest] + norms
     return nearest, np.maximum(least, 0.0)
 
 
@@ -67,15 +79,14 @@ def distances_of(rows: Sparse, centroids: Array) -> Array:
     return np.asarray(np.maximum(2.0 * scores + squared_norms(rows)[:, None], 0.0))
 
 
-def sparse_seed(rows: Sparse, centres: Array, count: int, rng: np.random.Generator) -> Array:
+def sparse_seed(rows: Sparse, norms: Array, centres: Array, count: int, rng: np.random.Generator) -> Array:
     """`count` more rows, as greedy k-means++ draws them from the distances to these centres; the first one at random
     where there are none."""
-    norms = squared_norms(rows)
     chosen: list[Array] = []
     if not len(centres):
         chosen.append(dense_rows(rows, rng.integers(len(norms), size=1))[0])
         centres = chosen[0][None, :]
-    least = nearest_of(rows, centres)[1]
+    least = nearest_of(rows, centres, norms)[1]
     trials = 2 + int(np.log(count + 1))
     while len(chosen) < count:
         total = least.sum()
@@ -93,17 +104,36 @@ def sparse_seed(rows: Sparse, centres: Array, count: int, rng: np.random.Generat
     return np.array(chosen).reshape(len(chosen), rows.columns)
 
 
-def sparse_lloyd(rows: Sparse, k: int, rng: np.random.Generator, passes: int) -> tuple[Array, Array, float]:
-    """A few passes from a start by k-means++: centres, the cluster of each row, and the sum of squared distances."""
-    centres = sparse_seed(rows, np.empty((0, rows.columns)), k, rng)
-    row = np.repeat(np.arange(rows_of(rows)), np.diff(rows.indptr))
-    labels, distances = nearest_of(rows, centres)
+def best_sparse_lloyd(rows: Sparse, norms: Array, k: int, starts: int, trial: int, rng: np.random.Generator) -> Array:
+    """Centres after a few passes from the best of several starts by k-means++. These are drawn and compared on `trial`
+    rows, and only the best goes on, with all rows."""
+    few, few_norms = rows, norms
+    if trial < len(norms):
+        chosen = np.sort(rng.choice(len(norms), trial, replace=False))
+        few, few_norms = take_rows(rows, chosen), norms[chosen]
+    none = np.empty((0, rows.columns))
+    begun = [_lloyd(few, few_norms, sparse_seed(few, few_norms, none, k, rng), TRIAL_PASSES) for _ in range(starts)]
+    centres = min(begun, key=lambda trial: trial[1])[0]
+    return _lloyd(rows, norms, centres, LLOYD_PASSES - TRIAL_PASSES)[0]
+
+
+def _lloyd(rows: Sparse, norms: Array, centres: Array, passes: int) -> tuple[Array, float]:
+    """Centres after so many passes, and the sum of squared distances. A cluster without rows keeps its centre."""
+    labels, distances = nearest_of(rows, centres, norms)
     for _ in range(passes):
-        counts = np.bincount(labels, minlength=k)
-        place = labels[row].astype(np.int64) * rows.columns + rows.indices
-        sums = np.bincount(place, rows.values, minlength=k * rows.columns).reshape(k, rows.columns)
+        counts = np.bincount(labels, minlength=len(centres))
+        sums = _sums_by_label(rows, labels, len(centres))
         centres = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], centres)
-        before, (labels, distances) = labels, nearest_of(rows, centres)
+        before, (labels, distances) = labels, nearest_of(rows, centres, norms)
         if np.array_equal(before, labels):
             break
-    return centres, labels, float(distances.sum())
+    return centres, float(distances.sum())
+
+
+def _sums_by_label(rows: Sparse, labels: Array, k: int) -> Array:
+    if len(rows.values) * k < COMPILED_PRODUCTS:
+        place = np.repeat(labels.astype(np.int64), np.diff(rows.indptr)) * rows.columns + rows.indices
+        return np.bincount(place, rows.values, minlength=k * rows.columns).reshape(k, rows.columns)
+    sums = np.zeros((k, rows.columns))
+    _ADD_BY_LABEL(rows.indptr, rows.indices, rows.values, labels, sums)
+    return sums

@@ -64,10 +64,10 @@ def work(number: int, seconds: float, inputs: int, only: list[str], report: Path
                 coverage.turn(target.name)
                 for _ in range(min(TURN, inputs - counts[target.name])):
                     pool = pools[target.name]
-                    first = counts[target.name] < len(target.seeds)
-                    data = pool[counts[target.name]] if first else target.change(rng.choice(pool), rng, pool)
+                    sound = counts[target.name] < len(target.seeds)
+                    data = pool[counts[target.name]] if sound else target.change(rng.choice(pool), rng, pool)
                     (folder / "input").write_bytes(data)
-                    if _one(target, data, coverage, figures) and len(pool) < KEEP and len(data) < 1 << 20:
+                    if _one(target, data, coverage, figures, sound) and len(pool) < KEEP and len(data) < 1 << 20:
                         pool.append(data)
                     counts[target.name] += 1
                     if time.monotonic() - written > 1.0:
@@ -92,11 +92,11 @@ def _write(report: Path, figures: dict[str, Any]) -> None:
     scratch.replace(report)
 
 
-def _one(target: Any, data: bytes, coverage: Any, figures: dict[str, Any]) -> int:
-    """Run one input; how many lines it reached first."""
+def _one(target: Any, data: bytes, coverage: Any, figures: dict[str, Any], sound: bool) -> int:
+    """Run one input, changed or sound; how many lines it reached first."""
     before, began, new = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time(), 0
     try:
-        new = coverage.reached(lambda: target.run(data))
+        new = coverage.reached(lambda: target.run(data), sound)
     except Exception:  # noqa: BLE001 - what is found
         _finding(figures, target.name, data, traceback.format_exc()[-1500:])
     taken = time.process_time() - began
@@ -179,15 +179,18 @@ def _sum(processes: list[Any], reports: list[Path], logs: list[Path], stuck: set
 
 
 def _coverage(lines: dict[str, set[tuple[str, int]]]) -> dict[str, Any]:
-    """Of each reader: share of the lines in functions of its modules, and these modules."""
-    from bench.chaos.fuzzing.coverage import share
+    """Of each reader: share of the lines in all functions of its modules, and in those that were entered."""
+    from bench.chaos.fuzzing.coverage import covered
     from bench.chaos.fuzzing.targets import modules_of_readers
 
     modules = modules_of_readers()
     found = {}
     for name in sorted(lines):
-        reached, known = share(modules[name], lines[name])
-        found[name] = {"share": round(reached / max(known, 1), 3), "lines": known, "modules": list(modules[name])}
+        reached, known, entered = covered(modules[name], lines[name])
+        found[name] = {
+            "share": round(reached / max(known, 1), 3), "share_of_entered": round(reached / max(entered, 1), 3),
+            "lines": known, "modules": list(modules[name]),
+        }  # fmt: skip
     return found
 
 

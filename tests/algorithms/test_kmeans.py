@@ -11,9 +11,12 @@ from local_training import start as local_start
 from passes import by_kernel, by_points, data_file, random_stretches, sample_of, start
 
 import flegel
+from flegel.algorithm import Sample
+from flegel.algorithms import rows as rows_module
 from flegel.algorithms.kmeans import KMeans, shapes
+from flegel.algorithms.kmeans import sparse as sparse_module
 from flegel.core import pytree
-from flegel.core.shard import DataPoint, SparseRow, make_shard
+from flegel.core.shard import DataPoint, Sparse, SparseRow, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
 
@@ -372,6 +375,44 @@ def test_points_that_were_not_seen_count_as_the_sample_has_them() -> None:
     moved = algorithm.updateParameter(statistics, moved)
     np.testing.assert_allclose(moved.centroids[:, 0], [0.0, 10.0, 20.0], atol=1e-12)
     assert moved.points[2] == 1.0
+
+
+def test_starts_of_sparse_rows_are_the_same_compiled_and_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products and sums of many entries are compiled; both ways take them in the same order."""
+    rng = np.random.default_rng(3)
+    whole = np.where(rng.random((300, 40)) < 0.2, rng.random((300, 40)), 0.0)
+    indptr = np.concatenate(([0], np.cumsum((whole > 0).sum(axis=1))))
+    rows = Sparse(indptr, np.nonzero(whole)[1].astype(np.int32), whole[whole > 0], 40)
+    found = []
+    for least in (0, 1 << 40):
+        for module in (rows_module, sparse_module):
+            monkeypatch.setattr(module, "COMPILED_PRODUCTS", least)
+        norms = sparse_module.squared_norms(rows)
+        found.append(sparse_module.best_sparse_lloyd(rows, norms, 4, 2, 100, np.random.default_rng(0)))
+    assert np.array_equal(*found)
+    centres = found[0]
+    np.testing.assert_allclose(rows_module.times(rows, centres.T), whole @ centres.T, rtol=1e-12, atol=1e-12)
+
+
+def test_a_sparse_kernel_follows_theta_between_calls() -> None:
+    """It keeps the centroids column by column for as long as θ is the same, and no longer."""
+    rng = np.random.default_rng(4)
+    whole = rng.random((60, 12))
+    rows = Sparse(np.arange(0, 721, 12), np.tile(np.arange(12, dtype=np.int32), 60), whole.ravel(), 12)
+    algorithm = KMeans(k=3, init="first")
+    sample = Sample(rows, None, 60, 12)
+    shard = make_shard(rows, None, algorithm.initState(60, 12, rng), "rows")
+    kernel = algorithm.kernel(shard)
+    assert kernel is not None
+    parameter = algorithm.initParameter(sample, rng)
+    for _ in range(3):
+        sums = algorithm.initAggregator(sample, parameter)
+        shard.state[:] = -1
+        for first in range(0, 60, 20):
+            kernel(shard, parameter, sums, first, first + 20, 0, new_flag())
+        expected = ((whole[:, None, :] - parameter.centroids) ** 2).sum(axis=2).argmin(axis=1)
+        assert np.array_equal(shard.state[:, 0], expected)
+        parameter = parameter._replace(centroids=rng.random((3, 12)))
 
 
 def test_near_ties_of_tight_clusters_in_float32_are_no_wrong_books() -> None:

@@ -260,6 +260,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(cluster, points, tmp_pat
 
 def test_the_command_finds_the_class_again_and_sees_that_it_changed(points, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLEGEL_HOME", str(tmp_path / "home"))
     np.save("rows.npy", points)
     source = Path(random_algorithm.__file__).read_text()
     Path("mine.py").write_text(source)
@@ -276,6 +277,9 @@ def test_the_command_finds_the_class_again_and_sees_that_it_changed(points, tmp_
     assert same_code(moved, stored), "the same code at another place of its file"
     (tmp_path / "mine.py").write_text(source.replace("0.3 *", "0.4 *"))
     refused = CliRunner().invoke(app, f"resume {tmp_path}/job --max-iterations 9 --no-save".split())
+    assert refused.exit_code == 2 and "mine.py has changed since the checkpoint" in refused.stderr
+    again = ["--algorithm", f"{tmp_path}/mine.py:Drawing"]
+    refused = CliRunner().invoke(app, [*f"resume {tmp_path}/job --max-iterations 9 --no-save".split(), *again])
     assert refused.exit_code == 2 and "The code of Drawing has changed since the checkpoint" in refused.stderr
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import numpy as np
 import pytest
 
 from flegel.errors import DecodeError, UsageError
 from flegel.machine.group.contributions import Contributions
+from flegel.machine.group.data_form import DataForm, difference
+from flegel.machine.group.events import Answered, GetObject, PutObject
 from flegel.machine.group.gate import Gate, parse_gate
 from flegel.machine.group.outer_step import moved, outer_step
+from flegel.machine.group.own_beat import OwnBeat
 from flegel.machine.group.records import (
     Contribution,
     Current,
@@ -21,7 +27,9 @@ from flegel.machine.group.records import (
     encode,
 )
 from flegel.machine.group.schedule import Every, SendSchedule, parse_every
+from flegel.machine.group.store_calls import StoreCalls
 from flegel.machine.group.table import MemberTable
+from flegel.machine.group.unreadable import UnreadableObjects
 
 
 def beat(number: int, life: int = 1, state: str = "training", round_: int = 1) -> MemberBeat:
@@ -206,3 +214,77 @@ def test_objects_survive_and_damaged_ones_are_refused() -> None:
                 continue
     with pytest.raises(DecodeError):
         decode(content, Current)
+
+
+def test_a_beat_that_cannot_be_read_counts_as_silence() -> None:
+    table = MemberTable("paris", limit=5.0, longest_look=3.0)
+    table.hear(beat(1), 0.0)
+    for at in range(1, 8):
+        table.missed("lyon", float(at))
+    table.missed("nobody", 8.0)
+    assert table.live() == [] and table.gone() == {"lyon"}
+
+
+def test_a_stalled_group_is_not_waited_for() -> None:
+    table = MemberTable("paris", limit=5.0, longest_look=3.0)
+    table.hear(beat(1, state="stalled"), 0.0)
+    assert table.live() == [] and table.gone() == {"lyon"} and table.seen() == {"lyon"}
+
+
+def test_what_cannot_be_read_is_named_and_given_up_after_a_while() -> None:
+    lacks = UnreadableObjects(5.0)
+    lacks.note("rounds/1/result", "it is damaged", "t1", 0.0)
+    lacks.note("rounds/1/result", "it is damaged", "t2", 5.0)  # since the first time, with the tag of now
+    assert lacks.names == ("rounds/1/result",) and lacks.tag("rounds/1/result") == "t2"
+    assert not lacks.given_up("rounds/1/result", 5.0) and lacks.given_up("rounds/1/result", 5.1)
+    lacks.found("rounds/1/result")
+    assert lacks.names == () and not lacks.given_up("rounds/1/result", 9.0)
+
+
+FORM = DataForm(2, ("a", "b"), ("no", "yes"), "float32", "none", "error", (("b", "onehot (x, y)"),))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"columns": 3}, "lyon has 3 columns, and this group has 2"),
+        ({"features": ("b", "a")}, "Column 1 of lyon is 'b', and of this group 'a'"),
+        ({"classes": ("yes", "no")}, "other classes"),
+        ({"dtype": "float64"}, "The rows of lyon are float64, and those of this group float32"),
+        ({"scale": "standard"}, "lyon uses --scale standard, and this group --scale none"),
+        ({"gaps": "mean"}, "lyon uses --missing mean, and this group --missing error"),
+        ({"treatment": (("b", "onehot (x, z)"),)}, "lyon uses column b as onehot (x, z)"),
+        ({"treatment": ()}, "Column b is onehot (x, y)"),
+    ],
+)
+def test_groups_whose_rows_differ_are_told_in_what(other: dict[str, Any], said: str) -> None:
+    assert difference(FORM, FORM, "lyon") == ""
+    told = difference(msgspec.structs.replace(FORM, **other), FORM, "lyon")
+    assert said in told and told.endswith(".")
+
+
+def own_beat_put(own: OwnBeat, calls: StoreCalls, number: int, now: float) -> PutObject:
+    assert own.write(calls, encode(MemberBeat("paris", 5, number, "training", 1)), now)
+    put = calls.out[-1]
+    assert isinstance(put, PutObject)
+    return put
+
+
+def test_a_name_is_held_by_compare_and_swap() -> None:
+    own, calls = OwnBeat("paris", 5, 0.0), StoreCalls(0.02, 1.0)
+    assert not own.write(calls, b"", 0.0)  # what is there is read first
+    read = calls.out[-1]
+    assert isinstance(read, GetObject) and not own.read(Answered(read.op, "absent"))
+    put = own_beat_put(own, calls, 1, 0.0)
+    assert put.mode == "create"
+    calls.took(Answered(put.op, "done", tag="t1"), 0.1)
+    own.stored(put, Answered(put.op, "done", tag="t1"), 0.1)
+    put = own_beat_put(own, calls, 2, 1.0)
+    assert (put.mode, put.expected) == ("swap", "t1")
+    calls.took(Answered(put.op, "conflict"), 1.1)
+    own.stored(put, Answered(put.op, "conflict"), 1.1)
+    earlier, later = (encode(MemberBeat("paris", life, 9, "training", 1)) for life in (4, 6))
+    assert not own.read(Answered(0, "done", earlier, "t2"))
+    assert own_beat_put(own, calls, 2, 1.2).expected == "t2"  # the earlier one is replaced
+    assert own.read(Answered(0, "done", later, "t3"))  # and the later one replaces this one
+    assert not own.read(Answered(0, "refused", tag="t4"))

@@ -77,7 +77,7 @@ def test_wrong_use_is_told_in_a_sentence(tmp_path: Path) -> None:
         flegel.run(KLNMF(), np.abs(rows), group="paris", bucket=str(tmp_path))
     with pytest.raises(UsageError, match="missing in the sums"):
         flegel.run(KMeans(k=2), rows, group="paris", bucket=str(tmp_path), gate="best", gate_data="x.csv")
-    with pytest.raises(UsageError, match="--every"):
+    with pytest.raises(UsageError, match="every="):
         flegel.run(KMeans(k=2), rows, group="paris", bucket=str(tmp_path), every="often")
     flegel.run(KMeans(k=2), rows, group="paris", bucket=str(tmp_path), processes=False, max_iterations=2)
     with pytest.raises(UsageError, match="k=2"):
@@ -169,3 +169,23 @@ def test_a_name_that_another_process_uses_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr(session, "open_bucket", lambda place: BeatingBucket(Path(place)))
     with pytest.raises(UsageError, match="Another process takes part as a"):
         flegel.run(KMeans(k=2), sorted_blobs(rows=10), group="a", bucket=str(tmp_path), processes=False)
+
+
+class ForgetfulBucket(FolderBucket):
+    """Loses `job` as soon as it is written, once."""
+
+    lost = False
+
+    def put(self, key: str, content: bytes, mode: str = "replace", expected: str = "") -> str:
+        tag = super().put(key, content, mode, expected)
+        if key == "job" and not self.lost:
+            self.lost = True
+            self.delete(key)
+        return tag
+
+
+def test_a_package_that_is_removed_at_once_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "open_bucket", lambda place: ForgetfulBucket(Path(place)))
+    rows = sorted_blobs(rows=10)
+    result = flegel.run(KMeans(k=2), rows, group="a", bucket=str(tmp_path), processes=False, max_iterations=2)
+    assert result.outcome in ("limit", "converged") and (tmp_path / "job").exists()

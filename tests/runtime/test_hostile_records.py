@@ -14,16 +14,22 @@ import pytest
 
 from bench.chaos.fuzzing.message_targets import KINDS, message_targets
 from bench.chaos.fuzzing.record_targets import record_targets
+from flegel.algorithms.kmeans.kmeans import Centroids, KMeans
 from flegel.core.shard import TILE, Sparse, make_shard
 from flegel.errors import DecodeError, StorageError, UsageError
+from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.group import records
 from flegel.machine.group.contributions import Contributions
 from flegel.machine.group.records import Contribution, Entry, decode, digest_of
 from flegel.machine.migration import window_codec
-from flegel.messages import Window
+from flegel.messages import CheckpointPart, Window
 from flegel.report import write as report
+from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.group.keys import PlainObjects, make_key_files
 from flegel.runtime.group.peers import PeerMessages, parse_listen
+from flegel.runtime.job.checkpoint_session import CheckpointSession
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # -- objects of groups ---------------------------------------------------------------------------------------
 
@@ -159,6 +165,7 @@ def test_changed_records_and_messages_raise_errors_of_ours_alone(tmp_path: Path)
     """The long run of this is `python -m bench.chaos.fuzz`."""
     rng = random.Random(7)
     for target in [*record_targets(tmp_path), *message_targets()]:
+        assert all((ROOT / module).is_file() for module in target.modules), target.name
         for seed in target.seeds:
             target.run(seed)
         for _ in range(40):
@@ -207,3 +214,24 @@ def test_a_folder_with_other_files_is_no_folder_of_keys(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"group": 1}')
     with pytest.raises(UsageError, match="no keys of groups"):
         make_key_files(tmp_path, ["a"], encrypt=False)
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------
+
+
+def test_points_of_a_checkpoint_that_compiled_code_could_not_use_are_refused(tmp_path: Path) -> None:
+    """A cluster number beyond the centroids was a place in an array, and ended the process."""
+    session = CheckpointSession(FolderStore(tmp_path), 1.0)
+    limits = KMeans(k=3).stateLimits(Centroids(np.zeros((3, 2)), np.zeros(2)))
+
+    def part(ids: list[int], states: list[int]) -> WorkerState:
+        kept = CheckpointPart(0, ((len(ids), 1),))
+        return WorkerState(kept, np.array(ids), np.array(states, np.int32)[:, None], np.zeros(len(ids), np.uint8))
+
+    session.check_points(limits, 4, [part([2, 0], [-1, 2]), part([1, 3], [0, 1])])
+    for states in ([0, 3], [-2, 0], [2**31 - 1, 0]):
+        with pytest.raises(StorageError, match="states of points"):
+            session.check_points(limits, 2, [part([0, 1], states)])
+    for ids in ([0, 0], [0, 2], [-1, 0], [0]):
+        with pytest.raises(StorageError, match="each of the 2 points once"):
+            session.check_points(None, 2, [part(ids, [0] * len(ids))])

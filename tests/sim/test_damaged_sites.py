@@ -179,3 +179,17 @@ def a_damaged_beat_is_no_silence(patch: Patch) -> None:
 def test_a_planted_bug_is_found(plant: Any, draw: Any, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     assert first_broken(draw, range(200)) != ""
+
+
+def test_groups_with_two_packages_never_add_their_statistics(monkeypatch: Patch) -> None:
+    """`job` was removed while groups began: the one with the larger hash is told, the other one goes on alone."""
+    world = SiteWorld(0, quiet())
+    make = Group.__init__
+
+    def packaged(self: Group, settings: Any, *rest: Any) -> None:
+        make(self, dataclasses.replace(settings, package="ab" if settings.name == "g0" else "cd"), *rest)
+
+    monkeypatch.setattr(Group, "__init__", packaged)
+    world.run_until(20.0)
+    assert world.sites[1].ended == "replaced" and not world.sites[0].ended
+    assert world.sites[0].applied > 5 and world.sites[0].exchange.groups == ("g0",)

@@ -6,11 +6,12 @@ With Python 3.12 `sys.monitoring` reports each line once for each turn of a read
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import flegel
 
@@ -47,10 +48,11 @@ class LineCoverage:
             self._now.add((code.co_filename, number))
         return self._tool.DISABLE
 
-    def reached(self, call: Callable[[], Any]) -> int:
+    def reached(self, call: Callable[[], Any], always: bool = False) -> int:
+        """`always`: follow this one."""
         before = len(self._now)
         self._calls += 1
-        if MONITORING or self._calls % EVERY:
+        if MONITORING or (self._calls % EVERY and not always):
             call()
         else:
             sys.settrace(self._trace)
@@ -68,28 +70,41 @@ class LineCoverage:
         return self._trace
 
 
-def lines_of(module: str) -> set[int]:
-    """Lines of a file that can be reached by calling its functions: those of module and class bodies run at import."""
+def functions_of(module: str) -> list[set[int]]:
+    """Lines of each function of a file, with what is defined inside of it. Lines of module and class bodies run at
+    import, and are left out."""
     path = ROOT / module
-    found: set[int] = set()
-    waiting = [(compile(path.read_bytes(), str(path), "exec"), False)]
+    found: list[set[int]] = []
+    waiting: list[tuple[CodeType, set[int] | None]] = [(compile(path.read_bytes(), str(path), "exec"), None)]
     while waiting:
         code, inside = waiting.pop()
-        function = inside or bool(code.co_flags & 0x1 and code.co_flags & 0x2)  # optimized, with locals of its own
-        if function:
-            found |= {line for _, _, line in code.co_lines() if line and line != code.co_firstlineno}
-        waiting += [(each, function) for each in code.co_consts if isinstance(each, CodeType)]
+        if inside is None and code.co_flags & inspect.CO_OPTIMIZED:
+            inside = set()
+            found.append(inside)
+        if inside is not None:
+            inside.update(line for _, _, line in code.co_lines() if line and line != code.co_firstlineno)
+        waiting += [(each, inside) for each in code.co_consts if isinstance(each, CodeType)]
     return found
 
 
-def share(modules: Iterable[str], lines: Iterable[Line]) -> tuple[int, int]:
-    """How many lines of these files were reached, and how many there are."""
+class ReaderCoverage(NamedTuple):
+    """Lines of a reader's files: reached, in all, and in functions of which some line was reached (the others are
+    those of the writer beside it, mostly)."""
+
+    reached: int
+    lines: int
+    entered: int
+
+
+def covered(modules: Iterable[str], lines: Iterable[Line]) -> ReaderCoverage:
     by_file: dict[str, set[int]] = {}
     for file, line in lines:
         by_file.setdefault(str(Path(file).resolve()), set()).add(line)
-    reached = total = 0
+    reached = total = entered = 0
     for module in modules:
-        known = lines_of(module)
-        total += len(known)
-        reached += len(known & by_file.get(str((ROOT / module).resolve()), set()))
-    return reached, total
+        seen = by_file.get(str((ROOT / module).resolve()), set())
+        for known in functions_of(module):
+            total += len(known)
+            reached += len(known & seen)
+            entered += len(known) if known & seen else 0
+    return ReaderCoverage(reached, total, entered)

@@ -11,6 +11,7 @@ import json
 import random
 import shutil
 import struct
+import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from flegel.cluster.master import journal
 from flegel.cluster.master.facts import Begun, Ended, JobTable, Placed, Submitted, snapshot
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.datasets import open_data
+from flegel.datasets.formats.cifar import CifarStream
 from flegel.job import AlgorithmRef
 from flegel.loading.documents import read_json, read_records
 from flegel.runtime.checkpoint.format import seal, unseal
@@ -48,6 +50,7 @@ CHECKPOINT = (
 )  # fmt: skip
 JOURNAL = ("flegel/cluster/master/journal.py",)
 FORMATS = "datasets/formats"
+CIFAR = (f"{FORMATS}/cifar.py",)
 TABLES = tuple(f"datasets/tables/{name}.py" for name in ("open_table", "survey", "decide", "columns", "stream"))
 
 
@@ -189,10 +192,14 @@ def _data(folder: Path) -> list[Target]:
     svm = "\n".join("1 " + " ".join(f"{i + 1}:{v:.3g}" for i, v in enumerate(row)) for row in ROWS).encode()
     idx = b"\0\0\x08\x02" + struct.pack(">II", 4, 3) + bytes(range(12))
     words = b"name,when,size,kind\n" + b"".join(
-        f'"a {i}",2024-01-{i + 1:02d},{"" if i % 3 else i},{"xyz"[i % 3]}\n'.encode() for i in range(9)
+        f'"a {i % 4}",2024-01-{i + 1:02d},{i * 0.5},{"xyz"[i % 3]}\n'.encode() for i in range(9)
     )
     ratings = "".join(f"{i % 7}::{i % 5}::{i % 4 + 1}::97830{i}\n" for i in range(30)).encode()
-    cifar = b"".join(bytes([i]) + bytes([i * 20]) * 3072 for i in range(3))
+    batch, cifar = b"".join(bytes([i]) + bytes([i * 20]) * 3072 for i in range(3)), io.BytesIO()
+    with tarfile.open(fileobj=cifar, mode="w") as archive:
+        member = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
+        member.size = len(batch)
+        archive.addfile(member, io.BytesIO(batch))
     text_files = tuple(f"{FORMATS}/text_{part}.py" for part in ("blocks", "dialect", "parse", "source", "stream"))
     packed = (f"{FORMATS}/packed_arrays.py",)
     made: list[tuple[str, bytes, Change, tuple[str, ...]]] = [
@@ -203,27 +210,40 @@ def _data(folder: Path) -> list[Target]:
         ("rows.svm", svm, change_bytes, (f"{FORMATS}/svmlight/stream.py", f"{FORMATS}/svmlight/lines.py")),
         ("x-images-idx3-ubyte", idx, change_bytes, packed),
         ("rows.csv.gz", gzip.compress(text), change_bytes, (f"{FORMATS}/compressed.py", *text_files)),
-        ("ratings.dat", ratings, change_bytes, (f"{FORMATS}/ratings.py",)),
-        ("data_batch_1.bin", cifar, change_bytes, (f"{FORMATS}/cifar.py",)),
+        ("ratings.dat", ratings, change_bytes, ("datasets/tables/ratings.py", "datasets/tables/text_table.py")),
     ]
-    for name, seed in _arrow_files():
-        made.append((name, seed, change_bytes, (f"{FORMATS}/arrow_tables.py",)))
-    return [Target(name, [seed], change, _file(folder / name), modules) for name, seed, change, modules in made]
+    found = [Target(name, [seed], change, _file(folder / name), modules) for name, seed, change, modules in made]
+    arrow = (f"{FORMATS}/arrow_tables.py", "datasets/tables/file_tables.py", "datasets/tables/plain_files.py")
+    found += [Target(name, seeds, change_bytes, _file(folder / name), arrow) for name, seeds in _arrow_files()]
+    return [*found, Target("cifar.tar", [cifar.getvalue()], change_bytes, _cifar(folder / "cifar.tar"), CIFAR)]
 
 
-def _arrow_files() -> list[tuple[str, bytes]]:
-    """Parquet and Arrow, where pyarrow is installed."""
+def _cifar(path: Path) -> Callable[[bytes], None]:
+    """An archive that the catalogue has fetched."""
+
+    def run(content: bytes) -> None:
+        path.write_bytes(content)
+        accepted(lambda: [chunk.features.sum() for chunk in CifarStream(path, None).chunks()])
+
+    return run
+
+
+def _arrow_files() -> list[tuple[str, list[bytes]]]:
+    """Parquet and Arrow, with text and without, where pyarrow is installed."""
     try:
         import pyarrow as arrow
         from pyarrow import feather, parquet
     except ImportError:
         return []
-    table = arrow.table({"a": ROWS[:, 0], "b": ROWS[:, 1], "c": ["x", "y"] * 20})
+    plain = {"a": ROWS[:, 0], "b": ROWS[:, 1]}
     found = []
     for name, write in (("rows.parquet", parquet.write_table), ("rows.feather", feather.write_feather)):
-        target = io.BytesIO()
-        write(table, target)
-        found.append((name, target.getvalue()))
+        seeds = []
+        for columns in (plain, {**plain, "c": ["x", "y"] * 20}):
+            target = io.BytesIO()
+            write(arrow.table(columns), target)
+            seeds.append(target.getvalue())
+        found.append((name, seeds))
     return found
 
 

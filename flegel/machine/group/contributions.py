@@ -14,6 +14,9 @@ from flegel.errors import DecodeError
 from flegel.machine.group.outer_step import outer_step
 from flegel.machine.group.records import Contribution, Entry, RoundResult, decode, digest_of, encode, finite
 
+OTHER_PACKAGE = "was made with another training package"
+"""How the reason ends where nobody can help: what was written is what its group wanted to write."""
+
 
 @dataclass(frozen=True)
 class ReceivedContribution:
@@ -35,8 +38,8 @@ class ReceivedContribution:
 class Contributions:
     """Those of the round that is open, and of the last result."""
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        self._shapes = list(shapes)
+    def __init__(self, shapes: Sequence[tuple[int, ...]], package: str = "") -> None:
+        self._shapes, self._package = list(shapes), package
         self._received: dict[str, ReceivedContribution] = {}
 
     def get(self, key: str) -> ReceivedContribution | None:
@@ -52,6 +55,8 @@ class Contributions:
             return f"{wanted.key} cannot be read: {error}"
         if (header.group, header.life, header.round) != (wanted.group, wanted.life, wanted.round):
             return f"{wanted.key} is of {header.group}, round {header.round}"
+        if header.package != self._package:
+            return f"{wanted.key} {OTHER_PACKAGE}"
         if header.fields != len(self._shapes) or len(arrays) < header.fields:
             return f"{wanted.key} holds other statistics than this job"
         if any(a.shape != shape for a, shape in zip(arrays, self._shapes, strict=False)):

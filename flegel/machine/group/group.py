@@ -25,7 +25,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError
-from flegel.machine.group.contributions import Contributions
+from flegel.machine.group.contributions import OTHER_PACKAGE, Contributions
 from flegel.machine.group.events import (
     Answered,
     EndsHeard,
@@ -97,6 +97,8 @@ class GroupSettings:
     least_groups: int = 1
     """Training is not over before so many groups have taken part in one round."""
     address: str = ""
+    package: str = ""
+    """Hash of the training package."""
     largest: int = 0
     """Bytes of a contribution or a result at most; 0: as many as the store allows."""
 
@@ -111,7 +113,7 @@ class Group:
         self._settings = settings
         self._calls = StoreCalls(settings.poll, settings.beat, now)
         self.table = MemberTable(settings.name, settings.silence, 3.0 * settings.beat)
-        self._contributions = Contributions(shapes)
+        self._contributions = Contributions(shapes, settings.package)
         self._shapes = list(shapes)
         self._base, self._velocity = list(base), list[Array]()
         self._status = StatusChanged("loading")
@@ -154,6 +156,8 @@ class Group:
         self._stalled = self._fenced = False
         self._confirm: int | None = None
         """The number of the last beat when a final result was read."""
+        self._strangers: dict[str, tuple[int, int]] = {}
+        """Life and number of the beats of groups with another package."""
         self._last: RoundResult | None = None
         """The final result, where this group is in it."""
         self._ends: dict[str, tuple[Array, ...]] = {}
@@ -232,6 +236,7 @@ class Group:
             self._settings.name, self._settings.life, self._beats + 1, state, self.round,
             own.key if own else "", own.digest if own else "", self._withheld,
             status.commits, status.workers, status.load, self._settings.address, self._unreadable.names,
+            self._settings.package,
         )  # fmt: skip
         told = self._beat_object.told
         changed = told is None or (beat.state, beat.round, beat.sent, beat.withheld, beat.lacks) != (
@@ -249,7 +254,7 @@ class Group:
             beat, _ = decode(content, MemberBeat)
         except DecodeError:
             return  # nothing depends on it
-        if NAME.fullmatch(beat.group):
+        if NAME.fullmatch(beat.group) and beat.package == self._settings.package:
             self.table.hint(beat)
 
     def _offer(self, event: Offered, now: float) -> None:
@@ -261,7 +266,7 @@ class Group:
         s = self._settings
         header = Contribution(
             s.name, s.life, self.round, len(event.arrays), event.visits, event.points, event.settled, event.objective,
-            event.commits,
+            event.commits, s.package,
         )  # fmt: skip
         self._own_content = encode(header, [*event.arrays, *event.parameter])
         key = contribution_key(self.round, s.name, s.life)
@@ -493,10 +498,27 @@ class Group:
             return self._refuse(key, str(error))
         if MEMBERS + beat.group != key:
             return self._refuse(key, f"it says that it is of {beat.group}")
+        if beat.package != self._settings.package:
+            return self._stranger(beat)
         if self.table.hear(beat, now):
             self._calls.out.append(GroupJoined(beat.group))
         self._write_again(beat.lacks, now)
         return None
+
+    def _stranger(self, beat: MemberBeat) -> None:
+        """`job` was removed or damaged, and there are two packages. Of groups that are there, those with one of them go
+        on: the smaller hash, which all of them know."""
+        self._refuse(MEMBERS + beat.group, "it trains with another package")
+        before, self._strangers[beat.group] = self._strangers.get(beat.group), (beat.life, beat.beat)
+        lives = before is not None and before != (beat.life, beat.beat) and beat.state not in ENDED
+        if lives and beat.package < self._settings.package:
+            self._fenced = True
+            self._calls.out.append(
+                Fenced(
+                    f"{beat.group} trains with another package than this group, because `job` was removed from the "
+                    "bucket or damaged; use a new bucket, or start this group again."
+                )
+            )
 
     def _write_again(self, lacks: tuple[str, ...], now: float) -> None:
         """Objects that another group cannot read and whose content this group knows."""
@@ -669,7 +691,11 @@ class Group:
         wanted = self._wanted(key)
         if wanted is None:
             return
-        if why := self._contributions.accept(wanted, content):
+        why = self._contributions.accept(wanted, content)
+        if why.endswith(OTHER_PACKAGE):
+            self._refuse(key, why)
+            self._unreadable.give_up(key, why)
+        elif why:
             self._not_read(key, why, "")
         else:
             self._unreadable.found(key)

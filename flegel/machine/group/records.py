@@ -65,6 +65,8 @@ class MemberBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: str = ""
     lacks: tuple[str, ...] = ()
     """Objects that this group needs and cannot read; who knows their content writes them again."""
+    package: str = ""
+    """Hash of the package that it trains with: statistics of two packages must not be added."""
 
 
 class Contribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +83,7 @@ class Contribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The group is at rest, and was so before the last result with the same objective."""
     objective: float | None = None
     commits: int = 0
+    package: str = ""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

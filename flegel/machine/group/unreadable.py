@@ -8,6 +8,7 @@ abandoned.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 MOST_NAMED = 16  # objects in one beat: a round has one for each group, and the result
@@ -31,6 +32,10 @@ class UnreadableObjects:
         """It could not be read. `tag`: of what is there instead; empty where nothing is."""
         known = self._lacks.get(key)
         self._lacks[key] = _Lack(known.since if known is not None else now, why, tag)
+
+    def give_up(self, key: str, why: str) -> None:
+        """It is whole, and will never be what is needed."""
+        self._lacks[key] = _Lack(-math.inf, why, "")
 
     def found(self, key: str) -> None:
         """It could be read, or is not needed any more."""

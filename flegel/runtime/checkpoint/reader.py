@@ -13,6 +13,7 @@ import msgpack
 import msgspec
 import numpy as np
 
+from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import snapshot
@@ -148,6 +149,7 @@ def _fill(stored: StoredJob, store: CheckpointStore, manifest: CheckpointManifes
     for name, numbers in manifest.workers:
         kept, (hidden, votes, *pending) = read_part(get(name))
         _, (ids,) = read_part(get(numbers))
+        _check_part(kept.runs, ids, hidden, votes)
         parts.append(WorkerState(kept, ids.astype(np.int64), hidden, votes, tuple(pending)))
     stored.manifest, stored.state, stored.parts = manifest, state, parts
     for name in manifest.trace:
@@ -156,6 +158,16 @@ def _fill(stored: StoredJob, store: CheckpointStore, manifest: CheckpointManifes
         except (StorageError, OSError, TypeError, ValueError, msgpack.UnpackException) as error:  # not for training
             stored.whole_trace = False
             stored.skipped.append(f"some lines of the trace are lost: {error}")
+
+
+def _check_part(runs: tuple[tuple[int, int], ...], ids: Array, hidden: Array, votes: Array) -> None:
+    """Numbers, states and votes are those of the same points."""
+    kinds = ids.dtype.kind in "iu" and hidden.dtype.kind in "fiub" and votes.dtype.kind in "iub"
+    if not kinds or ids.ndim != 1 or hidden.ndim != 2 or votes.ndim != 1:
+        raise StorageError("its points are of a kind that cannot be")
+    passes = all(points >= 0 and visits >= 0 for points, visits in runs)
+    if not passes or not len(ids) == len(hidden) == len(votes) == sum(points for points, _ in runs):
+        raise StorageError("its numbers, states and votes are not of the same points")
 
 
 def _rows(content: bytes) -> Iterable[TraceRow]:

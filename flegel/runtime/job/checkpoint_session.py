@@ -6,13 +6,15 @@ the end. Decides what a job goes on from: the newest complete checkpoint, or a n
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,6 +26,7 @@ from flegel.core.shard import Sparse
 from flegel.errors import StorageError, UsageError
 from flegel.job import Job
 from flegel.loading.code_gate import mark_of
+from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import shard_states, snapshot
 from flegel.machine.checkpoint.plain_data import GeneratorState
 from flegel.machine.checkpoint.resume import NewerCommit, continue_from, restore
@@ -45,6 +48,23 @@ from flegel.runtime.job.find_algorithm import file_hash, home_of
 
 class CheckpointWarning(UserWarning):
     """A checkpoint is not as it should be; training goes on."""
+
+
+Arguments = ParamSpec("Arguments")
+Found = TypeVar("Found")
+
+
+def _interpreting(
+    method: Callable[Concatenate[CheckpointSession, Arguments], Found],
+) -> Callable[Concatenate[CheckpointSession, Arguments], Found]:
+    """Of a method that takes the stored state apart: what somebody else has written may be anything."""
+
+    @functools.wraps(method)
+    def checked(self: CheckpointSession, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Found:
+        with damage_as(f"The checkpoint in {self.store.place} is damaged"):
+            return method(self, *args, **kwargs)
+
+    return checked
 
 
 @dataclass
@@ -82,10 +102,12 @@ class CheckpointSession:
         return self.stored.manifest.seconds if self.stored and self.stored.manifest else 0.0
 
     @property
+    @_interpreting
     def shift(self) -> float:
         """Seconds by which the job's clock is ahead of this host's."""
         return float(self.stored.state["now"]) - clock.now() if self.stored and self.stored.manifest else 0.0
 
+    @_interpreting
     def parameter(self, algorithm: Algorithm) -> Tree | None:
         """θ to go on with; None where the job begins anew."""
         stored = self.stored
@@ -103,6 +125,7 @@ class CheckpointSession:
                 raise self.outdated(algorithm, why)
         return build(form, tuple(arrays), algorithm)
 
+    @_interpreting
     def check_forms(self, algorithm: Algorithm, zero: Tree, state: Array, parts: list[WorkerState]) -> None:
         """Statistics and states that were kept must be such as the algorithm has now: compiled code relies on it."""
         stored = self.stored
@@ -117,6 +140,19 @@ class CheckpointSession:
             if part.state.shape[1:] != state.shape[1:]:  # the type may differ: it follows that of the rows
                 size, now = part.state.shape[1], state.shape[1]
                 raise self.outdated(algorithm, f"a point's state has {size} numbers there, and {now} here")
+
+    def check_points(self, limits: tuple[float, float] | None, rows: int, parts: list[WorkerState]) -> None:
+        """Each row of the data belongs to one worker, with a state within `limits`: somebody else may have written the
+        checkpoint, and compiled code does not look twice."""
+        if not parts:
+            return
+        numbers = np.sort(np.concatenate([part.ids for part in parts]))
+        if not np.array_equal(numbers, np.arange(rows)):
+            raise StorageError(f"The checkpoint in {self.store.place} does not hold each of the {rows} points once.")
+        for part in parts if limits is not None else ():
+            assert limits is not None
+            if part.state.size and not limits[0] <= part.state.min() <= part.state.max() <= limits[1]:
+                raise StorageError(f"The checkpoint in {self.store.place} holds states of points that cannot be.")
 
     def outdated(self, algorithm: Algorithm, why: str) -> UsageError:
         return outdated(self.store.place, type(algorithm).__name__, why)
@@ -136,6 +172,7 @@ class CheckpointSession:
             parts = [held.get(worker) or shard_states.nothing_of(parts[0]) for worker in range(workers)]
         return parts
 
+    @_interpreting
     def keep_crew(self, workers: int) -> None:
         """Who rested in the checkpoint rests again, where the workers are the same."""
         if self.stored is None or self.stored.manifest is None:
@@ -146,6 +183,7 @@ class CheckpointSession:
                 working, resting, 0.0, f"{len(resting)} of {workers} workers rest, as when the job stopped"
             )
 
+    @_interpreting
     def redealt(self, workers: int) -> bool:
         """The workers are not those of the checkpoint: points are assigned to workers anew."""
         if self.stored is None or self.crew is not None:
@@ -164,6 +202,7 @@ class CheckpointSession:
     def schedule(self) -> CheckpointSchedule:
         return CheckpointSchedule(self.every, self.stored.number if self.stored else 0)
 
+    @_interpreting
     def restore(self, machine: Coordinator, parts: list[WorkerState]) -> None:
         """Put the coordinator into the state in which the job stopped."""
         stored = self.stored

@@ -205,6 +205,7 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
         session.keep_crew(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
     session.check_forms(algorithm, prepared.zero, prepared.state, parts)
+    session.check_points(algorithm.stateLimits(prepared.parameter), request.data.rows, parts)
     return parts
 
 

@@ -1,0 +1,33 @@
+"""Products with sparse rows (CSR), compiled. Called through `rows.times` and the starts of k-means, for many entries.
+
+A sum is taken in the order of the stored entries, so it has the same bits as its interpreted twin.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flegel.core.code_cache import njit
+from flegel.core.pytree import Array
+
+
+@njit(nogil=True, cache=True)
+def multiply(indptr: Array, indices: Array, values: Array, weights: Array, result: Array) -> None:
+    """result += rows · weights; `weights` is (columns, outputs), so that an entry reads numbers beside each other."""
+    outputs = weights.shape[1]
+    for i in range(result.shape[0]):
+        sums = result[i]
+        for t in range(indptr[i], indptr[i + 1]):
+            value = np.float64(values[t])
+            row = weights[indices[t]]
+            for j in range(outputs):
+                sums[j] += value * row[j]
+
+
+@njit(nogil=True, cache=True)
+def add_by_label(indptr: Array, indices: Array, values: Array, labels: Array, sums: Array) -> None:
+    """sums[labels[i]] += row i."""
+    for i in range(labels.shape[0]):
+        target = sums[labels[i]]
+        for t in range(indptr[i], indptr[i + 1]):
+            target[indices[t]] += values[t]

@@ -95,6 +95,31 @@ peer = LogisticRegression(C=1e6, max_iter=10_000).fit(Z, y)
 print("accuracy", round(result.score(X, y), 2) >= round(peer.score(Z, y), 2) - 0.01)
 """
 
+PYTHON = """
+import numpy as np, flegel
+from flegel.algorithms.lr import LR
+X = np.random.default_rng(0).normal(size=(300, 3))
+print(flegel.run(LR(), X, (X[:, 0] > 0).astype(int)))
+"""
+GAPS = """
+import numpy as np, flegel
+from flegel.algorithms.kmeans import KMeans
+X = np.random.default_rng(0).normal(size=(300, 3))
+X[3, 1] = np.nan
+try:
+    flegel.run(KMeans(k=2), X)
+except flegel.DataError as error:
+    print(error)
+"""
+CUBE = """
+import numpy as np, flegel
+from flegel.algorithms.kmeans import KMeans
+try:
+    print(flegel.run(KMeans(k=2), np.ones((10, 30, 3))))
+except flegel.FlegelError as error:
+    print("refused:", error)
+"""
+
 
 def steps(data: Path | None) -> Iterator[Step]:
     """Everything, in the order in which it is typed."""
@@ -109,7 +134,9 @@ def steps(data: Path | None) -> Iterator[Step]:
     yield Step(ARRAYS, "Result of kmeans")
     embedded = "flegel submit kmeans --data embeddings.npy --set k=1000 --set init=init.npy --max-iterations 2"
     yield Step(embedded, "saved to runs/kmeans-embeddings-001")
-    yield Step("flegel submit lr --data rare.csv.gz --label -1 --max-passes 3", "saved to runs/lr-rare-001", slow=True)
+    yield Step(
+        "flegel submit lr --data rare.csv.gz --label -1 --max-passes 3", "saved to runs/lr-rare-csv-001", slow=True
+    )
     words = "--set classes=[noise,pulsar]"
     yield Step(f"flegel submit lr --data pulsars.csv --label kind {words}", "saved to runs/lr-pulsars-001")
     yield Step(OPTIMUM, "accuracy True", slow=True)
@@ -124,6 +151,10 @@ def steps(data: Path | None) -> Iterator[Step]:
     yield Step("flegel submit kmeens --data points.csv", "kmeans", code=2)
     yield Step("flegel warm kmeans --dtype float32", "")
     yield Step("flegel --help", "submit")
+    yield Step(PYTHON, "Result of lr", slow=True)
+    yield Step(GAPS, 'missing="', slow=True)
+    yield Step(CUBE, "refused: ", slow=True)
+    yield Step("flegel top", "(?i)no jobs?|nothing|nobody|not running", slow=True)
     for pattern, task in REAL.items():
         for table in sorted(data.rglob(pattern))[:1] if data is not None else ():
             yield Step(f"flegel submit {task.format(table)} --out {table.name}-model", "saved to", slow=True)

@@ -17,6 +17,7 @@ import numpy as np
 from flegel.algorithms.lr.precondition import descend, inward, outward
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
+from flegel.wording import option
 
 ENOUGH = 1e-4
 """A step must bring this part of the gain that it promises (Armijo)."""
@@ -303,7 +304,8 @@ def unsolved(search: StepSearch, metric: Array) -> list[str]:
     far = f"by about {100.0 * search.gap:.2g} %" if search.gap < 1.0 else "by how much is not known"
     return [
         f"The minimum is not reached: after {search.measured:.0f} steps objective {search.best:.4g} can still fall, "
-        f"{far}; {scales} nearly collinear. Scale the columns (--scale standard), give l2, or train for longer."
+        f"{far}; {scales} nearly collinear. Scale the columns ({option('scale', 'standard')}), give l2, or "
+        "train for longer."
     ]
 
 

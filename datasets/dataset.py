@@ -34,6 +34,7 @@ from flegel.datasets.source import Description, Rows, Source
 from flegel.datasets.tables.treatment import Treatment
 from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError
+from flegel.wording import option
 
 SAMPLE_BLOCKS = 256
 """A sample reads at most this many natural blocks, spread evenly over the set."""
@@ -244,7 +245,8 @@ def column_reader(source: Source) -> Callable[[Partition], Array]:
         if wanted.kind == "dirichlet" or (wanted.column == "label" and "label" not in (source.names or ())):
             if not source.labelled:
                 raise DataError(
-                    f"{source.origin} has no labels, which this partition needs; name the label column with --label."
+                    f"{source.origin} has no labels, which this partition needs; name the label column with "
+                    f"{option('label')}."
                 )
             return source.column(-1)
         return source.column(find_column(wanted.column, source.names, source.columns, source.origin, "column"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flegel.errors import UsageError, nearest
+from flegel.wording import option
 
 
 class Options(NamedTuple):
@@ -37,7 +38,7 @@ CATEGORICAL = ("auto", "onehot", "ordinal", "drop")
 MISSING = ("error", "drop", "mean", "median", "indicator")
 
 
-def check_choice(value: str, known: tuple[str, ...], option: str) -> str:
+def check_choice(value: str, known: tuple[str, ...], name: str) -> str:
     if value not in known:
-        raise UsageError(f"{option} {value} is not known{nearest(value, list(known))}")
+        raise UsageError(f"{option(name, value)} is not known{nearest(value, list(known))}")
     return value

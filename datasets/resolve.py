@@ -61,8 +61,8 @@ def open_data(
         raise UsageError(f"dtype={dtype!r} is not known; use float32 or float64.")
     if rows is not None and rows < 1:
         raise UsageError(f"rows={rows} selects no rows; use at least 1.")
-    check_choice(categorical, CATEGORICAL, "--categorical")
-    check_choice(missing, MISSING, "--missing")
+    check_choice(categorical, CATEGORICAL, "categorical")
+    check_choice(missing, MISSING, "missing")
     check_format(format)
     options = Options(
         label, dtype, columns, delimiter, header, format, width, drop, categorical, missing, sparse, decimal, ratings

@@ -15,6 +15,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.source import WINDOW_BYTES
 from flegel.errors import UsageError, nearest
+from flegel.wording import option
 
 METHODS = ("none", "standard", "minmax")
 ADVICE_ROWS = 10_000
@@ -139,7 +140,7 @@ def advice(features: Array | Sparse, names: list[str] | None, unscaled: Array) -
     wide, narrow = (repr(names[k]) if names else f"column {k}" for k in (large, small))
     return (
         f"Columns differ by orders of magnitude (standard deviation {spread[large]:.3g} of {wide}, {spread[small]:.3g} "
-        f"of {narrow}); --scale standard makes them count alike."
+        f"of {narrow}); {option('scale', 'standard')} makes them count alike."
     )
 
 

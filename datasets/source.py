@@ -18,6 +18,7 @@ from flegel.core.shard import Sparse
 from flegel.datasets.memory import allocate, release
 from flegel.datasets.row_ranges import compress, cut, expand, group
 from flegel.errors import DataError
+from flegel.wording import number, option
 
 Description = dict[str, Any]
 """Plain JSON types only, because it is sent to the workers."""
@@ -30,11 +31,13 @@ WINDOW_BYTES = 8 << 20
 """Rows are read, checked and shuffled in windows of about this many bytes of numbers."""
 
 
-WAYS_OUT = (
-    "use --missing drop (leaves such rows out), --missing mean or median (fills gaps in) or --missing indicator (fills "
-    "them in and adds a column that marks them)"
-)
-"""What to do about gaps, in messages."""
+def ways_out() -> str:
+    """What to do about gaps, in messages."""
+    return (
+        f"use {option('missing', 'drop')} (leaves such rows out), {option('missing', 'mean')} or "
+        f"{option('missing', 'median')} (fills gaps in) or {option('missing', 'indicator')} (fills them in and adds a "
+        "column that marks them)"
+    )
 
 
 class Rows(NamedTuple):
@@ -255,19 +258,19 @@ def check_finite(features: Array, labels: Array | None, ids: Array, names: list[
             row, column = bad[0]
             where = column_name(names, int(column))
             value = features[row, column]
-            way = WAYS_OUT if np.isnan(value) else "correct it, or leave the column out with --drop"
+            way = ways_out() if np.isnan(value) else f"correct it, or leave the column out with {option('drop')}"
             raise DataError(
-                f"{origin}: row {ids[row] + 1}, {where} is {value}; every value must be a finite "
+                f"{origin}: row {number(ids[row])}, {where} is {value}; every value must be a finite "
                 f"{features.dtype.name} number: {way}."
             )
     if labels is not None and not np.isfinite(labels).all():
         row = int(np.flatnonzero(~np.isfinite(labels))[0])
         raise DataError(
-            f"{origin}: row {ids[row] + 1} has the label {labels[row]}; "
-            "every label must be a finite number: leave such rows out with --missing drop."
+            f"{origin}: row {number(ids[row])} has the label {labels[row]}; "
+            f"every label must be a finite number: leave such rows out with {option('missing', 'drop')}."
         )
 
 
 def column_name(names: list[str] | None, column: int) -> str:
-    """'column 3' or 'column 3 (eta)', counted from 1 as people do."""
-    return f"column {column + 1}" + (f" ({names[column]})" if names else "")
+    """'column 3' or 'column 3 (eta)', counted as the reader counts."""
+    return f"column {number(column)}" + (f" ({names[column]})" if names else "")

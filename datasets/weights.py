@@ -16,6 +16,7 @@ from flegel.datasets.descriptions import source_from
 from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.source import Description, Rows, Source
 from flegel.errors import DataError
+from flegel.wording import number
 
 
 def weights_from_column(source: Source, wanted: str | int) -> WeightedSource:
@@ -123,7 +124,7 @@ def _checked(weights: Array, ids: Array, origin: str) -> Array:
     bad = np.flatnonzero(~(np.isfinite(checked) & (checked >= 0)))
     if len(bad):
         raise DataError(
-            f"{origin}: row {ids[bad[0]] + 1} has the weight {checked[bad[0]]:g}; weights must be finite and not "
+            f"{origin}: row {number(ids[bad[0]])} has the weight {checked[bad[0]]:g}; weights must be finite and not "
             "negative."
         )
     return checked

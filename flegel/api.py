@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import textwrap
 import threading
 from collections.abc import Callable, Sequence
@@ -118,9 +119,11 @@ class ResumeOptions(TypedDict, total=False):
 def run(
     algorithm: Algorithm | type[Algorithm] | str,
     data: Any,
+    y: Any = None,
     *,
     out: str | os.PathLike[str] | None = None,
     cluster: Cluster | ConnectedCluster | None = None,
+    progress: bool | None = None,
     start: Result | Tree | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
@@ -131,14 +134,16 @@ def run(
 ) -> Result:
     """Train `algorithm` on `data` and return the result.
 
-    `data` is an array, a pair (X, y), a triple (X, y or None, weights), a frame, a path or the name of a data set. The
-    first of `target`, `tolerance`, `max_iterations`, `max_passes` and `max_seconds` ends the job. `out` is a folder for
-    model, result and trace. Workers stay warm between runs until this process ends, or until `flegel.shutdown()`;
-    those of a `LocalCluster` belong to you, and `cluster.scale(n)` from another thread changes their number while a job
-    runs. `cluster` may also be one behind a master: `flegel.connect(…)`, or one that was launched on Ray, Slurm, ….
-    With `start`, a result or its θ, training goes on from there, on these data. `watch` is called several times a
-    second with a `JobSnapshot`, `say` with remarks, `phase` with what happens before training (reading, compiling, …);
-    `callbacks` (`flegel.callbacks`) hear of every barrier in threads of their own, and may end the job.
+    `data` is an array, a frame, a path or the name of a data set; labels are `y` (an array, a list, a Series), or the
+    second of a pair (X, y) or of a triple (X, y or None, weights). `progress`: a line with objective, rounds and who
+    waits; by default in terminals and notebooks, unless `watch` is given. The first of `target`, `tolerance`,
+    `max_iterations`, `max_passes` and `max_seconds` ends the job. `out` is a folder for model, result and trace.
+    Workers stay warm between runs until this process ends, or until `flegel.shutdown()`; those of a `LocalCluster`
+    belong to you, and `cluster.scale(n)` from another thread changes their number while a job runs. `cluster` may
+    also be one behind a master: `flegel.connect(…)`, or one that was launched on Ray, Slurm, …. With `start`, a
+    result or its θ, training goes on from there, on these data. `watch` is called several times a second with a
+    `JobSnapshot`, `say` with remarks, `phase` with what happens before training (reading, compiling, …); `callbacks`
+    (`flegel.callbacks`) hear of every barrier in threads of their own, and may end the job.
 
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
@@ -148,6 +153,17 @@ def run(
     job = _with_known(Job(), options, RUN, "run")
     check_options(job)
     chosen = resolve(algorithm)
+    data = data if y is None else _with_labels(data, y)
+    if progress is not False and (progress or watch is None):
+        from flegel.cli.progress_line import ProgressLine, progress_stream
+
+        stream = sys.stderr if progress else progress_stream()
+        if stream is not None:
+            with ProgressLine(stream, job.criteria, data if isinstance(data, str) else "rows") as line:
+                return run(
+                    chosen, data, out=out, cluster=cluster, progress=False, start=start, watch=line.and_watch(watch),
+                    say=say, phase=line.and_phase(phase), callbacks=callbacks, observers=observers, **options,
+                )  # fmt: skip
     if cluster is not None and _is_behind_master(cluster):
         if start is not None or callbacks or observers:
             raise UsageError("start=, callbacks= and observers= work with workers of this host only; omit them.")
@@ -227,14 +243,18 @@ class LocalCluster(HostCluster):
         self,
         algorithm: Algorithm | type[Algorithm] | str,
         data: Any,
+        y: Any = None,
         *,
         out: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
         watch: Callable[[JobSnapshot], None] | None = None,
         say: Callable[[str], None] = lambda text: None,
         **options: Unpack[RunOptions],
     ) -> Result:
         """As `flegel.run`, on these workers."""
-        return run(algorithm, data, out=out, cluster=self, watch=watch, say=say, **options)
+        return run(
+            algorithm, data, y, out=out, cluster=self, progress=progress, watch=watch, say=say, **options
+        )  # fmt: skip
 
     def submit(
         self, algorithm: Algorithm | type[Algorithm] | str, data: Any, **options: Unpack[RunOptions]
@@ -244,7 +264,7 @@ class LocalCluster(HostCluster):
 
         def execute_here(observer: Observer, say: Callable[[str], None]) -> Result:
             with self._one_job:
-                return run(chosen, data, cluster=self, observers=[observer], say=say, **options)
+                return run(chosen, data, cluster=self, progress=False, observers=[observer], say=say, **options)
 
         self._submitted += 1
         return BackgroundJob(f"{type(chosen).__name__.lower()}-{self._submitted}", execute_here)
@@ -269,6 +289,14 @@ def _is_behind_master(cluster: Cluster | ConnectedCluster) -> TypeIs[ConnectedCl
     from flegel.cluster.connected import ConnectedCluster  # a job on this host needs no client of a master
 
     return isinstance(cluster, ConnectedCluster)
+
+
+def _with_labels(data: Any, labels: Any) -> Any:
+    if isinstance(data, str | os.PathLike):
+        raise UsageError("Labels of a file are one of its columns; name it with label= instead of passing y.")
+    if isinstance(data, tuple) and not hasattr(data, "indptr"):
+        raise UsageError("Labels are given twice; give them either in the tuple or as y.")
+    return data, labels
 
 
 def _start(start: Result | Tree | None, algorithm: Algorithm) -> Tree | None:

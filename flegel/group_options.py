@@ -16,24 +16,24 @@ OUTER_STEPS = ("mean", "visits", "nesterov")
 LEAST_SILENCE = 2.0  # seconds: two beats of a group
 
 
-def check_group(value: str, flag: str) -> None:
+def check_group(value: str, shown: str) -> None:
     if value and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", value):
-        raise UsageError(f"{flag} {value!r} is no name of a group; use letters, digits, - and _.")
+        raise UsageError(f"{shown} is no name of a group; use letters, digits, - and _.")
 
 
-def check_outer(value: str, flag: str) -> None:
+def check_outer(value: str, shown: str) -> None:
     if value not in OUTER_STEPS:
-        raise UsageError(f"{flag} {value} is not known{nearest(value, list(OUTER_STEPS))}")
+        raise UsageError(f"{shown} is not known{nearest(value, list(OUTER_STEPS))}")
 
 
-def check_positive(value: int, flag: str) -> None:
+def check_positive(value: int, shown: str) -> None:
     if value < 1:
-        raise UsageError(f"{flag} {value} must be at least 1.")
+        raise UsageError(f"{shown} must be at least 1.")
 
 
-def check_silence(seconds: float, flag: str) -> None:
+def check_silence(seconds: float, shown: str) -> None:
     if not LEAST_SILENCE <= seconds < 86400:
-        raise UsageError(f"{flag} {seconds:g} must be {LEAST_SILENCE:g} seconds or more, less than a day.")
+        raise UsageError(f"{shown} must be {LEAST_SILENCE:g} seconds or more, less than a day.")
 
 
 class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

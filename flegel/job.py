@@ -17,6 +17,7 @@ import msgspec
 from flegel.errors import UsageError, nearest
 from flegel.group_options import GROUPS, GroupSpec
 from flegel.options import Option, parse_bytes, parse_seconds
+from flegel.wording import option
 
 TRAINING, SYNCHRONIZATION, DATA = "Training", "Synchronization", "Data"
 FAULTS, OUTPUT, CLUSTER = "Faults and checkpoints", "Output", "Cluster"
@@ -86,20 +87,23 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """A job that could never end is refused before it starts."""
         tolerance = TOLERANCE if self.tolerance is None else self.tolerance
         if self.max_iterations is not None and self.max_iterations < 1:
-            raise UsageError(f"--max-iterations {self.max_iterations} must be at least 1.")
+            raise UsageError(f"{option('max_iterations', self.max_iterations)} must be at least 1.")
         if self.max_passes is not None and not self.max_passes > 0:
-            raise UsageError(f"--max-passes {self.max_passes:g} must be more than 0.")
+            raise UsageError(f"{option('max_passes', self.max_passes)} must be more than 0.")
         if self.max_seconds is not None and not self.max_seconds > 0:
-            raise UsageError(f"--max-seconds {self.max_seconds:g} must be more than 0.")
+            raise UsageError(f"{option('max_seconds', self.max_seconds)} must be more than 0.")
         if not tolerance >= 0:
-            raise UsageError(f"--tolerance {tolerance:g} must be 0 (off) or more.")
+            raise UsageError(f"{option('tolerance', tolerance)} must be 0 (off) or more.")
         if self.target is not None and not math.isfinite(self.target):
-            raise UsageError(f"--target {self.target:g} must be a finite number.")
+            raise UsageError(f"{option('target', self.target)} must be a finite number.")
         if self.target is not None and not has_objective:
-            raise UsageError("This algorithm defines no objective, so --target cannot be used with it.")
+            raise UsageError(f"This algorithm defines no objective, so {option('target')} cannot be used with it.")
         by_objective = has_objective and (tolerance > 0 or self.target is not None)
         if not (self.max_iterations or self.max_passes or self.max_seconds or by_objective or halts):
-            raise UsageError("Nothing would ever end this job: give --max-iterations, --max-seconds or --tolerance.")
+            raise UsageError(
+                f"Nothing would ever end this job: give {option('max_iterations')}, {option('max_seconds')} or "
+                f"{option('tolerance')}."
+            )
 
 
 class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,7 +159,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-def check_seed(seed: int, flag: str = "--seed") -> None:
+def check_seed(seed: int, shown: str = "") -> None:
     """Seeds are what every random generator takes."""
     if not 0 <= seed < 2**63:
         raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {seed}.")
@@ -164,36 +168,36 @@ def check_seed(seed: int, flag: str = "--seed") -> None:
 def parse_processes(word: str) -> bool | None:
     """None: decided by what costs less."""
     if word not in ("auto", "yes", "no"):
-        raise UsageError(f"--processes {word} is not known; use auto, yes or no.")
+        raise UsageError(f"{option('processes', word)} is not known; use auto, yes or no.")
     return None if word == "auto" else word == "yes"
 
 
-def check_timeout(seconds: float, flag: str) -> None:
+def check_timeout(seconds: float, shown: str) -> None:
     if not LEAST_TIMEOUT <= seconds < 86400:
-        raise UsageError(f"{flag} {seconds:g} must be {LEAST_TIMEOUT:g} seconds or more, less than a day.")
+        raise UsageError(f"{shown} must be {LEAST_TIMEOUT:g} seconds or more, less than a day.")
 
 
-def check_audit(wanted: str, flag: str) -> None:
+def check_audit(wanted: str, shown: str) -> None:
     if wanted not in ("on", "off") and not (wanted.isdigit() and int(wanted) > 0):
-        raise UsageError(f"{flag} {wanted!r} must be on, off or a number of points.")
+        raise UsageError(f"{shown} must be on, off or a number of points.")
 
 
-def check_servers(servers: int | str, flag: str) -> None:
+def check_servers(servers: int | str, shown: str) -> None:
     if servers != "colocated" and not (str(servers).isdigit() and 0 <= int(servers) <= MOST_SERVERS):
-        raise UsageError(f"{flag} {servers} must be a number from 0 to {MOST_SERVERS}, or colocated.")
+        raise UsageError(f"{shown} must be a number from 0 to {MOST_SERVERS}, or colocated.")
 
 
-def check_replicas(replicas: int, flag: str) -> None:
+def check_replicas(replicas: int, shown: str) -> None:
     if not 0 <= replicas <= MOST_REPLICAS:
-        raise UsageError(f"{flag} {replicas} must be 0 to {MOST_REPLICAS}.")
+        raise UsageError(f"{shown} must be 0 to {MOST_REPLICAS}.")
 
 
-def check_server_load(load: str, flag: str) -> None:
+def check_server_load(load: str, shown: str) -> None:
     if load not in ("network", "even"):
-        raise UsageError(f"{flag} {load!r} must be network or even.")
+        raise UsageError(f"{shown} must be network or even.")
 
 
-def check_period(seconds: float, flag: str) -> None:
+def check_period(seconds: float, shown: str) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"The time between checkpoints must be more than 0 seconds, not {seconds:g}.")
 
@@ -206,30 +210,30 @@ def parse_names(text: str) -> list[str | int]:
     return list(names)
 
 
-def check_categorical(value: str, flag: str) -> None:
-    _check_choice(value, flag, ["auto", "onehot", "ordinal", "drop"])
+def check_categorical(value: str, shown: str) -> None:
+    _check_choice(value, shown, ["auto", "onehot", "ordinal", "drop"])
 
 
-def check_missing(value: str, flag: str) -> None:
-    _check_choice(value, flag, ["error", "drop", "mean", "median", "indicator"])
+def check_missing(value: str, shown: str) -> None:
+    _check_choice(value, shown, ["error", "drop", "mean", "median", "indicator"])
 
 
-def check_topology(value: str, flag: str) -> None:
-    _check_choice(value, flag, ["coordinator", "allreduce"])
+def check_topology(value: str, shown: str) -> None:
+    _check_choice(value, shown, ["coordinator", "allreduce"])
 
 
-def check_validate(part: float, flag: str) -> None:
+def check_validate(part: float, shown: str) -> None:
     if not 0 <= part < 1:
-        raise UsageError(f"{flag} {part:g} must be a part of the rows: 0 (none) or more, less than 1, such as 0.1.")
+        raise UsageError(f"{shown} must be a part of the rows: 0 (none) or more, less than 1, such as 0.1.")
 
 
-def check_resting(value: str, flag: str) -> None:
-    _check_choice(value, flag, ["auto", "off"])
+def check_resting(value: str, shown: str) -> None:
+    _check_choice(value, shown, ["auto", "off"])
 
 
-def _check_choice(value: str, flag: str, known: list[str]) -> None:
+def _check_choice(value: str, shown: str, known: list[str]) -> None:
     if value not in known:
-        raise UsageError(f"{flag} {value} is not known{nearest(value, known)}")
+        raise UsageError(f"{shown} is not known{nearest(value, known)}")
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

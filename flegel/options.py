@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from flegel.errors import UsageError, nearest
+from flegel.wording import option as named
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -39,7 +40,8 @@ class Option:
     accepts: str = "str"
     """Types besides the field's own that `parse` takes, as Python source."""
     check: Callable[[Any, str], None] | None = None
-    """Given a value and its flag; raises `UsageError` where the value cannot be used."""
+    """Given a value, and how a message shows it (`--missing drop`, `missing="drop"`); raises `UsageError` "
+    "where the value cannot be used."""
     resume: str = ""
     """Help of `flegel resume`, for an option that may change there; it cannot where empty."""
     local: bool = True
@@ -143,7 +145,8 @@ def check_options(record: msgspec.Struct) -> None:
     """Each value that can be judged by itself; raises `UsageError` for the first that cannot be used."""
     for option in options_of(type(record)).values():
         if option.about.check is not None:
-            option.about.check(option.value(record), option.flag)
+            value = option.value(record)
+            option.about.check(value, named(option.name, value))
 
 
 def _members(kind: Any) -> tuple[Any, ...]:

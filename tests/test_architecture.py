@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "flegel"
 
 LAYERS = [
-    {"errors"},
+    {"errors", "wording"},
     {"core", "algorithm", "group_options", "job", "loading", "messages", "options", "server_messages"},
     {"sync", "plan", "params"},
     {"machine"},

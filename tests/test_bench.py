@@ -13,10 +13,13 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.chaos.simulate import KINDS, some
 from bench.common.phases import PHASES, timed_phases
+from bench.common.scripted_moves import Script, moves_of, scripted
+from flegel import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "bench").rglob("*.py"))
@@ -111,3 +114,23 @@ def test_a_part_of_make_faults(kind: str) -> None:
 def test_seeds_that_once_broke_a_law_hold(kind: str, seed: int) -> None:
     _, broken = some(kind, seed, seed + 1)
     assert not broken
+
+
+@pytest.mark.processes
+def test_points_move_as_a_script_says() -> None:
+    """What Table 2 measures, with few rows."""
+    rows = np.random.default_rng(0).standard_normal((20_000, 4), dtype=np.float32)
+    with LocalCluster(2) as cluster:
+        result, watched = scripted(cluster, rows, Script(1, (0, 1, 2_000)), "sync", 2.0, k=3)
+    assert moves_of(watched.arrivals, range(1))["points"] >= 1_800
+    assert result.outcome == "limit"
+
+
+@pytest.mark.slow
+def test_one_small_case_of_every_figure(tmp_path: Path) -> None:
+    """As `make smoke`."""
+    from flegel.compare.suite import choose, folder, scripts
+    from flegel.compare.suite_runner import SuiteRunner
+
+    chosen = choose(scripts(folder(ROOT / "bench")), ["all"])
+    assert SuiteRunner(chosen, tmp_path, {"--scale": "smoke", "--only": "kmeans"}).run() == []

@@ -8,7 +8,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,10 +21,12 @@ from flegel.cli.main import app
 from flegel.compare import suite
 from flegel.compare.replay import Recorded
 from flegel.dashboard.saved_runs import read_run
+from flegel.datasets import open_data
 from flegel.errors import FlegelError, UsageError
 from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
 from flegel.loading import code_gate
 from flegel.loading.code_gate import Consent
+from flegel.machine.group.data_form import DataForm
 from flegel.machine.group.records import JOB, Package, PackageRef, digest_of, encode
 from flegel.messages import TreeLayout
 from flegel.report.write import load as load_report
@@ -243,7 +244,8 @@ class Foreign:
         (self.folder / "trace.msgpack").write_bytes(msgspec.msgpack.encode({"seconds": 0.1, "iteration": 1}))
 
     def bucket(self, ref: AlgorithmRef) -> None:
-        package = Package(1, ref.name, ref.source, {}, {}, ("array", ()), 3, (), (), False, "statistics", "", "", "a")
+        form = DataForm(3, (), (), "float64", "none", "")
+        package = Package(1, ref.name, ref.source, {}, {}, ("array", ()), form, "statistics", "", "", "a")
         content = encode(package, [np.zeros(3)])
         place = self.folder / "bucket"
         (place / "package").mkdir(parents=True, exist_ok=True)
@@ -328,7 +330,7 @@ def joined(bucket: Path) -> None:
     job = msgspec.json.decode(b"{}", type=Job)
     sites = msgspec.structs.replace(job.sites, group="b", bucket=str(bucket))
     session = GroupSession(msgspec.structs.replace(job, sites=sites), find_algorithm("kmeans")(k=2))
-    session.join(SimpleNamespace(columns=3, name="x", classes=None))  # type: ignore[arg-type]
+    session.join(open_data(np.ones((4, 3))))
 
 
 # -- no other way in -----------------------------------------------------------------------------------------

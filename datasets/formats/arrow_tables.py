@@ -18,8 +18,9 @@ from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.text_dialect import find_column
 from flegel.datasets.options import Options
-from flegel.datasets.source import WAYS_OUT, Chunk, Description, Source, Stream, column_name, write_columns
+from flegel.datasets.source import Chunk, Description, Source, Stream, column_name, ways_out, write_columns
 from flegel.errors import DataError, UsageError
+from flegel.wording import number, option
 
 
 def import_pyarrow() -> Any:
@@ -135,7 +136,7 @@ class TableSource(Source):
             if name != label and not is_numeric(schema.field(name).type):
                 raise DataError(
                     f"{path}: column {name!r} holds {schema.field(name).type}, not numbers; "
-                    f"leave it out with --drop {name}."
+                    f"leave it out with {option('drop', name)}."
                 )
         self._edges = np.concatenate(([0], np.cumsum(self.blocks.counts, dtype=np.int64)))
         self.rows = int(self._edges[-1])
@@ -183,7 +184,9 @@ class TableSource(Source):
         column = table.column(k)
         if column.null_count:
             row = base + int(np.flatnonzero(column.is_null().to_numpy())[0])
-            raise DataError(f"{self.path}: row {row + 1}, {column_name(self.wanted, k)} has no value; {WAYS_OUT}.")
+            raise DataError(
+                f"{self.path}: row {number(row)}, {column_name(self.wanted, k)} has no value; {ways_out()}."
+            )
         if import_pyarrow().types.is_decimal(column.type):
             column = column.cast(import_pyarrow().float64())
         return np.asarray(column.slice(lo - base, hi - lo).to_numpy())
@@ -228,7 +231,10 @@ class TableStream(Stream):
             labels = numbers.blocks.read(block, [str(self.source.label)]).column(0)
             if labels.null_count:
                 row = int(edges[block]) + int(np.flatnonzero(labels.is_null().to_numpy())[0])
-                raise DataError(f"{self.origin}: row {row + 1} has no label; leave such rows out with --missing drop.")
+                raise DataError(
+                    f"{self.origin}: row {number(row)} has no label; leave such rows out with "
+                    f"{option('missing', 'drop')}."
+                )
             yield Chunk(rows.features, np.array(labels.to_pylist(), dtype=object))
 
     def describe(self) -> Description:

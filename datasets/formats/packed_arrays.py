@@ -22,6 +22,7 @@ from flegel.datasets.memory import available
 from flegel.datasets.source import Chunk, Description, Stream
 from flegel.errors import DataError, UsageError
 from flegel.loading.damage import damage_as
+from flegel.wording import option
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _PIECE = 8 << 20
@@ -151,7 +152,7 @@ class NpzStream(Stream):
         self.columns = int(self._read("shape")[1]) if self.sparse else array.shape[1]
         self.dtype = wanted_dtype(array.dtype, dtype)
         if isinstance(label, int):
-            raise UsageError(f"{path}: give the name of the array with the labels as --label, not a number.")
+            raise UsageError(f"{path}: give the name of the array with the labels as {option('label')}, not a number.")
         self.labelled = self.labels_name is not None
         if self.labelled:
             labels = self._read(self.labels_name)

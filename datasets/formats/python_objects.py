@@ -23,6 +23,7 @@ from flegel.datasets.tables.open_table import chosen_columns, open_ratings, open
 from flegel.datasets.tables.ratings import recognized
 from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError, UsageError
+from flegel.wording import number
 
 GIVEN_LABEL = "(label)"
 TABLE, RATINGS = "table", "ratings"
@@ -43,7 +44,7 @@ def source_from_object(value: Any, options: Options) -> Source:
         value, given = value
         if given is not None and options.label is not None:
             raise UsageError("Labels are given twice; give them either as the second of the pair or as label=.")
-    table = ObjectTable(value, flat=True)
+    table = ObjectTable(value)
     if options.format not in (None, TABLE, RATINGS):
         raise UsageError(f"format={options.format!r} is for files; rows from Python are a {TABLE!r} or {RATINGS!r}.")
     if table.sparse is not None:
@@ -129,7 +130,8 @@ def _label_gaps(labels: Any) -> DataError:
 
     missing = np.flatnonzero(pandas.isna(np.asarray(labels).ravel()))
     return DataError(
-        f"{len(missing):,} of {len(labels):,} labels are missing (first: row {missing[0] + 1}); leave those rows out."
+        f"{len(missing):,} of {len(labels):,} labels are missing (first: row {number(int(missing[0]))}); "
+        "leave those rows out."
     )
 
 
@@ -140,6 +142,10 @@ def encode_labels(given: Any) -> tuple[Array | None, list[str] | None]:
     if hasattr(given, "detach"):
         given = given.detach().cpu()
     array = np.asarray(given.to_numpy() if hasattr(given, "to_numpy") else given)
+    if array.ndim != 1:
+        if array.ndim != 2 or array.shape[1] != 1:
+            raise DataError(f"The labels have the shape {array.shape}; give one label per row, as one column.")
+        array = array[:, 0]
     if array.dtype.kind == "O" and array.ndim == 1:
         raw = column_of(array, GIVEN_LABEL, "the given labels")
         array = array if raw.textual or raw.kind == "date" else raw.values

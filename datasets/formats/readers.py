@@ -26,6 +26,7 @@ from flegel.datasets.tables.open_table import open_ratings, open_treated
 from flegel.datasets.tables.ratings import may_be_ratings
 from flegel.errors import DataError
 from flegel.loading.damage import damage_as
+from flegel.wording import option
 
 _OFTEN_NOTES = {".txt", ".data", ".dat", ".tab"}
 """Suffixes that also belong to descriptions of a table; in a folder, other files have precedence."""
@@ -51,7 +52,7 @@ def open_files(paths: list[Path], options: Options, spec: str) -> Source:
         if options.ratings and options.format is None and open_table and may_be_ratings(open_table(files[0], options)):
             parts[0].report = [
                 f"{files[0].name}: {parts[0].columns} columns are read as a matrix of {parts[0].columns} columns; if "
-                "they are user, item and rating, give --format ratings."
+                f"they are user, item and rating, give {option('format', 'ratings')}."
             ]
         return parts[0]
     return ConcatenatedSource(parts, spec, [path.name.split(".")[0] for path in files] if by_file else None)

@@ -27,6 +27,7 @@ from flegel.datasets.tables.open_table import open_ratings, open_treated
 from flegel.datasets.tables.plain_files import plain_arrow, plain_npy, plain_text, text_table
 from flegel.datasets.tables.ratings import recognized
 from flegel.errors import DataError, UsageError, nearest
+from flegel.wording import option
 
 _TREATED = frozenset({"label", "columns", "drop", "categorical", "missing", "decimal"})
 
@@ -154,11 +155,11 @@ NOT_READ = {
 }  # fmt: skip
 
 
-def check_format(name: str | None, flag: str = "--format") -> None:
+def check_format(name: str | None) -> None:
     """Refuse a name that no format has."""
     known = [TABLE, *BY_NAME]
     if name is not None and name not in known:
-        raise UsageError(f"{flag} {name} is not known{nearest(name, sorted(known))}")
+        raise UsageError(f"{option('format', name)} is not known{nearest(name, sorted(known))}")
 
 
 def format_of(path: Path, options: Options) -> Format:
@@ -169,7 +170,7 @@ def format_of(path: Path, options: Options) -> Format:
     found = _by_content(path)
     if found.table is None:
         if options.format == TABLE:
-            raise UsageError(f"{path} is a {found.name} file and no table; omit --format.")
+            raise UsageError(f"{path} is a {found.name} file and no table; omit {option('format')}.")
         return found
     if (
         options.format is None
@@ -184,7 +185,9 @@ def table_below(path: Path, options: Options) -> RawTable:
     """The table that a file of ratings is."""
     found = _by_content(path)
     if found.table is None:
-        raise UsageError(f"{path} is a {found.name} file and no table of user, item and rating; omit --format.")
+        raise UsageError(
+            f"{path} is a {found.name} file and no table of user, item and rating; omit {option('format')}."
+        )
     return found.table(path, options)
 
 

@@ -16,6 +16,7 @@ from flegel.datasets.memory import allocate
 from flegel.datasets.row_ranges import expand
 from flegel.datasets.source import Description, Rows, Source, check_finite, column_name
 from flegel.errors import DataError
+from flegel.wording import number
 
 
 class SparseSource(Source):
@@ -126,6 +127,6 @@ def check_finite_entries(rows: Sparse, ids: Array, names: list[str] | None, orig
             row = ids[np.searchsorted(rows.indptr, bad[0], side="right") - 1]
             where = column_name(names, int(rows.indices[bad[0]]))
             raise DataError(
-                f"{origin}: row {row + 1}, {where} is {values[bad[0]]}; every value must be a finite "
+                f"{origin}: row {number(row)}, {where} is {values[bad[0]]}; every value must be a finite "
                 f"{values.dtype.name} number, so drop or fill such rows first."
             )

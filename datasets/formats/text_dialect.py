@@ -11,9 +11,10 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from flegel.datasets.source import WAYS_OUT, column_name
+from flegel.datasets.source import column_name, ways_out
 from flegel.datasets.tables.columns import unique_names
 from flegel.errors import DataError, nearest
+from flegel.wording import option
 
 HEAD_BYTES = 1 << 18
 LINE_LIMIT = 16 << 20
@@ -274,7 +275,7 @@ def check_line(line: str, number: int, dialect: Dialect, origin: str, advice: st
             continue
         name = column_name(dialect.names, column)
         if is_missing(cell):
-            raise MissingCell(f"{where}, {name} has no value ({cell!r}); {WAYS_OUT}.", column)
+            raise MissingCell(f"{where}, {name} has no value ({cell!r}); {ways_out()}.", column)
         raise DataError(f"{where}, {name}: {cell[:40]!r} is not a number; {advice or _advice(cell, column, dialect)}.")
 
 
@@ -284,8 +285,11 @@ def _advice(cell: str, column: int, dialect: Dialect) -> str:
     if dialect.width == 1 and other:
         return f"if {other[0]!r} separates the fields, pass delimiter={other[0]!r} to open_data"
     name = dialect.names[column] if dialect.names else column
-    drop = f"correct it, leave the column out with --drop {name}, or take it as text with --categorical onehot"
-    return f"if it is the label, use --label {name}; else {drop}" if column in (0, dialect.width - 1) else drop
+    drop = (
+        f"correct it, leave the column out with {option('drop', name)}, or take it as text with "
+        f"{option('categorical', 'onehot')}"
+    )
+    return f"if it is the label, use {option('label', name)}; else {drop}" if column in (0, dialect.width - 1) else drop
 
 
 def diagnose(text: bytes, first_line: int, dialect: Dialect, origin: str, error: Exception | str) -> DataError:

@@ -21,7 +21,7 @@ from flegel.datasets.formats.text_blocks import BLOCKS, MAX_BLOCK, MIN_BLOCK, Te
 from flegel.datasets.formats.text_dialect import Dialect, MissingCell
 from flegel.datasets.formats.text_parse import parse
 from flegel.datasets.recorder import Recorder
-from flegel.datasets.source import WAYS_OUT, Description, Source, column_name, write_columns
+from flegel.datasets.source import Description, Source, column_name, ways_out, write_columns
 from flegel.datasets.tables.columns import unique_names
 from flegel.datasets.tables.survey import survey
 from flegel.datasets.tables.text_table import CellDialect, TextTable
@@ -160,7 +160,7 @@ class TextSource(Source):
         first = table.row_name(found.first_gap)
         return DataError(
             f"{self.origin}: {where} has no value in {found.missing:,} of {found.rows:,} rows (first: {first}); "
-            f"{WAYS_OUT}."
+            f"{ways_out()}."
         )
 
     def _read_blocks(self, pieces: list[tuple[int, int]], stops: Array) -> memoryview:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import decimal
 import math
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.datasets.source import Description, column_name
 from flegel.errors import DataError
+from flegel.wording import option
 
 CHUNK_ROWS = 1 << 16
 
@@ -67,7 +67,7 @@ class RawTable(ABC):
 
     def option(self, k: int) -> str:
         """A column as options name it: by name, or by number from 0."""
-        return shlex.quote(self.names[k]) if self.named else str(k)
+        return self.names[k] if self.named else str(k)
 
     def describe(self) -> Description:
         """Plain JSON from which another process opens the same table."""
@@ -178,7 +178,7 @@ def _object_column(values: Array, name: str, origin: str) -> RawColumn:
     strange = sorted(sort.__name__ for sort in sorts)
     raise DataError(
         f"{origin}: column {name!r} holds {' and '.join(strange[:3])} objects, which are neither numbers nor text; "
-        f"leave it out with --drop (drop=) or write numbers there."
+        f"leave it out with {option('drop')} or write numbers there."
     )
 
 
@@ -211,7 +211,8 @@ def _arrow_column(column: Any, name: str, origin: str) -> RawColumn:
     if types.is_null(kind):
         return RawColumn("number", np.full(len(column), np.nan))
     raise DataError(
-        f"{origin}: column {name!r} holds {kind}, which is neither numbers nor text; leave it out with --drop (drop=)."
+        f"{origin}: column {name!r} holds {kind}, which is neither numbers nor text; leave it out with "
+        f"{option('drop')}."
     )
 
 

@@ -17,6 +17,7 @@ from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.survey import ColumnSurvey
 from flegel.datasets.tables.treatment import MISSING_CATEGORY, ColumnTreatment, Treatment
 from flegel.errors import DataError
+from flegel.wording import option
 
 SPARSE_WIDTH = 256
 """Up to so many features rows stay dense: they take less than 1 kB."""
@@ -62,7 +63,8 @@ def decide(
     width = sum(column.width for column in columns)
     if not width:
         raise DataError(
-            f"{table.origin} has no column of features left ({_reasons(columns)}); choose some with --columns."
+            f"{table.origin} has no column of features left ({_reasons(columns)}); choose some with "
+            f"{option('columns')}."
         )
     used = [k for k, column in enumerate(columns) if column.used]
     order = [*features, *(k for k in range(len(columns)) if k not in features)]
@@ -104,7 +106,7 @@ def feature_column(table: RawTable, found: ColumnSurvey, evidence: Evidence, opt
         kinds = " and ".join(sorted(found.kinds))
         raise DataError(
             f"{table.origin}: {table.title(found.place)} holds {kinds} in different files; make them alike, "
-            f"or leave it out with --drop {table.option(found.place)}."
+            f"or leave it out with {option('drop', table.option(found.place))}."
         )
     numbers = sum(found.shapes[name] for name in cells.NUMBERS)
     dates = sum(found.shapes[name] for name in cells.DATES)
@@ -127,8 +129,8 @@ def _mixed(table: RawTable, found: ColumnSurvey, what: str) -> DataError:
     more = f" (and {others - 1:,} more cells of that column)" if others > 1 else ""
     return DataError(
         f"{table.origin}, {table.row_name(row)}, {table.title(found.place)}: {text[:40]!r} is not a {what}{more}; "
-        f"correct it, leave the column out with --drop {table.option(found.place)}, or take it as text with "
-        "--categorical onehot."
+        f"correct it, leave the column out with {option('drop', table.option(found.place))}, or take it as text with "
+        f"{option('categorical', 'onehot')}."
     )
 
 
@@ -139,7 +141,7 @@ def _number(table: RawTable, found: ColumnSurvey, evidence: Evidence) -> ColumnT
         raise DataError(
             f"{table.origin}, {table.row_name(row)}, {table.title(found.place)}: {text!r} is either a decimal comma or "
             "separates thousands; write it with a point, pass decimal=',' or decimal='.' to open_data, or leave the "
-            f"column out with --drop {table.option(found.place)}."
+            f"column out with {option('drop', table.option(found.place))}."
         )
     notes = ["decimal comma"] * (written.decimal == ",")
     notes += [f"thousands separated by {'blanks' if written.thousands == ' ' else written.thousands!r}"] * bool(
@@ -179,7 +181,7 @@ def _date(table: RawTable, found: ColumnSurvey) -> ColumnTreatment:
         raise DataError(
             f"{table.origin}, {table.row_name(row)}, {table.title(found.place)}: it cannot be told which number "
             f"of {text!r} is the day; write dates as 2024-12-31, or leave the column out with "
-            f"--drop {table.option(found.place)}."
+            f"{option('drop', table.option(found.place))}."
         )
     order = orders.pop() if orders else ""
     note = "days since 1970-01-01" + (f", {order.replace('-', ' ')}" if order else "")
@@ -190,19 +192,22 @@ def category_column(table: RawTable, found: ColumnSurvey, how: str) -> ColumnTre
     """A column of text."""
     name = found.name
     if how == "drop":
-        return ColumnTreatment(name, "drop", "left out: text (--categorical drop)")
+        return ColumnTreatment(name, "drop", f"left out: text ({option('categorical', 'drop')})")
     if found.texts is None:
         if how == "auto":
             return ColumnTreatment(name, "drop", "left out: too many different texts")
         raise DataError(
             f"{table.origin}: {table.title(found.place)} has too many different texts for categories; leave it "
-            f"out with --drop {table.option(found.place)}."
+            f"out with {option('drop', table.option(found.place))}."
         )
     different = len(found.texts)
     if how == "auto" and different == 1:
         return ColumnTreatment(name, "drop", f"left out: always {next(iter(found.texts))[:30]!r}")
     if how == "auto" and found.present > FEW_ROWS and different > found.present / 2:
-        note = f"left out: {different:,} different texts in {found.rows:,} rows; --categorical onehot keeps it"
+        note = (
+            f"left out: {different:,} different texts in {found.rows:,} rows; "
+            f"{option('categorical', 'onehot')} keeps it"
+        )
         return ColumnTreatment(name, "drop", note)
     categories = sorted(found.texts)
     if how == "ordinal":
@@ -219,7 +224,9 @@ def _shown(categories: Sequence[str]) -> str:
 def label_column(table: RawTable, found: ColumnSurvey) -> ColumnTreatment:
     """Numbers stay numbers; anything else names classes."""
     if not found.present:
-        raise DataError(f"{table.origin}: the label {table.title(found.place)} has no values; choose another --label.")
+        raise DataError(
+            f"{table.origin}: the label {table.title(found.place)} has no values; choose another {option('label')}."
+        )
     if found.kinds <= {"number", "boolean"}:
         return ColumnTreatment(found.name, "label", "label")
     numbers = sum(found.shapes[name] for name in cells.NUMBERS)
@@ -228,11 +235,13 @@ def label_column(table: RawTable, found: ColumnSurvey) -> ColumnTreatment:
         if written is not None:
             return ColumnTreatment(found.name, "label", "label", written)
     if found.kinds & {"date"}:
-        raise DataError(f"{table.origin}: the label {table.title(found.place)} holds dates; choose another --label.")
+        raise DataError(
+            f"{table.origin}: the label {table.title(found.place)} holds dates; choose another {option('label')}."
+        )
     if found.texts is None:
         raise DataError(
             f"{table.origin}: the label {table.title(found.place)} has too many different texts for classes; choose "
-            "another --label."
+            f"another {option('label')}."
         )
     classes = sorted(found.texts)
     return ColumnTreatment(found.name, "label", f"label, {len(classes)} classes: {_shown(classes)}", categories=classes)
@@ -275,10 +284,13 @@ def refuse_gaps(table: RawTable, columns: Sequence[ColumnTreatment], found: Mapp
     if column.use == "label":
         raise DataError(
             f"{table.origin}: {worst.missing:,} of {worst.rows:,} rows (first: {first}) have no label in "
-            f"{table.title(worst.place)}{others}; leave such rows out with --missing drop, or fill them in."
+            f"{table.title(worst.place)}{others}; leave such rows out with {option('missing', 'drop')}, or "
+            "fill them in."
         )
     raise DataError(
         f"{table.origin}: {table.title(worst.place)} has no value in {worst.missing:,} of {worst.rows:,} rows (first: "
-        f"{first}){others}; use --missing drop (leaves such rows out), --missing mean or median (fills gaps in) or "
-        f"--missing indicator (fills them in and adds a column that marks them), or --drop {table.option(worst.place)}."
+        f"{first}){others}; use {option('missing', 'drop')} (leaves such rows out), "
+        f"{option('missing', 'mean')} or {option('missing', 'median')} (fills gaps in) or "
+        f"{option('missing', 'indicator')} (fills them in and adds a column that marks them), or "
+        f"{option('drop', table.option(worst.place))}."
     )

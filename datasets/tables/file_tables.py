@@ -23,6 +23,7 @@ from flegel.datasets.tables.columns import CHUNK_ROWS, RawColumn, RawTable, colu
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.datasets.tables.text_table import TextTable
 from flegel.errors import DataError, UsageError
+from flegel.wording import number
 
 NO_KEY = "__HIVE_DEFAULT_PARTITION__"
 
@@ -50,7 +51,7 @@ class ArrowTable(RawTable):
                 yield [column_of(table.column(stored[k]), self.names[k], self.origin) for k in wanted]
 
     def row_name(self, row: int) -> str:
-        return f"row {row + 1}"
+        return f"row {number(row)}"
 
     def describe(self) -> Description:
         return {"kind": self.kind, "path": str(self.path), "signature": signature(self.path)}
@@ -218,7 +219,7 @@ class NpyTable(RawTable):
             yield [RawColumn("number", np.array(part[:, k], np.float64)) for k in wanted]
 
     def row_name(self, row: int) -> str:
-        return f"row {row + 1}"
+        return f"row {number(row)}"
 
     def dtype(self, wanted: Sequence[int]) -> np.dtype[np.generic]:
         return np.result_type(self.array.dtype, np.float32)

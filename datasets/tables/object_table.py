@@ -14,13 +14,13 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.tables.columns import CHUNK_ROWS, RawColumn, RawTable, column_of, unique_names
 from flegel.errors import DataError, UsageError
+from flegel.wording import number
 
 
 class ObjectTable(RawTable):
     """Columns in the memory of this process. `matrix` or `sparse` is given where all of it is numbers already."""
 
-    def __init__(self, value: Any, flat: bool = False) -> None:
-        """With `flat`, one dimension is one column."""
+    def __init__(self, value: Any) -> None:
         self.origin = f"the given {type(value).__name__}"
         self.matrix: Array | None = None
         self.sparse: Sparse | None = None
@@ -38,24 +38,30 @@ class ObjectTable(RawTable):
             self.width = len(names)
             self.length = len(self._columns[0]) if names else 0
         else:
-            self._open_array(to_array(value), flat)
+            self._open_array(to_array(value))
         if not self.length or not self.width:
             raise DataError(
                 f"{self.origin} has {self.length} rows and {self.width} columns; give at least one of each."
             )
 
-    def _open_array(self, array: Any, flat: bool) -> None:
+    def _open_array(self, array: Any) -> None:
         self.named = False
-        if array.ndim == 1 and not flat:
+        if array.ndim == 0:
+            raise UsageError(f"{self.origin} is a single value; give rows × columns.")
+        if array.ndim == 1:
             raise UsageError(
-                f"{self.origin} is one row or one column of {len(array)} values; give rows × columns, such as "
-                "x.reshape(1, -1) for one row."
+                f"{self.origin} is one row or one column of {len(array)} values; give rows × columns: "
+                "x.reshape(-1, 1) for one column, x.reshape(1, -1) for one row."
+            )
+        if array.ndim > 2:
+            raise UsageError(
+                f"{self.origin} has {array.ndim} dimensions, {' × '.join(map(str, array.shape))}; give rows × columns, "
+                "such as x.reshape(len(x), -1), which makes one row of each."
             )
         if 0 in array.shape:
             raise DataError(
                 f"{self.origin} has the shape {array.shape}, which holds no rows; give at least one row and one column."
             )
-        array = array.reshape(len(array), -1)
         self.length, self.width = array.shape
         self.names = [str(k) for k in range(self.width)]
         if isinstance(array, np.ma.MaskedArray) and not np.ma.is_masked(array):
@@ -87,7 +93,7 @@ class ObjectTable(RawTable):
             yield [column.rows(start, start + CHUNK_ROWS) for column in columns]
 
     def row_name(self, row: int) -> str:
-        return f"row {row + 1}"
+        return f"row {number(row)}"
 
     def dtype(self, wanted: Sequence[int]) -> np.dtype[Any]:
         """float64 where a column has more than 24 bits."""

@@ -30,6 +30,7 @@ from flegel.datasets.tables.stream import TreatedStream
 from flegel.datasets.tables.survey import survey
 from flegel.datasets.tables.treatment import Treatment, join_rows
 from flegel.errors import UNDECODABLE, DataError, UsageError
+from flegel.wording import option
 
 SURVEY = 1
 """Version of the decisions; raised when a survey of the same table would decide otherwise."""
@@ -46,10 +47,10 @@ def chosen_columns(table: RawTable, options: Options) -> tuple[int | None, list[
         features = [find_column(c, names, width, table.origin, "column") for c in options.columns]
     left_out = {find_column(c, names, width, table.origin, "column") for c in options.drop or ()}
     if label in left_out:
-        raise UsageError(f"--drop leaves out the label column {table.names[label or 0]!r}; omit one of both.")
+        raise UsageError(f"{option('drop')} leaves out the label column {table.names[label or 0]!r}; omit one of both.")
     features = [k for k in features if k != label and k not in left_out]
     if not features:
-        raise DataError(f"{table.origin} has no column of features left; choose some with --columns.")
+        raise DataError(f"{table.origin} has no column of features left; choose some with {option('columns')}.")
     return label, features
 
 
@@ -125,7 +126,8 @@ def _check_memory(table: RawTable, how: Treatment, rows: int) -> None:
         widest = max(how.columns, key=lambda column: column.width)
         raise DataError(
             f"{table.origin}: one-hot columns would make {how.width:,} features, {size / 2**30:,.0f} GB of dense rows; "
-            f"use --categorical ordinal, --drop {widest.name}, or an algorithm that takes sparse rows."
+            f"use {option('categorical', 'ordinal')}, {option('drop', widest.name)}, or an algorithm that "
+            "takes sparse rows."
         )
 
 

@@ -21,6 +21,7 @@ from flegel.datasets.tables import cells
 from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
 from flegel.datasets.tables.file_tables import table_from
 from flegel.errors import DataError, UsageError
+from flegel.wording import option
 
 _THINGS = ["item", "movie", "product", "book", "artist", "song", "track", "business", "joke"]
 _USERS = {f"{name}{end}" for name in ("user", "reviewer", "customer", "u") for end in ("", "id")}
@@ -51,13 +52,17 @@ def find_rating_columns(table: RawTable, options: Options) -> RatingColumns:
     width, names = len(table.names), table.names if table.named else None
     if options.columns is not None:
         if len(options.columns) != 3:
-            raise UsageError(f"--columns names {len(options.columns)} columns; ratings need user,item,rating.")
+            raise UsageError(
+                f"{option('columns')} names {len(options.columns)} columns; ratings need user,item,rating."
+            )
         return RatingColumns(*(find_column(c, names, width, table.origin, "column") for c in options.columns))
     found = _by_name(table.names) if table.named else None
     if found is None and width < 3:
         raise DataError(f"{table.origin} has {width} columns; ratings need three: user, item and rating.")
     if found is None and table.named and width > 4:
-        raise DataError(f"{table.origin}: none of its columns is a rating by its name; use --columns user,item,rating.")
+        raise DataError(
+            f"{table.origin}: none of its columns is a rating by its name; use {option('columns', 'user,item,rating')}."
+        )
     return found or RatingColumns(0, 1, 2)
 
 
@@ -235,7 +240,7 @@ def _rating_values(column: RawColumn, title: str, where: Callable[[int], str]) -
         row = int(np.flatnonzero(column.values == bad)[0])
         raise DataError(
             f"{where(row)}, {title}: the rating {column.texts[bad]!r} is not a number; correct or remove the line, or "
-            "choose the columns by --columns user,item,rating."
+            f"choose the columns by {option('columns', 'user,item,rating')}."
         )
     if not np.isfinite(found).all():
         row = int(np.flatnonzero(~np.isfinite(found))[0])

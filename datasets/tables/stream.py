@@ -18,6 +18,7 @@ from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.file_tables import table_from
 from flegel.datasets.tables.treatment import Treatment, label_values
 from flegel.errors import DataError
+from flegel.wording import option
 
 
 class TreatedStream(Stream):
@@ -58,7 +59,10 @@ class TreatedStream(Stream):
                 some = True
                 yield Chunk(features, labels)
         if start and not some:
-            raise DataError(f"{self.origin}: every row has a gap, so --missing drop leaves none; use --missing mean.")
+            raise DataError(
+                f"{self.origin}: every row has a gap, so {option('missing', 'drop')} leaves none; use "
+                f"{option('missing', 'mean')}."
+            )
 
     def describe(self) -> Description:
         return {

@@ -24,6 +24,7 @@ from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.datasets.tables.ratings import aligned, find_rating_columns, rated_rows
 from flegel.errors import DataError, UsageError, nearest
+from flegel.wording import number, option
 
 Use = Literal["number", "boolean", "date", "onehot", "ordinal", "drop", "label"]
 MISSING_CATEGORY = "(missing)"
@@ -124,7 +125,8 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if widest is None or widest.width < MANY_FEATURES or 2 * widest.width < self.width:
             return None
         return (
-            f"{widest.name!r} makes {widest.width:,} of {self.width:,} features; --drop {widest.name} leaves it out, "
+            f"{widest.name!r} makes {widest.width:,} of {self.width:,} features; "
+            f"{option('drop', widest.name)} leaves it out, "
             "if it only tells rows apart."
         )
 
@@ -145,7 +147,7 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 columns = [*self.columns[:k], left, *self.columns[k + 1 :]]
                 return msgspec.structs.replace(self, columns=columns, width=self.width - 1, shift=[], factor=[])
             at += column.width
-        raise UsageError("Weights must be a column of numbers without gaps; choose another --weight.")
+        raise UsageError(f"Weights must be a column of numbers without gaps; choose another {option('weight')}.")
 
     def apply(self, table: Any, say: Say | None = None) -> Array | Sparse:
         """Rows of a frame, a table, an array or sparse rows, as the model knows them; scaled where it was.
@@ -198,7 +200,9 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if len(bad):
                 row = int(np.searchsorted(given.sparse.indptr, bad[0], side="right"))
                 raise _no_number(
-                    f"row {row}", f"column {given.sparse.indices[bad[0]] + 1}", given.sparse.values[bad[0]]
+                    f"row {number(row - 1)}",
+                    f"column {number(given.sparse.indices[bad[0]])}",
+                    given.sparse.values[bad[0]],
                 )
             return given.sparse
         if isinstance(given, ObjectTable) and given.matrix is not None:
@@ -218,8 +222,8 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             parts = [how.gapped(raws, given.row_name) for raws in given.chunks(places)]
             rows = np.concatenate(parts) if parts else np.empty((0, self.width))
         for at in np.argwhere(~np.isfinite(rows))[:1].tolist():
-            name = repr(self.names[at[1]]) if self.names else str(at[1] + 1)
-            raise _no_number(f"row {at[0] + 1}", f"column {name}", rows[at[0], at[1]])
+            name = repr(self.names[at[1]]) if self.names else str(number(at[1]))
+            raise _no_number(f"row {number(at[0])}", f"column {name}", rows[at[0], at[1]])
         return rows
 
     def gapped(self, columns: Sequence[RawColumn], where: Callable[[int], str]) -> Array:
@@ -310,7 +314,8 @@ def _gap(name: str, gaps: Array, where: Callable[[int], str], origin: str) -> Da
     several = f" and {gaps.sum() - 1:,} more" if gaps.sum() > 1 else ""
     return DataError(
         f"{origin}: {first}{several} has no value in column {name!r}, and the model was trained without gaps there; "
-        "fill the value in, or train with --missing mean, median or indicator."
+        f"fill the value in, or train with {option('missing', 'mean')}, {option('missing', 'median')} or "
+        f"{option('missing', 'indicator')}."
     )
 
 

@@ -122,6 +122,7 @@ class PlainDisplay:
     def __init__(self, stream: IO[str], every: float = 1.0) -> None:
         self._stream, self._every = stream, every
         self._next, self._rate, self._incidents = 0.0, _Rate("  "), _Incidents()
+        self._told = 0
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -139,9 +140,9 @@ class PlainDisplay:
 
     def show(self, seen: JobSnapshot) -> None:
         now = clock.now()
-        if seen.phase == "loading" or not seen.iteration or now < self._next:
-            return
-        self._next = now + self._every
+        if seen.phase == "loading" or seen.iteration == self._told or now < self._next:
+            return  # without a barrier since the last line, the same figures would be said again
+        self._next, self._told = now + self._every, seen.iteration
         self.say(
             f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
             f"{figures(seen.metrics, '  ')}"

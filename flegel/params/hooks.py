@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.errors import AlgorithmError, FlegelError, HookTimeout, Terminated, own_traceback
+from flegel.wording import option
 
 Some = TypeVar("Some")
 
@@ -56,7 +57,9 @@ def guarded(
     except HookTimeout as late:
         for observer in watching:
             observer.ended(algorithm)
-        text = f"{name} has not returned in time ({where}; {late}); a longer --hook-timeout gives it more time."
+        text = (
+            f"{name} has not returned in time ({where}; {late}); a longer {option('hook_timeout')} gives it more time."
+        )
         raise AlgorithmError(text, own_traceback(late)) from None
     except SystemExit as end:
         text = f"{name} called sys.exit({end.code!r}) ({where}); a hook returns, and terminationCheck ends a job."

@@ -20,6 +20,7 @@ from flegel.errors import ProtocolError
 from flegel.messages import DropFold, HoldReplica, Order, Reduced, ReduceReports
 from flegel.params.protocol import Fold, Folded
 from flegel.params.tree_layout import form_of
+from flegel.wording import option
 
 
 class MemberLinks(Protocol):
@@ -89,7 +90,7 @@ class ReplicatedStore:
         return self.statistics
 
     def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
-        raise ProtocolError("Statistics of other groups need --topology coordinator.")
+        raise ProtocolError(f"Statistics of other groups need {option('topology', 'coordinator')}.")
 
     # -- folds -----------------------------------------------------------------------------------------------
 
@@ -204,5 +205,5 @@ class ReplicatedStore:
 def _differ(place: str, first: int, other: int) -> ProtocolError:
     return ProtocolError(
         f"Worker {other} made another θ than worker {first} in {place}: their processors or libraries round "
-        "differently, or updateParameter is not a function of its arguments; use --topology coordinator."
+        f"differently, or updateParameter is not a function of its arguments; use {option('topology', 'coordinator')}."
     )

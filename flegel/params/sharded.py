@@ -10,6 +10,7 @@ from flegel.core.pytree import Tree
 from flegel.core.sharding import Cuts, Sharding, make_cuts
 from flegel.errors import UsageError
 from flegel.params.ledger import sums_alone
+from flegel.wording import option
 
 
 def sharding_of(algorithm: Algorithm) -> Sharding:
@@ -21,7 +22,7 @@ def sharding_of(algorithm: Algorithm) -> Sharding:
     if not why and not sums_alone(algorithm):
         why = "its aggregate does more than add"
     if why or declared is None:
-        raise UsageError(f"{cls.__name__} cannot be kept on parameter servers: {why}; use --servers 0.")
+        raise UsageError(f"{cls.__name__} cannot be kept on parameter servers: {why}; use {option('servers', 0)}.")
     return declared
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from flegel.errors import UsageError
 from flegel.plan.crew import Crew, Worth, best_crew, first_cost
+from flegel.wording import option
 
 GPU_SHARE = 200
 """First share of a GPU beside processors, in shares of one core. On an H200 k-means (11 M × 28, k = 100) takes 2.4 ms a
@@ -28,18 +29,20 @@ def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:
     `gpus`: the first so many workers get cuda:0, cuda:1, ...; what `text` says of a worker goes before that.
     """
     if not 0 <= gpus <= workers:
-        raise UsageError(f"--gpus {gpus} must be 0 or more, and no more than the {workers} workers.")
+        raise UsageError(f"{option('gpus', gpus)} must be 0 or more, and no more than the {workers} workers.")
     found = {worker: f"cuda:{worker}" for worker in range(gpus)}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         who, equals, device = (word.strip() for word in part.partition("="))
         numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", who)
         if not equals or numbers is None or not _NAME.fullmatch(device):
-            raise UsageError(f"--device {part!r} is not of the form WORKER=DEVICE, such as 0=cuda:0 or 1-3=cuda:1.")
+            raise UsageError(
+                f"{option('device', part)} is not of the form WORKER=DEVICE, such as 0=cuda:0 or 1-3=cuda:1."
+            )
         first = int(numbers[1])
         last = int(numbers[2] or first)
         if not first <= last < workers:
             raise UsageError(
-                f"--device {part!r} names worker {max(first, last)}, but the workers are 0 to {workers - 1}."
+                f"{option('device', part)} names worker {max(first, last)}, but the workers are 0 to {workers - 1}."
             )
         found.update(dict.fromkeys(range(first, last + 1), device))
     return found

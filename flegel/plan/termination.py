@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flegel.job import TOLERANCE, Criteria
+from flegel.wording import option
 
 FAR_WORSE = 10.0  # multiples of the first objective's size: transients of converging runs stay below
 ROUNDING = 1e-9  # relative: objectives of two models that differ by less count as equal
@@ -54,7 +55,8 @@ def unsound(verdict: Verdict, problem: str) -> Verdict:
     """The job has ended, and its books are wrong also after a recount."""
     return Verdict(
         False,
-        f"the result cannot be trusted: {problem}; `flegel check` tests a class, and --sync bsp with --balance off "
+        f"the result cannot be trusted: {problem}; `flegel check` tests a class, and {option('sync', 'bsp')} "
+        f"with {option('balance', 'off')} "
         f"leaves out most of the engine ({verdict.reason})",
         "unsound",
     )
@@ -269,14 +271,15 @@ class Termination:
             return Verdict(
                 False,
                 f"{verdict.reason}, but objective {value:.6g} is worse than the {trivial:.6g} of {progress.trivial}: "
-                "this is no usable model; scale the columns (--scale standard), or try another start (--seed)",
+                f"this is no usable model; scale the columns ({option('scale', 'standard')}), or try another "
+                f"start ({option('seed')})",
                 "worse",
             )
         if first is not None and self._clearly_worse(value, first, progress):
             return Verdict(
                 False,
                 f"{verdict.reason}, but objective {value:.6g} is worse than the {first:.6g} after the first pass: "
-                "try --sync bsp, a smaller step or another start (--seed)",
+                f"try {option('sync', 'bsp')}, a smaller step or another start ({option('seed')})",
                 "worse",
             )
         return verdict
@@ -295,7 +298,8 @@ class Termination:
     def _short_of(self, target: float, value: float, why: str) -> Verdict:
         return Verdict(
             False,
-            f"stalled at objective {value:.6g}, short of the target {target:.6g}: {why}; try another start (--seed) "
+            f"stalled at objective {value:.6g}, short of the target {target:.6g}: {why}; try another start "
+            f"({option('seed')}) "
             "or a target that can be reached",
             "stalled",
         )

@@ -124,7 +124,7 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
         if self.verbose:
             options["say"] = print
         try:
-            result = run(chosen, rows, start=start, **options)  # type: ignore[arg-type]
+            result = run(chosen, rows, progress=False, start=start, **options)  # type: ignore[arg-type]
         except UsageError as error:
             raise ValueError(str(error)) from error
         if self.verbose:

@@ -12,6 +12,7 @@ from functools import cache
 from flegel.errors import UsageError, nearest
 from flegel.job import SyncSpec
 from flegel.sync.policy import REGISTERED, SyncModel
+from flegel.wording import option
 
 
 def models() -> dict[str, type[SyncModel]]:
@@ -38,13 +39,12 @@ def make_policy(spec: SyncSpec) -> SyncModel:
         raise UsageError(f"No synchronization model is called {spec.name!r}{nearest(spec.name, list(known))}")
     own = known[spec.name].options()
     given = {name: getattr(spec, name) for name in spec.__struct_fields__ if name != "name"}
-    for option, value in given.items():
-        if value not in (None, "off") and option not in own:
-            having = [name for name, other in known.items() if option in other.options()]
-            shown = option.replace("_", "-")
-            raise UsageError(f"{spec.name} has no --{shown}; it is an option of {', '.join(having)}.")
+    for switch, value in given.items():
+        if value not in (None, "off") and switch not in own:
+            having = [name for name, other in known.items() if switch in other.options()]
+            raise UsageError(f"{spec.name} has no {option(switch)}; it is an option of {', '.join(having)}.")
     _check(spec)
-    chosen = {option: given[option] for option in own if option != "balance" and given.get(option) is not None}
+    chosen = {switch: given[switch] for switch in own if switch != "balance" and given.get(switch) is not None}
     return known[spec.name](**chosen)
 
 
@@ -60,7 +60,8 @@ def check_topology(spec: SyncSpec, topology: str) -> None:
     able = [name for name, model in models().items() if model.all_report]
     if topology == "allreduce" and spec.name not in able:
         raise UsageError(
-            f"{spec.name} merges reports of single workers, so θ cannot live on all of them; --topology allreduce "
+            f"{spec.name} merges reports of single workers, so θ cannot live on all of them; "
+            f"{option('topology', 'allreduce')} "
             f"works with {', '.join(able)}."
         )
 
@@ -71,14 +72,16 @@ def _check(spec: SyncSpec) -> None:
         if value is not None and not 0 < value < 86400:
             raise UsageError(f"--{name.replace('_', '-')} {value:g} must be more than 0 and less than a day.")
     if spec.interval is not None and spec.first_interval is not None:
-        raise UsageError("--interval fixes the interval and --first-interval begins a search for it; give one.")
+        raise UsageError(
+            f"{option('interval')} fixes the interval and {option('first_interval')} begins a search for it; give one."
+        )
     if spec.coordination not in (None, "semi", "centralized"):
-        raise UsageError(f"--coordination {spec.coordination!r} must be semi or centralized.")
+        raise UsageError(f"{option('coordination', spec.coordination)} must be semi or centralized.")
     if spec.balance not in (None, "off", "async", "sync"):
-        raise UsageError(f"--balance {spec.balance!r} must be async, sync or off.")
+        raise UsageError(f"{option('balance', spec.balance)} must be async, sync or off.")
     if spec.staleness is not None and spec.staleness < 0:
-        raise UsageError(f"--staleness {spec.staleness} must be 0 or more.")
+        raise UsageError(f"{option('staleness', spec.staleness)} must be 0 or more.")
     if spec.batches is not None and spec.batches < 1:
-        raise UsageError(f"--batches {spec.batches} must be at least 1.")
+        raise UsageError(f"{option('batches', spec.batches)} must be at least 1.")
     if spec.factor is not None and not 1 < spec.factor <= 16:
-        raise UsageError(f"--factor {spec.factor:g} must be more than 1 and at most 16.")
+        raise UsageError(f"{option('factor', spec.factor)} must be more than 1 and at most 16.")

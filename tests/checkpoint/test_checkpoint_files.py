@@ -253,7 +253,7 @@ def test_where_all_is_damaged_nothing_begins_anew_unless_that_is_said(folder: Pa
     kept = damage_all(folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
     store = FolderStore(folder)
-    with pytest.raises(StorageError, match=r"Everything that was kept in .* is damaged .*--begin-anew"):
+    with pytest.raises(StorageError, match=r"Everything that was kept in .* is damaged .*begin_anew=True"):
         flegel.resume(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"} == before
     _check_usable(read(store), store, begin_anew=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from flegel.wording import speaking
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +26,10 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data in {folder}; set FLEGEL_TEST_DATA to run this test")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def as_commands_say_it() -> Iterator[None]:
+    """Sentences of these tests are those that people at a command line read; tests/test_wording.py has both."""
+    with speaking("command-line"):
+        yield

@@ -88,7 +88,7 @@ class Merging(flegel.Algorithm):
     ("fault", "error", "text"),
     [
         ("raises", AlgorithmError, r"updateParameter raised ValueError: not today \(worker \d, round 0\)"),
-        ("differs", ProtocolError, r"another θ than worker 0 in round 0.*--topology coordinator"),
+        ("differs", ProtocolError, r"another θ than worker 0 in round 0.*topology=.coordinator"),
     ],
 )
 def test_hooks_that_fail_on_workers_say_so(crew: Any, points: np.ndarray, fault: str, error: type, text: str) -> None:
@@ -108,11 +108,11 @@ def test_models_that_merge_single_reports_refuse_it(points: np.ndarray, sync: st
 
 
 def test_what_needs_single_reports_at_the_coordinator_is_refused(points: np.ndarray) -> None:
-    with pytest.raises(UsageError, match=r"aggregate of Merging merges reports its own way.*--topology coordinator"):
+    with pytest.raises(UsageError, match=r"aggregate of Merging merges reports its own way.*topology=.coordinator."):
         flegel.run(Merging(), points, topology="allreduce", max_iterations=2)
-    with pytest.raises(UsageError, match=r"--attribute asks for the gain of each report"):
+    with pytest.raises(UsageError, match=r"attribute= asks for the gain of each report"):
         flegel.run("kmeans", points, topology="allreduce", attribute=True)
-    with pytest.raises(UsageError, match=r"--servers keeps θ on servers"):
+    with pytest.raises(UsageError, match=r"servers= keeps θ on servers"):
         flegel.run("kmeans", points, topology="allreduce", servers=2)
-    with pytest.raises(UsageError, match=r"--topology ring is not known"):
+    with pytest.raises(UsageError, match=r"topology=\"ring\" is not known"):
         flegel.run("kmeans", points, topology="ring")

@@ -77,7 +77,7 @@ def test_wrong_use_is_told_in_a_sentence(tmp_path: Path) -> None:
         flegel.run(KLNMF(), np.abs(rows), group="paris", bucket=str(tmp_path))
     with pytest.raises(UsageError, match="missing in the sums"):
         flegel.run(KMeans(k=2), rows, group="paris", bucket=str(tmp_path), gate="best", gate_data="x.csv")
-    with pytest.raises(UsageError, match="--every"):
+    with pytest.raises(UsageError, match="every="):
         flegel.run(KMeans(k=2), rows, group="paris", bucket=str(tmp_path), every="often")
     flegel.run(KMeans(k=2), rows, group="paris", bucket=str(tmp_path), processes=False, max_iterations=2)
     with pytest.raises(UsageError, match="k=2"):

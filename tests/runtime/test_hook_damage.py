@@ -162,7 +162,7 @@ def test_a_hook_of_the_coordinator_that_does_not_return_is_ended(body: Any) -> N
     algorithm = hooked("updateParameter", body)
     with (
         HookWatch(algorithm, 0.2),
-        pytest.raises(AlgorithmError, match=r"updateParameter has not returned in time .*--hook-timeout"),
+        pytest.raises(AlgorithmError, match=r"updateParameter has not returned in time .*hook_timeout="),
     ):
         fold(algorithm)
 

@@ -96,10 +96,10 @@ class Killer(flegel.Callback):
 
 def test_what_servers_cannot_do_is_refused(cluster: flegel.LocalCluster) -> None:
     for options, why in (
-        ({"attribute": True}, "--attribute needs θ and the statistics in one place"),
-        ({"topology": "allreduce"}, "use --topology coordinator"),
+        ({"attribute": True}, "attribute= needs θ and the statistics in one place"),
+        ({"topology": "allreduce"}, "use topology=.coordinator"),
         ({"servers": "many"}, "must be a number from 0 to 64, or colocated"),
-        ({"replicas": -1}, "--replicas -1 must be 0 to 8"),
+        ({"replicas": -1}, "replicas=-1 must be 0 to 8"),
     ):
         with pytest.raises(UsageError, match=why):
             train(cluster, **{"servers": 2, **options})

@@ -89,7 +89,7 @@ def test_a_class_whose_slices_differ_is_found() -> None:
 def test_what_cannot_be_cut_is_refused_in_one_sentence(algorithm: Algorithm, why: str) -> None:
     with pytest.raises(UsageError, match=why) as refused:
         sharding_of(algorithm)
-    assert str(refused.value).endswith("use --servers 0.")
+    assert str(refused.value).endswith("use servers=0.")
     assert str(refused.value).count(". ") == 0
 
 

@@ -87,7 +87,7 @@ def test_swapped_letters_are_understood() -> None:
      ({"name": "fps"}, "No synchronization model is called 'fps'; did you mean 'fsp'?"),
      ({"name": "ssp", "staleness": -1}, "--staleness -1 must be 0 or more."),
      ({"name": "asp", "batches": 0}, "--batches 0 must be at least 1."),
-     ({"name": "fsp", "coordination": "none"}, "--coordination 'none' must be semi or centralized."),
+     ({"name": "fsp", "coordination": "none"}, "--coordination none must be semi or centralized."),
      ({"name": "fsp-binary", "factor": 1.0}, "--factor 1 must be more than 1 and at most 16."),
      ({"name": "psp", "coordination": "semi"}, "psp has no --coordination; it is an option of fsp, fsp-binary.")],
 )  # fmt: skip

@@ -15,6 +15,7 @@ from flegel.core.shard import TILE, Sparse, make_shard
 from flegel.errors import DecodeError
 from flegel.machine.group import records
 from flegel.machine.group.contributions import Contributions
+from flegel.machine.group.data_form import DataForm
 from flegel.machine.group.records import Contribution, Entry, MemberBeat, Package, RoundResult, digest_of
 from flegel.machine.migration import window_codec
 from flegel.messages import Window
@@ -31,7 +32,8 @@ def message_targets() -> list[Target]:
 
 def _examples() -> list[tuple[type, bytes]]:
     entry = Entry("lyon", 7, "rounds/2/lyon.7", "0" * 64, 2)
-    package = Package(1, "a:B", "", {}, {}, ("array", ()), 3, (), (), False, "statistics", "", "3", "lyon")
+    form = DataForm(3, (), (), "float64", "none", "")
+    package = Package(1, "a:B", "", {}, {}, ("array", ()), form, "statistics", "", "3", "lyon")
     array = [np.arange(3.0), np.zeros((2, 2), np.float32)]
     return [
         (MemberBeat, records.encode(MemberBeat("lyon", 7, 1, "training", 2))),
@@ -39,7 +41,7 @@ def _examples() -> list[tuple[type, bytes]]:
         (RoundResult, records.encode(RoundResult(2, (entry,), False, 1, "lyon"), array)),
         (records.Current, records.encode(records.Current(4))),
         (Package, records.encode(package, array)),
-        (records.StartRows, records.encode(records.StartRows("lyon"), array)),
+        (records.StartRows, records.encode(records.StartRows("lyon", form), array)),
         (records.PackageRef, records.encode(records.PackageRef("0" * 64))),
     ]
 

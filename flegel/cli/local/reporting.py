@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from flegel.errors import AlgorithmError, ExitCode, FlegelError, Interrupted, StorageError, Terminated
+from flegel.wording import speaking
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
@@ -24,7 +25,8 @@ CHECKPOINTS_KEPT = "; all workers were stopped, and its checkpoints are as they 
 def errors_as_sentences(left: str = "") -> Iterator[None]:
     """Errors as people should see them; `left` says what Ctrl-C leaves behind."""
     try:
-        yield
+        with speaking("command-line"):
+            yield
     except FlegelError as error:
         if isinstance(error, AlgorithmError) and error.trace:
             print(error.trace.rstrip(), file=sys.stderr)
@@ -80,7 +82,8 @@ class PhaseLine:
 
     def __init__(self, stream: IO[str], data: str = "", after: float = 0.1) -> None:
         self._stream, self._data, self._after = stream, data, after
-        self._shown, self._said = False, ""
+        self._shown = False
+        self._said: set[str] = set()
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
@@ -110,9 +113,10 @@ class PhaseLine:
 
     def _show(self, text: str) -> None:
         with self._lock:
-            if text == self._said and not self._stream.isatty():
-                return
-            self._shown, self._said = True, text
+            if text in self._said and not self._stream.isatty():
+                return  # a log has it already
+            self._shown = True
+            self._said.add(text)
             print(text, end="" if self._stream.isatty() else "\n", file=self._stream, flush=True)
 
     def watching(self, watch: Callable[[JobSnapshot], None]) -> Callable[[JobSnapshot], None]:

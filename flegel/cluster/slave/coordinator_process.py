@@ -25,6 +25,7 @@ from flegel.cluster.slave.process_limits import read_line
 from flegel.cluster.transport.protocol import DrainWorkers, ResizeJob, StopAtBarrier, WorkerEnded
 from flegel.errors import AlgorithmError, FlegelError, Interrupted, StorageError, UsageError, own_traceback
 from flegel.runtime import clock, logs
+from flegel.wording import speak_to
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ def listen_to_slave(cluster: Any) -> None:
 def main() -> None:
     """Entry point of the process (by way of `flegel.cluster.slave.job_process`)."""
     os.dup2(2, 1)
+    speak_to("command-line")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # so that KeyboardInterrupt comes from user code alone
     assignment = msgspec.json.decode(read_line(), type=coordinator_protocol.JobAssignment)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

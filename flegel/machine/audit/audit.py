@@ -29,6 +29,7 @@ from flegel.machine.coordinator.state import JobState
 from flegel.messages import AuditPoints, PointsAudited
 from flegel.params.hooks import call_hook
 from flegel.params.objective_error import objective_error
+from flegel.wording import option
 
 POINTS = 128  # of each worker at a time: two tiles, three visits each
 FIRST, EVERY = 0.1, 0.5  # seconds from the start to the first audit, and between two at least
@@ -121,7 +122,9 @@ class Audit:
         """What to say of a worker that counts its points again for so long; empty where all is well."""
         if worker not in self._awaited or waited <= LONGEST:
             return ""
-        return f"Worker {worker} did not count its points within {waited:.0f} s; --audit off leaves that out."
+        return (
+            f"Worker {worker} did not count its points within {waited:.0f} s; {option('audit', 'off')} leaves that out."
+        )
 
     def can_repair(self, finding: Finding) -> bool:
         """Count again: something is wrong, and it was not tried too often."""

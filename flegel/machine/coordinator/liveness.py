@@ -14,6 +14,7 @@ from flegel.core.own_pauses import OwnPauses
 from flegel.errors import AlgorithmError, FlegelError, OutOfReach, UsageError
 from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import Answer, WorkerBeat, WorkerFailed
+from flegel.wording import option
 
 AWAY = 3.0  # seconds between two looks: longer, and it was the coordinator itself that was away
 BEATS = 0.5  # beats a second that a worker must have given all the time: one that was frozen meanwhile has not
@@ -81,7 +82,7 @@ class Liveness:
                 stays = "has not finished a single point" if hook == "updateDataPoint" else f"has been in {hook}"
                 return worker, (
                     f"Worker {worker} is alive, but {stays} for {now - since:.0f} s in {where}; does {hook} return? "
-                    "A longer --hook-timeout gives it more time."
+                    f"A longer {option('hook_timeout')} gives it more time."
                 )
         return None
 

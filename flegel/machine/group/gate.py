@@ -6,6 +6,7 @@ Never for kept statistics: points that are not counted would break the books.
 from __future__ import annotations
 
 from flegel.errors import UsageError
+from flegel.wording import option
 
 FAILURES = 10  # N_τ of the paper
 
@@ -17,7 +18,7 @@ def parse_gate(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise UsageError(f"--gate {text}: give best, or the least score that is sent, such as 0.8.") from None
+        raise UsageError(f"{option('gate', text)}: give best, or the least score that is sent, such as 0.8.") from None
 
 
 class Gate:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from flegel.errors import UsageError
 from flegel.machine.group.auto_interval import AutoInterval
 from flegel.options import parse_seconds
+from flegel.wording import option
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def parse_every(text: str) -> Every:
         return Every(commits=int(word))
     if word[:1].isdigit() and word[-1].isalpha():
         return Every(seconds=parse_seconds(word))
-    raise UsageError(f"--every {text}: give a number of commits such as 3, a time such as 30s, or auto.")
+    raise UsageError(f"{option('every', text)}: give a number of commits such as 3, a time such as 30s, or auto.")
 
 
 class SendSchedule:

@@ -43,6 +43,7 @@ from flegel.server_messages import (
     SlicesFolded,
     SliceSummaries,
 )
+from flegel.wording import option
 
 if TYPE_CHECKING:
     from flegel.params.protocol import ParameterStore
@@ -139,7 +140,7 @@ class ServerGroup:
         return self.mirror.statistics
 
     def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
-        raise ProtocolError("Statistics of other groups need θ on the coordinator; use --servers 0.")
+        raise ProtocolError(f"Statistics of other groups need θ on the coordinator; use {option('servers', 0)}.")
 
     @property
     def train_version(self) -> int:

@@ -35,6 +35,7 @@ from flegel.runtime.checkpoint.format import (
     unseal,
 )
 from flegel.runtime.checkpoint.store import Buffer, CheckpointStore
+from flegel.wording import option
 
 
 @dataclass
@@ -116,7 +117,9 @@ class Checkpointer:
             del self._pending[part.kept.number]
             if self._ready is not None and not self._skipped_one:
                 self._skipped_one = True
-                self._errors.append("some checkpoints are left out: writing takes longer than --checkpoint-every")
+                self._errors.append(
+                    f"some checkpoints are left out: writing takes longer than {option('checkpoint_every')}"
+                )
             self._ready = pending
 
     def errors(self) -> list[str]:

@@ -24,6 +24,7 @@ from flegel.errors import UsageError
 from flegel.machine.group.records import digest_of
 from flegel.runtime import clock
 from flegel.runtime.group.keys import RefusedObject
+from flegel.wording import option
 
 KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 LARGEST = 1 << 30  # bytes of an object whose size nobody knows before: the package
@@ -244,7 +245,7 @@ def _checked(key: str) -> str:
 def open_bucket(place: str) -> Bucket:
     """A folder (a path or file://) or an address such as s3://bucket/job."""
     if not place.strip():
-        raise UsageError("--bucket is empty; name a folder or an address such as s3://bucket/job.")
+        raise UsageError(f"{option('bucket')} is empty; name a folder or an address such as s3://bucket/job.")
     if "://" in place and not place.startswith("file://"):
         return ObjectBucket(place.rstrip("/"))
     path = Path(place.removeprefix("file://")).expanduser().absolute()

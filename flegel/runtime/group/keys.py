@@ -22,6 +22,7 @@ import msgspec
 
 from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.machine.group.records import NAME
+from flegel.wording import option
 
 SEALED, CHECKED = b"FLGS", b"FLGC"
 OWNER = re.compile(r"(members|starts|ends)/(?P<member>[^/]+)|rounds/\d+/(?P<sender>[^/]+)\.[0-9a-f]+")
@@ -50,7 +51,7 @@ class PlainObjects:
 
     def open(self, key: str, content: bytes) -> bytes:
         if content[:4] == SEALED:
-            raise RefusedObject("it is signed, and this group has no key; give --group-key")
+            raise RefusedObject(f"it is signed, and this group has no key; give {option('group_key')}")
         if content[:4] != CHECKED:
             raise RefusedObject("it is no object of a group")
         if content[4:36] != _checksum(key, content[36:]):
@@ -135,16 +136,18 @@ def read_key_file(path: str, group: str) -> Seal:
     try:
         kept = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=_KeyFile)
         if group and kept.group != group:
-            raise UsageError(f"--group-key {path} is the key of {kept.group}, not of {group}.")
+            raise UsageError(f"{option('group_key', path)} is the key of {kept.group}, not of {group}.")
         secret = ed25519.Ed25519PrivateKey.from_private_bytes(_bytes(kept.secret))
         public = {name: ed25519.Ed25519PublicKey.from_public_bytes(_bytes(text)) for name, text in kept.groups.items()}
         return SignedObjects(
             kept.group, secret, public, aead.AESGCM(_bytes(kept.encryption)) if kept.encryption else None
         )
     except OSError as error:
-        raise UsageError(f"--group-key {path} cannot be read ({error.strerror or error}).") from None
+        raise UsageError(f"{option('group_key', path)} cannot be read ({error.strerror or error}).") from None
     except (*UNDECODABLE, ValueError) as error:
-        raise UsageError(f"--group-key {path} is no key file of a group ({error}); see `flegel keys groups`.") from None
+        raise UsageError(
+            f"{option('group_key', path)} is no key file of a group ({error}); see `flegel keys groups`."
+        ) from None
 
 
 def make_key_files(folder: Path, groups: list[str], encrypt: bool) -> list[Path]:

@@ -18,6 +18,7 @@ import zmq
 from flegel.errors import UsageError
 from flegel.machine.group.records import MEMBERS, NAME
 from flegel.runtime.group.keys import RefusedObject, Seal
+from flegel.wording import option
 
 LARGEST = 64 << 10  # bytes of a message; a beat has some hundred
 WAITING = 16  # messages to a group that does not answer; later ones are dropped
@@ -40,9 +41,11 @@ def parse_listen(text: str) -> ListenAddress:
     place, _, port = text.rpartition(":")
     own, _, host = place.rpartition("/")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"--group-listen {text}: give the host as other groups reach it, and a port: host:7700.")
+        raise UsageError(
+            f"{option('group_listen', text)}: give the host as other groups reach it, and a port: host:7700."
+        )
     if host.strip("[]") in EVERYWHERE:
-        raise UsageError(f"--group-listen {text}: {host} is no place to send to; say {host}/host:{port}.")
+        raise UsageError(f"{option('group_listen', text)}: {host} is no place to send to; say {host}/host:{port}.")
     return ListenAddress(host, int(port), own or host)
 
 
@@ -72,7 +75,7 @@ class PeerMessages:
         try:
             found = socket.getaddrinfo(place.own.strip("[]"), place.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            raise UsageError(f"--group-listen {listen}: {place.own} is no known host ({error}).") from None
+            raise UsageError(f"{option('group_listen', listen)}: {place.own} is no known host ({error}).") from None
         family, own = found[0][0], str(found[0][4][0])
         inbox = self._context.socket(zmq.PULL)
         inbox.linger, inbox.maxmsgsize = 0, LARGEST
@@ -85,7 +88,8 @@ class PeerMessages:
             inbox.close()
             self._context.destroy(linger=0)
             raise UsageError(
-                f"--group-listen {listen}: {own}, port {place.port}, cannot be used ({error}); where this host has "
+                f"{option('group_listen', listen)}: {own}, port {place.port}, cannot be used ({error}); "
+                "where this host has "
                 f"another address than others send to, say ADDRESS/{place.host}:{place.port}."
             ) from None
         return inbox

@@ -55,6 +55,7 @@ from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.peers import PeerMessages, parse_listen
 from flegel.runtime.job.class_source import in_plain, reference
 from flegel.runtime.job.request import open_job_data
+from flegel.wording import option
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,10 @@ class GroupSession:
         if job.sites.group_listen:
             parse_listen(job.sites.group_listen)
             if not job.sites.group_key:
-                raise UsageError("--group-listen needs --group-key: without keys anybody could send wrong messages.")
+                raise UsageError(
+                    f"{option('group_listen')} needs {option('group_key')}: without keys anybody could send "
+                    "wrong messages."
+                )
         self._submitted = _plain(algorithm)
         self._package: tuple[Package, list[Array]] | None = None
         self._form: DataForm | None = None
@@ -94,11 +98,15 @@ class GroupSession:
             return None
         if self.kind == "statistics":
             raise UsageError(
-                f"--gate cannot be used with {type(self._algorithm).__name__}: groups exchange its statistics, and "
+                f"{option('gate')} cannot be used with {type(self._algorithm).__name__}: groups exchange its "
+                "statistics, and "
                 "points that are withheld would be missing in the sums."
             )
         if not (job.sites.gate and job.sites.gate_data):
-            raise UsageError("--gate says which score is good enough, --gate-data names rows to score; give both.")
+            raise UsageError(
+                f"{option('gate')} says which score is good enough, {option('gate_data')} names rows to "
+                "score; give both."
+            )
         return Gate(parse_gate(job.sites.gate), job.sites.gate_failures)
 
     # -- the training package ------------------------------------------------------------------------------
@@ -168,7 +176,7 @@ class GroupSession:
                     f"The groups of {place} train with {name}={theirs!r}, and this one has {own!r}; use the same."
                 )
         if package.format != FORMAT or package.exchange != self.kind or package.outer != self._outer:
-            raise UsageError(f"The groups of {place} use --outer {package.outer or 'mean'}; use the same.")
+            raise UsageError(f"The groups of {place} use {option('outer', package.outer or 'mean')}; use the same.")
         if why := difference(package.data, form_of_data(data, self._job), f"The groups of {place}"):
             raise UsageError(why)
         self._package = found
@@ -351,7 +359,9 @@ class GroupSession:
             theta = [next(fields) if name in algorithm.additive or bare else a for name, a in named]
             found = algorithm.evaluate(rows.features, rows.labels, pytree.unflatten(parameter, theta))
             if found is None:
-                raise UsageError(f"--gate needs `evaluate`, which {type(algorithm).__name__} does not define.")
+                raise UsageError(
+                    f"{option('gate')} needs `evaluate`, which {type(algorithm).__name__} does not define."
+                )
             return float(found.metrics.get("accuracy", -found.objective))
 
         return score
@@ -390,9 +400,11 @@ def open_group(job: Job, algorithm: Algorithm) -> GroupSession | None:
     if not job.sites.group and not job.sites.bucket:
         return None
     if not (job.sites.group and job.sites.bucket):
-        raise UsageError("--group names this site and --bucket where groups meet; give both.")
+        raise UsageError(f"{option('group')} names this site and {option('bucket')} where groups meet; give both.")
     if job.topology != "coordinator" or str(job.servers) != "0":
-        raise UsageError("Groups need their statistics in one place; omit --topology and --servers.")
+        raise UsageError(
+            f"Groups need their statistics in one place; omit {option('topology')} and {option('servers')}."
+        )
     return GroupSession(job, algorithm)
 
 

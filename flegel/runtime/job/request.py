@@ -30,6 +30,7 @@ from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.system.device_memory import rows_on_devices
 from flegel.sync import balance_mode, make_policy
+from flegel.wording import option
 
 WORK = 1 << 21  # multiplications of a pass, of each worker at least: 0.3 to 2 ms, the time of a barrier
 SPARSE_COLUMNS = 256  # numbers in a sparse row, at most, as far as that is known
@@ -123,7 +124,7 @@ def open_training_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
         return rows
     if type(algorithm).evaluate is Algorithm.evaluate:
         raise UsageError(
-            f"{type(algorithm).__name__} defines no evaluate(features, labels, parameter), so --validate has "
+            f"{type(algorithm).__name__} defines no evaluate(features, labels, parameter), so {option('validate')} has "
             "nothing to follow on held-out rows."
         )
     return hold_out(rows, job.validate, job.seed)
@@ -155,7 +156,7 @@ def check_numbers(request: Request) -> None:
     check_options(request.job)
     cls = type(request.algorithm)
     if request.job.topology == "allreduce" and (why := _against_replicas(request)):
-        raise UsageError(f"{why}; use --topology coordinator.")
+        raise UsageError(f"{why}; use {option('topology', 'coordinator')}.")
     halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
     halts = halts or cls.finished is not Algorithm.finished
@@ -165,9 +166,9 @@ def check_numbers(request: Request) -> None:
 def _against_replicas(request: Request) -> str:
     """Why workers cannot merge the reports of this job among themselves; empty where they can."""
     if request.job.attribute:
-        return "--attribute asks for the gain of each report, which an all-reduce cannot tell"
+        return f"{option('attribute')} asks for the gain of each report, which an all-reduce cannot tell"
     if str(request.job.servers) != "0":
-        return "--servers keeps θ on servers and --topology allreduce on workers"
+        return f"{option('servers')} keeps θ on servers and {option('topology', 'allreduce')} on workers"
     if not sums_alone(request.algorithm):
         return f"aggregate of {type(request.algorithm).__name__} merges reports its own way, which an all-reduce cannot"
     return ""
@@ -187,8 +188,8 @@ def check_data(request: Request) -> None:
             "updateDataPoint and declare `weighted = True` on the class, or omit the weights."
         )
     if algorithm.supervised and not data.labelled:
-        raise DataError(f"{name} needs labels, but {data.name} has none; name their column with --label.")
+        raise DataError(f"{name} needs labels, but {data.name} has none; name their column with {option('label')}.")
     if any(share == 0 for _, share in parse(request.job.partition).shares):
-        raise UsageError(f"--partition {request.job.partition}: every worker needs rows; leave `none` out.")
+        raise UsageError(f"{option('partition', request.job.partition)}: every worker needs rows; leave `none` out.")
     if request.workers > data.rows:
         raise UsageError(f"{request.workers} workers are more than the {data.rows} points of {data.name}; use fewer.")

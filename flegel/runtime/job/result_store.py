@@ -36,6 +36,7 @@ from flegel.params.tree_layout import build, form_of
 from flegel.prediction import answer, class_names, model_of, predict, score
 from flegel.result import Result, estimator, module_of
 from flegel.runtime.job.class_source import in_plain, instantiate, reference
+from flegel.wording import option
 
 FORMAT = 1
 
@@ -76,7 +77,7 @@ class Model:
         if self._algorithm is None:
             raise UsageError(
                 f"This model's class {self.manifest.algorithm.name} is code inside the model; pass "
-                "trust_code=True (--trust-code) if you know where it comes from, or algorithm=YourClass()."
+                f"{option('trust_code', True)} if you know where it comes from, or algorithm=YourClass()."
             )
         return self._algorithm
 
@@ -176,7 +177,9 @@ def check_target(folder: str | os.PathLike[str]) -> None:
     """Before training: raise `UsageError` where the result could not be saved."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UsageError(f"{path} exists already and is not an empty folder; choose another --out or remove it.")
+        raise UsageError(
+            f"{path} exists already and is not an empty folder; choose another {option('out')} or remove it."
+        )
     check_folder(path)
 
 
@@ -197,9 +200,9 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
     path = Path(folder)
     parent = next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())
     if not parent.is_dir():
-        raise UsageError(f"{parent} is not a folder; choose another --out.")
+        raise UsageError(f"{parent} is not a folder; choose another {option('out')}.")
     if not os.access(parent, os.W_OK):
-        raise UsageError(f"Cannot write to {parent}; choose another --out.")
+        raise UsageError(f"Cannot write to {parent}; choose another {option('out')}.")
 
 
 def save(result: Result, folder: str | os.PathLike[str], model: bool = True) -> Path:

@@ -31,6 +31,7 @@ from flegel.runtime.job.request import Request, open_training_data
 from flegel.runtime.job.run import execute
 from flegel.runtime.worker.current_hook import MODULE
 from flegel.sync import models
+from flegel.wording import option
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
@@ -107,7 +108,8 @@ def _check_usable(stored: StoredJob, store: CheckpointStore, begin_anew: bool) -
     if not begin_anew:
         raise StorageError(
             f"Everything that was kept in {store.place} is damaged ({'; '.join(stored.skipped)[:500]}); nothing was "
-            "changed there. Restore the files from a copy, or begin anew with --begin-anew, which sets them aside."
+            f"changed there. Restore the files from a copy, or begin anew with {option('begin_anew', True)}, "
+            "which sets them aside."
         )
     for name in stored.damaged:
         with contextlib.suppress(FileNotFoundError):
@@ -170,13 +172,14 @@ def _recorded_class(record: JobRecord, store: CheckpointStore) -> type[Algorithm
         return from_file(Path(file), cls, Consent.MARKED, record.class_sha256)
     if why == CHANGED:
         raise UsageError(
-            f"{file} {why} the checkpoint; give it again (--algorithm {file}:{cls}) if the algorithm is the same, or "
-            "begin a new job."
+            f"{file} {why} the checkpoint; give it again ({option('algorithm', f'{file}:{cls}')}) if the "
+            "algorithm is the same, or begin a new job."
         )
     told = f" (its file {file[:200]} was not imported: it {why})" if why else ""
     raise UsageError(
-        f"This job's class {name} is code inside the checkpoint{told}; give it again (--algorithm file.py:{name}), or "
-        "pass --trust-code (trust_code=True) if you know where it comes from."
+        f"This job's class {name} is code inside the checkpoint{told}; give it again "
+        f"({option('algorithm', f'file.py:{name}')}), or pass {option('trust_code', True)} if you know where it comes "
+        "from."
     )
 
 
@@ -185,7 +188,7 @@ def _named_class(given: str, store: CheckpointStore, trust_code: bool) -> type[A
     file, folder = given.rpartition(":")[0], _folder(store)
     if file.endswith(".py") and folder is not None and not trust_code and lies_inside(file, folder):
         raise UsageError(
-            f"{file} lies inside {store.place}, so it came with the checkpoint; pass --trust-code (trust_code=True) if "
+            f"{file} lies inside {store.place}, so it came with the checkpoint; pass {option('trust_code', True)} if "
             "you know where it comes from."
         )
     return find_algorithm(given)

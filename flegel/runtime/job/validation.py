@@ -20,6 +20,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.runtime import clock
+from flegel.wording import option
 
 FOLLOWED_NUMBERS = 1 << 20
 """Numbers (rows times columns) that are evaluated while the job trains: milliseconds for every built-in algorithm."""
@@ -69,7 +70,7 @@ class Validation:
         place = machine.state.place
         found = call_hook(self._algorithm, place, "evaluate", features, labels, parameter)
         if found is None:
-            raise AlgorithmError(f"evaluate returned None in {place}; --validate needs an Evaluation.")
+            raise AlgorithmError(f"evaluate returned None in {place}; {option('validate')} needs an Evaluation.")
         figures = hook_values.figures(dict(found.metrics) or {"objective": found.objective}, "evaluate", place)
         wanted = self._algorithm.followed
         figures = {name: value for name, value in figures.items() if not wanted or name in wanted}

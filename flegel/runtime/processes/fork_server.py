@@ -31,6 +31,7 @@ from flegel.runtime import clock
 from flegel.runtime.processes.parent_death import die_with_parent, process_starter
 from flegel.runtime.system.descendants import adopt_orphans, kill_descendants
 from flegel.runtime.system.standard_streams import protect
+from flegel.wording import SPEAKS_TO, listener
 
 AVAILABLE = sys.platform == "linux" and hasattr(os, "pidfd_open")
 MAX_PENDING = 64
@@ -44,9 +45,15 @@ _REQUEST, _ANSWER = struct.Struct("!q"), struct.Struct("!bqq")
 
 
 def environment() -> dict[str, str]:
-    """Environment of a worker: numeric libraries use one thread, modules are found as in this process."""
+    """Environment of a worker: numeric libraries use one thread, modules are found as in this process, and messages are
+    for the same readers."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-    return {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path)}
+    return {
+        **os.environ,
+        **threads,
+        SPEAKS_TO: listener(),
+        "PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path),
+    }
 
 
 class ForkedProcess:

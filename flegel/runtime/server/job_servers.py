@@ -24,6 +24,7 @@ from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.server.file_arrays import LARGE, FileArrays
 from flegel.runtime.system.freed_memory import return_freed_memory
 from flegel.server_messages import ServeJob
+from flegel.wording import option
 
 
 def check_servers_fit(request: Request) -> None:
@@ -33,13 +34,21 @@ def check_servers_fit(request: Request) -> None:
         return
     sharding_of(request.algorithm)
     if job.topology != "coordinator":
-        raise UsageError(f"--topology {job.topology} keeps θ on the workers, --servers on servers; choose one.")
+        raise UsageError(
+            f"{option('topology', job.topology)} keeps θ on the workers, {option('servers')} on servers; choose one."
+        )
     if job.sites.group:
-        raise UsageError("Groups keep their statistics with the coordinator; use --servers 0 together with --group.")
+        raise UsageError(
+            f"Groups keep their statistics with the coordinator; use {option('servers', 0)} together with "
+            f"{option('group')}."
+        )
     if job.attribute:
-        raise UsageError("--attribute needs θ and the statistics in one place; use --servers 0.")
+        raise UsageError(f"{option('attribute')} needs θ and the statistics in one place; use {option('servers', 0)}.")
     if job.processes is False:
-        raise UsageError("Parameter servers are processes of their own; omit --processes no, or use --servers 0.")
+        raise UsageError(
+            f"Parameter servers are processes of their own; omit {option('processes', False)}, or use "
+            f"{option('servers', 0)}."
+        )
     if request.workers > MAX_WORKERS - 64:
         raise UsageError(f"With parameter servers a job has at most {MAX_WORKERS - 64} workers.")
 

@@ -60,6 +60,7 @@ from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.mover import Mover
 from flegel.runtime.worker.trainer import BeginFold, Trainer
 from flegel.server_messages import ServeJob, ServerMap, ServerOrder
+from flegel.wording import SPEAKS_TO, speak_to
 
 _log = logging.getLogger(__name__)
 
@@ -399,6 +400,7 @@ def main() -> None:
     if len(sys.argv) < 2:
         die_with_parent()
     protect("stdout", "stderr")
+    speak_to(os.environ.get(SPEAKS_TO, "command-line" if "FLEGEL_SLAVE" in os.environ else ""))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     sys.setswitchinterval(0.0005)
     try:

@@ -74,10 +74,10 @@ def test_groups_use_messages_and_one_that_nobody_can_reach_takes_part(keys: Path
 
 
 def test_listening_takes_keys_and_a_port(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="needs --group-key"):
+    with pytest.raises(UsageError, match="needs group_key="):
         flegel.run(
             KMeans(k=2), np.zeros((20, 2), np.float32), group="g0", bucket=str(tmp_path), group_listen="127.0.0.1:0"
         )
     for wrong in ("here", "here:many", ":7700", "here:70000"):
-        with pytest.raises(UsageError, match="--group-listen"):
+        with pytest.raises(UsageError, match="group_listen="):
             parse_listen(wrong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from flegel.errors import UsageError
+from flegel.wording import option
 
 
 def torch_device(name: str) -> torch.device:
@@ -27,7 +28,7 @@ def _check_cuda(name: str, index: int) -> None:
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
         raise UsageError(
             f"The device {name} was asked for, but CUDA is not available on this host (torch {torch.__version__}, "
-            f"{built}); omit --device and --gpus to use processors."
+            f"{built}); omit {option('device')} and {option('gpus')} to use processors."
         )
     count = torch.cuda.device_count()
     if index >= count:

@@ -19,6 +19,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
 from flegel.errors import UsageError
 from flegel.runtime.backends.torch.program import BlockProgram
+from flegel.wording import option
 
 FILLED = 0.8  # of the memory that is free when a shard was brought, by points that may come
 FIRST = 1 << 16  # points of the first calls on a GPU: with fewer the time is that of starting kernels
@@ -119,7 +120,7 @@ class TorchKernel:
         except torch.OutOfMemoryError:
             raise UsageError(
                 f"There is not enough memory on {self.device} for {shard.points} points of {shard.columns} columns; "
-                "use more workers, a smaller share (--partition), or processors."
+                f"use more workers, a smaller share ({option('partition')}), or processors."
             ) from None
 
     def _bring(self, shard: Shard, start: int, end: int) -> DeviceShard:

@@ -1,0 +1,70 @@
+"""How messages name options and positions: as whoever reads them would type them. Knows no option, and reads nothing.
+
+A process speaks to a Python program, or to a person at a command line. Commands say so once (`speaking`); processes of
+a job are told by the one that starts them. Messages are written once, with `option` and `number` in them.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+Listener = Literal["python", "command-line"]
+SPEAKS_TO = "FLEGEL_SPEAKS_TO"
+"""Variable of the environment that tells processes of a job whom they speak to."""
+_NONE: Any = object()
+_listener: list[Listener] = ["python"]
+
+
+def listener() -> Listener:
+    """Whom this process speaks to."""
+    return _listener[0]
+
+
+def speak_to(who: str) -> None:
+    """From now on; anything unknown is a Python program."""
+    _listener[0] = "command-line" if who == "command-line" else "python"
+
+
+@contextmanager
+def speaking(who: Listener) -> Iterator[None]:
+    """Inside, messages are for these readers, in all threads."""
+    before = listener()
+    speak_to(who)
+    try:
+        yield
+    finally:
+        speak_to(before)
+
+
+def option(name: str, value: Any = _NONE) -> str:
+    """An option, perhaps with a value: `--missing drop`, or `missing="drop"`; without a value `--missing`, or
+    `missing=`."""
+    if listener() == "python":
+        return f"{name}=" if value is _NONE else f"{name}={_python(value)}"
+    flag = f"--{name.replace('_', '-')}"
+    if value is _NONE or value is True:
+        return flag
+    return f"{flag} {_word(value)}"
+
+
+def _python(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def _word(value: Any) -> str:
+    if value is False:
+        return "no"
+    if isinstance(value, list | tuple):
+        return ",".join(_word(one) for one in value)
+    return f"{value:g}" if isinstance(value, float) else shlex.quote(str(value))
+
+
+def number(index: int) -> int:
+    """Of a row or column whose index is this: counted from 0 in Python, from 1 as people do elsewhere."""
+    return index if listener() == "python" else index + 1

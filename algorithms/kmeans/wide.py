@@ -35,7 +35,7 @@ def is_wide(k: int, columns: int) -> bool:
 
 
 @dataclass
-class KeptRows:
+class RowBounds:
     """What is kept of one array of rows. `features` is held so that its memory is not used again for another."""
 
     features: Array
@@ -72,7 +72,7 @@ class WideKernel:
     _drift: Array = field(default_factory=lambda: np.empty(0))
     """How far each centroid has moved so far, step by step, and the same of the one that moved furthest each time."""
     _drifted: float = 0.0
-    _held: list[KeptRows] = field(default_factory=list)
+    _held: list[RowBounds] = field(default_factory=list)
 
     def __call__(
         self, shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
@@ -115,7 +115,7 @@ class WideKernel:
         """These rows will not come again."""
         self._held = [held for held in self._held if held.features is not shard.features]
 
-    def _kept(self, rows: Array) -> tuple[KeptRows, int]:
+    def _kept(self, rows: Array) -> tuple[RowBounds, int]:
         for held in self._held:
             at = held.position(rows)
             if at is not None:
@@ -123,14 +123,14 @@ class WideKernel:
         points, runs = len(rows), -(-len(rows) // SHORTENED_ROWS)
         bounds = (np.zeros(points, np.float32), np.zeros(points), np.zeros(points), np.full(points, -1, np.int32))
         if self._direct:
-            made = KeptRows(rows, rows, bounds, np.ones(runs, bool))
+            made = RowBounds(rows, rows, bounds, np.ones(runs, bool))
         else:
             width = rows.shape[1] if self._directions is None else self._directions.shape[1] + 1
-            made = KeptRows(rows, np.empty((points, width), np.float32), bounds, np.zeros(runs, bool))
+            made = RowBounds(rows, np.empty((points, width), np.float32), bounds, np.zeros(runs, bool))
         self._held.append(made)
         return made, 0
 
-    def _shorten(self, held: KeptRows, run: int, origin: Array) -> None:
+    def _shorten(self, held: RowBounds, run: int, origin: Array) -> None:
         """The short rows of one run of SHORTENED_ROWS rows."""
         low, high = run * SHORTENED_ROWS, min((run + 1) * SHORTENED_ROWS, len(held.features))
         away = _away(held.features[low:high], origin, self._scale)

@@ -3,8 +3,9 @@
 Ranks are forked from a process that has torch and the data loaded, so a run begins within a second; it ends by time, in
 the middle of an epoch if need be, at a step that all ranks agree on without a message. A slow rank computes in each
 micro-batch until that has taken as many times the processor time as it needs by itself, reading of data and stepping
-included; it is not put to sleep, and waiting for others is not multiplied. Weights are copied now and then and judged
-after the run, on other images, so that judging slows no rank down.
+included; it is not put to sleep, and waiting for others is not multiplied. In the kinds of `PAUSES` it sleeps instead,
+the same seconds in every micro-batch, at one place of its loop: what a rank waits for may lie anywhere. Weights are
+copied now and then and judged after the run, on other images, so that judging slows no rank down.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 CLASSES = 10
+PAUSES = ("sleep in forward", "sleep in reading", "sleep in between")
 START = 60.0  # seconds for a run to start and to judge its copies, beyond its own time
 
 
@@ -40,6 +42,8 @@ class Setting:
     interval: float | None = None
     change: float = 20.0
     """Seconds after which other ranks are slow, where slowness wanders."""
+    pause: float = 0.1
+    """Seconds that the slow rank sleeps in each micro-batch, where the kind says so."""
     copies: int = 40
     device: str = "cuda:0"
     """Of rank 0 where the kind is "gpu"; all other ranks are on processors."""
@@ -99,6 +103,18 @@ class Indexed:
         return self.features[chosen], self.labels[chosen]
 
 
+class SlowToRead(Indexed):
+    """One that sleeps before it hands out a micro-batch."""
+
+    def __init__(self, data: Indexed, pause: float) -> None:
+        super().__init__(data.features, data.labels, data.times)
+        self.pause = pause
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        time.sleep(self.pause)
+        return super().__getitems__(indices)
+
+
 def whole(batch: Any) -> Any:
     return batch
 
@@ -152,6 +168,9 @@ def train(setting: Setting, method: str, rank: int, data: Indexed, stop: Any) ->
 
     device = torch.device(setting.device if setting.kind == "gpu" and rank == 0 else "cpu")
     net, model, optimizer, sampler = wrapped(torch, setting, method, data, device)
+    pause = setting.pause if setting.kind in PAUSES and rank == setting.ranks - 1 else 0.0
+    if pause and setting.kind == "sleep in reading":
+        data = SlowToRead(data, pause)
     loader = torch.utils.data.DataLoader(data, batch_size=setting.batch, sampler=sampler, collate_fn=whole)
     copies: list[tuple[float, list[Any]]] = []
     copying = method != "alone" and (rank < setting.ranks - 1 or setting.ranks == 1) and setting.copies > 0
@@ -167,7 +186,11 @@ def train(setting: Setting, method: str, rank: int, data: Indexed, stop: Any) ->
         for x, y in loader:
             x, y = x.to(device), y.to(device)
             optimizer.zero_grad()
+            if pause and setting.kind == "sleep in between":
+                time.sleep(pause)
             loss = torch.nn.functional.cross_entropy(model(x), y)
+            if pause and setting.kind == "sleep in forward":
+                time.sleep(pause)
             slow.pay(slowness(setting, rank, elapsed))
             loss.backward()
             optimizer.step()

@@ -6,9 +6,11 @@ Each part runs DDP and FlexibleDDP in turns on the same ranks, network, data and
 and each as long as `--seconds` says, so a part ends in time; medians over `--repeats` turns. `sweep` finds the rates:
 one process, steps of as many samples as each method's step has, steps to each loss. Times to several losses are told,
 since larger steps are worth less at the beginning than later. `gpu` puts rank 0 on a GPU and measures all ranks alone
-first, at the same time and on the same micro-batches. `bias` needs no ranks: it shows what abandoning a micro-batch,
-or averaging means of ranks, does to a gradient whose cost depends on its content. bench/common/ddp_ranks.py says how a
-rank is made slow. Without Fashion-MNIST (`--images`) a generated set stands in.
+first, at the same time and on the same micro-batches. `sleep in …` lets one rank sleep in each micro-batch, in its
+forward pass, in reading, or between step and forward pass: what makes a rank slow must not matter. `bias` needs no
+ranks: it shows what abandoning a micro-batch, or averaging means of ranks, does to a gradient whose cost depends on its
+content. bench/common/ddp_ranks.py says how a rank is made slow. Without Fashion-MNIST (`--images`) a generated set
+stands in.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from bench.common import ddp_ranks, network_runs
 from bench.common.ddp_ranks import Indexed, Setting
 from flegel.torch.flexible.pace import LEARNING_RATE_RULES
 
-PARTS = ("slow", "equal", "wander", "gpu", "bias", "sweep")
+PARTS = ("slow", "equal", "wander", "gpu", *ddp_ranks.PAUSES, "bias", "sweep")
 METHODS = {"gpu": ("alone", "ddp", "flexible")}
 TARGETS = (1.0, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.42, 0.4, 0.38, 0.36)
 
@@ -52,7 +54,8 @@ def case(given: argparse.Namespace, kind: str, data: Indexed, held: Indexed) -> 
     timed = kind in ("slow", "wander")
     setting = Setting(
         kind, given.network, given.optimizer, given.ranks, given.factor, given.batch, rule=given.rule, warm=given.warm,
-        interval=given.interval, change=given.change, copies=given.copies if timed else 0, device=given.device,
+        interval=given.interval, change=given.change, pause=given.pause, copies=given.copies if timed else 0,
+        device=given.device,
     )  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {}
     for turn in range(given.repeats):
@@ -174,6 +177,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, nargs="+", default=[15.0], help="of a run of DDP, of FlexibleDDP")
     parser.add_argument("--warm", type=float, default=1.0, help="seconds at first without counting samples")
     parser.add_argument("--change", type=float, default=20.0, help="seconds after which other ranks are slow (wander)")
+    parser.add_argument(
+        "--pause", type=float, default=0.1, help="seconds of sleep in each micro-batch of the slow rank"
+    )
     parser.add_argument("--device", default="cuda:0", help="of rank 0 in the part gpu")
     parser.add_argument("--copies", type=int, default=40, help="of the weights by each rank in a run, to be judged")
     parser.add_argument("--steps", type=int, nargs=2, default=[600, 200], help="of a sweep: DDP, FlexibleDDP")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
 from flegel.torch.flexible.deal import Deal, RankProgress, level
-from flegel.torch.flexible.pace import MOST_COSTS, BarrierPace, RankReport, RankTimings, learning_rate_factor
+from flegel.torch.flexible.pace import MOST_COSTS, BarrierPace, RankReport, RankTimings, learning_rate_factor, rule_of
 
 
 def positions_of(deal: Deal) -> list[int]:
@@ -207,3 +208,16 @@ def test_slow_reading_that_depends_on_content_does_not_bias_the_gradient(computi
 def test_the_learning_rate_follows_the_samples_of_a_step(rule: str, scale: float | None, factor: float) -> None:
     assert learning_rate_factor(rule, 288.0, 32.0, scale) == pytest.approx(factor, rel=1e-5)
     assert learning_rate_factor(rule, 32.0, 32.0, scale) == pytest.approx(1.0)
+
+
+def test_the_rule_follows_the_optimizer() -> None:
+    kinds = {name: type(name, (), {}) for name in ("SGD", "AdamW", "Lion")}
+    assert [rule_of(kind) for kind in kinds.values()] == ["adascale", "sqrt", "none"]
+    assert rule_of(type("Own", (kinds["AdamW"],), {})) == "sqrt"
+
+
+def test_gradients_that_are_not_finite_tell_nothing_about_noise() -> None:
+    pace = BarrierPace()
+    for square, pooled in ((1.0, math.inf), (math.nan, 4.0), (1.0, math.nan)):
+        pace.barrier([RankReport(8, 1.0, 1.0, 0.1, square, 8)] * 2, pooled)
+    assert pace.noise.scale is None and pace.interval == 1.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -27,11 +28,14 @@ from flegel.torch.flexible import iteration
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
 from flegel.torch.flexible.pace import (
+    KNOWN,
+    LARGER,
     LEARNING_RATE_RULES,
     BarrierPace,
     RankReport,
     RankTimings,
     learning_rate_factor,
+    rule_of,
 )
 from flegel.torch.flexible.watchdog import Watchdog
 
@@ -92,7 +96,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         samples: Callable[[tuple[Any, ...], dict[str, Any]], int] = _first_dimension,
         mean_loss: bool = True,
         buffers: str = "average",
-        lr_rule: str = "none",
+        lr_rule: str = "auto",
         reference_batch: int | None = None,
         endless: bool = False,
         timeout: float = 60.0,
@@ -101,7 +105,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """`interval`: seconds between barriers; found by itself otherwise. `mean_loss`: the loss is a mean over its
         samples (False: a sum). `buffers`: running statistics are averaged at barriers, or stay local. `lr_rule`:
         multiplies the learning rate of a step by its samples over `reference_batch` (by default ranks × the first
-        micro-batch), by the root of that, or ("adascale") by what it is worth in steps of `reference_batch`. `endless`:
+        micro-batch), by the root of that, or ("adascale") by what it is worth in steps of `reference_batch`; "auto"
+        takes the root for Adam and its kin and "adascale" for SGD, and never makes a rate smaller. `endless`:
         the data never end, so no FlexibleSampler is needed. `timeout`: seconds without a sign of a rank after which
         training ends with a sentence that names it."""
         for name, value, known in (("buffers", buffers, BUFFERS), ("lr_rule", lr_rule, LEARNING_RATE_RULES)):
@@ -146,8 +151,10 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """Forward passes until the step of the last iteration: the last one of them synchronizes."""
         self._owing = False
         """The last iteration was to synchronize, but had fewer passes than expected; others wait for the next one."""
-        self._factor: float | None = None
-        """Of the learning rate, while the optimizers of this model step at a barrier."""
+        self._pooled: float | None = None
+        """Samples of all ranks, while the optimizers of this model step at a barrier."""
+        self._wrapped_at = clock.now()
+        self._asks_to_stop = self._stopping = self._scaled = self._told_rule = self._told_not_finite = False
         self._due: set[int] = set()
         """Optimizers that have not stepped at this barrier yet."""
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -170,7 +177,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                 "The optimizer did not step after the last barrier: wrap it, optimizer = model.optimizer(…)."
             )
         count, loop = self._samples(inputs, named), iteration.running
-        self._factor = None
+        self._pooled = None
         if loop.begins(self.number):
             loop.begin(self.number, count)
             loop.last = self._decide(count)
@@ -263,17 +270,27 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         return RankReport(
             self._window, self._seconds, self._own.typical or self._seconds, self._last_cost, self._last_square,
             self._largest, progress.ahead, progress.taken, progress.take, progress.least, progress.closed,
-            progress.epoch, self.barriers,
+            progress.epoch, self.barriers, self._asks_to_stop,
         )  # fmt: skip
 
     # -- the barrier ---------------------------------------------------------------------------------------
 
     def _finish(self) -> float:
-        """After the synchronized backward pass; returns the factor of the learning rate."""
+        """After the synchronized backward pass; returns the samples of all ranks."""
         reports = self.barrier.reports()
         square, pooled = float(self.barrier.square), float(self.barrier.pooled)
         self.watchdog.leave()
         _alike(reports)
+        self._stopping = any(r.stop for r in reports)
+        if not math.isfinite(pooled) and not self._scaled and not self._told_not_finite:
+            self._told_not_finite = True
+            warnings.warn(
+                f"Gradients of barrier {self.barriers} are not finite, so weights will not be either, on all ranks: "
+                "lower the learning rate, clip gradients, or wrap a GradScaler, model.scaler(…), which leaves such "
+                "steps out.",
+                FlegelWarning,
+                stacklevel=4,
+            )
         total = sum(r.samples for r in reports)
         if self.find_unused_parameters:
             self.barrier.adopt_unused()
@@ -291,7 +308,34 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             self._reference = int(sum(r.batch for r in reports))
         self.barrier.finish()
         self._window = 0
-        return learning_rate_factor(self._lr_rule, total, self._reference, self.pace.noise.scale)
+        return total
+
+    def _rate_factor(self, optimizer: torch.optim.Optimizer) -> float:
+        """Of the learning rate of this step."""
+        total, reference = float(self._pooled or 0.0), float(self._reference or 1)
+        if self._lr_rule != "auto":
+            return learning_rate_factor(self._lr_rule, total, reference, self.pace.noise.scale)
+        rule, noise = rule_of(type(optimizer)), self.pace.noise
+        factor = max(1.0, learning_rate_factor(rule, total, reference, noise.scale if noise.weight >= KNOWN else None))
+        if total > LARGER * reference and not self._told_rule:
+            self._told_rule = True
+            if self.barrier.rank == 0:
+                warnings.warn(
+                    f"Steps rest on {total / reference:.1f} times the samples of one of DDP, so the learning rate of "
+                    f"{type(optimizer).__name__} is multiplied at each step by lr_rule={rule!r}. Pass "
+                    "FlexibleDDP(…, lr_rule='none') to keep it.",
+                    FlegelWarning,
+                    stacklevel=4,
+                )
+        return factor
+
+    def should_stop(self, seconds: float | None = None, samples: int | None = None) -> bool:
+        """Whether the training ends here: `seconds` after the model was wrapped, by the clock of any rank, or after so
+        many samples of all ranks. The answer is the same on all ranks, and true after a barrier only, so a loop may be
+        left by it: `if model.should_stop(seconds=3600): break`."""
+        self._asks_to_stop = seconds is not None and clock.now() - self._wrapped_at >= seconds
+        enough = samples is not None and self.samples_seen >= samples
+        return self.stepped and (self._stopping or enough)
 
     def _open(self) -> None:
         """The optimizer has stepped: the next interval begins. All that a barrier took counts as its cost."""
@@ -351,13 +395,13 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """The script steps. At a barrier: the factor of the learning rate; otherwise gradients are counted."""
         if self._at_barrier(optimizer):
             if self.barrier.complete:
-                self._factor, self._due = self._finish(), {id(one) for one in self._optimizers}
+                self._pooled, self._due = self._finish(), {id(one) for one in self._optimizers}
                 self._end_iteration(synchronized=True)
             self._due.discard(id(optimizer))
             self.stepped = True
-            return self._factor
+            return self._rate_factor(optimizer)
         self.stepped = False
-        if self._factor is None:
+        if self._pooled is None:
             self.barrier.commit()
             self._end_iteration(synchronized=False)
         return None
@@ -370,7 +414,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         loop.step(self.number, type(self.module).__name__)
 
     def _at_barrier(self, optimizer: torch.optim.Optimizer) -> bool:
-        return self.barrier.complete or (self._factor is not None and id(optimizer) in self._due)
+        return self.barrier.complete or (self._pooled is not None and id(optimizer) in self._due)
 
     def scheduler(self, scheduler: Any, samples: int | None = None) -> Any:
         """The same learning-rate schedule, which steps at barriers only; with `samples` once for each so many samples
@@ -391,6 +435,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
 
     def scaler(self, scaler: Any) -> Any:
         """The same scaler of gradients, which unscales, steps and updates at barriers only."""
+        self._scaled = True
         unscale, step, update = scaler.unscale_, scaler.step, scaler.update
 
         def stepping(optimizer: Any, *given: Any, **named: Any) -> Any:

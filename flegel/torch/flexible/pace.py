@@ -17,7 +17,12 @@ from flegel.plan.interval.gradient_noise import GradientNoise, from_reports, gai
 MEASURED = 16  # barriers at first, all of whose gradients are measured for the noise scale
 SELDOM = 4  # then every fourth: two norms cost as much as passing twice over the parameters
 REMEMBERED = 8  # durations of micro-batches from which the next one is foreseen
-LEARNING_RATE_RULES = ("none", "linear", "sqrt", "adascale")
+LEARNING_RATE_RULES = ("auto", "none", "linear", "sqrt", "adascale")
+LARGER = 1.5  # times the samples of a step of DDP from which "auto" says that it changes the learning rate
+RULES_OF_OPTIMIZERS = {
+    **dict.fromkeys(("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam", "Adagrad", "RMSprop"), "sqrt"),
+    "SGD": "adascale",
+}
 KNOWN = 0.8  # weight of the noise estimate from which it is used: 16 estimates, since one alone is mostly chance
 MOST_COSTS = 20.0  # costs of a barrier in the longest interval: barriers then take 5 %, and no longer one wins more
 
@@ -32,6 +37,13 @@ def learning_rate_factor(rule: str, batch: float, reference: float, scale: float
     if rule == "sqrt":
         return math.sqrt(batch / reference)
     return gain(batch, reference, scale) if rule == "adascale" and scale is not None else 1.0
+
+
+def rule_of(optimizer: type) -> str:
+    """What "auto" means for this optimizer, or for one derived from it; "none" for those that nobody knows."""
+    return next(
+        (RULES_OF_OPTIMIZERS[t.__name__] for t in optimizer.__mro__ if t.__name__ in RULES_OF_OPTIMIZERS), "none"
+    )
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,8 @@ class RankReport:
     """Epochs that it has begun."""
     barrier: float = 0.0
     """Barriers that it has passed."""
+    stop: float = 0.0
+    """1 if it asks all ranks to end the training at this barrier."""
 
     def row(self) -> list[float]:
         """All fields in their order."""
@@ -90,7 +104,7 @@ class BarrierPace:
 
     def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
         """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry."""
-        if self.counts and pooled > 0.0:
+        if self.counts and 0.0 < pooled < math.inf and all(math.isfinite(r.square) for r in reports):
             self.noise = self.noise.add(from_reports([r.square for r in reports], self.counts, pooled))
         cost = min(r.cost for r in reports)  # who came last waited for nobody
         if cost > 0.0:

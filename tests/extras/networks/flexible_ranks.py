@@ -380,10 +380,36 @@ def left_early(rank: int, alike: bool) -> dict[str, Any]:
     return {"said": gather(said), "parameters": gather(flat(model)), "barriers": model.barriers}
 
 
+def stopped(rank: int) -> dict[str, Any]:
+    """Data without an end: left by the clock of one rank, then by samples; gradients that are not finite; larger steps.
+
+    The clock of rank 1 is an hour ahead."""
+    model = FlexibleDDP(network(), endless=True, interval=0.05)
+    optimizer = model.optimizer(torch.optim.Adam(model.parameters(), lr=0.01))
+    model._wrapped_at -= 3600.0 if rank == 1 else 0.0
+    x, y = rows(8)
+    left = []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for limits in ({"seconds": 1800.0}, {"samples": 4000}, {"samples": 6500}):
+            while True:
+                time.sleep(0.02 if rank == 0 else 0.0)
+                optimizer.zero_grad()
+                wrong = float("nan") if limits.get("samples") == 6500 else 1.0
+                (torch.nn.functional.mse_loss(model(x), y) * wrong).backward()
+                optimizer.step()
+                if model.should_stop(**limits):
+                    break
+            left.append([model.barriers, model.samples_seen])
+            model._stopping = model._asks_to_stop = False
+    told = [str(w.message) for w in said if issubclass(w.category, FlegelWarning)]
+    return {"left": gather(left), "told": gather(told)}
+
+
 CASES = {
     "epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers, "skipped": skipped,
     "unused": unused, "refused": refused, "compiled": compiled, "adversarial": adversarial, "small": small,
-    "accumulated": accumulated, "left early": left_early,
+    "accumulated": accumulated, "left early": left_early, "stopped": stopped,
 }  # fmt: skip
 
 

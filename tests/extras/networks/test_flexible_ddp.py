@@ -116,6 +116,16 @@ def test_leaving_an_epoch_early(tmp_path: Path) -> None:
     assert said[0] == said[1] and "different epochs" in said[0] and "model.barriers" in said[0]
 
 
+def test_ranks_leave_together_and_say_once_what_they_change(tmp_path: Path) -> None:
+    found = play("stopped", tmp_path)
+    (clock, samples, _), other = found["left"][0], found["left"][1]
+    assert found["left"][0] == other, "at the same barriers, although the clock of one rank is an hour ahead"
+    assert clock[0] < samples[0] and samples[1] >= 4000
+    larger = [text for text in found["told"][0] if "times the samples" in text]
+    assert len(larger) == 1 and "Adam" in larger[0] and "'sqrt'" in larger[0]
+    assert all(sum("not finite" in text for text in told) == 1 for told in found["told"])
+
+
 @pytest.mark.parametrize("kind", ["freeze", "kill"])
 def test_a_lost_rank_ends_the_others_with_a_sentence(tmp_path: Path, kind: str) -> None:
     codes, told = launch("lost", tmp_path, 3, {}, kind)

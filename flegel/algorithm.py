@@ -391,6 +391,10 @@ class Algorithm:
         """
         return parameter
 
+    def layout_for(self, columns: int) -> str:
+        """How the kernel wants features of so many columns: `layout`, unless its kernels differ by width."""
+        return self.layout
+
     def kernel(self, share: Shard) -> Kernel | None:
         """A hand-written block kernel that agrees with `updateDataPoint`, or None to have one compiled."""
         return None

@@ -128,7 +128,7 @@ class Trial:
         return build_kernel(self.algorithm, shard, self.parameter, self.zero)
 
     def layout(self) -> str:
-        return self.algorithm.layout
+        return self.algorithm.layout_for(self.columns)
 
     def update(self, total: Tree, parameter: Tree) -> Tree:
         new = self.algorithm.updateParameter(pytree.present(total), pytree.present(parameter))

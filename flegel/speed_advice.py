@@ -46,7 +46,7 @@ def speed_advice(algorithm: Algorithm) -> list[str]:
 def _timed(trial: Trial) -> tuple[str, str, float]:
     algorithm = trial.algorithm
     state = algorithm.initState(trial.points, trial.columns, np.random.default_rng(5))
-    shard = make_shard(trial.features, trial.labels, state, algorithm.layout)
+    shard = make_shard(trial.features, trial.labels, state, algorithm.layout_for(trial.columns))
     built = build_kernel(algorithm, shard, trial.parameter, trial.zero)
     sums, flag = pytree.copy(trial.zero), new_flag()
     count = trial.points if built.kind != "interpreted" else 64

@@ -26,6 +26,8 @@ from flegel.algorithms.kmeans.sparse import (
     take_rows,
 )
 from flegel.algorithms.kmeans.swaps import swapped
+from flegel.algorithms.kmeans.wide import WideKernel, is_wide
+from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
@@ -58,6 +60,7 @@ TRIAL_ROWS = 4096  # rows of the sample on which starts are tried, where cluster
 SPARSE_TRIAL_ROWS = 8192  # the same of sparse rows, which cost their entries only
 LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
 ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
+LEAST_ROWS_A_CLUSTER = 4  # of these rows, where clusters are very many
 TRIAL_WORK = 2**26  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
@@ -144,6 +147,8 @@ class KMeans(Algorithm):
             return self._sparse_start(sample.features, sample, rng)
         rows, weights = weighted_rows(np.asarray(sample.features), sample.weights)
         origin = origin_of(rows)
+        if is_wide(self.k, sample.columns):
+            return self._wide_start(rows, weights, origin, sample, rng)
         size = max(min(TRIAL_WORK // (self.k * sample.columns), TRIAL_ROWS), LEAST_ROWS, ROWS_A_CLUSTER * self.k)
         some, own = some_weighted(rows, weights, min(size, MOST_ROWS), rng)
         some = some - origin
@@ -161,6 +166,26 @@ class KMeans(Algorithm):
 
     def continueParameter(self, previous: Centroids, sample: Sample, rng: np.random.Generator) -> Centroids:
         return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
+
+    def _wide_start(
+        self, rows: Array, weights: Array | None, origin: Array, sample: Sample, rng: np.random.Generator
+    ) -> Centroids:
+        """The same along a few directions; one start by k-means++, because more change little where k is large."""
+        most = max(MOST_ROWS, LEAST_ROWS_A_CLUSTER * self.k)
+        some, own = some_weighted(rows, weights, min(max(ROWS_A_CLUSTER * self.k, LEAST_ROWS), most), rng)
+        some = some - origin.astype(some.dtype)
+        drawn = isinstance(self.init, str) and self.init == DRAWN
+        spare = min(self.k, SPARE)
+        if drawn and self.k > len(some):
+            raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
+        if drawn:
+            found = start_of(some, self.k, spare, rng, own)
+        else:
+            given = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
+            found = follow(some, given - origin, spare, rng, own)
+        shares, mass = _shares(found.labels, own, self.k)
+        far = (found.spare + origin).astype(rows.dtype).astype(np.float64)
+        return Centroids(found.centres + origin, origin, far, shares, coverage(sample.mass, mass, drawn))
 
     def _sparse_start(self, rows: Sparse, sample: Sample, rng: np.random.Generator) -> Centroids:
         """The same about 0, which is the origin of sparse rows. Trials count rows of any positive weight alike."""
@@ -257,10 +282,15 @@ class KMeans(Algorithm):
         sums, squares = aggregator.sums.sum(axis=0), float(aggregator.squares.sum())
         return squares - float(sums @ sums) / max(float(aggregator.counts.sum()), 1.0) + ROUNDING * squares
 
+    def layout_for(self, columns: int) -> str:
+        return "rows" if is_wide(self.k, columns) else self.layout
+
     def kernel(self, share: Shard) -> Kernel | None:
         if isinstance(share.features, Sparse):
             return sparse_kernel()
-        return kernel_for(share, self.k) if share.layout == "tiles" else None
+        if share.layout == "tiles":
+            return kernel_for(share, self.k)
+        return WideKernel(self.k) if is_wide(self.k, share.columns) else None
 
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:

@@ -36,9 +36,12 @@ from flegel.algorithms.lr.search import (
     CAUTIOUS,
     CREDIBLE,
     ENOUGH,
+    ESTIMATED,
     EXACT,
+    FIRST_DAMPING,
     GUARDED,
     HEADROOM,
+    LATER,
     LEAST_DAMPING,
     MOST_DAMPING,
     MOVING_PASSES,
@@ -48,6 +51,7 @@ from flegel.algorithms.lr.search import (
     PATIENCE,
     RECOUNT,
     SETTLED,
+    SHORT,
     Curvature,
     Penalty,
     StepSearch,
@@ -71,6 +75,12 @@ FULL_STEP = 0.8 / GAIN
 """Part of a pass between two barriers up to which no visit is wasted: 1 / GAIN, less 20 % as rounds vary in length."""
 FULL_NUMBERS = 2**16
 """All second derivatives are summed up to this many numbers, 512 kB per report: 255 columns for two classes."""
+LATE_NUMBERS = 2**20
+"""Up to this many, 8 MB per report, they are summed where `LATE_PASSES` passes have not reached the minimum: 1,023
+columns for two classes, 212 for 23. Beyond, a pass that sums them costs as much as some hundred others."""
+LATE_PASSES = 30
+"""Passes with the metric of the sample and L-BFGS alone. Well-conditioned tables need 15 to 30 in all (a pass that sums
+second derivatives takes columns / 4 times as long); nearly collinear ones need hundreds."""
 
 
 class LR(Algorithm):
@@ -87,7 +97,8 @@ class LR(Algorithm):
     Steps: at first θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits. When a pass brings less
     than 1 %, and always under `bsp` and with l1, θ is held until every point has been visited with it. Then loss and
     gradient are exact, and the step is Newton's (L-BFGS about H where H is not all there is; proximal with l1), taken
-    back where the loss rose (`search.py`). The answer is the best θ that was measured.
+    back where the loss rose (`search.py`). Where columns are neither few nor many, H is summed only if a number of
+    passes without it has not reached the minimum. The answer is the best θ that was measured.
     Objective: while θ moves, mean of log-loss + penalty, each point with the θ of its last visit; then of the best θ.
     Reference: M. Schmidt et al., Minimizing finite sums with the stochastic average gradient (2017); J. Lee et al.,
     Proximal Newton-type methods for minimizing composite functions (2014).
@@ -175,22 +186,26 @@ class LR(Algorithm):
         self.validate(sample)
         assert sample.labels is not None
         columns, outputs = sample.columns, self.outputs
-        full = self.scaling and outputs * (columns + 1) ** 2 <= FULL_NUMBERS
+        size = outputs * (columns + 1) ** 2
+        full = self.scaling and size <= FULL_NUMBERS
+        late = self.scaling and self.memory and not self.l1 and FULL_NUMBERS < size <= LATE_NUMBERS
+        sparse = isinstance(sample.features, Sparse)
         if full:
-            centered = self.intercept and not isinstance(sample.features, Sparse)
-            metric = coordinates(sample.features, columns, self.intercept, centered)
+            metric = coordinates(sample.features, columns, self.intercept, self.intercept and not sparse)
         elif self.scaling:
-            metric = scaled(sample.features, columns, self._curvature, self.l2, self.intercept)
+            centered = self.intercept and not (sparse and late)  # sums over sparse rows are not centered
+            metric = scaled(sample.features, columns, self._curvature, self.l2, self.intercept, centered)
         else:
             metric = plain(columns, self.intercept)
         pairs = 0 if not self.scaling or (full and outputs == 1) else pairs_of(outputs, columns + 1)
+        summed, floor = (LATER, NOT_YET) if late else (float(full), 0.0)
         mass = np.ones(len(sample.labels)) if sample.weights is None else sample.weights
         counts = np.array([mass[np.asarray(sample.labels) == c].sum() for c in self._values], dtype=np.float64)
         return Linear(
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
             classes=np.array(self._values),
-            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, float(full), *least_weight(sample)]),
+            internal_visit=np.array([0.0, 1.0, RECOUNT[0], floor, CAUTIOUS, summed, *least_weight(sample)]),
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, settling=self.l1 > 0),
             internal_best=np.zeros((2, outputs, columns + 1)),
@@ -294,7 +309,8 @@ class LR(Algorithm):
 
     def _curvatures(self, aggregator: Gradients, parameter: Linear) -> Curvature:
         seen, metric = float(aggregator.seen[0]), parameter.internal_metric
-        return Curvature(aggregator.curvature, seen, metric, self._curvature, self.scaling)
+        later = float(parameter.internal_visit[5]) == LATER
+        return Curvature(aggregator.curvature, seen, metric, self._curvature, self.scaling and not later)
 
     def _look(self, aggregator: Gradients, search: StepSearch) -> StepSearch:
         """Once a pass: has the mean loss settled? Without memory, a loss that rose by a tenth halves the steps."""
@@ -316,7 +332,7 @@ class LR(Algorithm):
         rate /= HEADROOM if curvature.full else 1.0
         # Few points show correlations that the data do not have: more damping.
         damping = max(search.damping, 0.1 * theta.shape[1] / curvature.seen)
-        fresh = theta + rate * curvature.solve(gradient, self._penalty, damping)
+        fresh = self._balanced(theta + rate * curvature.solve(gradient, self._penalty, damping))
         if not np.isfinite(fresh).all():
             return self._held(parameter, search._replace(settling=1.0))
         return self._moved(aggregator, parameter, fresh, search)
@@ -336,7 +352,9 @@ class LR(Algorithm):
         best = parameter.internal_best[0]
         if value <= limit or np.array_equal(theta, best):  # the best θ measured again is not worse but for rounding
             return self._accept(aggregator, parameter, search, value, gradient)
-        if search.measured == 0 or not search.wary:  # back to the best θ; from there with a bounding curvature
+        newton = self._newton(parameter, curvature)
+        short = newton or search.length < SHORT or search.promised == 0.0
+        if search.measured == 0 or (short and not search.wary):  # to the best θ; from there with a bounding curvature
             damping = min(1e3 * search.damping, MOST_DAMPING)
             search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET, damping=damping)
             parameter = parameter._replace(internal_pairs=np.zeros_like(parameter.internal_pairs))
@@ -344,7 +362,7 @@ class LR(Algorithm):
         factor = shorter(search, value, float((gradient * (theta - best)).sum()))
         search = search._replace(
             length=search.length * factor,
-            damping=min(10.0 * search.damping, MOST_DAMPING) if search.length == 1.0 else search.damping,
+            damping=min(10.0 * search.damping, MOST_DAMPING) if newton and search.length == 1.0 else search.damping,
             pace=search.pace * math.sqrt(factor),
         )
         if -search.promised * search.length <= NOISE * search.best:
@@ -361,29 +379,30 @@ class LR(Algorithm):
         pairs = parameter.internal_pairs
         if len(pairs) and search.measured:
             pairs = with_pair(pairs, theta - best, gradient - before)
+        newton = self._newton(parameter, curvature)
         softer = search.damping / 5.0 if search.length == 1.0 else search.damping
         damping = max(softer, LEAST_DAMPING)
         pace = min(1.0, 1.5 * search.pace) if search.length == 1.0 else search.pace
         if penalty.l1:
             step = curvature.proximal(theta, gradient, penalty, damping, pace)
-        elif len(pairs) and not search.wary:
-            step = quasi_newton(gradient, pairs, lambda g: curvature.solve(g, penalty, damping))
+        elif not newton and not search.wary:
+            step = quasi_newton(gradient, pairs, lambda g: curvature.solve(g, penalty, damping), not curvature.full)
         else:
             step = curvature.solve(gradient, penalty, damping) * (pace if not self.scaling else 1.0)
-        step *= self._rate(search)
+        step = self._balanced(theta + self._rate(search) * step) - theta
         promised = float((gradient * step).sum()) + penalty.l1 * float(
             np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum()
         )
         start = start_loss(aggregator, parameter)
         brought = search.best - value if search.measured else NOT_YET
-        exact = curvature.full and not penalty.l1 and not len(pairs)
+        exact = curvature.full and not penalty.l1 and newton
         free = -promised
         if exact and damping > LEAST_DAMPING:  # without damping, flat directions promise more
             free = -float((gradient * curvature.solve(gradient, penalty, LEAST_DAMPING)).sum())
         gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
         gap /= max(value, 1e-4 * start)
-        doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / 2.0)
-        gap = max(gap, doubt)  # where curvature is estimated, one small step says little
+        doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
+        gap = max(gap, doubt) * (1.0 if exact else ESTIMATED)  # one small step says little there
         if search.wary or (not exact and damping > MOST_DAMPING * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         if self._separated(value, parameter):
@@ -393,13 +412,29 @@ class LR(Algorithm):
             damping=damping, pace=pace, gap=min(gap, NOT_YET), brought=brought, doubt=doubt,
         )  # fmt: skip
         parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
-        if -promised > CREDIBLE * value and not search.wary:
+        if float(parameter.internal_visit[5]) == LATER and search.trained >= LATE_PASSES * search.points:
+            numbers = parameter.internal_visit.copy()
+            numbers[5] = 1.0
+            search = search._replace(promised=0.0, brought=NOT_YET, gap=NOT_YET, damping=FIRST_DAMPING)
+            return self._moved(aggregator, parameter._replace(internal_visit=numbers), theta, search)  # the same θ
+        if newton and -promised > CREDIBLE * value and not search.wary:
             search = search._replace(wary=2.0, promised=0.0, brought=NOT_YET, gap=NOT_YET)
             return self._moved(aggregator, parameter, theta, search)  # the same θ, with cautious curvature
         if not promised < -1e-15 * value or not np.isfinite(step).all():
             return self._held(parameter, search)
         search = search._replace(wary=max(search.wary - 1.0, 0.0))
         return self._moved(aggregator, parameter, theta + step, search)
+
+    def _newton(self, parameter: Linear, curvature: Curvature) -> bool:
+        """Steps are Newton's, with the curvature as it is; otherwise L-BFGS corrects it by pairs."""
+        return not len(parameter.internal_pairs) or (curvature.full and self.outputs == 1)
+
+    def _balanced(self, theta: Array) -> Array:
+        """With l2 the weights of all classes sum to 0 at the minimum, since only their differences enter the scores. A
+        step by curvatures of single classes leaves that plane, and back leads only the penalty, which is flat."""
+        if self.outputs == 1 or not self.l2 or self.l1:
+            return theta
+        return np.asarray(theta - theta.mean(axis=0))
 
     def _separated(self, value: float, parameter: Linear) -> bool:
         """No point has a loss of log 2, so every point is on its side, and without a penalty the minimum is 0."""
@@ -426,7 +461,8 @@ class LR(Algorithm):
         """A new θ, with the next number."""
         mean = float(aggregator.curvature[:, -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
-        part, floor = RECOUNT[int(search.settling)], max(NEGLIGIBLE * mean, 0.0)
+        later = float(parameter.internal_visit[5]) == LATER
+        part, floor = RECOUNT[int(search.settling)], NOT_YET if later else max(NEGLIGIBLE * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, self._cap(search), *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
         made = {"internal_visit": np.array(numbers), "internal_search": np.array(search)}

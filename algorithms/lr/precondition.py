@@ -48,10 +48,12 @@ def coordinates(features: Any, columns: int, intercept: bool, centered: bool) ->
     return metric
 
 
-def scaled(features: Any, columns: int, curvature: float, l2: float, intercept: bool) -> Array:
+def scaled(
+    features: Any, columns: int, curvature: float, l2: float, intercept: bool, centered: bool | None = None
+) -> Array:
     """The metric for such features. `curvature` is c; without an intercept the mean is not subtracted."""
     rows = max(rows_of(features), 1)
-    basis = coordinates(features, columns, intercept, centered=intercept)
+    basis = coordinates(features, columns, intercept, intercept if centered is None else centered)
     # The penalty's curvature is part of a column's unit: in units of its deviation alone, that of a column which the
     # sample hardly shows would be larger than all others by orders of magnitude, and bound every step.
     basis[1, :columns] = np.sqrt(basis[1, :columns] ** 2 + l2 / curvature)

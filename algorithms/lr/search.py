@@ -45,6 +45,15 @@ NEGLIGIBLE = 1e-12
 """A point whose curvature is below this part of the mean is not counted again."""
 
 
+SHORT = 0.05
+"""A step of L-BFGS that failed is made shorter down to this part; then its pairs are given up."""
+LATER = 2.0
+"""In place of 1 (all second derivatives are summed) or 0 (their diagonal): all, but nothing is summed yet."""
+ESTIMATED = 2.0
+"""Factor on distances to the minimum that follow from an estimate of the curvature: 1.2e-4 was found where they said
+1e-4."""
+
+
 MANY_STEPS, UNSOLVED = 30, 1e-3
 """A search that is so far from its minimum after so many steps is warned of."""
 
@@ -130,11 +139,12 @@ class Curvature(NamedTuple):
     seen: float
     metric: Array
     bound: float
-    scaling: bool
+    summed: bool
+    """False where the sums are not used: with the plain gradient, and before they have begun."""
 
     @property
     def full(self) -> bool:
-        return bool(self.sums.shape[1] > 1)
+        return bool(self.summed and self.sums.shape[1] > 1)
 
     def matrix(self, k: int, penalty: Penalty, damping: float) -> Array:
         """The full Hessian of output k with penalty and damping. A constant column gets 1: its weight stays."""
@@ -160,7 +170,7 @@ class Curvature(NamedTuple):
 
     def larger(self) -> Array:
         """Each column's curvature (at least the bias's) relative to `bound`; for the bias, its curvature itself."""
-        if not self.scaling:
+        if not self.summed:
             return np.ones((len(self.sums), self.sums.shape[2]))
         here = 1.25 * np.maximum(self.sums[:, 0], 0.0) / self.seen
         mean = np.maximum(here[:, -1:], 1e-6 * self.bound)
@@ -246,16 +256,16 @@ def with_pair(pairs: Array, step: Array, change: Array) -> Array:
     return np.concatenate([np.stack([step, change])[None], pairs[:-1]])
 
 
-def quasi_newton(gradient: Array, pairs: Array, solve: Any) -> Array:
+def quasi_newton(gradient: Array, pairs: Array, solve: Any, rescaled: bool = True) -> Array:
     """L-BFGS: −H⁻¹·gradient where H follows the pairs of steps and changes of the gradient; `solve` where there are
-    none."""
+    none. `rescaled`: the newest pair says in which units `solve` is; otherwise these are right."""
     used = [(s, y, 1.0 / float((s * y).sum())) for s, y in pairs if (s * y).sum() > 0.0]
     rest, parts = gradient.copy(), []
     for s, y, rho in used:
         parts.append(rho * float((s * rest).sum()))
         rest -= parts[-1] * y
     step = -solve(rest)
-    if used:
+    if used and rescaled:
         s, y, rho = used[0]
         step *= 1.0 / (rho * float(-(y * solve(y)).sum()))
     for (s, y, rho), part in zip(reversed(used), reversed(parts), strict=True):

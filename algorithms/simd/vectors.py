@@ -365,6 +365,20 @@ def least_each(typing: Any, values: Any, first: Any, least: Any, which: Any) -> 
 
 
 @intrinsic
+def least_of(typing: Any, values: Any) -> Any:
+    """The least of the tuple's vectors, lane by lane."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        field = cgutils.unpack_tuple(builder, args[0])
+        while len(field) > 1:
+            pairs = [emit_less(builder, *field[i : i + 2]) for i in range(0, len(field) - 1, 2)]
+            field = pairs + field[2 * len(pairs) :]
+        return field[0]
+
+    return values.dtype(values), generate
+
+
+@intrinsic
 def where(typing: Any, mask: Any, yes: Any, no: Any) -> Any:
     """`yes` in the lanes that are true, `no` elsewhere."""
     return yes(mask, yes, no), lambda context, builder, sig, args: builder.select(*args)

@@ -124,7 +124,7 @@ class JobSimulator:
             state = algorithm.initState(len(ids), data.columns, np.random.default_rng([self.settings.seed, index]))
             own = algorithm.labels_for_points(None if labels is None else labels[ids])
             mine = None if weights is None else weights[ids]
-            shards.append(make_shard(rows, own, state, algorithm.layout, ids, weights=mine))
+            shards.append(make_shard(rows, own, state, algorithm.layout_for(data.columns), ids, weights=mine))
         return shards
 
     def _learners(self, shards: list[Shard]) -> dict[int, Learner]:

@@ -26,7 +26,7 @@ class NetworkBackend:
     def on(self, device: str) -> NetworkBackend:
         return NetworkBackend(torch_device(device))
 
-    def layout(self, algorithm: Algorithm, interpret: bool) -> str:
+    def layout(self, algorithm: Algorithm, columns: int, interpret: bool) -> str:
         return "rows"
 
     def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> NetworkKernel:

@@ -99,7 +99,7 @@ class DeviceBackend:
     def on(self, device: str) -> Any:
         return self
 
-    def layout(self, algorithm: Algorithm, interpret: bool) -> str:
+    def layout(self, algorithm: Algorithm, columns: int, interpret: bool) -> str:
         return "rows"
 
     def build(self, algorithm: Algorithm, shard: Shard, parameter: Any, empty: Any, interpret: bool) -> ShardKernel:

@@ -36,7 +36,7 @@ def check_backend(
         state = algorithm.initState(len(features), features.shape[1], np.random.default_rng(seed))
         return make_shard(features, algorithm.labels_for_points(labels), state, layout)
 
-    mine, expected = shard(backend.layout(algorithm, interpret=False)), shard("rows")
+    mine, expected = shard(backend.layout(algorithm, features.shape[1], interpret=False)), shard("rows")
     sent = pytree.without(theta, algorithm.unsent)
     kernel = backend.build(algorithm, mine, sent, empty, interpret=False)
     _check(kernel.device == backend.device, f"the kernel says {kernel.device!r}, its backend {backend.device!r}")

@@ -80,8 +80,8 @@ class Backend(Protocol):
     def on(self, device: str) -> Backend:
         """The backend for one device of its kind, such as cuda:1. Raises `UsageError` where that is not there."""
 
-    def layout(self, algorithm: Algorithm, interpret: bool) -> str:
-        """The layout of shards that its kernels read: `rows` or `tiles`."""
+    def layout(self, algorithm: Algorithm, columns: int, interpret: bool) -> str:
+        """The layout of shards of so many columns that its kernels read: `rows` or `tiles`."""
 
     def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> ShardKernel:
         """A kernel for shards like this one. `empty`: statistics of no points; `interpret`: never compile hooks."""

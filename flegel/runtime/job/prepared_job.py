@@ -166,7 +166,7 @@ class PreparedJob:
         else:
             few = features[:count]
         weights = None if self.sample.weights is None else self.sample.weights[:count]
-        return make_shard(few, labels, state, self.algorithm.layout, weights=weights)
+        return make_shard(few, labels, state, self.algorithm.layout_for(self.sample.columns), weights=weights)
 
     def _some_rows(self, rng: np.random.Generator) -> Shard:
         """More rows of the sample than are laid out by hand."""

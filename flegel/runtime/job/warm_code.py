@@ -75,7 +75,9 @@ def compile_case(case: Case) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlegelWarning)
         execute(Request(case.algorithm, data, job))
-    if not case.sparse and case.algorithm.layout == "tiles":  # many rows from Python are laid out by code of their own
+    if (
+        not case.sparse and case.algorithm.layout_for(COLUMNS) == "tiles"
+    ):  # many rows from Python are laid out by code of their own
         some = RowWindow(protected(np.ones((ROWS, COLUMNS), case.dtype)), np.arange(ROWS))
         pack_tiles(RowWindows((ROWS, COLUMNS), some.rows.dtype, lambda: iter([some])))
     return clock.now() - began

@@ -25,7 +25,7 @@ from flegel.runtime.worker.rows_in_place import OpenArray
 def load_shard(
     load: LoadShard,
     algorithm: Algorithm,
-    layout: str,
+    layout: Callable[[int], str],
     scaling: tuple[Array, ...],
     resumed: tuple[Array, ...],
     measured: tuple[Any, Rows] | None,
@@ -33,7 +33,8 @@ def load_shard(
     doing: Callable[[str], None],
     threads: bool,
 ) -> Shard:
-    """Rows and hidden states, those of a checkpoint where the job is `resumed`. `doing` is told what may fail now.
+    """Rows and hidden states, those of a checkpoint where the job is `resumed`. `layout`: for so many
+    columns. `doing` is told what may fail now.
     `threads`: all workers are in this process, so that points can be lent wherever they are."""
     rows = load_rows(load, scaling, resumed[2] if resumed else None, measured, open_array)
     features = rows.features
@@ -47,7 +48,7 @@ def load_shard(
     shared = load.lend and shared_points.wanted() and not threads
     empty = shared_memory.empty if shared else aligned
     labels = algorithm.labels_for_points(rows.labels)
-    shard = make_shard(features, labels, state, layout, rows.ids, empty, rows.weights)
+    shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights)
     if shared:
         shared_points.make_shareable(shard)
     return shard

@@ -345,10 +345,17 @@ class Trainer:
             arrays, resumed = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
         backend = choose(load.device, algorithm.backend)
-        layout = backend.layout(algorithm, load.interpret)
         measured, self._measured = self._measured, None
         shard = load_shard(
-            load, algorithm, layout, scaling, resumed, measured, self._open_array, self._set_doing, self._inside
+            load,
+            algorithm,
+            lambda columns: backend.layout(algorithm, columns, load.interpret),
+            scaling,
+            resumed,
+            measured,
+            self._open_array,
+            self._set_doing,
+            self._inside,
         )
         split = max(len(load.parameter.fields), 1)
         parameter = build(load.parameter, arrays[:split], algorithm)
@@ -356,7 +363,7 @@ class Trainer:
         self._kernel = kernel = backend.build(algorithm, shard, parameter, empty, load.interpret)
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
         self.store.fetch = lambda part, start, end: kernel.fetch_states([part], start, end)
-        self._reassigner = PointReassigner(load, algorithm, layout, scaling, shard.columns, self._open_array)
+        self._reassigner = PointReassigner(load, algorithm, shard.layout, scaling, shard.columns, self._open_array)
         columns, seeds = shard.columns, [load.seed, load.index, load.count, 1]
         self._recount = Recount(
             algorithm, kernel, parameter, empty,

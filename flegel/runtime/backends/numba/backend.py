@@ -54,7 +54,10 @@ class NumbaKernel:
         """Nothing to do: the loop reads the arrays of the shard."""
 
     def forget(self, shard: Shard) -> None:
-        """Nothing is held of a shard."""
+        """Some kernels keep what they have found out about rows."""
+        forget = getattr(self._loop, "forget", None)
+        if forget is not None:
+            forget(shard)
 
     def close(self) -> None:
         """Nothing to free beyond the arrays, which go with this object."""
@@ -68,8 +71,8 @@ class NumbaBackend:
     def on(self, device: str) -> NumbaBackend:
         return self
 
-    def layout(self, algorithm: Algorithm, interpret: bool) -> str:
-        return "rows" if interpret else algorithm.layout
+    def layout(self, algorithm: Algorithm, columns: int, interpret: bool) -> str:
+        return "rows" if interpret else algorithm.layout_for(columns)
 
     def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> NumbaKernel:
         return NumbaKernel(build_kernel(algorithm, shard, parameter, empty, interpret), parameter, empty)

@@ -24,9 +24,9 @@ class TorchBackend:
     def on(self, device: str) -> TorchBackend:
         return TorchBackend(torch_device(device))
 
-    def layout(self, algorithm: Algorithm, interpret: bool) -> str:
+    def layout(self, algorithm: Algorithm, columns: int, interpret: bool) -> str:
         """As on processors, because points travel between workers as they lie."""
-        return "rows" if interpret else algorithm.layout
+        return "rows" if interpret else algorithm.layout_for(columns)
 
     def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> TorchKernel:
         name = type(algorithm).__name__

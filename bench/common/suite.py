@@ -40,7 +40,7 @@ from flegel.datasets import Dataset
 from flegel.errors import FlegelError, Terminated, UsageError
 
 BUDGET = {"smoke": 120.0, "laptop": 120.0, "small": 270.0, "paper": 3000.0}
-"""Seconds for all comparisons of a benchmark. At smoke it takes 5 to 25 and has to be complete: this is only a bound."""
+"""Seconds for all comparisons of a benchmark; at smoke, where one has to be complete, a bound that is never near."""
 LIMIT = {"smoke": 4.0, "laptop": 15.0, "small": 30.0, "paper": 180.0}  # seconds after which a run is stopped
 REPEAT = {"smoke": 1, "laptop": 3, "small": 3, "paper": 5}
 FULL_BATCH = "bsp,bsp-mini,fsp-binary,fsp"

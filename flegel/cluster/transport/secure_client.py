@@ -168,7 +168,8 @@ class SecureClient:
             return None
         if header.denied:
             if header.received:
-                return self._begin_again(header.received)
+                self._begin_again(header.received)
+                return None
             raise PeerRefused(f"{self.address}: {header.denied[:500]}")
         now = self.heard_at = clock.now()
         if header.server_id != self._server_id:

@@ -542,16 +542,17 @@ def kernel_for(memory: bool) -> Kernel:
         penalty, epoch, part, floor, cap = parameter.internal_visit[:5]
         numbers = (float(penalty), keep, float(epoch), float(part), float(floor), float(cap))
         model = (parameter.internal_importance, numbers)
-        theta: tuple[Array, ...] = (parameter.weights, parameter.bias)
+        theta = (parameter.weights, parameter.bias)
         fixed = (parameter.classes, parameter.internal_metric, model)
         goal = (aggregator.gradient, aggregator.curvature, aggregator.counts, sums, start, end, flag)
         labels, state, masses, rows = shard.labels, shard.state, shard.weights, shard.features
         if isinstance(rows, Sparse):
-            sparse = _sparse_two
-            if len(parameter.weights) > 1:
-                sparse, theta = _sparse_many, by_column.turned(*theta)
-            entries = (rows.indptr, rows.indices, rows.values)
-            reached = sparse(*entries, labels, state, masses, *theta, *fixed, *goal)
+            entries = (rows.indptr, rows.indices, rows.values, labels, state, masses)
+            if len(parameter.weights) == 1:
+                reached = _sparse_two(*entries, *theta, *fixed, *goal)
+            else:
+                turned = by_column.turned(*theta)
+                reached = _sparse_many(*entries, *turned, *fixed, *goal)
         else:
             if labels.dtype not in _VECTOR_LABELS:
                 labels = labels.astype(np.float64)

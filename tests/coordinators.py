@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.observation import JobSnapshot
@@ -19,9 +20,9 @@ def coordinators() -> Iterator[list[Coordinator]]:
     found: list[Coordinator] = []
     original = run.observe
 
-    def observe(job: Coordinator) -> JobSnapshot:
+    def observe(job: Coordinator, **more: Any) -> JobSnapshot:
         found.append(job)
-        return original(job)
+        return original(job, **more)
 
     run.observe = observe
     try:

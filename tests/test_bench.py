@@ -20,6 +20,8 @@ from bench.chaos.simulate import KINDS, some
 from bench.common.phases import PHASES, timed_phases
 from bench.common.scripted_moves import Script, moves_of, scripted
 from flegel import LocalCluster
+from flegel.compare.suite import choose, folder, scripts
+from flegel.compare.suite_runner import SuiteRunner
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "bench").rglob("*.py"))
@@ -126,11 +128,21 @@ def test_points_move_as_a_script_says() -> None:
     assert result.outcome == "limit"
 
 
+def small_cases(figures: list[str], out: Path) -> None:
+    """As `make smoke`."""
+    chosen, said = choose(scripts(folder(ROOT / "bench")), figures), list[str]()
+    assert SuiteRunner(chosen, out, {"--scale": "smoke"}, say=said.append, complete=True).run() == [], said
+
+
+CHEAPEST = ["coordination", "utilization", "scaling"]
+"""Some five seconds of a processor together; they measure little and share rows and a target."""
+
+
+@pytest.mark.processes
+def test_one_small_case_of_the_cheapest_figures(tmp_path: Path) -> None:
+    small_cases(CHEAPEST, tmp_path)
+
+
 @pytest.mark.slow
 def test_one_small_case_of_every_figure(tmp_path: Path) -> None:
-    """As `make smoke`."""
-    from flegel.compare.suite import choose, folder, scripts
-    from flegel.compare.suite_runner import SuiteRunner
-
-    chosen = choose(scripts(folder(ROOT / "bench")), ["all"])
-    assert SuiteRunner(chosen, tmp_path, {"--scale": "smoke", "--only": "kmeans"}).run() == []
+    small_cases(["all"], tmp_path)

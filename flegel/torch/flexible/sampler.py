@@ -193,7 +193,8 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         if self._handed_at_begin:
             took = handed - self._handed_at_begin
             self._takes, self._measured = (self._takes[1] if self._measured else took, took), True
-        self._handed_at_begin = handed
+        # What is left of an iteration that began in the last epoch tells nothing about the next ones.
+        self._handed_at_begin = 0 if iteration.running.carried else handed
         if not self.training:
             return False
         window = handed + self._take - self._own_batch - deal.trained[self.rank]

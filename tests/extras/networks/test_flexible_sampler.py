@@ -89,3 +89,21 @@ def test_an_epoch_may_be_left_early() -> None:
         barrier(sampler)
     next(iter(sampler))
     assert sampler.deal is not None and sampler.deal.trained == [0], "the next one begins at its beginning"
+
+
+def test_the_rest_of_a_carried_iteration_is_not_taken_for_a_whole_one() -> None:
+    """Gradients of two batches are accumulated, three batches an epoch: the second epoch begins with half a group."""
+    sampler, batches = made(12, batch_size=4)
+    sampler.decide(len(next(batches)[0]), in_time=True)
+    next(batches)
+    barrier(sampler)
+    assert not sampler.decide(len(next(batches)[0]), in_time=True), "half a group waits for no barrier"
+    iteration.running.carried = True
+    batches = iter(DataLoader(sampler.dataset, batch_size=4, sampler=sampler))
+    next(batches)
+    iteration.running.carried = True
+    sampler.decide(4, in_time=False)
+    iteration.running.carried = False
+    next(batches)
+    sampler.decide(4, in_time=False)
+    assert sampler.progress().take == 8

@@ -121,9 +121,10 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group_listen: Annotated[
         str,
         Option(
-            "Host and port at which other groups reach this one: rounds are faster, and work without it.",
+            "Host and port at which other groups reach this one, after the address to listen at where that is another: "
+            "rounds are faster, and work without it.",
             GROUPS,
-            metavar="HOST:PORT",
+            metavar="[ADDRESS/]HOST:PORT",
             cluster=False,
             see="sites.md",
         ),

@@ -38,23 +38,26 @@ from flegel.algorithms.simd.vectors import (
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, Shard, Sparse
+from flegel.core.shard import TILE, Shard, Sparse, aligned
 
 GROUP = 64 if VECTOR_BYTES == 64 else 32
 """Points whose scores are in registers at a time: enough independent sums to keep the multipliers busy."""
 FEW = 16
 """Points at a time where more is computed on each: four such groups are a tile."""
+TOGETHER = 8
+"""Outputs that an entry of a sparse row is multiplied by at a time: 64 bytes, a cache line."""
 TILES_IN_PARTS = 16
 """A float32 part of the gradient adds up 4 products a tile; after so many it goes into the float64 sum."""
 
 
 @njit(nogil=True, cache=True)
-def _sparse(
+def _sparse_two(
     indptr, indices, values, labels, state, masses, weights, bias, classes, metric, model,
     gradient, curvature, counts, sums, start, end, flag,
 ):  # fmt: skip
-    outputs, columns = weights.shape
-    scores, steps, bends = np.empty(outputs), np.empty(outputs), np.empty(outputs)
+    """Sparse rows of two classes: one output."""
+    columns = weights.shape[1]
+    scores, steps, bends = np.empty(1), np.empty(1), np.empty(1)
     for i in range(start, end):
         if raised(flag):
             return i
@@ -63,21 +66,137 @@ def _sparse(
             sums[4] += 1.0
             continue
         first, last = indptr[i], indptr[i + 1]
+        score = bias[0]
+        for t in range(first, last):
+            score += values[t] * weights[0, indices[t]]
+        scores[0] = score
+        mass = 1.0 if masses is None else masses[i]
+        counts[target] += mass if state[i, 3] == 0.0 else 0.0
+        changed = visit(scores, target, mass, state[i], model, steps, bends, sums)
+        for t in range(first, last):
+            gradient[0, indices[t]] += steps[0] * values[t]
+        gradient[0, columns] += steps[0]
+        if changed:
+            sparse_outer(indices[first:last], values[first:last], bends[0], metric, curvature[0])
+    return end
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def _sparse_scores(indices, values, first, last, weights, bias, scores):
+    """Scores of one row; `weights` are by column, so that an entry reads numbers beside each other."""
+    width = weights.shape[1]
+    for k in range(0, width, TOGETHER):
+        score = load(bias, k, TOGETHER)
+        for t in range(first, last):
+            weight = load(weights, np.int64(indices[t]) * width + k, TOGETHER)
+            score = fma(spread(np.float64(values[t]), weight), weight, score)
+        store(scores, k, score)
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def _add_sparse(indices, values, first, last, steps, parts):
+    """parts[t] += x[t]·steps over one row, by column; the last t is the bias."""
+    width, columns = parts.shape[1], parts.shape[0] - 1
+    for t in range(first, last):
+        at = np.int64(indices[t]) * width
+        for k in range(0, width, TOGETHER):
+            step = load(steps, k, TOGETHER)
+            store(parts, at + k, fma(spread(np.float64(values[t]), step), step, load(parts, at + k, TOGETHER)))
+    parts[columns] += steps
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def _bend_sparse(indices, values, first, last, bends, metric, parts):
+    """parts[t] += x̃[t]²·bends: what `sparse_outer` does to a diagonal, for all outputs at a time."""
+    width, columns = parts.shape[1], parts.shape[0] - 1
+    for t in range(first, last):
+        mine = values[t] / metric[1, indices[t]]
+        at = np.int64(indices[t]) * width
+        for k in range(0, width, TOGETHER):
+            bend = load(bends, k, TOGETHER)
+            store(parts, at + k, fma(spread(mine * mine, bend), bend, load(parts, at + k, TOGETHER)))
+    parts[columns] += bends
+
+
+@njit(nogil=True, cache=True)
+def _turn(parts, target):
+    """target += the transposed parts, which begin anew."""
+    outputs, columns = target.shape
+    for begin in range(0, columns, TOGETHER):
+        end = min(begin + TOGETHER, columns)
         for k in range(outputs):
-            score = bias[k]
-            for t in range(first, last):
-                score += values[t] * weights[k, indices[t]]
-            scores[k] = score
+            for t in range(begin, end):
+                target[k, t] += parts[t, k]
+        parts[begin:end] = 0.0
+
+
+@njit(nogil=True, cache=True)
+def _sparse_many(
+    indptr, indices, values, labels, state, masses, weights, bias, parts, bent_parts, classes, metric, model,
+    gradient, curvature, counts, sums, start, end, flag,
+):  # fmt: skip
+    """Sparse rows of more classes. `weights`, `bias` and parts have a number an output, and zeros up to whole vectors;
+    parts are 0 before and after."""
+    outputs, columns = gradient.shape
+    width, diagonal = weights.shape[1], curvature.shape[1] == 1
+    scores, steps, bends = np.empty(width), np.zeros(width), np.zeros(width)
+    bent, i = False, start
+    while i < end and not raised(flag):
+        target = class_number(labels[i], classes)
+        if target < 0:
+            sums[4] += 1.0
+            i += 1
+            continue
+        first, last = indptr[i], indptr[i + 1]
+        _sparse_scores(indices, values, first, last, weights, bias, scores)
         mass = 1.0 if masses is None else masses[i]
         counts[target] += mass if state[i, 2 * outputs + 1] == 0.0 else 0.0
-        changed = visit(scores, target, mass, state[i], model, steps, bends, sums)
-        for k in range(outputs):
-            for t in range(first, last):
-                gradient[k, indices[t]] += steps[k] * values[t]
-            gradient[k, columns] += steps[k]
-            if changed and bends[k] != 0.0:
-                sparse_outer(indices[first:last], values[first:last], bends[k], metric, curvature[k])
-    return end
+        mine, change, bend = scores[:outputs], steps[:outputs], bends[:outputs]
+        changed = visit(mine, target, mass, state[i], model, change, bend, sums)
+        _add_sparse(indices, values, first, last, steps, parts)
+        if changed and diagonal:
+            bent = True
+            _bend_sparse(indices, values, first, last, bends, metric, bent_parts)
+        elif changed:
+            for k in range(outputs):
+                if bends[k] != 0.0:
+                    sparse_outer(indices[first:last], values[first:last], bends[k], metric, curvature[k])
+        i += 1
+    _turn(parts, gradient)
+    if bent:
+        _turn(bent_parts, curvature.reshape(outputs, columns))
+    return i
+
+
+def _zeros(columns: int, width: int) -> Array:
+    """Rows of whole cache lines."""
+    found = aligned((columns, width), np.float64)
+    found[:] = 0.0
+    return found
+
+
+class _ByColumn:
+    """θ and sums of a kernel over sparse rows, column by column. A θ is turned once; sums go to the statistics at the
+    end of every call."""
+
+    def __init__(self) -> None:
+        self._last: Array | None = None
+        """The weights that `_weights` were made of: a call may visit a few rows only."""
+        self._weights = self._parts = self._bent_parts = np.empty((0, 0))
+
+    def turned(self, weights: Array, bias: Array) -> tuple[Array, Array, Array, Array]:
+        """Weights, bias, and room for sums of the gradient and the curvature, which is 0."""
+        outputs, columns = weights.shape
+        width = -(-outputs // TOGETHER) * TOGETHER
+        if self._weights.shape != (columns, width):
+            self._last, self._weights = None, _zeros(columns, width)
+            self._parts, self._bent_parts = _zeros(columns + 1, width), _zeros(columns + 1, width)
+        if self._last is not weights:
+            self._last = weights
+            self._weights[:, :outputs] = weights.T
+        wide_bias = np.zeros(width)
+        wide_bias[:outputs] = bias
+        return self._weights, wide_bias, self._parts, self._bent_parts
 
 
 @njit(nogil=True, cache=True)
@@ -416,24 +535,28 @@ _VECTOR_LABELS = tuple(np.dtype(name) for name in ("float32", "float64", "int32"
 def kernel_for(memory: bool) -> Kernel:
     """The kernel for sparse rows and for dense tiles."""
     keep = 1.0 if memory else 0.0
+    by_column = _ByColumn()
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         sums = np.zeros(5)  # loss, seen, stamps, visits, unknown
         penalty, epoch, part, floor, cap = parameter.internal_visit[:5]
         numbers = (float(penalty), keep, float(epoch), float(part), float(floor), float(cap))
         model = (parameter.internal_importance, numbers)
-        theta = (parameter.weights, parameter.bias, parameter.classes, parameter.internal_metric, model)
+        theta = (parameter.weights, parameter.bias)
+        fixed = (parameter.classes, parameter.internal_metric, model)
         goal = (aggregator.gradient, aggregator.curvature, aggregator.counts, sums, start, end, flag)
-        if isinstance(shard.features, Sparse):
-            rows = shard.features
-            reached = _sparse(
-                rows.indptr, rows.indices, rows.values, shard.labels, shard.state, shard.weights, *theta, *goal
-            )
+        labels, state, masses, rows = shard.labels, shard.state, shard.weights, shard.features
+        if isinstance(rows, Sparse):
+            entries = (rows.indptr, rows.indices, rows.values, labels, state, masses)
+            if len(parameter.weights) == 1:
+                reached = _sparse_two(*entries, *theta, *fixed, *goal)
+            else:
+                turned = by_column.turned(*theta)
+                reached = _sparse_many(*entries, *turned, *fixed, *goal)
         else:
-            labels = shard.labels
             if labels.dtype not in _VECTOR_LABELS:
                 labels = labels.astype(np.float64)
-            reached = _tiles(shard.features, labels, shard.state, shard.weights, *theta, *goal)
+            reached = _tiles(rows, labels, state, masses, *theta, *fixed, *goal)
         for into, extra in zip(aggregator[3:], sums, strict=True):
             into += extra
         return int(reached)

@@ -139,7 +139,7 @@ def compare_libraries(
                 continue  # once is enough for who did not get there
             left = until - time.monotonic()
             if left < LEAST and i:
-                bench.skip(f"{name}: {what}", "the time for this case was over")
+                bench.late(f"{name}: {what}", "the time for this case was over")
                 continue
             share = max(left / (2 if name == "flegel" and not runs[name] else len(order) - i), LEAST)
             runs[name].append(_process(bench, config | {"who": name, "field": field}, share))

@@ -41,7 +41,7 @@ from flegel.cluster.transport.protocol import (
     check_name,
 )
 from flegel.cluster.transport.secure_client import SecureClient, dial
-from flegel.core.own_pauses import OwnPauses
+from flegel.core.own_pauses import Deadline
 from flegel.errors import FlegelError, StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.damage import damage_as
@@ -55,8 +55,6 @@ CONNECT_TIMEOUT = 10.0
 """Seconds until a master that has never answered is taken to be away."""
 ANSWER_TIMEOUT = 90.0
 """Seconds to wait for an answer; a master that was restarted, or frozen for a minute, answers within them."""
-AWAY = 3.0
-"""Seconds between two looks for an answer; longer, and this client itself was away."""
 POLL = 0.3
 
 Some = TypeVar("Some")
@@ -104,8 +102,8 @@ class Client:
         self._number += 1
         request.number = self._number
         self._connection.send(request, frames)
-        until, pauses = clock.now() + ANSWER_TIMEOUT, OwnPauses(AWAY)
-        while (now := clock.now()) < (until := until + pauses.look(now)):
+        deadline = Deadline(ANSWER_TIMEOUT, clock.now())
+        while not deadline.passed(clock.now()):
             for answer, pieces in self._connection.receive(0.2):
                 if answer.number != self._number:
                     continue

@@ -46,6 +46,8 @@ class SuiteRunner:
     flags: Mapping[str, object] = field(default_factory=dict)
     budget: float | None = None
     say: Callable[[str], None] = lambda text: None
+    complete: bool = False
+    """One that did not measure all that it can measure here has failed."""
 
     def run(self) -> list[str]:
         """All of them; returns the names of those that failed."""
@@ -65,7 +67,29 @@ class SuiteRunner:
                     self._left_out(script, f"the {self.budget:.0f} s for all benchmarks were over")
                 elif not self._one(script, seconds, ends, Path(cache)):
                     failed.append(script.name)
+                elif self.complete and (why := self._incomplete(script)):
+                    self.say(f"{script.name}: not complete, {why}")
+                    failed.append(script.name)
+        if self.complete:
+            self._tell_left_out()
         return failed
+
+    def _incomplete(self, script: Script) -> str:
+        """Why its record is not whole; empty where it is, or has a format of its own."""
+        kept = self._kept(script)
+        if kept is None:
+            return "" if "--scale" not in script.flags else "it left no record"
+        if kept.unfinished or kept.comparisons or kept.tables or kept.charts or kept.skipped:
+            return kept.unfinished
+        return "it measured nothing"
+
+    def _tell_left_out(self) -> None:
+        records = [(script, self._kept(script)) for script in self.scripts]
+        ran = [kept for _, kept in records if kept and (kept.comparisons or kept.tables or kept.charts)]
+        self.say(f"{len(ran)} of {len(records)} benchmarks measured something")
+        for script, kept in records:
+            for what, why in kept.skipped if kept else ():
+                self.say(f"{script.name}: left out: {what} ({why})")
 
     def _one(self, script: Script, seconds: float | None, ends: float | None, cache: Path) -> bool:
         self.say(f"{script.name}: {script.question}" + (f" ({seconds:.0f} s)" if seconds is not None else ""))

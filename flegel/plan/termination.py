@@ -170,6 +170,11 @@ class Termination:
         self._recent.clear()
         return verdict if verdict is not None and verdict.outcome == "limit" else None
 
+    def resumed(self, slowest_pass: float) -> None:
+        """The job goes on from a checkpoint: no pass is awaited that lies before what it says of the workers."""
+        self._checked_at = min(self._checked_at, slowest_pass)
+        self._marks = [(passes, value) for passes, value in self._marks if passes <= slowest_pass]
+
     def rebased(self) -> None:
         """The objective is one over other points from now on: nothing from before is compared with it."""
         self._first = self._checked = None

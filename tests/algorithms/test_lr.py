@@ -64,6 +64,35 @@ def test_kernel_does_what_the_hooks_do(kind: str, memory: bool, classes: int) ->
     np.testing.assert_allclose(share.state_rows(), state, atol=near)
 
 
+@pytest.mark.parametrize("columns", [7, 330])  # all second derivatives, and their diagonal
+def test_kernel_over_sparse_rows_of_many_classes_follows_theta(columns: int) -> None:
+    """One kernel keeps θ column by column between its calls: another θ, then the first one again; rows not visited in
+    a call stopped by the flag add nothing."""
+    rows, labels = problem(60, columns, classes=11)
+    rows[np.random.default_rng(0).random(rows.shape) < 0.8] = 0.0
+    data, labels[3] = sparse_of(rows), 99.0
+    algorithm = LR(classes=[float(c) for c in range(11)], l2=0.01)
+    sample = sample_of(data, np.where(labels == 99.0, 0.0, labels))
+    parameter = algorithm.initParameter(sample, np.random.default_rng(0))
+    mine, theirs = (algorithm.initAggregator(sample, parameter) for _ in range(2))
+    assert (mine.curvature.shape[1] == 1) == (columns == 330)
+    share, twin = (make_shard(data, labels, np.zeros((60, 24), np.float32)) for _ in range(2))
+    random = np.random.default_rng(1)
+    first = parameter._replace(weights=random.standard_normal((11, columns)) / 30.0, bias=random.standard_normal(11))
+    second = first._replace(weights=-0.5 * first.weights)
+    kernel, stopped = algorithm.kernel(share), new_flag()
+    stopped[0] = 1
+    for number, (theta, since, end) in enumerate([(first, 0, 31), (second, 31, 60), (second, 0, 60), (first, 0, 60)]):
+        theta.internal_visit[1] = number + 1.0
+        assert kernel(share, theta, mine, since, end, 0, stopped) == since
+        assert kernel(share, theta, mine, since, end, 0, new_flag()) == end
+        for i in range(since, end):
+            algorithm.aggregate(theirs, algorithm.updateDataPoint(point_of(twin, i), theta, 0))
+        for name, ours, expected in zip(mine._fields, mine, theirs, strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max(), err_msg=name)
+        np.testing.assert_allclose(share.state_rows(), twin.state_rows(), rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_hook_compiles_and_says_the_same(kind: str) -> None:
     rows, labels = problem(60, classes=3)

@@ -222,7 +222,7 @@ def more_hyper(found: StoredJob) -> None:
         (without_the_last, "the statistics had no held there"),
         (shorter_counts, r"counts of the statistics had the shape \(5,\) there, and has \(6,\) here"),
         (narrower_states, "a point's state has 3 numbers there, and 4 here"),
-        (flat_factors, "raised"),
+        (flat_factors, r"of θ had the shape \(\d+,\) there, and has \(6, 3\) here"),
         (more_hyper, "NMF has no hyper-parameter 'momentum'"),
     ],
 )

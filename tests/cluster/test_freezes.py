@@ -22,12 +22,14 @@ from flegel.cluster.master.facts import RUNNING
 from flegel.cluster.master.state import FROZEN_AFTER, LOST_AFTER
 from flegel.cluster.slave import child_processes
 from flegel.cluster.slave.coordinator_deadlines import LONGEST_STOP, CoordinatorDeadlines
+from flegel.cluster.slave.daemon import SlaveDaemon
+from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.transport import keys, protocol, secure_client
 from flegel.cluster.transport.protocol import CancelJob, Denied, SlaveBeat, SlaveRefused
 from flegel.cluster.transport.secure_client import SecureClient, dial
-from flegel.cluster.transport.secure_server import Received, Sender, listen
-from flegel.core.own_pauses import OwnPauses
-from flegel.errors import FlegelError, PeerRefused, UsageError
+from flegel.cluster.transport.secure_server import IDLE, Received, Sender, _Peer, listen
+from flegel.core.own_pauses import Deadline, OwnPauses
+from flegel.errors import FlegelError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.liveness import Liveness
@@ -158,15 +160,77 @@ def test_a_clock_that_jumps_by_an_hour_locks_nobody_out(host: Host, monkeypatch:
     real = clock.microseconds
     monkeypatch.setattr(clock, "microseconds", lambda: real() + jump * 1_000_000)
     monkeypatch.setattr(secure_client, "_floors", {})
-    for last in (False, True):
-        with host.client("submit") as client:
-            client.send(Ask(2))
-            try:
-                assert [body.n for body, _ in answers(client, 1)] == [2]
-            except PeerRefused:
-                assert not last and jump < 0, "the second call has a number that is new"
-                continue
-            break
+    with host.client("submit") as client:
+        client.send(Ask(2))
+        assert [body.n for body, _ in answers(client, 1)] == [2]
+
+
+def test_a_conversation_that_was_forgotten_goes_on_under_a_new_number(host: Host) -> None:
+    with host.client("submit") as client:
+        client.send(Ask(1))
+        assert [body.n for body, _ in answers(client, 1)] == [1]
+        former = client.session
+        until(lambda: not client.channel.pending, client)
+        host.server._forget(next(iter(host.server._peers)))
+        for n in (2, 3):
+            client.send(Ask(n))
+            assert [body.n for body, _ in answers(client, 1)] == [n]
+        assert client.session > former
+    assert [body.n for _, body, _ in host.got] == [1, 2, 3], "each message was delivered once"
+
+
+# -- expiry by a clock of one's own: looks on given times -----------------------------------------------------
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the code under test reads; tests move it."""
+    now = [1000.0]
+    monkeypatch.setattr(clock, "now", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize("jump", [61.0, 3601.0, 86400.0])
+def test_a_server_whose_clock_jumps_forgets_no_conversation(time: list[float], jump: float) -> None:
+    with listen("tcp://127.0.0.1:0", {Ask: ["submit"]}, insecure=True) as server:
+        server._peers[("k", 1)] = _Peer(Sender("k", "submit", "n", 1), time[0], 10, 1000)
+        server._expire(time[0])
+        time[0] += jump
+        server._expire(time[0])
+        assert list(server._peers) == [("k", 1)]
+        quiet = 0.0
+        while server._peers:
+            assert quiet <= IDLE + 30.0, "one that stays silent is forgotten in the end"
+            time[0], quiet = time[0] + 10.1, quiet + 10.1
+            server._expire(time[0])
+        assert quiet > IDLE - 30.0
+
+
+@pytest.mark.parametrize("jump", [5.0, 60.0, 3600.0])
+def test_a_deadline_is_not_used_up_by_an_own_pause(jump: float) -> None:
+    deadline = Deadline(10.0, 100.0)
+    assert not any(deadline.passed(100.0 + n) for n in range(6))
+    later = [deadline.passed(105.0 + jump + n) for n in range(7)]
+    assert later == [False] * 5 + [True] * 2, "five of ten seconds were left"
+
+
+@pytest.mark.parametrize("jump", [61.0, 3600.0])
+def test_a_slave_whose_clock_jumps_does_not_call_itself_abandoned(jump: float) -> None:
+    slave = SlaveDaemon.__new__(SlaveDaemon)
+    slave._settings = SlaveSettings("s", 1, "127.0.0.1", Path("x"), 1 << 30, 10.0, abandon=60.0)
+    slave._client, slave._stopping, slave._heard_at = None, False, 100.0
+    slave._drain_until, slave._refused_at, slave._pauses = 130.0, None, OwnPauses(3.0)
+    now = 100.0
+    for step in (1.0, jump, 1.0):
+        now += step
+        slave._excuse(slave._pauses.look(now), now)
+        slave._end_if_abandoned(now)
+    assert not slave._stopping and slave._drain_until == 130.0 + jump
+    for _ in range(60):
+        now += 1.0
+        slave._excuse(slave._pauses.look(now), now)
+        slave._end_if_abandoned(now)
+    assert slave._stopping, "a master that stays silent is given up"
 
 
 def test_a_frozen_master_is_called_stopped_and_not_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

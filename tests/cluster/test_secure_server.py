@@ -260,7 +260,13 @@ def test_a_frozen_process_costs_a_window_and_gets_everything_later(
 
 
 def test_conversations_beyond_the_most_are_forgotten_and_do_not_come_back(host: Host, monkeypatch: Any) -> None:
+    """Clients here insist on their old number; real ones begin a new conversation."""
+
+    def insist(client: SecureClient, floor: int) -> None:
+        raise PeerRefused(f"dial again, above {floor}")
+
     monkeypatch.setattr("flegel.cluster.transport.secure_server.MAX_SESSIONS", 2)
+    monkeypatch.setattr(SecureClient, "_begin_again", insist)
     clients = [host.client("submit") for _ in range(3)]
     over: set[SecureClient] = set()
     try:

@@ -138,6 +138,24 @@ def test_what_cannot_run_or_fails_is_in_the_report_with_a_sentence(suite_folder:
     assert "no_such_package is not installed" in page and "exit code 3" in page
 
 
+@pytest.mark.parametrize(("unfinished", "measured"), [("", True), ("the 9 s were over", True), ("", False)])
+def test_where_all_must_be_complete_a_benchmark_that_is_not_has_failed(
+    suite_folder: Path, tmp_path: Path, unfinished: str, measured: bool
+) -> None:
+    made = bench()
+    made.name, made.unfinished = "part", unfinished
+    if not measured:
+        made.comparisons, made.tables, made.charts, made.skipped = [], [], [], []
+    write(made, suite_folder / "made.json")
+    lacks = read_script(script(suite_folder, "lacks", "", needs='("package:no_such_package",)'))
+    copy = f"import shutil; shutil.copy({str(suite_folder / 'made.json')!r}, options.out + '/part.json')"
+    part, said = read_script(script(suite_folder, "part", copy)), list[str]()
+    runner = SuiteRunner([lacks, part], tmp_path / "out", {"--scale": "smoke"}, say=said.append, complete=True)
+    assert runner.run() == ([] if measured and not unfinished else ["part"])
+    assert "lacks: left out: all of it (no_such_package is not installed)" in said
+    assert f"{int(measured)} of 2 benchmarks measured something" in said
+
+
 def test_an_earlier_record_is_not_lost_when_there_is_no_time_now(suite_folder: Path, tmp_path: Path) -> None:
     quick = read_script(script(suite_folder, "skew", ""))
     write(bench(), tmp_path / "skew.json")

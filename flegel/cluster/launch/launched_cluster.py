@@ -29,6 +29,7 @@ from flegel.cluster.launch.processes.slave_process import sweep
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.cluster.transport import keys
 from flegel.cluster.transport.keys import KeyEntry
+from flegel.core.own_pauses import Deadline
 from flegel.errors import FlegelError, UsageError
 from flegel.runtime import clock
 from flegel.runtime.transport.curve import new_key_pair
@@ -127,11 +128,11 @@ class LaunchedCluster(ConnectedCluster):
         self._placer.place(ticket)
 
     def _wait(self, slaves: int, timeout: float) -> None:
-        until = clock.now() + timeout
+        deadline = Deadline(timeout, clock.now())
         while (here := sum(slave.state == "here" for slave in self.slaves())) < slaves:
             for name, why in self._placer.ended().items():
                 raise FlegelError(f"Slave {name} of this launch {why}")
-            if clock.now() > until:
+            if deadline.passed(clock.now()):
                 raise FlegelError(
                     f"{here} of {slaves} slaves have registered within {timeout:.0f} s; {self._placer.system} may be "
                     f"full, or they cannot reach {self.address} (host= says how they reach this host)."

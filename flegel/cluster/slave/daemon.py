@@ -20,7 +20,7 @@ import msgspec
 
 from flegel.cluster.master.message_budget import fitted
 from flegel.cluster.slave import child_processes
-from flegel.cluster.slave.attempt_processes import AttemptProcesses
+from flegel.cluster.slave.attempt_processes import AWAY, AttemptProcesses
 from flegel.cluster.slave.attempts import COORDINATOR_KEY, Attempts
 from flegel.cluster.slave.file_shipping import FileShipping
 from flegel.cluster.slave.settings import SlaveSettings
@@ -44,6 +44,7 @@ from flegel.cluster.transport.protocol import (
     check_name,
 )
 from flegel.cluster.transport.secure_client import SecureClient
+from flegel.core.own_pauses import OwnPauses
 from flegel.errors import FlegelError, PeerRefused, PeerSlow, ProtocolError, UsageError
 from flegel.runtime import clock
 from flegel.runtime.system.descendants import adopt_orphans
@@ -74,6 +75,7 @@ class SlaveDaemon:
         self._answered, self._complain_at = False, clock.now() + NO_ANSWER_AFTER
         self._beat_at = self._measure_at = 0.0
         self._heard_at = clock.now()
+        self._pauses = OwnPauses(AWAY)
         self._drain_until: float | None = None
         self._reported_draining = False
         self._stopping = False
@@ -153,6 +155,7 @@ class SlaveDaemon:
         self.processes.update()
         self._receive_orders()
         now = clock.now()
+        self._excuse(self._pauses.look(now), now)
         self._report_connection(now)
         self._end_if_abandoned(now)
         if now >= self._measure_at:
@@ -204,6 +207,14 @@ class SlaveDaemon:
         elif now >= self._complain_at:
             self._complain_at = float("inf")
             self._log(f"no connection to {self._client.address} yet, still trying: {self._client.trouble}")
+
+    def _excuse(self, away: float, now: float) -> None:
+        """This slave itself was away for so long, or its clock jumped: neither the master nor a job is late by it."""
+        self._heard_at = min(self._heard_at + away, now)
+        if self._drain_until is not None:
+            self._drain_until += away
+        if self._refused_at is not None:
+            self._refused_at = min(self._refused_at + away, now)
 
     def _end_if_abandoned(self, now: float) -> None:
         """A slave that was placed for one launch does not outlive it."""

@@ -1,4 +1,8 @@
-"""The client side of a secure connection: one conversation, acknowledged and resent, that survives server restarts."""
+"""The client side of a secure connection: messages are numbered, acknowledged and resent.
+
+What is pending survives a restart of the server, and a conversation that the server has forgotten: the client then
+begins a new one. What the server had sent in the old one and this client has not received is lost in both cases.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,7 @@ from flegel.cluster.transport.ordered_channel import (
     OrderedChannel,
     UnacknowledgedMessage,
 )
+from flegel.core.own_pauses import Deadline
 from flegel.errors import FlegelError, PeerRefused, UsageError
 from flegel.runtime import clock
 from flegel.runtime.transport.curve import KeyPair, apply_limits, secure_dialer
@@ -59,7 +64,7 @@ class SecureClient:
         self.address = address
         self._vocabulary, self._limits = vocabulary, limits
         self.channel = OrderedChannel(window, window_bytes)
-        self.session = max((clock.microseconds() << 12) | secrets.randbits(12), _floors.get(address, 0) + 1)
+        self.session = self._next_session()
         self._server_id = 0
         self.heard_at: float | None = None
         """When the server was last heard."""
@@ -116,10 +121,10 @@ class SecureClient:
 
     def wait_ready(self, timeout: float = 10.0) -> None:
         """Until the server has answered; otherwise one sentence that says what is wrong."""
-        until = clock.now() + timeout
+        deadline = Deadline(timeout, clock.now())
         self._acknowledge()
         while not self._server_id:
-            if clock.now() > until:
+            if deadline.passed(clock.now()):
                 raise FlegelError(f"No connection to {self.address} within {timeout:.0f} s: {self.trouble}")
             for _ in self.receive(0.05):
                 pass
@@ -138,8 +143,8 @@ class SecureClient:
 
     def drain(self, timeout: float) -> bool:
         """Until everything sent is acknowledged, at most so long; what arrives meanwhile is dropped."""
-        until = clock.now() + timeout
-        while self.channel.pending and clock.now() < until:
+        deadline = Deadline(timeout, clock.now())
+        while self.channel.pending and not deadline.passed(clock.now()):
             for _ in self.receive(0.05):
                 pass
         return not self.channel.pending
@@ -162,7 +167,9 @@ class SecureClient:
         if header.session != self.session:
             return None
         if header.denied:
-            _floors[self.address] = max(_floors.get(self.address, 0), header.received)
+            if header.received:
+                self._begin_again(header.received)
+                return None
             raise PeerRefused(f"{self.address}: {header.denied[:500]}")
         now = self.heard_at = clock.now()
         if header.server_id != self._server_id:
@@ -177,6 +184,19 @@ class SecureClient:
             self._acknowledge()
         body = self._vocabulary.decode(self._vocabulary.tag(header.body), header.body)
         return body, tuple(f.bytes for f in parts[1:])
+
+    def _begin_again(self, floor: int) -> None:
+        """The server has forgotten this conversation: begin a new one with what it has not acknowledged.
+
+        `floor`: the number of the new one must be larger, whatever the clock says.
+        """
+        _floors[self.address] = max(_floors.get(self.address, 0), floor)
+        self.session, self._server_id = self._next_session(), 0
+        self._acknowledge()
+        self._transmit_all(self.channel.resend_all(clock.now()))
+
+    def _next_session(self) -> int:
+        return max((clock.microseconds() << 12) | secrets.randbits(12), _floors.get(self.address, 0) + 1)
 
     def _transmit(self, message: UnacknowledgedMessage) -> None:
         with contextlib.suppress(zmq.Again):

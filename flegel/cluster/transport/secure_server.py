@@ -38,6 +38,7 @@ from flegel.cluster.transport.ordered_channel import (
     UnacknowledgedMessage,
 )
 from flegel.cluster.transport.secure_client import ACK_EVERY
+from flegel.core.own_pauses import OwnPauses
 from flegel.errors import DecodeError, PeerRefused, UsageError
 from flegel.runtime import clock
 from flegel.runtime.transport.curve import KeyPair, ZapAuthenticator, apply_limits, key_of, secure_listener
@@ -48,6 +49,7 @@ __all__ = ["ANYBODY", "Limits", "Received", "SecureServer", "Sender", "listen"]
 MAX_SESSIONS = 4096
 MAX_PENDING = 512 << 20  # bytes that all conversations together may keep; beyond that the longest silent one is dropped
 IDLE = 3600.0  # seconds without a message after which a conversation is forgotten
+AWAY = 60.0  # seconds between two calls of `receive`; longer, and this process was away, or its clock jumped
 ANYBODY = "anybody"
 """The role of every client of a server without keys."""
 
@@ -99,6 +101,7 @@ class SecureServer:
         self._to_acknowledge: set[tuple[str, int]] = set()
         self._server_id = secrets.randbits(62) + 1
         self._expired_at = clock.now()
+        self._pauses = OwnPauses(AWAY)
         self._context = zmq.Context()
         self.authenticator = ZapAuthenticator(self._context, registry.admit) if registry is not None else None
         self.socket = self._context.socket(zmq.ROUTER)
@@ -312,6 +315,10 @@ class SecureServer:
     def _expire(self, now: float) -> None:
         if self.authenticator is not None:
             self.authenticator.supervise()
+        away = self._pauses.look(now)
+        if away:  # nobody was heard meanwhile: that time counts against nobody
+            for peer in self._peers.values():
+                peer.last = min(peer.last + away, now)
         if now - self._expired_at > 10.0:
             self._expired_at = now
             for name in [n for n, p in self._peers.items() if now - p.last > IDLE]:

@@ -110,24 +110,41 @@ def thaw(data: Any, like: Any = None) -> Any:
         case ["dict", items]:
             return {thaw(k): thaw(v) for k, v in items}
         case ["object", str(name), items] if (known := _known(name)) is not None:
-            return _object(known[0], items, like)
+            return _object(*known, items, like)
     raise StorageError(f"The checkpoint holds {str(data[:2])[:60]}, which this version does not know.")
 
 
-def _object(kind: type, items: list[Any], like: Any) -> Any:
-    if issubclass(kind, msgspec.Struct):
+def _object(kind: type, transient: frozenset[str], items: list[Any], like: Any) -> Any:
+    """Attributes that are not stored are not read either: whoever makes the object says what they are."""
+    inner = {name: value for name, value in items if name not in transient}
+    if issubclass(kind, msgspec.Struct) or (is_dataclass(kind) and type(like) is not kind):
         try:
-            return kind(**{name: thaw(value) for name, value in items})
+            return kind(**{name: thaw(value) for name, value in inner.items()})
         except TypeError as error:
             raise StorageError(f"The checkpoint does not fit this version: {error}.") from None
     known = type(like) is kind
     made = copy(like) if known and _frozen(kind) else like if known else object.__new__(kind)
     inside = vars(made)
-    for name, value in items:
+    for name, value in inner.items():
         if known and name not in inside:
             raise StorageError(f"The checkpoint holds {kind.__name__}.{name}, which this version does not know.")
-        inside[name] = thaw(value, inside.get(name))
+        found = thaw(value, inside.get(name))
+        if known and not fits(found, inside[name]):
+            raise StorageError(f"The checkpoint holds a {kind.__name__}.{name} that cannot be.")
+        inside[name] = found
     return made
+
+
+def fits(found: Any, here: Any) -> bool:
+    """What was stored may take the place of what a new object has: a number that of a number, a list that of a list.
+    What is None in a new object may have become anything; what is an object of its own may have become None."""
+    if here is None or (found is None and type(here).__name__ in _KINDS):
+        return True
+    if isinstance(here, int | float | np.number) and not isinstance(here, bool):
+        return isinstance(found, int | float | np.number) and not isinstance(found, bool)
+    if isinstance(here, deque):
+        return isinstance(found, deque) and found.maxlen == here.maxlen
+    return type(found) is type(here)
 
 
 def _frozen(kind: type) -> bool:

@@ -12,6 +12,7 @@ from flegel.core.pytree import Tree
 from flegel.machine.checkpoint.plain_data import thaw
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.checkpoint.snapshot import part_of
+from flegel.machine.checkpoint.state_limits import check_clocks
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.sync.policy import Updated, View, WorkerView
 from flegel.sync.rebuild_statistics import RebuildStatistics
@@ -56,6 +57,8 @@ def restore(
         event = msgspec.structs.replace(event, workers=tuple(parts))
     elif job.balance is not None and data["balance"] is not None:
         thaw(data["balance"], job.balance)
+    check_clocks(state.policy, view)
+    job.termination.resumed(min((w.passes for w in view.workers.values() if w.points), default=0.0))
     if all(passes == 0 for part in parts.values() for _, passes in part.kept.runs):
         state.store.clear_statistics()
         for number, worker in view.workers.items():

@@ -22,7 +22,7 @@ from flegel.params.replicated import ReplicatedStore
 from flegel.plan.termination import Termination, Verdict
 from flegel.sync.policy import Policy, Updated, View, WorkerView
 
-register({View: ("_awaited",), WorkerView: (), Updated: (), Verdict: (), Termination: ("_criteria",)})
+register({View: ("_awaited",), WorkerView: (), Updated: (), Verdict: (), Termination: ("_criteria", "_sign", "_slow")})
 
 
 @dataclass

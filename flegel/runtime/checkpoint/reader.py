@@ -19,6 +19,7 @@ from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import snapshot
 from flegel.machine.checkpoint.plain_data import thaw, unpack
 from flegel.machine.checkpoint.shard_states import WorkerState
+from flegel.machine.checkpoint.state_limits import check_position, check_runs, check_state
 from flegel.machine.coordinator.events import TraceRow
 from flegel.runtime.checkpoint.format import (
     FILE,
@@ -149,8 +150,11 @@ def _fill(stored: StoredJob, store: CheckpointStore, manifest: CheckpointManifes
     for name, numbers in manifest.workers:
         kept, (hidden, votes, *pending) = read_part(get(name))
         _, (ids,) = read_part(get(numbers))
+        check_runs(kept.runs, kept.visits, kept.compute)
         _check_part(kept.runs, ids, hidden, votes)
         parts.append(WorkerState(kept, ids.astype(np.int64), hidden, votes, tuple(pending)))
+    check_position(manifest.round, manifest.iteration, manifest.seconds)
+    check_state(state, [part.points for part in parts])
     stored.manifest, stored.state, stored.parts = manifest, state, parts
     for name in manifest.trace:
         try:
@@ -165,8 +169,7 @@ def _check_part(runs: tuple[tuple[int, int], ...], ids: Array, hidden: Array, vo
     kinds = ids.dtype.kind in "iu" and hidden.dtype.kind in "fiub" and votes.dtype.kind in "iub"
     if not kinds or ids.ndim != 1 or hidden.ndim != 2 or votes.ndim != 1:
         raise StorageError("its points are of a kind that cannot be")
-    passes = all(points >= 0 and visits >= 0 for points, visits in runs)
-    if not passes or not len(ids) == len(hidden) == len(votes) == sum(points for points, _ in runs):
+    if not len(ids) == len(hidden) == len(votes) == sum(points for points, _ in runs):
         raise StorageError("its numbers, states and votes are not of the same points")
 
 
@@ -187,9 +190,9 @@ def _commit(record: dict[str, Any]) -> StoredCommit:
     if not isinstance(parameter, list) or not all(isinstance(array, np.ndarray) for array in parameter):
         raise StorageError("its θ is no list of arrays")
     commit = StoredCommit(**record, parameter=parameter)
-    numbers = (commit.epoch, commit.round, commit.iteration)
-    if not all(isinstance(n, int) for n in numbers) or not isinstance(commit.seconds, float | int):
-        raise StorageError("its numbers are none")
+    if not isinstance(commit.epoch, int):
+        raise StorageError("its epoch is no number")
+    check_position(commit.round, commit.iteration, commit.seconds)
     if not all(a.dtype.kind in "fiub" and np.isfinite(a).all() for a in parameter):
         raise StorageError("its θ holds numbers that are not finite")
     return commit

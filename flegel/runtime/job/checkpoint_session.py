@@ -11,7 +11,7 @@ import hashlib
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -28,7 +28,7 @@ from flegel.job import Job
 from flegel.loading.code_gate import mark_of
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import shard_states, snapshot
-from flegel.machine.checkpoint.plain_data import GeneratorState
+from flegel.machine.checkpoint.plain_data import GeneratorState, fits
 from flegel.machine.checkpoint.resume import NewerCommit, continue_from, restore
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
@@ -126,16 +126,31 @@ class CheckpointSession:
         return build(form, tuple(arrays), algorithm)
 
     @_interpreting
-    def check_forms(self, algorithm: Algorithm, zero: Tree, state: Array, parts: list[WorkerState]) -> None:
-        """Statistics and states that were kept must be such as the algorithm has now: compiled code relies on it."""
+    def check_parameter(self, algorithm: Algorithm, kept: Tree, fresh: Tree) -> None:
+        """θ of the checkpoint must have the form of one that is made `fresh` for these rows."""
+        if why := _difference("θ", _forms(kept), _forms(fresh)):
+            raise self.outdated(algorithm, why)
+
+    @_interpreting
+    def check_forms(
+        self, algorithm: Algorithm, parameter: Tree, zero: Tree, state: Array, parts: list[WorkerState]
+    ) -> None:
+        """Whatever was kept must have the form that the algorithm has now: compiled code relies on it, and somebody
+        else may have written the checkpoint."""
         stored = self.stored
         if stored is None or stored.manifest is None:
             return
-        kept = [a.shape for a in snapshot.statistics_of(stored.state)]
-        old = dict(zip(stored.record.statistics.fields or pytree.names(kept), kept, strict=True))
-        new = dict(zip(pytree.names(zero), [a.shape for a in pytree.flatten(zero)], strict=True))
-        if why := _difference("the statistics", old, new):
+        kept = snapshot.statistics_of(stored.state)
+        names = stored.record.statistics.fields or pytree.names(zero)
+        here = _shapes(pytree.names(zero), pytree.flatten(zero))
+        if why := _difference("the statistics", _shapes(names, kept), here):
             raise self.outdated(algorithm, why)
+        store = snapshot.part_of(stored.state, "store")
+        accounts = [*store["accounts"].values(), *store.get("remote", {}).values()]
+        pending = [part.pending for part in parts if part.pending]
+        for arrays, like in ((store["parameter"], parameter), *((a, zero) for a in (kept, *accounts, *pending))):
+            if [(a.shape, a.dtype) for a in arrays] != [(a.shape, a.dtype) for a in pytree.flatten(like)]:
+                raise self.outdated(algorithm, "arrays of θ or of workers' statistics have another form there")
         for part in parts:
             if part.state.shape[1:] != state.shape[1:]:  # the type may differ: it follows that of the rows
                 size, now = part.state.shape[1], state.shape[1]
@@ -345,9 +360,27 @@ def _difference(what: str, there: dict[str, Any], here: dict[str, Any]) -> str:
     return "" if list(there) == list(here) else f"{what} had {', '.join(there)} there, in another order"
 
 
+def _shapes(names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Any]:
+    return {name: array.shape for name, array in zip(names, arrays, strict=True)}
+
+
+def _forms(value: Tree) -> dict[str, Any]:
+    """By field: its shape, and its type where that is none of the usual."""
+    return {
+        name: array.shape if array.dtype == np.float64 else (array.shape, array.dtype.name)
+        for name, array in zip(pytree.names(value), pytree.flatten(value), strict=True)
+    }
+
+
 def _restore_attributes(algorithm: Algorithm, attributes: dict[str, Any]) -> None:
-    """Attributes of the algorithm besides its hyper-parameters; random generators go on where they stopped."""
+    """Attributes of the algorithm besides its hyper-parameters; random generators go on where they stopped. None takes
+    the place of a method, nor of something else that the algorithm has."""
+    own = vars(algorithm)
     for name, value in attributes.items():
+        declared = getattr(type(algorithm), name, None)
+        method, drawing = callable(declared) or isinstance(declared, property), isinstance(value, GeneratorState)
+        if method or (not drawing and not fits(value, own.get(name, declared))):
+            raise StorageError(f"The checkpoint holds {name} of {type(algorithm).__name__}, which cannot be.")
         if isinstance(value, GeneratorState):
             kind = getattr(np.random, str(value.state.get("bit_generator")), None)
             if not (isinstance(kind, type) and issubclass(kind, np.random.BitGenerator)):
@@ -355,4 +388,4 @@ def _restore_attributes(algorithm: Algorithm, attributes: dict[str, Any]) -> Non
             bits = kind()
             bits.state = value.state
             value = np.random.Generator(bits)
-        vars(algorithm)[name] = value
+        own[name] = value

@@ -9,6 +9,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,8 @@ class PreparedJob:
             fresh = self._hook(hook, drawn, rng)
         typed = self.algorithm.typed
         self.parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
+        if session is not None and self._restored:
+            session.check_parameter(self.algorithm, self.parameter, self._fresh_parameter())
         if not pytree.is_finite(self.parameter):
             raise AlgorithmError("initParameter returned numbers that are not finite.")
         if has_servers(request.job):
@@ -184,6 +187,16 @@ class PreparedJob:
             built.kernel(shard, fixed, sums, 0, count, 0, flag)
             seconds.append(clock.now() - began)
         return min(seconds) / count * self.request.data.rows
+
+    def _fresh_parameter(self) -> Tree:
+        """θ(0) as a new job would have it, for its form. A copy makes it: what the algorithm has learned stays."""
+        twin, typed = copy(self.algorithm), self.algorithm.typed
+        rng = np.random.default_rng(self.request.job.seed)
+        self.request.phase("init", "initParameter")
+        extra = BUILT_IN_START if is_built_in(twin) else 0.0
+        hook = "initParameter"
+        made = guarded(twin, hook, "before training", lambda: twin.initParameter(self.sample, rng), extra=extra)
+        return hook_values.tree(made, hook, lambda v: pytree.starting(v, typed))
 
     def _hook(self, name: str, *args: Any) -> Any:
         self.request.phase("init", name)

@@ -21,7 +21,7 @@ from flegel.core.parallel_sums import add_fields
 from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import scale
-from flegel.errors import Interrupted, OutOfReach, UsageError
+from flegel.errors import Interrupted, OutOfReach, StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
@@ -204,7 +204,7 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
     if balance_mode(request.job.sync, request.workers) != "off" and may_rest(request.job):
         session.keep_crew(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
-    session.check_forms(algorithm, prepared.zero, prepared.state, parts)
+    session.check_forms(algorithm, prepared.parameter, prepared.zero, prepared.state, parts)
     session.check_points(algorithm.stateLimits(prepared.parameter), request.data.rows, parts)
     return parts
 
@@ -399,7 +399,13 @@ def _timeouts(request: Request) -> Timeouts:
 def _scaling(request: Request, place: JobCluster) -> scale.Scaling:
     """How to scale, from the moments of all rows; workers compute those of their own parts."""
     if request.session is not None and request.session.stored and request.session.stored.record.scaling:
-        return scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
+        kept = scale.Scaling(*(np.array(column) for column in request.session.stored.record.scaling))
+        if any(column.shape != (request.data.columns,) or not np.isfinite(column).all() for column in kept):
+            raise StorageError(
+                f"The checkpoint in {request.session.store.place} scales other columns than the "
+                f"{request.data.columns} of {request.data.name}; begin a new job."
+            )
+        return kept
     if request.data.in_memory:
         found = scale.scaling(scale.moments(request.data.load()[0]), request.job.scale)
         return scale.keep(found, request.data.treatment.unscaled())

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import zmq
 
+from flegel.core.own_pauses import LOOK, Deadline
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, FlegelError, ProtocolError
 from flegel.messages import ReadRows, RowsRead
@@ -147,7 +148,7 @@ class RemoteArray:
         sequencer = Sequencer("far", 0, 0, 0)
         try:
             poller, asked, taken = Poller(link), 0, 0
-            until = clock.now() + PATIENCE
+            deadline = Deadline(PATIENCE, clock.now())
             while taken < len(pieces):
                 while asked < min(taken + AHEAD, len(pieces)):
                     lo, hi = pieces[asked]
@@ -157,15 +158,15 @@ class RemoteArray:
                 try:
                     parts: list[Any] = link.recv_multipart(zmq.NOBLOCK, copy=False)
                 except zmq.Again:
-                    if clock.now() > until:
+                    if deadline.passed(clock.now()):
                         raise FlegelError(
                             f"The data at {self._address} did not come within {PATIENCE:.0f} s; is its owner alive?"
                         ) from None
-                    poller.wait(until - clock.now())
+                    poller.wait(LOOK)
                     continue
                 self._put(out, pieces, parts)
                 taken += 1
-                until = clock.now() + PATIENCE
+                deadline = Deadline(PATIENCE, clock.now())
         finally:
             link.close(linger=0)
         out.flags.writeable = False  # as arrays in shared memory are: to compiled code these are different types

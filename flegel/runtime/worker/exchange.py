@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import zmq
 
+from flegel.core.own_pauses import LOOK, Deadline
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, ProtocolError
 from flegel.machine.worker.replica import Replica, SliceSum
@@ -82,7 +83,7 @@ class PieceExchange:
             self._send(addresses[member], StatisticsPiece(order.fold, False), arrays)
         for piece in self._early.pop(order.fold, []):
             part.put(*piece)
-        until = clock.now() + LONGEST
+        deadline = Deadline(LONGEST, clock.now())
         while True:
             own = part.own_sum()
             if own is not None:
@@ -93,13 +94,13 @@ class PieceExchange:
                 return part.statistics
             if self._dropped >= order.fold:
                 return None
-            if clock.now() > until:
+            if deadline.passed(clock.now()):
                 raise ProtocolError(f"workers {part.missing} sent nothing for {LONGEST:.0f} s in {order.place}")
-            self._receive(part, order.fold, job, until)
+            self._receive(part, order.fold, job)
 
-    def _receive(self, part: SliceSum, fold: int, job: str, until: float) -> None:
+    def _receive(self, part: SliceSum, fold: int, job: str) -> None:
         assert self._listener is not None
-        if wait_any([self._listener], self._wakeup, until - clock.now()):
+        if wait_any([self._listener], self._wakeup, LOOK):
             os.read(self._wakeup, 4096)
         while zmq_frames.waiting(self._listener):
             _, parts = zmq_frames.receive_from(self._listener)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 import msgspec
 import zmq
 
+from flegel.core.own_pauses import Deadline
 from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, DecodeError, FlegelError
 from flegel.machine.worker import worker as machine
@@ -370,7 +371,7 @@ class ConnectionMonitor:
         self._socket = socket
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
         self._monitor = socket.get_monitor_socket(events)
-        self._until = clock.now() + CONTACT
+        self._deadline = Deadline(CONTACT, clock.now())
         self._made = False
 
     def lost(self, now: float) -> str:
@@ -382,7 +383,7 @@ class ConnectionMonitor:
                 return "the coordinator does not know its key (any more)"
             elif self._made:
                 return "the connection to the coordinator broke"
-        return "" if self._made or now < self._until else f"no coordinator answered within {CONTACT:.0f} s"
+        return "" if self._made or not self._deadline.passed(now) else f"no coordinator answered within {CONTACT:.0f} s"
 
     def close(self) -> None:
         self._socket.disable_monitor()

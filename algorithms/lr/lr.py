@@ -59,6 +59,7 @@ from flegel.algorithms.lr.search import (
     pairs_of,
     quasi_newton,
     remaining,
+    rounding_of,
     scheduled,
     shorter,
     unsolved,
@@ -207,7 +208,7 @@ class LR(Algorithm):
             classes=np.array(self._values),
             internal_visit=np.array([0.0, 1.0, RECOUNT[0], floor, CAUTIOUS, summed, *least_weight(sample)]),
             internal_importance=self._importance(counts),
-            internal_search=begin(sample.points, settling=self.l1 > 0),
+            internal_search=begin(sample.points, self.l1 > 0, rounding_of(sample.features)),
             internal_best=np.zeros((2, outputs, columns + 1)),
             internal_pairs=np.zeros((pairs, 2, outputs, columns + 1)),
             internal_metric=metric,
@@ -223,7 +224,7 @@ class LR(Algorithm):
         if previous.weights.shape != fresh.weights.shape or known != self._values:
             raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
         numbers = np.append(self._penalty.value(joined(previous)), fresh.internal_visit[1:])
-        made = {"internal_visit": numbers, "internal_search": begin(sample.points, settling=self.memory)}
+        made = {"internal_visit": numbers, "internal_search": begin(sample.points, self.memory, rounding_of(sample.features))}
         return fresh._replace(weights=previous.weights, bias=previous.bias, **made)
 
     @property
@@ -310,7 +311,8 @@ class LR(Algorithm):
     def _curvatures(self, aggregator: Gradients, parameter: Linear) -> Curvature:
         seen, metric = float(aggregator.seen[0]), parameter.internal_metric
         later = float(parameter.internal_visit[5]) == LATER
-        return Curvature(aggregator.curvature, seen, metric, self._curvature, self.scaling and not later)
+        summed, rounding = self.scaling and not later, StepSearch(*parameter.internal_search).rounding
+        return Curvature(aggregator.curvature, seen, metric, self._curvature, summed, float(rounding))
 
     def _look(self, aggregator: Gradients, search: StepSearch) -> StepSearch:
         """Once a pass: has the mean loss settled? Without memory, a loss that rose by a tenth halves the steps."""

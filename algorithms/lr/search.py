@@ -17,6 +17,7 @@ import numpy as np
 from flegel.algorithms.lr.precondition import descend, inward, outward
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
 from flegel.wording import option
 
 ENOUGH = 1e-4
@@ -25,6 +26,11 @@ NOISE = 1e-7
 """Relative error of the mean loss: losses are stored in float32."""
 DIGITS = 2e-13
 """A column that varies by less than this part of its mean and unit does not vary: the rest is rounding."""
+ROUNDINGS = 4.0
+"""Gradients and columns are taken to be wrong by up to this many roundings: two were found over 3,000 one-hot rows."""
+CONDITIONED = 1e-3
+"""Above this pivot (the part of a column's curvature that no column before it has), rounding moves no weight by as much
+as 1e-3 of its unit, and no directions are looked at."""
 LEAST_DAMPING, FIRST_DAMPING, MOST_DAMPING = 1e-10, 1e-6, 1e3
 NOT_YET = 1e300  # stands for infinity: θ travels with these numbers, and must be finite
 HEADROOM = 1.25
@@ -91,9 +97,11 @@ class StepSearch(NamedTuple):
     """Above 0 where the search ended because no step was better: what the last one promised, of the objective."""
     doubt: float
     """The largest of the last estimates of the gap, each half of what it was a step ago."""
+    rounding: float
+    """Relative rounding of the rows' numbers: that of the type in which they are stored."""
 
 
-def begin(points: int, settling: bool) -> Array:
+def begin(points: int, settling: bool, rounding: float = float(np.finfo(np.float64).eps)) -> Array:
     first = StepSearch(
         0.0,
         float(points),
@@ -111,8 +119,15 @@ def begin(points: int, settling: bool) -> Array:
         NOT_YET,
         0.0,
         0.0,
+        rounding,
     )
     return np.array(first)
+
+
+def rounding_of(features: Any) -> float:
+    """Relative rounding of such rows; whole numbers are computed with as float64."""
+    kind = (features.values if isinstance(features, Sparse) else np.asarray(features)).dtype
+    return float(np.finfo(kind if kind.kind == "f" else np.float64).eps)
 
 
 class Penalty(NamedTuple):
@@ -141,6 +156,8 @@ class Curvature(NamedTuple):
     bound: float
     summed: bool
     """False where the sums are not used: with the plain gradient, and before they have begun."""
+    rounding: float
+    """Of the rows' numbers, relative."""
 
     @property
     def full(self) -> bool:
@@ -183,8 +200,30 @@ class Curvature(NamedTuple):
         inner = inward(gradient, self.metric)
         if not self.full:
             return -outward(descend(inner, self.metric, self.larger()), self.metric)
-        step = np.stack([_solve(self.matrix(k, penalty, damping), inner[k]) for k in range(len(inner))])
+        step = np.stack([self._step(k, inner[k], penalty, damping) for k in range(len(inner))])
         return -outward(step, self.metric)
+
+    def _step(self, k: int, gradient: Array, penalty: Penalty, damping: float) -> Array:
+        """H⁻¹·gradient of output k, without the directions that only rounding tells apart.
+
+        Where columns are collinear (all columns of a one-hot encoding and the bias always are), some directions have
+        no curvature, and their gradient is rounding: divided by next to nothing, it would be a step without bound.
+        """
+        damped = self.matrix(k, penalty, damping)
+        unit = 1.0 / np.sqrt(np.diagonal(damped))
+        slope, root = gradient * unit, _root(damped * unit * unit[:, None])
+        if float(np.diagonal(root).min()) ** 2 > CONDITIONED:
+            return _divided(root, slope) * unit
+        values, directions = np.linalg.eigh(self.matrix(k, penalty, 0.0) * unit * unit[:, None])
+        offsets = np.abs(self.metric[0]) / self.metric[1] * unit * np.sqrt(max(damped[-1, -1], 0.0))
+        offsets[-1] = 0.0
+        wrong = ROUNDINGS * self.rounding * (1.0 + offsets)  # of a column's scores, in units of its curvature
+        noise = directions.T**2 @ wrong**2
+        summed = ROUNDINGS * len(values) * float(np.finfo(np.float64).eps) * values[-1]
+        parts = directions.T @ slope
+        known = (values > np.maximum(noise, summed)) & (parts**2 > noise)
+        kept = directions[:, known]
+        return np.asarray(kept @ (kept.T @ _divided(root, kept @ parts[known])) * unit)
 
     def proximal(self, theta: Array, gradient: Array, penalty: Penalty, damping: float, pace: float) -> Array:
         """The step to the minimum of the quadratic model with the l1 penalty, by coordinate descent."""
@@ -205,19 +244,19 @@ class Curvature(NamedTuple):
         return outward(step, self.metric)
 
 
-def _solve(matrix: Array, gradient: Array) -> Array:
-    """Cholesky in units of the diagonal; a matrix that is not positive gets more on its diagonal."""
-    unit = 1.0 / np.sqrt(np.diagonal(matrix))
-    inner = matrix * unit * unit[:, None]
+def _root(matrix: Array) -> Array:
+    """Cholesky's root; a matrix that is not positive gets more on its diagonal."""
     extra = 0.0
     while True:
         try:
-            root = np.linalg.cholesky(inner + extra * np.eye(len(inner)))
-            break
+            return np.linalg.cholesky(matrix + extra * np.eye(len(matrix)))
         except np.linalg.LinAlgError:
             extra = max(100.0 * extra, 1e-12)
-    half = np.linalg.solve(root, gradient * unit)
-    return np.asarray(np.linalg.solve(root.T, half) * unit)
+
+
+def _divided(root: Array, gradient: Array) -> Array:
+    """(root·rootᵀ)⁻¹·gradient."""
+    return np.asarray(np.linalg.solve(root.T, np.linalg.solve(root, gradient)))
 
 
 @njit(cache=True)

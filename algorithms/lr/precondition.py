@@ -27,6 +27,8 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 
 BUDGET = 8192  # numbers in the leading directions: 64 kB at every barrier; all directions up to 90 columns
+FLAT = 1e-9
+"""A direction with less than this part of the largest curvature has none: rows in float32 leave 1e-14, offsets more."""
 _DENSE_COLUMNS = 1024  # up to here all eigenvectors at once; beyond, only the leading ones by iteration
 _ROUNDS = 30  # of that iteration; it also serves where few of many columns' directions are wanted
 
@@ -62,10 +64,14 @@ def scaled(
     shrink = min(1.0, 1e-6 + 0.1 * columns / rows)  # a small sample shows correlations that the data do not have
     product = _product(features, mean, unit, curvature, shrink, l2)
     values, vectors = _leading(product, columns, directions)
+    # Directions that the sample's rows do not have: collinear columns, or columns that it misses. Taken as flat as they
+    # look, they would be the longest part of every step, and collinear columns would get any weights.
+    values = np.where(values - curvature * shrink > FLAT * values[0], values, np.maximum(values, curvature))
+    least = float(values.min())
     metric = np.zeros((2 + directions, columns + 1))
     metric[:2] = basis
-    metric[1, columns] = values[-1]
-    metric[2:, :columns] = (vectors * np.sqrt(np.maximum(1.0 - values[-1] / values, 0.0))).T[:directions]
+    metric[1, columns] = least
+    metric[2:, :columns] = (vectors * np.sqrt(1.0 - least / values)).T[:directions]
     return metric
 
 

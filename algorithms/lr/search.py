@@ -27,7 +27,8 @@ NOISE = 1e-7
 DIGITS = 2e-13
 """A column that varies by less than this part of its mean and unit does not vary: the rest is rounding."""
 ROUNDINGS = 4.0
-"""Gradients and columns are taken to be wrong by up to this many roundings: two were found over 3,000 one-hot rows."""
+"""Gradients and columns are taken to be wrong by up to this many roundings: a product has one, and the sums of 64
+products that kernels keep in the rows' type have some more."""
 CONDITIONED = 1e-3
 """Above this pivot (the part of a column's curvature that no column before it has), rounding moves no weight by as much
 as 1e-3 of its unit, and no directions are looked at."""

@@ -74,7 +74,7 @@ def test_messages_of_flegel_run_name_arguments_and_count_from_0(rows: Any, optio
 
 
 def test_a_supervised_algorithm_without_labels_names_the_argument() -> None:
-    with pytest.raises(FlegelError, match=r"needs labels.*name their column with label="):
+    with pytest.raises(FlegelError, match=r"needs labels.*third argument.*name their column with label="):
         flegel.run(LR(), ROWS)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import MOST_CLASSES, Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
 from flegel.algorithms.lr import answers, kernels
 from flegel.algorithms.lr.curvature import add_outer
 from flegel.algorithms.lr.model import (
@@ -25,6 +25,7 @@ from flegel.algorithms.lr.model import (
     label_values,
     least_weight,
     number_of,
+    reject_quantities,
     reject_unknown_labels,
     shown_label,
     shown_labels,
@@ -160,8 +161,7 @@ class LR(Algorithm):
         found = label_values(sample)
         self._words = sample.class_names
         if self.classes is None:
-            if len(found) > MOST_CLASSES:
-                raise UsageError(f"LR: {len(found)} different labels in a sample look like a quantity, not classes.")
+            reject_quantities(found, self._words)
             self.classes = [float(value) for value in found]
         self.classes = [number_of(value, self._words) for value in self.classes]
         check_classes(self._values, found, self._words)
@@ -492,7 +492,8 @@ class LR(Algorithm):
         return {} if value is None else {"log_loss": max(value - self._penalty.value(theta), 0.0)}
 
     def baseline(self, aggregator: Gradients, parameter: Linear) -> float:
-        return intercept_loss(aggregator, parameter) if self.intercept else start_loss(aggregator, parameter)
+        told_apart = self.intercept and len(parameter.classes) > 1
+        return intercept_loss(aggregator, parameter) if told_apart else start_loss(aggregator, parameter)
 
     def optimality(self, aggregator: Gradients, parameter: Linear) -> float | None:
         """(Objective − minimum) / objective at the best θ, by the Newton decrement ½·Gᵀ·H⁻¹·G; infinite while no θ was
@@ -520,7 +521,7 @@ class LR(Algorithm):
     def warnings(self, aggregator: Gradients, parameter: Linear) -> list[str]:
         if len(parameter.classes) == 1:
             only = shown_label(float(parameter.classes[0]), self._words)
-            return [f"Every label is {only}, so the model can only answer that."]
+            return [f"There is only one class: every label is {only}, so the model can only answer that."]
         search = StepSearch(*parameter.internal_search)
         if search.measured and self._separated(float(search.best), parameter):
             return [

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flegel.algorithm import Sample
+from flegel.algorithm import MOST_CLASSES, Sample
 from flegel.core.pytree import Array
 from flegel.errors import UsageError, nearest
 
+MOST_BROKEN_LABELS = 20
+"""Different labels that may be decimal numbers: half stars make ten, and measured quantities have hundreds."""
 MOST_SHOWN = 30
 """Labels that a message lists."""
 
@@ -115,6 +117,17 @@ def shown_labels(values: Iterable[float], words: Sequence[str] | None) -> str:
     shown = [shown_label(value, words) for value in values]
     more = f", … {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
     return f"[{', '.join(shown[:MOST_SHOWN])}{more}]"
+
+
+def reject_quantities(found: Array, words: Sequence[str] | None) -> None:
+    """Raises where the labels found look like a quantity: very many of them, or many that are no whole numbers."""
+    broken = words is None and bool((np.asarray(found) % 1.0 != 0.0).any())
+    if len(found) > (MOST_BROKEN_LABELS if broken else MOST_CLASSES):
+        kind = "decimal numbers as labels" if broken else "labels"
+        raise UsageError(
+            f"LR: {len(found)} different {kind} look like a quantity, not classes; choose another label, or divide it "
+            "into classes first."
+        )
 
 
 def check_classes(classes: list[float], found: Array, words: Sequence[str] | None = None) -> None:

@@ -359,3 +359,19 @@ def test_the_metric_of_many_sparse_columns_is_that_of_the_same_dense_ones() -> N
     dense = np.where(rng.random((300, 40)) < 0.1, rng.random((300, 40)), 0.0)
     one, other = (precondition.scaled(each, 40, 0.25, 1e-3, True) for each in (dense, sparse_of(dense)))
     np.testing.assert_allclose(one[:2], other[:2], rtol=1e-9, atol=1e-12)
+
+
+def test_many_decimal_labels_are_no_classes() -> None:
+    ages = np.round(np.linspace(18.0, 80.0, 300), 1)
+    with pytest.raises(UsageError, match="decimal numbers as labels look like a quantity"):
+        LR().validate(sample_of(np.zeros((300, 1)), ages))
+    LR().validate(sample_of(np.zeros((300, 1)), np.arange(300.0)))
+    LR().validate(sample_of(np.zeros((300, 1)), np.arange(300) % 10 / 2.0))
+
+
+def test_one_class_is_one_sentence() -> None:
+    rows, labels = problem()
+    run = start(LR(), rows, np.zeros(len(labels))).passes(3)
+    assert run.algorithm.baseline(run.statistics, run.parameter) > run.objectives[-1], "no word of a bad start"
+    (only,) = run.algorithm.warnings(run.statistics, run.parameter)
+    assert only.startswith("There is only one class: every label is 0")

@@ -30,7 +30,7 @@ from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.system.device_memory import rows_on_devices
 from flegel.sync import balance_mode, make_policy
-from flegel.wording import option
+from flegel.wording import listener, option
 
 WORK = 1 << 21  # multiplications of a pass, of each worker at least: 0.3 to 2 ms, the time of a barrier
 SPARSE_COLUMNS = 256  # numbers in a sparse row, at most, as far as that is known
@@ -188,7 +188,9 @@ def check_data(request: Request) -> None:
             "updateDataPoint and declare `weighted = True` on the class, or omit the weights."
         )
     if algorithm.supervised and not data.labelled:
-        raise DataError(f"{name} needs labels, but {data.name} has none; name their column with {option('label')}.")
+        given = "give them as the third argument, run(algorithm, X, y), or " if listener() == "python" else ""
+        advice = f"{given}name their column with {option('label')}"
+        raise DataError(f"{name} needs labels, but {data.name} has none; {advice}.")
     if any(share == 0 for _, share in parse(request.job.partition).shares):
         raise UsageError(f"{option('partition', request.job.partition)}: every worker needs rows; leave `none` out.")
     if request.workers > data.rows:

@@ -224,7 +224,8 @@ class LR(Algorithm):
         if previous.weights.shape != fresh.weights.shape or known != self._values:
             raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
         numbers = np.append(self._penalty.value(joined(previous)), fresh.internal_visit[1:])
-        made = {"internal_visit": numbers, "internal_search": begin(sample.points, self.memory, rounding_of(sample.features))}
+        search = begin(sample.points, self.memory, rounding_of(sample.features))
+        made = {"internal_visit": numbers, "internal_search": search}
         return fresh._replace(weights=previous.weights, bias=previous.bias, **made)
 
     @property

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import io
 import runpy
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -17,9 +18,11 @@ import numpy as np
 import pytest
 
 from bench.chaos.simulate import KINDS, some
+from bench.common import suite
 from bench.common.phases import PHASES, timed_phases
 from bench.common.scripted_moves import Script, moves_of, scripted
 from flegel import LocalCluster
+from flegel.compare import Bench, read
 from flegel.compare.suite import choose, folder, scripts
 from flegel.compare.suite_runner import SuiteRunner
 
@@ -128,21 +131,25 @@ def test_points_move_as_a_script_says() -> None:
     assert result.outcome == "limit"
 
 
-def small_cases(figures: list[str], out: Path) -> None:
-    """As `make smoke`."""
-    chosen, said = choose(scripts(folder(ROOT / "bench")), figures), list[str]()
-    assert SuiteRunner(chosen, out, {"--scale": "smoke"}, say=said.append, complete=True).run() == [], said
-
-
-CHEAPEST = ["coordination", "utilization", "scaling"]
-"""Some five seconds of a processor together; they measure little and share rows and a target."""
-
-
 @pytest.mark.processes
-def test_one_small_case_of_the_cheapest_figures(tmp_path: Path) -> None:
-    small_cases(CHEAPEST, tmp_path)
+@pytest.mark.parametrize("figure", ["coordination", "utilization", "passes"])
+def test_a_tiny_case_of_the_cheapest_figures(figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, and with less than `make smoke` has: most of its time is for starting interpreters."""
+    tiny = suite.KMEANS._replace(settings={"k": 3}, rows=suite.rows(1_000, 1_000, 1_000))
+    for case in ("KMEANS", "SWEEP"):
+        monkeypatch.setattr(suite, case, tiny)
+    monkeypatch.setattr(sys, "argv", [figure, "--scale", "smoke", "--out", str(tmp_path)])
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        importlib.import_module(f"bench.figures.{figure}").main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    record = read(tmp_path / f"{figure}.json")
+    assert isinstance(record, Bench) and record.charts and not record.unfinished and not record.skipped
 
 
 @pytest.mark.slow
 def test_one_small_case_of_every_figure(tmp_path: Path) -> None:
-    small_cases(["all"], tmp_path)
+    """As `make smoke`."""
+    chosen, said = choose(scripts(folder(ROOT / "bench")), ["all"]), list[str]()
+    assert SuiteRunner(chosen, tmp_path, {"--scale": "smoke"}, say=said.append, complete=True).run() == [], said

@@ -111,6 +111,7 @@ def _bare_words(text: str, hint: Any) -> Any:
             return None
         words = [word.strip() for word in text[1:-1].split(",")]
         with contextlib.suppress(*UNDECODABLE):
+            text.encode()  # words that no file could hold are none
             return msgspec.convert(words, hint)
     return None
 

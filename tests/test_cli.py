@@ -240,7 +240,7 @@ def test_a_rate_is_shown_when_there_is_one() -> None:
     display = PlainDisplay(stream, every=0.0)
     seen = JobSnapshot("kmeans", "fsp", "training", 2, 2, visits=1000, seconds=0.1, iteration=3, interval=0.01)
     display.show(seen)
-    display.show(msgspec.structs.replace(seen, visits=2000))
+    display.show(msgspec.structs.replace(seen, visits=2000, iteration=4))
     first, second = stream.getvalue().splitlines()
     assert "points/s" not in first and "interval 10 ms" in first
     assert "points/s" in second and " 0 points/s" not in second

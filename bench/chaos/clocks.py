@@ -55,11 +55,11 @@ class ClockedCluster(DaemonCluster):
         if not monotonic:
             self._faked |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
 
-    def _start(self, what: str, *words: str) -> subprocess.Popen[bytes]:
+    def start_daemon(self, what: str, *words: str) -> subprocess.Popen[bytes]:
         self.set(what, 0)
         self.environment = {**self._true, **self._faked, "FAKETIME_TIMESTAMP_FILE": str(self._clock(what))}
         try:
-            return super()._start(what, *words)
+            return super().start_daemon(what, *words)
         finally:
             self.environment = self._true
 

@@ -55,7 +55,7 @@ class DaemonCluster:
 
     # -- daemons -------------------------------------------------------------------------------------------
 
-    def _start(self, what: str, *words: str) -> subprocess.Popen[bytes]:
+    def start_daemon(self, what: str, *words: str) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{what}.log").open("ab")
         with log:
             return subprocess.Popen(
@@ -65,7 +65,7 @@ class DaemonCluster:
             )  # fmt: skip
 
     def start_master(self) -> None:
-        self.master = self._start("master", "master", "--listen", self.address)
+        self.master = self.start_daemon("master", "master", "--listen", self.address)
 
     def kill_master(self) -> None:
         assert self.master is not None
@@ -73,7 +73,7 @@ class DaemonCluster:
         self.master.wait()
 
     def start_slave(self, name: str, *more: str) -> None:
-        self.slaves[name] = self._start(
+        self.slaves[name] = self.start_daemon(
             name, "slave", "--name", name, "--slots", str(self.slots), "--folder", str(self.folder / name), *more
         )
 

@@ -69,7 +69,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         now[0] += 15.0
         for name, master in masters.items():
             beat = MemberBeat(name, 1, int(now[0]), "training", 1, workers=master.workers, load=float(master.workers))
-            bucket.put(MEMBERS + name, encode(beat))
+            bucket.put(MEMBERS + name, PlainObjects().seal(MEMBERS + name, encode(beat)))
 
     slave = GroupSlave(
         {name: master.address for name, master in masters.items()}, bucket, PlainObjects(), "roam", 1,
@@ -109,7 +109,8 @@ def test_a_group_that_is_silent_is_left(groups: Any) -> None:
     (Path(slave._bucket.place) / MEMBERS / "lyon").unlink()
     for _ in range(8):
         beats()
-        (Path(slave._bucket.place) / MEMBERS / "lyon").write_bytes(encode(MemberBeat("lyon", 1, 1, "training", 1)))
+        silent = PlainObjects().seal(MEMBERS + "lyon", encode(MemberBeat("lyon", 1, 1, "training", 1)))
+        (Path(slave._bucket.place) / MEMBERS / "lyon").write_bytes(silent)
         slave.look()
     assert slave.group == "paris"
 

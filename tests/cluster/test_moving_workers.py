@@ -26,7 +26,7 @@ class OpenCluster(DaemonCluster):
     """Without keys, so that one process can be a client of two."""
 
     def start_master(self) -> None:
-        self.master = self._start("master", "master", "--listen", self.address, "--insecure")
+        self.master = self.start_daemon("master", "master", "--listen", self.address, "--insecure")
 
 
 def test_workers_leave_the_larger_group_while_both_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

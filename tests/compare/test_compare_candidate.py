@@ -30,7 +30,7 @@ def test_durations_have_units() -> None:
         ("", "names no"),
         ("bsp,bsp", "twice"),
         ("bps", "did you mean"),
-        ("bsp:staleness=1", "has no --staleness"),
+        ("bsp:staleness=1", "has no staleness="),
         ("ssp:staleness=often", "right type"),
         ("fsp:colour=red", "no switch"),
         ("fsp:interval", "no switch"),

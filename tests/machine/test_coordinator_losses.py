@@ -84,7 +84,7 @@ def test_a_hook_that_does_not_return_while_a_share_is_loaded_ends_the_job_by_its
             break
     assert isinstance(error.error, ProtocolError) and now == 16, "ten seconds from the beat that named the hook"
     assert "Worker 1" in str(error.error) and "in initState for" in str(error.error)
-    assert "--hook-timeout" in str(error.error) and "the loading phase" in str(error.error)
+    assert "hook_timeout=" in str(error.error) and "the loading phase" in str(error.error)
 
 
 def test_reading_and_compiling_take_as_long_as_they_take() -> None:

@@ -144,13 +144,14 @@ def test_the_objective_is_that_of_theta_over_the_rows_that_are_named(tmp_path: P
     shared = {"bucket": str(tmp_path), "groups": 2, "every": "1", "sync": "bsp", "group_timeout": 3.0}
     jobs = [{"algorithm": KMeans(k=6), "data": data, "group": name, **shared} for name, data in parts.items()]
     found = outcomes([{**jobs[0], "max_iterations": 2}, jobs[1]])
-    assert [result.outcome for result in found] == ["limit", "converged"]
+    assert found[0].outcome in ("limit", "converged") and found[1].outcome == "converged"
     for result in found:
         claimed = np.concatenate([parts[name] for name in result.sites["objective_of"]])
         assert result.objective == pytest.approx(
             KMeans(k=6).evaluate(claimed, None, result.parameter).objective, rel=1e-9
         )
-        assert any("did not evaluate this θ" in text for text in result.warnings)
+        alone = len(result.sites["objective_of"]) < len(parts)  # which of both depends on who ends first
+        assert alone == any("did not evaluate this θ" in text for text in result.warnings)
 
 
 class BeatingBucket(FolderBucket):

@@ -149,7 +149,7 @@ def test_the_first_value_that_is_not_finite_is_named(
     few = Sample(wide[:300], None, len(wide), wide.shape[1])
     monkeypatch.setattr(prepared_job, "take_sample", lambda *_: few)  # of many rows these are not all
     wide[360, 2] = wide[399, 0] = np.inf
-    with pytest.raises(DataError, match=r"row 361, column 3 is inf"):
+    with pytest.raises(DataError, match=r"row 360, column 2 is inf"):
         flegel.run(KMeans(k=3, init=wide[:3]), wide, workers=2, cluster=cluster)
 
 

@@ -109,9 +109,8 @@ def show(
         )
         chosen = label or columns or drop or format
         if not (chosen or found.source.report) and may_be_rated(data):
-            lines.append(
-                "  nmf reads them as user, item and rating; --format ratings shows how, --format table prevents"
-            )
+            rated = "  nmf reads them as user, item and rating; --format ratings shows how, --format table prevents"
+            lines = [*lines, rated]
     except FlegelError as error:
         raise _fail(error) from None
     for line in [*([found.note] if found.note else []), *lines]:

@@ -21,6 +21,7 @@ from flegel.result import Result
 from flegel.runtime.group import session
 from flegel.runtime.group.bucket import FolderBucket
 from flegel.runtime.group.keys import PlainObjects
+from flegel.runtime.job import run
 
 
 def sorted_blobs(seed: int = 0, groups: int = 9, rows: int = 200) -> Array:
@@ -190,3 +191,13 @@ def test_a_package_that_is_removed_at_once_is_written_again(tmp_path: Path, monk
     rows = sorted_blobs(rows=10)
     result = flegel.run(KMeans(k=2), rows, group="a", bucket=str(tmp_path), processes=False, max_iterations=2)
     assert result.outcome in ("limit", "converged") and (tmp_path / "job").exists()
+
+
+def test_before_training_a_group_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(run, "_waits", lambda request, why: said.append(why))
+    flegel.run(
+        KMeans(k=2), sorted_blobs(rows=10), group="a", bucket=str(tmp_path), groups=2, group_timeout=0.5,
+        max_iterations=1, processes=False, workers=1,
+    )  # fmt: skip
+    assert said == ["waits for 1 more group of 2 (for 0.5 s at most) to choose θ(0)"]

@@ -17,9 +17,9 @@ CLOCK_DRIFT = 1.25
 """How much faster than the coordinator's clock a worker's may run. Real ones differ by less than 0.1 %, those of the
 fault simulation by up to 5 %; a jump between two reports is larger than a quarter of their distance, or harmless."""
 SCHEDULING_NOISE = 1.0
-"""Seconds by which a time may exceed what the coordinator's clock allows. Orders wait in a queue and phases overlap while
-an overloaded host lets one of the processes wait: 36 ms were seen in a round of 20 ms, with healthy clocks. A clock that
-was set differs by more, and a smaller error is averaged out with the rounds after it."""
+"""Seconds by which a time may exceed what the coordinator's clock allows. Orders wait in a queue and phases overlap
+while an overloaded host lets one of the processes wait: 36 ms of reacting were counted in a round of less than 29 ms,
+with healthy clocks. A clock that was set differs by more; smaller errors are averaged out with later rounds."""
 SHORTEST_VISIT = 1e-12
 """Seconds. The fastest kernels on GPUs need 1e-10 for a point."""
 

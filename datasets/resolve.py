@@ -21,6 +21,7 @@ from flegel.datasets.formats.readers import files_are_plain, open_files, open_ra
 from flegel.datasets.formats.registry import TABLE, check_format
 from flegel.datasets.options import CATEGORICAL, MISSING, Options, check_choice
 from flegel.datasets.tables.columns import RawTable
+from flegel.datasets.tables.ratings import recognized
 from flegel.datasets.tables.treatment import Treatment
 from flegel.datasets.weights import weights_from_column
 from flegel.errors import DataError, UsageError, nearest
@@ -170,6 +171,13 @@ def open_table(spec: str) -> RawTable:
     if table is None:
         raise DataError(f"{spec} is no table of named columns; give labels as an array.")
     return table
+
+
+def may_be_rated(spec: str) -> bool:
+    """Whether an algorithm that factorizes ratings would take these files, read without options, for a list of them."""
+    paths = None if spec.partition(":")[0] in registry.names() else _paths(spec)
+    table = None if paths is None else open_raw(paths, spec, Options())
+    return table is not None and recognized(table, likely=True)
 
 
 def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None) -> Any:

@@ -70,15 +70,14 @@ def summary(result: Result) -> list[str]:
     ]
     if resting := sum(bool(worker.get("resting")) for worker in result.worker):
         lines.append(f"{resting} of {len(result.worker)} workers rested at the end: the job is faster without them")
-    if advice := start_advice(result.seconds, result.load_seconds, getattr(result, "placement", "processes")):
-        lines.append(advice)
     if result.model:
         lines.append(f"saved to {result.model}; use it with: flegel predict {result.model} --data …")
     return lines
 
 
 def start_advice(seconds: float, load_seconds: float, placement: str) -> str:
-    """What to do where starting took much longer than training; empty otherwise."""
+    """What to do where starting took much longer than training; empty otherwise. Of jobs that `submit` runs on this
+    host: a cluster and `resume` have no `--processes`."""
     if load_seconds < LONG_START or load_seconds < DWARFED * seconds:
         return ""
     took = f"starting took {duration(load_seconds)} for {duration(seconds)} of training"

@@ -151,8 +151,6 @@ def test_the_objective_is_that_of_theta_over_the_rows_that_are_named(tmp_path: P
         assert result.objective == pytest.approx(
             KMeans(k=6).evaluate(claimed, None, result.parameter).objective, rel=1e-9
         )
-        alone = len(result.sites["objective_of"]) < len(parts)  # which of both depends on who ends first
-        assert alone == any("did not evaluate this θ" in text for text in result.warnings)
 
 
 class BeatingBucket(FolderBucket):

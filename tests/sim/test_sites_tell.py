@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import pytest
 
@@ -102,20 +103,19 @@ def test_a_wait_is_a_line_of_the_log_every_half_minute_at_most() -> None:
     reports = WaitReports()
     told = [reports.look(f"waits for lyon in round {at // 10}", at % 20 == 0, float(at)) for at in range(100)]
     lines = [at for at, report in enumerate(told) if report is not None and report.line]
-    assert (
-        lines[0] == 0 and all(b - a >= SAID_EVERY for a, b in zip(lines, lines[1:], strict=False)) and len(lines) == 4
-    )
+    assert lines[0] == 0 and len(lines) == 4
+    assert all(later - earlier >= SAID_EVERY for earlier, later in itertools.pairwise(lines))
     short = WaitReports()
     assert short.look("waits for lyon in round 1, still training", False, 0.0) is None
     assert short.look("", False, NOT_SAID_BEFORE / 2) is None, "nothing was told, and nothing is taken back"
 
 
 def test_displays_say_what_happened_once_and_a_wait_every_half_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    at, stream = 0.0, io.StringIO()
-    monkeypatch.setattr(clock, "now", lambda: at)
+    seconds, stream = itertools.count(), io.StringIO()
+    monkeypatch.setattr(clock, "now", lambda: float(next(seconds)))
     display, why = PlainDisplay(stream), "waits for 1 more group of 2"
     seen = JobSnapshot("KMeans", "bsp", "resting", 1, 1, iteration=3, waits_for=why, news=("group lyon joined",))
-    for at in range(0, 59):
+    for _ in range(59):
         display.show(seen)
     assert stream.getvalue().count(why) == 2 and stream.getvalue().count("lyon joined") == 1
     assert why in line(seen, Criteria())

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 
 from flegel.datasets import open_data
-from flegel.errors import FlegelError
+from flegel.errors import DataError, FlegelError
 from tests.datasets.helpers import dense
 
 Wanted = Callable[[Path], pd.DataFrame]
@@ -457,3 +457,10 @@ def test_a_form_gives_the_rows_that_pandas_reads_or_one_sentence(name: str, tmp_
     wanted = encoded(case.wanted(given))
     assert features.shape == wanted.shape
     np.testing.assert_allclose(features, wanted, rtol=1e-7 if features.dtype == np.float64 else 1e-6, atol=1e-9)
+
+
+def test_numbers_with_points_and_with_groups_in_one_column_are_told(tmp_path: Path) -> None:
+    """Found by fuzzing: a line break was lost, and two numbers became one with two points."""
+    (tmp_path / "rows.csv").write_text("a,b\n0.126,1.5\n-1.280.109,2.5\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"'-1\.280\.109' is either a decimal comma or separates thousands"):
+        open_data(str(tmp_path / "rows.csv"))

@@ -9,7 +9,6 @@ import glob
 import os
 import shutil
 import tempfile
-import warnings
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +20,10 @@ from flegel.datasets.formats.readers import files_are_plain, open_files, open_ra
 from flegel.datasets.formats.registry import TABLE, check_format
 from flegel.datasets.options import CATEGORICAL, MISSING, Options, check_choice
 from flegel.datasets.tables.columns import RawTable
+from flegel.datasets.tables.ratings import recognized
 from flegel.datasets.tables.treatment import Treatment
 from flegel.datasets.weights import weights_from_column
-from flegel.errors import DataError, UsageError, nearest
+from flegel.errors import DataError, UsageError, nearest, warn
 from flegel.loading.regular_files import check_regular
 
 
@@ -172,6 +172,13 @@ def open_table(spec: str) -> RawTable:
     return table
 
 
+def may_be_rated(spec: str) -> bool:
+    """Whether an algorithm that factorizes ratings would take these files, read without options, for a list of them."""
+    paths = None if spec.partition(":")[0] in registry.names() else _paths(spec)
+    table = None if paths is None else open_raw(paths, spec, Options())
+    return table is not None and recognized(table, likely=True)
+
+
 def open_for_prediction(spec: str, how: Treatment, label: str | int | None = None) -> Any:
     """Rows for `Treatment.apply`: a table whose columns it finds by name, or numbers.
 
@@ -185,7 +192,7 @@ def open_for_prediction(spec: str, how: Treatment, label: str | int | None = Non
     if table is None:
         data = open_data(spec, label=label)
         if data.note:
-            warnings.warn(data.note, stacklevel=2)
+            warn(data.note)
         return data.load()[0]
     if not how.plain:
         return table

@@ -6,7 +6,17 @@ it says so while it imports, because that takes half a second, and longer on a b
 
 from __future__ import annotations
 
+import os
 import sys
+
+
+def leave_current_folder() -> None:
+    """`python -m` looks for modules in the current folder first, where a file may have the name of a package that is
+    needed here. Not where this package itself lies there: then it is a working copy."""
+    here = os.path.realpath(os.getcwd())  # noqa: PTH109 - pathlib may be one of those files
+    own = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
+    if not sys.flags.safe_path and os.path.realpath(sys.path[0]) == here != own:
+        del sys.path[0]
 
 
 def main() -> None:
@@ -31,4 +41,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    leave_current_folder()
     main()

@@ -153,6 +153,7 @@ def run(
     job = _with_known(Job(), options, RUN, "run")
     check_options(job)
     chosen = resolve(algorithm)
+    _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     data = data if y is None else _with_labels(data, y)
     if progress is not False and (progress or watch is None):
         from flegel.cli.progress_line import ProgressLine, progress_stream
@@ -220,6 +221,7 @@ def resume(
     from flegel.runtime.job.resume import resume as resume_job
 
     check_options(_with_known(Job(), given := _given(changes), RESUME, "resume"))
+    _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     if out is not None:
         result_store.check_target(out)
     result = resume_job(
@@ -273,6 +275,22 @@ class LocalCluster(HostCluster):
 def shutdown() -> None:
     """End the workers that wait for the next `flegel.run`. Happens by itself when this process ends."""
     warm_clusters.close()
+
+
+def _check_arguments(
+    out: Any, cluster: Any, watch: Any, say: Any, phase: Any, callbacks: Any, observers: Any
+) -> None:  # fmt: skip
+    """Arguments that are no options of a job: raise `UsageError` where one is of another type."""
+    if out is not None and not isinstance(out, str | os.PathLike):
+        raise UsageError(f"out={out!r} must be the path of a folder.")
+    if cluster is not None and not (hasattr(cluster, "workers") or _is_behind_master(cluster)):
+        raise UsageError(f"cluster={cluster!r} must be a LocalCluster, or what flegel.connect(…) returned.")
+    for name, function in (("watch", watch), ("say", say), ("phase", phase)):
+        if not (callable(function) or (function is None and name == "watch")):
+            raise UsageError(f"{name}={function!r} must be a function.")
+    for name, listed in (("callbacks", callbacks), ("observers", observers)):
+        if not isinstance(listed, Sequence) or isinstance(listed, str):
+            raise UsageError(f"{name}= must be a list of them, such as [{type(listed).__name__}(…)].")
 
 
 def _observers(

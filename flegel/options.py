@@ -20,6 +20,7 @@ from flegel.errors import UsageError, nearest
 from flegel.wording import option as named
 
 Record = TypeVar("Record", bound=msgspec.Struct)
+_WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,18 @@ class NamedOption:
         return " | ".join([*names, *(["None"] if NoneType in _members(self.type) else [])])
 
     def convert(self, value: Any) -> Any:
-        """A value as the record holds it, from one that a caller gave."""
-        written = isinstance(value, str | os.PathLike)
-        return self.about.parse(value) if written and self.about.parse is not None else value
+        """A value as the record holds it, from one that a caller gave; raises `UsageError` for one of another type."""
+        if isinstance(value, str | os.PathLike) and self.about.parse is not None:
+            return self.about.parse(value)
+        plain = value.tolist() if hasattr(value, "tolist") else value  # numbers and lists of NumPy and pandas
+        kinds = _members(self.type)
+        if isinstance(plain, float) and float not in kinds and plain.is_integer():
+            plain = int(plain)
+        try:
+            return msgspec.convert(plain, self.type)
+        except msgspec.ValidationError:
+            wanted = " or ".join(dict.fromkeys(_WORDS.get(kind, "a list") for kind in kinds if kind is not NoneType))
+            raise UsageError(f"{named(self.name, value)} must be {wanted}.") from None
 
     def value(self, record: msgspec.Struct) -> Any:
         found: Any = record

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -324,6 +327,17 @@ def test_a_hundred_foreign_folders_are_loaded_and_nothing_is_imported(
     with pytest.raises(FlegelError):  # the canary does sing
         flegel.resume(folder, algorithm=f"{foreign.note}:Own", trust_code=True)
     assert foreign.marker.exists()
+
+
+@pytest.mark.processes
+def test_a_file_in_the_current_folder_does_not_pass_for_an_installed_package(foreign: Foreign) -> None:
+    for name in ("typer", "numpy", "msgspec", "numba", "msgpack"):
+        shutil.copy(foreign.note, foreign.folder / f"{name}.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "flegel", "report", "."], cwd=foreign.folder, capture_output=True, text=True, timeout=90,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert not foreign.marker.exists() and done.returncode in (1, 2), done.stderr
 
 
 def joined(bucket: Path) -> None:

@@ -165,3 +165,41 @@ def test_checkpoints_of_another_format_are_refused_in_one_sentence(tmp_path: Pat
         path.unlink()
     with pytest.raises(UsageError, match="have format 1"):
         read(FolderStore(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"workers": "two"}, 'workers="two" must be a whole number.'),
+        ({"workers": 2.5}, "workers=2.5 must be a whole number."),
+        ({"max_iterations": [3]}, "max_iterations=[3] must be a whole number."),
+        ({"tolerance": "small"}, 'tolerance="small" must be a number.'),
+        ({"seed": None}, "seed=None must be a whole number."),
+        ({"sync": 3}, "sync=3 must be text."),
+        ({"audit": 100}, "audit=100 must be text."),
+        ({"columns": 2}, "columns=2 must be a list."),
+        ({"label": [1]}, "label=[1] must be text or a whole number."),
+        ({"attribute": "yes"}, 'attribute="yes" must be True or False.'),
+        ({"checkpoint": 3}, "checkpoint=3 must be text."),
+        ({"out": 3}, "out=3 must be the path of a folder."),
+        ({"cluster": "tcp://host:1"}, "cluster='tcp://host:1' must be a LocalCluster"),
+        ({"watch": 3}, "watch=3 must be a function."),
+        ({"callbacks": 3}, "callbacks= must be a list"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_in_a_sentence(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        flegel.run("kmeans", np.ones((3, 2)), **given)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_every_option_refuses_an_object_in_a_sentence() -> None:
+    for name in api.RUN:
+        with pytest.raises(UsageError, match=f"^{name}="):
+            flegel.run("kmeans", np.ones((3, 2)), **{name: object()})  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_and_whole_floats_are_numbers() -> None:
+    job = with_options(Job(), {"workers": np.int64(2), "max_iterations": 1e3, "columns": np.array(["a", "b"])})
+    assert (job.workers, job.criteria.max_iterations, job.columns) == (2, 1000, ["a", "b"])
+    assert type(job.workers) is type(job.criteria.max_iterations) is int

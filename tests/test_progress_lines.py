@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import threading
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from rich.console import Console
 
 from flegel.cli.cluster_jobs import jobs_table
 from flegel.cli.display import start_advice
+from flegel.cli.local import job
 from flegel.cli.local.reporting import PhaseLine
 
 
@@ -61,6 +64,22 @@ def test_a_start_that_dwarfs_training_says_what_to_do() -> None:
     assert "--processes no" in start_advice(0.02, 2.4, "processes")
     assert "done once" in start_advice(0.02, 2.4, "threads")
     assert start_advice(2.0, 2.4, "processes") == "" == start_advice(0.001, 0.3, "threads")
+
+
+@pytest.mark.parametrize("advises", [True, False])
+def test_only_submit_on_this_host_names_its_option_of_processes(
+    advises: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`resume` and jobs of a cluster have no --processes."""
+    result = SimpleNamespace(
+        outcome="limit", converged=False, reason="as asked", objective=1.0, metrics={}, iterations=3, seconds=0.02,
+        load_seconds=2.4, utilization=0.5, worker=(), placement="processes", model="",
+    )  # fmt: skip
+    monkeypatch.setattr(job, "_finish_job", lambda *_: result)
+    served: Any = SimpleNamespace(observers=lambda stack: [])
+    job.show_and_save(lambda **_: None, job.Outputs(None, None, None), served, PhaseLine(Stream()), advises=advises)
+    said = capsys.readouterr().err
+    assert "stopped: as asked" in said and ("--processes no" in said) is advises
 
 
 def test_each_job_is_one_line_of_a_terminal_of_80_columns() -> None:

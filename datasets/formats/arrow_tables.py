@@ -52,11 +52,12 @@ class _Parquet:
 
     def gaps(self, columns: list[str]) -> bool:
         """Whether the statistics of the file tell of missing values."""
-        meta = self.file.metadata
-        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
-        chunks = [group.column(k) for group in groups for k in range(group.num_columns)]
-        counted = [c.statistics for c in chunks if c.path_in_schema in columns and c.statistics is not None]
-        return any(each.has_null_count and each.null_count for each in counted)
+        with _whole_file(self.path):
+            meta = self.file.metadata
+            groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+            chunks = [group.column(k) for group in groups for k in range(group.num_columns)]
+            counted = [c.statistics for c in chunks if c.path_in_schema in columns and c.statistics is not None]
+            return any(each.has_null_count and each.null_count for each in counted)
 
 
 class _Arrow:

@@ -134,10 +134,14 @@ def _mixed(table: RawTable, found: ColumnSurvey, what: str) -> DataError:
     )
 
 
+UNCLEAR = ("comma-group", "dot-groups", "comma", "comma-groups", "dot-group")
+"""Shapes of numbers that say what the comma means, or leave it open, the likelier culprits first."""
+
+
 def _number(table: RawTable, found: ColumnSurvey, evidence: Evidence) -> ColumnTreatment:
     written = number_format(found, evidence)
     if written is None:
-        row, text = found.first["comma-group"]
+        row, text = next(found.first[name] for name in UNCLEAR if name in found.first)
         raise DataError(
             f"{table.origin}, {table.row_name(row)}, {table.title(found.place)}: {text!r} is either a decimal comma or "
             "separates thousands; write it with a point, pass decimal=',' or decimal='.' to open_data, or leave the "

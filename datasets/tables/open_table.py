@@ -23,7 +23,7 @@ from flegel.datasets.source import Source
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.decide import decide
 from flegel.datasets.tables.object_table import ObjectTable
-from flegel.datasets.tables.ratings import RatingsStream, find_rating_columns
+from flegel.datasets.tables.ratings import RatingsStream, find_rating_columns, has_names
 from flegel.datasets.tables.report import column_report, ratings_report
 from flegel.datasets.tables.second_pass import finish
 from flegel.datasets.tables.stream import TreatedStream
@@ -81,7 +81,7 @@ def open_ratings(table: RawTable, options: Options) -> Source:
     places = find_rating_columns(table, options)
     stream = RatingsStream(table, places, options.dtype or "float32")
     source = _in_memory(stream) if isinstance(table, ObjectTable) else columnar(stream)
-    columns: list[str | int] = [table.names[k] if table.named else k for k in places]
+    columns: list[str | int] = [table.names[k] if has_names(table) else k for k in places]
     source.treatment = Treatment(
         source.columns, source.names, sparse=True, dtype=stream.dtype.name, rating_columns=columns
     )

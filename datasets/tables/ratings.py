@@ -37,6 +37,8 @@ MOST_DISTINCT_IDS = 0.9
 TIMES = (1e8, 1e14)
 """Seconds or milliseconds since 1970, from 1973 on."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d.*")
+_COUNTED = [("", 0), ("column_", 1), ("f", 0), ("_c", 0), ("V", 1)]
+"""How libraries name columns of a file without a header: pandas, Polars, Arrow, Spark, R."""
 
 
 class RatingColumns(NamedTuple):
@@ -45,6 +47,12 @@ class RatingColumns(NamedTuple):
     user: int
     item: int
     rating: int
+
+
+def has_names(table: RawTable) -> bool:
+    """Whether somebody named the columns: the default names of libraries only count them."""
+    counted = ([f"{prefix}{first + k}" for k in range(len(table.names))] for prefix, first in _COUNTED)
+    return table.named and list(table.names) not in counted
 
 
 def find_rating_columns(table: RawTable, options: Options) -> RatingColumns:
@@ -56,10 +64,10 @@ def find_rating_columns(table: RawTable, options: Options) -> RatingColumns:
                 f"{option('columns')} names {len(options.columns)} columns; ratings need user,item,rating."
             )
         return RatingColumns(*(find_column(c, names, width, table.origin, "column") for c in options.columns))
-    found = _by_name(table.names) if table.named else None
+    found = _by_name(table.names) if has_names(table) else None
     if found is None and width < 3:
         raise DataError(f"{table.origin} has {width} columns; ratings need three: user, item and rating.")
-    if found is None and table.named and width > 4:
+    if found is None and has_names(table) and width > 4:
         raise DataError(
             f"{table.origin}: none of its columns is a rating by its name; use {option('columns', 'user,item,rating')}."
         )
@@ -73,7 +81,7 @@ def recognized(table: RawTable, likely: bool) -> bool:
     '::' separates them, as in MovieLens' files.
     """
     width = len(table.names)
-    if table.named:
+    if has_names(table):
         return (likely or width <= 4) and _by_name(table.names) is not None
     if width not in (3, 4) or not (likely or table.delimiter == "::"):
         return False

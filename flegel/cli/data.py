@@ -90,6 +90,7 @@ def show(
         flegel data show penguins.csv --label species --missing drop
     """
     from flegel.datasets import open_data
+    from flegel.datasets.resolve import may_be_rated
     from flegel.datasets.tables.report import plain_report
     from flegel.job import parse_names
 
@@ -106,6 +107,10 @@ def show(
         lines = found.source.report or plain_report(
             found.name, found.rows, found.columns, found.names, found.sparse, found.classes
         )
+        chosen = label or columns or drop or format
+        if not (chosen or found.source.report) and may_be_rated(data):
+            rated = "  nmf reads them as user, item and rating; --format ratings shows how, --format table prevents"
+            lines = [*lines, rated]
     except FlegelError as error:
         raise _fail(error) from None
     for line in [*([found.note] if found.note else []), *lines]:

@@ -5,9 +5,11 @@ It is called from the coordinator's own loop, so it redraws at most a few times 
 
 from __future__ import annotations
 
+import math
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.machine.group.waiting import SAID_EVERY
 from flegel.plan.termination import FAILED
 from flegel.runtime import clock
 
@@ -68,15 +70,14 @@ def summary(result: Result) -> list[str]:
     ]
     if resting := sum(bool(worker.get("resting")) for worker in result.worker):
         lines.append(f"{resting} of {len(result.worker)} workers rested at the end: the job is faster without them")
-    if advice := start_advice(result.seconds, result.load_seconds, getattr(result, "placement", "processes")):
-        lines.append(advice)
     if result.model:
         lines.append(f"saved to {result.model}; use it with: flegel predict {result.model} --data …")
     return lines
 
 
 def start_advice(seconds: float, load_seconds: float, placement: str) -> str:
-    """What to do where starting took much longer than training; empty otherwise."""
+    """What to do where starting took much longer than training; empty otherwise. Of jobs that `submit` runs on this
+    host: a cluster and `resume` have no `--processes`."""
     if load_seconds < LONG_START or load_seconds < DWARFED * seconds:
         return ""
     took = f"starting took {duration(load_seconds)} for {duration(seconds)} of training"
@@ -102,6 +103,21 @@ class _Incidents:
         return lines
 
 
+class _Announcements:
+    """What a group says of the others: what happened, and for whom it waits, every half minute at most."""
+
+    def __init__(self) -> None:
+        self._told, self._next = 0, -math.inf
+
+    def look(self, seen: JobSnapshot, now: float) -> list[str]:
+        lines = list(seen.news[self._told :])
+        self._told = max(self._told, len(seen.news))
+        if seen.waits_for and now >= self._next:
+            self._next = now + SAID_EVERY
+            lines.append(f"this group {seen.waits_for}")
+        return lines
+
+
 class _Rate:
     """Points a second since the last look, as text that ends in `after`; empty until two looks have shown progress."""
 
@@ -122,7 +138,7 @@ class PlainDisplay:
     def __init__(self, stream: IO[str], every: float = 1.0) -> None:
         self._stream, self._every = stream, every
         self._next, self._rate, self._incidents = 0.0, _Rate("  "), _Incidents()
-        self._told = 0
+        self._told, self._announcements = 0, _Announcements()
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -140,6 +156,8 @@ class PlainDisplay:
 
     def show(self, seen: JobSnapshot) -> None:
         now = clock.now()
+        for text in self._announcements.look(seen, now):
+            self.say(text)
         if seen.phase == "loading" or seen.iteration == self._told or now < self._next:
             return  # without a barrier since the last line, the same figures would be said again
         self._next, self._told = now + self._every, seen.iteration
@@ -164,6 +182,7 @@ class LiveDisplay:
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._every, self._next, self._rate, self._incidents = every, 0.0, _Rate(", "), _Incidents()
+        self._announcements = _Announcements()
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
@@ -182,6 +201,8 @@ class LiveDisplay:
 
     def show(self, seen: JobSnapshot) -> None:
         now = clock.now()
+        for text in self._announcements.look(seen, now):
+            self.say(text)
         if now >= self._next:
             self._next = now + self._every
             self._live.update(self._table(seen, now), refresh=True)
@@ -192,12 +213,13 @@ class LiveDisplay:
 
         if not seen.workers:
             return f"loading: {seen.loaded} of {seen.loads} workers ready"
+        waiting = f"; {seen.waits_for}" if seen.waits_for else ""
         moving = f", {count(seen.in_flight)} points moving" if seen.in_flight else ""
         headline = (
             f"{seen.algorithm} under {seen.policy}: objective {number(seen.estimate)}, "
             f"{figures(seen.metrics, ', ')}"
             f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}, "
-            f"{seen.iteration} barriers, {seen.seconds:.1f} s{moving}"
+            f"{seen.iteration} barriers, {seen.seconds:.1f} s{moving}{waiting}"
         )
         table = Table(box=None)
         attributed = ("Δf",) if seen.attribute else ()

@@ -102,6 +102,7 @@ def line(seen: JobSnapshot, limits: Criteria) -> str:
     waits = {w.id: w.wait / max(w.compute + w.wait + w.respond, 1e-12) for w in seen.workers}
     most = max(waits, key=lambda worker: waits[worker], default=None)
     waiting = f"  worker {most} waits {waits[most]:.0%}" if most is not None and waits[most] >= WAITING else ""
+    waiting = f"  {seen.waits_for}" if seen.waits_for else waiting
     done = part_done(seen, limits)
     bar = "" if done is None else f"[{'#' * round(BAR * done):<{BAR}}] {done:.0%}  "
     passes = seen.visits / seen.points if seen.points else 0.0

@@ -56,8 +56,32 @@ CONNECT_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 90.0
 """Seconds to wait for an answer; a master that was restarted, or frozen for a minute, answers within them."""
 POLL = 0.3
+PROBE_TIMEOUT = 2.0
+"""Seconds until an address that accepts no connection is taken to have no master; a connection takes one round trip."""
 
 Some = TypeVar("Some")
+
+
+def _key_of_master(address: str) -> str:
+    """As this host was told; where it was not, and nothing listens there, that is what there is to say."""
+    try:
+        return keys.KeyRegistry().master(address)
+    except UsageError:
+        if _listens(address):
+            raise
+    raise FlegelError(
+        f"Nothing listens at {address}; start a master there with `flegel master`, or give the address of one that "
+        "runs. Jobs of this host alone need none: `flegel submit … --dashboard` shows them."
+    )
+
+
+def _listens(address: str) -> bool:
+    parts = urlsplit(address)
+    try:
+        with socket.create_connection((parts.hostname, parts.port), PROBE_TIMEOUT):
+            return True
+    except OSError:
+        return False
 
 
 class Client:
@@ -81,7 +105,7 @@ class Client:
         elif pair is not None:
             self._connection = dial(address, TO_CLIENT, pair=pair, server=server)
         else:
-            server = keys.KeyRegistry().master(address)
+            server = _key_of_master(address)
             own = keys.own_pairs()
             self.role = name = role if role in own or "read" not in own else "read"
             self._connection = dial(address, TO_CLIENT, pair=keys.load(name), server=server)

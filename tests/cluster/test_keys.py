@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 from pathlib import Path
 
@@ -114,6 +115,20 @@ def test_a_master_is_trusted_but_not_let_in(tmp_path: Path) -> None:
     assert registry.master("tcp://head:7077") == OTHER.public
     with pytest.raises(UsageError, match="not known"):
         registry.master("tcp://other:7077")
+
+
+@pytest.mark.parametrize("words", [["top"], ["top", "--once"], ["jobs"], ["status"]])
+def test_without_a_master_commands_say_that_nothing_listens(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEGEL_HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        address = f"tcp://127.0.0.1:{busy.getsockname()[1]}"
+        done = CliRunner().invoke(app, [*words, "--master", address])
+        assert done.exit_code == 2 and "is not known here; ask its owner" in done.output
+    done = CliRunner().invoke(app, [*words, "--master", address])
+    assert done.exit_code == 1 and f"Nothing listens at {address}; start a master" in done.output
+    assert "--dashboard" in done.output
 
 
 def test_the_first_start_of_a_master_makes_keys_once(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.cluster.master.facts import JobEntry
+from flegel.cluster.master.facts import RUNNING, JobEntry
 from flegel.cluster.master.placement import SlaveCapacity, allocate, place, queue_order
-from flegel.cluster.transport.protocol import ClusterJob, check_name
+from flegel.cluster.master.views import job_view
+from flegel.cluster.transport.protocol import ClusterJob, CoordinatorStatus, check_name
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef
 from flegel.options import parse_bytes
@@ -94,3 +95,11 @@ def test_sizes_in_words(text: str, value: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no limit of memory"):
         parse_bytes(text)
+
+
+def test_the_status_of_a_job_says_what_it_waits_for() -> None:
+    entry, why = job("j"), "waits for 1 more group of 2"
+    entry.state = RUNNING
+    status = CoordinatorStatus("j", 1, phase="resting", glance={"waits_for": why})
+    assert job_view(entry, status, "").reason == f"resting; {why}"
+    assert job_view(entry, CoordinatorStatus("j", 1, phase="training"), "").reason == "training"

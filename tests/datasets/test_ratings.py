@@ -202,3 +202,14 @@ def test_a_file_that_is_no_table_holds_no_ratings(tmp_path: Path) -> None:
     (tmp_path / "two.csv").write_text("1,2\n3,4\n")
     with pytest.raises(DataError, match="ratings need three"):
         open_data(tmp_path / "two.csv", format="ratings")
+
+
+@pytest.mark.parametrize("names", [None, ["column_1", "column_2", "column_3", "column_4"], ["f0", "f1", "f2", "f3"]])
+def test_names_that_only_count_columns_hide_no_ratings(names: list[str] | None) -> None:
+    frame = triples()
+    frame.columns = pd.RangeIndex(4) if names is None else names
+    found = open_data(frame, ratings=True)
+    assert found.sparse and found.columns == ITEMS
+    assert found.source.treatment.rating_columns == [0, 1, 2]
+    frame.columns = ["a", "b", "c", "d"]
+    assert not open_data(frame, ratings=True).sparse

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 
 from flegel.datasets import open_data
-from flegel.errors import FlegelError
+from flegel.errors import DataError, FlegelError
 from tests.datasets.helpers import dense
 
 Wanted = Callable[[Path], pd.DataFrame]
@@ -457,3 +457,20 @@ def test_a_form_gives_the_rows_that_pandas_reads_or_one_sentence(name: str, tmp_
     wanted = encoded(case.wanted(given))
     assert features.shape == wanted.shape
     np.testing.assert_allclose(features, wanted, rtol=1e-7 if features.dtype == np.float64 else 1e-6, atol=1e-9)
+
+
+def test_numbers_with_points_and_with_groups_in_one_column_are_told(tmp_path: Path) -> None:
+    """Found by fuzzing: a line break was lost, and two numbers became one with two points."""
+    (tmp_path / "rows.csv").write_text("a,b\n0.126,1.5\n-1.280.109,2.5\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"'-1\.280\.109' is either a decimal comma or separates thousands"):
+        open_data(str(tmp_path / "rows.csv"))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+@pytest.mark.parametrize("name", ["rows.npz", "rows.csv.zip"])
+def test_members_that_python_may_read_for_ever_are_refused(name: str, method: int, tmp_path: Path) -> None:
+    """Found by fuzzing: the reader of a member by LZMA or bzip2 does not end where the member is cut off."""
+    with zipfile.ZipFile(tmp_path / name, "w", method) as archive:
+        archive.writestr("X.npy" if name.endswith("npz") else "rows.csv", b"a,b\n" + bytes(4000))
+    with pytest.raises(DataError, match="is compressed by a method that is not read here"):
+        open_data(str(tmp_path / name))

@@ -32,6 +32,20 @@ def test_a_report_whose_times_can_be_true_is_left_as_it_is() -> None:
     assert checked(told(0.0, visits=0), 0.0, 0.6).compute == 0.0
 
 
+@pytest.mark.parametrize(
+    ("compute", "respond", "wait"), [(0.000192, 0.0357, 0.00331), (0.03, 0.0, 0.0), (0.0001, 0.0, 0.9)]
+)
+def test_times_of_an_overloaded_host_are_neither_replaced_nor_blamed_on_a_clock(
+    compute: float, respond: float, wait: float
+) -> None:
+    """A process that waited for its turn counts more than the round that the coordinator saw: 5 ms here."""
+    body = told(compute, respond, wait)
+    assert checked(body, 20.0, 0.005) is body
+    assert credible(respond, 0.005) == respond
+    jumped = checked(told(compute + HOUR, respond, wait), 20_000.0, 0.005)
+    assert (jumped.compute, jumped.respond, jumped.wait) == (0.0005, respond, wait), "an hour is no scheduling noise"
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_seconds_that_cannot_be_true_are_estimated_from_the_speed_of_earlier_reports(wrong: float) -> None:
     body = checked(told(wrong, wrong, wrong), 20.0, 0.6)

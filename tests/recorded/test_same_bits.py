@@ -32,10 +32,9 @@ def three() -> Iterator[flegel.LocalCluster]:
 def test_parameters_and_objectives_are_the_recorded_ones_to_the_last_bit(
     request: pytest.FixtureRequest, name: str, workers: int
 ) -> None:
-    own = read()["processors"].get(processor())
-    if own is None:
-        pytest.skip(f"no record for the processor {processor()}; before a change, `{COMMAND}` makes one")
-    job = f"{name} {workers}"
+    own, job = read()["processors"].get(processor()), f"{name} {workers}"
+    if own is None or job not in own["bits"]:
+        pytest.skip(f"no record of {name} for the processor {processor()}; before a change, `{COMMAND}` makes one")
     found = {job: train(name, workers, request.getfixturevalue("three"))}
     different = list(differing(found, {job: own["bits"][job]}))
     if different and own["made_with"] != made_with():

@@ -21,6 +21,7 @@ from flegel.result import Result
 from flegel.runtime.group import session
 from flegel.runtime.group.bucket import FolderBucket
 from flegel.runtime.group.keys import PlainObjects
+from flegel.runtime.job import run
 
 
 def sorted_blobs(seed: int = 0, groups: int = 9, rows: int = 200) -> Array:
@@ -150,8 +151,6 @@ def test_the_objective_is_that_of_theta_over_the_rows_that_are_named(tmp_path: P
         assert result.objective == pytest.approx(
             KMeans(k=6).evaluate(claimed, None, result.parameter).objective, rel=1e-9
         )
-        alone = len(result.sites["objective_of"]) < len(parts)  # which of both depends on who ends first
-        assert alone == any("did not evaluate this θ" in text for text in result.warnings)
 
 
 class BeatingBucket(FolderBucket):
@@ -190,3 +189,14 @@ def test_a_package_that_is_removed_at_once_is_written_again(tmp_path: Path, monk
     rows = sorted_blobs(rows=10)
     result = flegel.run(KMeans(k=2), rows, group="a", bucket=str(tmp_path), processes=False, max_iterations=2)
     assert result.outcome in ("limit", "converged") and (tmp_path / "job").exists()
+
+
+def test_before_training_a_group_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(request: object, why: str) -> None:
+        raise UsageError(why)  # so that the test need not wait
+
+    monkeypatch.setattr(run, "_waits", told)
+    with pytest.raises(UsageError, match=r"waits for 1 more group of 2 \(for 30 s at most\) to choose θ\(0\)"):
+        flegel.run(
+            KMeans(k=2), sorted_blobs(rows=10), group="a", bucket=str(tmp_path), groups=2, processes=False, workers=1
+        )

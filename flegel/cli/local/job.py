@@ -56,7 +56,8 @@ def train_here(
         raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")
     from flegel import api
 
-    show_and_save(partial(api.run, chosen, data, callbacks=trackers_for(track), **local), outputs, served, line)
+    job = partial(api.run, chosen, data, callbacks=trackers_for(track), **local)
+    show_and_save(job, outputs, served, line, advises=True)
 
 
 def folder_for(save: bool, out: Path | None, *name: str) -> Path | None:
@@ -151,9 +152,11 @@ class Served(NamedTuple):
         return found
 
 
-def show_and_save(job: Callable[..., Any], outputs: Outputs, served: Served, line: PhaseLine) -> None:
-    """Run it under a display, which also tells the result."""
-    from flegel.cli.display import make_display
+def show_and_save(
+    job: Callable[..., Any], outputs: Outputs, served: Served, line: PhaseLine, advises: bool = False
+) -> None:
+    """Run it under a display, which also tells the result; `advises`: and how its start may be shorter."""
+    from flegel.cli.display import make_display, start_advice
 
     line("reading")
     display = make_display(sys.stderr)
@@ -162,6 +165,9 @@ def show_and_save(job: Callable[..., Any], outputs: Outputs, served: Served, lin
         with display:
             result = _finish_job(partial(job, observers=observers), display, outputs, line)
     display.finish(result)
+    advice = start_advice(result.seconds, result.load_seconds, result.placement) if advises else ""
+    if advice:
+        display.say(advice)
     if result.outcome in FAILED:
         raise SystemExit(ExitCode.NOT_AS_ASKED)
 

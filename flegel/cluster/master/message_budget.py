@@ -13,7 +13,7 @@ from flegel.errors import UsageError
 
 WHY, TRACE = 2_000, 20_000
 """Characters of a cause and of a traceback that are passed on."""
-LONG = ("workers", "flows", "incidents", "reason", "servers")
+LONG = ("workers", "flows", "incidents", "news", "reason", "servers")
 """Parts of a snapshot of any length; `flegel status JOB` has them."""
 GLANCE = 1000
 LINE = 300

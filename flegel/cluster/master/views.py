@@ -12,7 +12,8 @@ def job_view(job: JobEntry, status: CoordinatorStatus | None, waits: str) -> Job
     if job.state == QUEUED:
         reason = "; ".join(filter(None, (job.why, waits or "waits for its turn")))
     elif job.state == RUNNING:
-        reason = status.phase if status is not None else "starting"
+        waiting = status.glance.get("waits_for") if status is not None else ""
+        reason = "; ".join(filter(None, (status.phase, waiting))) if status is not None else "starting"
     return JobView(
         job=job.id, owner=job.owner, state=job.state, algorithm=short_name(job.spec.algorithm.name),
         data=job.spec.data, priority=job.spec.priority,

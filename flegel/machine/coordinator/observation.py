@@ -118,6 +118,10 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     """Workers that hold points, shown or not."""
     resting: int = 0
     """Workers that rest: the job is faster without them."""
+    waits_for: str = ""
+    """What the whole job waits for, such as other groups."""
+    news: tuple[str, ...] = ()
+    """What people should read of other groups; the list only grows."""
     compute: float = 0.0
     """Seconds of all workers together, as the two that follow."""
     wait: float = 0.0
@@ -145,6 +149,7 @@ def observe(
         round=state.view.round, points=sum(w.points for w in every), unseen=sum(w.unseen for w in every),
         verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.maximize,
         members=len(every), resting=len(state.resting), servers=placement(job),
+        waits_for=state.waits_for, news=tuple(state.news),
     )  # fmt: skip
     if last is None:
         return general

@@ -51,6 +51,10 @@ class JobState:
     view: View = field(default_factory=View)
     resting: dict[int, WorkerView] = field(default_factory=dict)
     """Workers without points, outside of every barrier, ready to be called back; as they were last seen."""
+    waits_for: str = ""
+    """What the whole job waits for, such as other groups; empty while it does not."""
+    news: list[str] = field(default_factory=list)
+    """What people should read while the job runs; only grows."""
     trace: list[TraceRow] = field(default_factory=list)
     out: list[Command] = field(default_factory=list)
     """Commands that follow from the event at hand."""

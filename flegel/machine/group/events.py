@@ -1,7 +1,8 @@
 """What happens to a group and what it wants done. Plain records, no decisions.
 
 Between the group (the thread that talks to the bucket) and the coordinator of its job: `Offered`, `StatusChanged` one
-way; `Synchronized`, `GroupJoined`, `Fenced`, `Stalled` the other. At the end: `Evaluated`, and `EndsHeard` back.
+way; `Synchronized`, `GroupJoined`, `GroupLost`, `Waiting`, `Fenced`, `Stalled` the other. At the end: `Evaluated`, and
+`EndsHeard` back.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class Synchronized(msgspec.Struct, frozen=True):
     """This group's own contribution is part of it."""
     final: bool
     groups: tuple[str, ...]
+    together: bool = False
+    """Every group that ever took part, and as many as are expected, contributed to this very round."""
 
 
 class RoundOpened(msgspec.Struct, frozen=True):
@@ -142,6 +145,22 @@ class Stalled(msgspec.Struct, frozen=True):
     why: str
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """What this group waits for, for people; empty: it waits no longer. Repeated while that lasts."""
+
+    why: str
+    line: bool = False
+    """It is time for a line in the log."""
+
+
+class GroupLost(msgspec.Struct, frozen=True):
+    """A group is not waited for any more, and the next result is without it."""
+
+    group: str
+    why: str
+    """has left, has been silent for 30 s, …"""
+
+
 class EndsHeard(msgspec.Struct, frozen=True):
     """Statistics of other groups under the θ of the last result, as far as they came."""
 
@@ -153,5 +172,7 @@ class Remark(msgspec.Struct, frozen=True):
 
 
 StoreCommand = GetObject | PutObject | ListObjects | DeleteObject
-ToCoordinator = Synchronized | RoundOpened | GroupJoined | Fenced | Excluded | Stalled | EndsHeard | Remark
+ToCoordinator = (
+    Synchronized | RoundOpened | GroupJoined | GroupLost | Fenced | Excluded | Stalled | Waiting | EndsHeard | Remark
+)
 GroupCommand = StoreCommand | ToCoordinator | SendHint

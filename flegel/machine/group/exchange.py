@@ -28,12 +28,14 @@ from flegel.machine.group.events import (
     Evaluated,
     Excluded,
     GroupJoined,
+    GroupLost,
     Offered,
     Remark,
     RoundOpened,
     Stalled,
     StatusChanged,
     Synchronized,
+    Waiting,
 )
 from flegel.machine.group.outer_step import less, moved
 from flegel.machine.group.schedule import Every, SendSchedule
@@ -46,6 +48,13 @@ AGAIN = 1.0  # seconds after which a resting group contributes again, where noth
 FATAL = ("diverged", "unsound", "stuck", "worse")
 PASSING = ("stuck", "worse", "stalled")
 """Where statistics are exchanged, these hold only until those of other groups arrive."""
+
+
+_OUTCOMES = {
+    "statistics": "its rows are no longer in the model",
+    "parameters": "its rows are no longer trained on, and what it sent before stays in the model",
+}
+"""Of the loss of a group."""
 
 
 class GroupStep(Enum):
@@ -93,6 +102,10 @@ class GroupExchange:
         self.rounds = 0
         self.agreed = False
         """Training ended with the last result in every group that is in it: all of them have this θ."""
+        self.together = False
+        """And nobody ended before that, was lost or is missing, as far as this group knows."""
+        self.lost: dict[str, str] = {}
+        """What happened to groups that are not waited for any more."""
         self.evaluated: tuple[str, ...] = ()
         """Other groups whose rows are in the objective that is reported."""
         self._closing = self._resting = False
@@ -190,6 +203,13 @@ class GroupExchange:
             case FromGroup(GroupJoined(group)):
                 self._schedule.joined(now)
                 job.out.append(Note(f"group {group} joined"))
+                job.news.append(f"group {group} joined")
+            case FromGroup(GroupLost(group, why)):
+                self._group_lost(job, group, why)
+            case FromGroup(Waiting(why, line)):
+                job.waits_for = why
+                if line:
+                    job.out.append(Note(f"this group {why}"))
             case FromGroup(Remark(text)):
                 job.out.append(Note(text))
             case FromGroup(Stalled(why)) if self._resting and self._closing:
@@ -214,11 +234,26 @@ class GroupExchange:
     def ends_heard(self, event: EndsHeard) -> list[tuple[Array, ...]]:
         """Statistics of all rows of other groups under the last θ."""
         self.evaluated = tuple(sorted(event.statistics))
+        self.together = self.together and len(self.evaluated) + 1 >= len(self.groups)
         return [event.statistics[group] for group in self.evaluated]
+
+    def without(self) -> list[str]:
+        """Sentences on groups that are not part of the model any more, for the result."""
+        return [
+            f"group {group} {why}; {_OUTCOMES[self.kind]}"
+            for group, why in sorted(self.lost.items())
+            if group not in self.groups
+        ]
+
+    def _group_lost(self, job: JobState, group: str, why: str) -> None:
+        self.lost[group] = why
+        told = f"group {group} {why}; {_OUTCOMES[self.kind]}"
+        job.out.append(Note(told))
+        job.news.append(told)
 
     def _end(self, job: JobState, why: str, verdict: Verdict | None) -> GroupStep:
         job.out.append(Note(why))
-        self.done = True
+        self.done, job.waits_for = True, ""
         job.verdict = verdict
         return GroupStep.END
 
@@ -237,7 +272,7 @@ class GroupExchange:
         if over:
             self.done = True
             self._update(job)
-            self.agreed = result.final
+            self.agreed, self.together = result.final, result.together
             if result.final and job.verdict is not None and job.verdict.outcome == "converged":
                 others = f"all {len(result.groups)} groups are at rest"
                 job.verdict = Verdict(True, f"{others}; {job.verdict.reason}", "converged")

@@ -35,6 +35,7 @@ from flegel.machine.group.events import (
     GroupCommand,
     GroupEvent,
     GroupJoined,
+    GroupLost,
     Hinted,
     ListObjects,
     Offered,
@@ -71,6 +72,7 @@ from flegel.machine.group.records import (
 from flegel.machine.group.store_calls import StoreCalls
 from flegel.machine.group.table import MemberTable
 from flegel.machine.group.unreadable import UnreadableObjects
+from flegel.machine.group.waiting import WaitReports, missing_groups
 
 KEPT_ROUNDS = 4  # objects of older rounds are removed
 ENDED = ("finished", "left", "excluded")
@@ -153,6 +155,9 @@ class Group:
         self._waiting_since: dict[str, float] = {}
         """Of what can stall: since when, in seconds awake."""
         self._told_stalled = -np.inf
+        self._wait_reports = WaitReports()
+        self._lost: set[str] = set()
+        """Groups whose loss was told."""
         self._stalled = self._fenced = False
         self._confirm: int | None = None
         """The number of the last beat when a final result was read."""
@@ -227,6 +232,8 @@ class Group:
         elif self.phase == "ending":
             self._end(now)
         self._watch_waits(now)
+        self._tell_waiting()
+        self._tell_lost()
 
     def _beat(self, now: float) -> None:
         status, own = self._status, self._own if self._stored else None
@@ -313,6 +320,36 @@ class Group:
         if self._status.state == "resting" and self._last is None and came < s.least_groups:
             found["groups"] = (f"only {came} of --groups {s.least_groups} came", ABSENT_AFTER * s.silence)
         return found
+
+    def _tell_waiting(self) -> None:
+        """Say for whom this group waits, where that lasts."""
+        report = self._wait_reports.look(*self._waits_for(), self._awake)
+        if report is not None:
+            self._calls.out.append(report)
+
+    def _waits_for(self) -> tuple[str, bool]:
+        """For whom this group waits and how long at most, and whether that is told at once."""
+        s, came, resting = self._settings, len(self.table.seen()) + 1, self._status.state == "resting"
+        if self._last is not None or self.phase != "open":
+            return "", False
+        if resting and came < s.least_groups:
+            return missing_groups(came, s.least_groups, ABSENT_AFTER * s.silence), True
+        late = [beat.group for beat in self.table.live() if not self._is_ready(beat)] if self._stored else []
+        silent = [group for group in late if self.table.silence(group) > 3.0 * s.beat]
+        if silent:
+            names, limit = ", ".join(silent), f"for {s.silence:g} s at most"
+            return f"waits for {names} in round {self.round}, without a sign of life ({limit})", True
+        if resting and late:
+            return f"waits for {', '.join(late)} in round {self.round}, still training", False
+        return "", False
+
+    def _tell_lost(self) -> None:
+        """Say once of a group that it is not waited for any more."""
+        if self._last is not None:
+            return  # training is over: who has the last result need not stay
+        lost = self.table.lost()
+        self._calls.out += [GroupLost(group, why) for group, why in lost.items() if group not in self._lost]
+        self._lost = set(lost)
 
     # -- joining -------------------------------------------------------------------------------------------
 
@@ -648,7 +685,9 @@ class Group:
             self._base, self._velocity = arrays[: result.fields], arrays[result.fields :]
         self._counted = False
         groups = tuple(e.group for e in result.entries)
-        self._calls.out.append(Synchronized(result.round, remote, theta, included, final, groups))
+        self._calls.out.append(
+            Synchronized(result.round, remote, theta, included, final, groups, self._together(result))
+        )
         self._previous = self._headers[result.round] = result
         for old in [r for r in self._headers if r <= min(result.round, self._current[0]) - 3 * KEPT_ROUNDS]:
             del self._headers[old]
@@ -661,6 +700,11 @@ class Group:
         self._known_content = {key: held for key, held in self._known_content.items() if key in kept}
         self._last = result if final else None
         self._enter(result.round + 1)
+
+    def _together(self, result: RoundResult) -> bool:
+        """Nobody ended before this round, was lost or is missing."""
+        here = {entry.group for entry in result.entries if entry.round == result.round}
+        return len(here) >= self._settings.least_groups and self.table.seen() <= here
 
     def _confirmed(self) -> bool:
         """Before the end: one more beat is in the store, so no other process has this name."""

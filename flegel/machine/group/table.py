@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from flegel.machine.group.records import MemberBeat
 
 WAITED_FOR = ("training", "resting")
-GONE = ("left", "excluded", "stalled")
+ENDINGS = {"left": "has left", "excluded": "was excluded", "stalled": "says that it cannot use the bucket"}
+GONE = tuple(ENDINGS)
 
 
 @dataclass
@@ -99,6 +100,21 @@ class MemberTable:
     def gone(self) -> set[str]:
         """Groups that were there and will not be waited for: they left, were excluded, or are silent."""
         return {name for name, m in self._members.items() if m.beat.state in GONE or not self._there(m)}
+
+    def lost(self) -> dict[str, str]:
+        """Groups that were there and ended without a result, or are silent: what happened to each."""
+        found: dict[str, str] = {}
+        for name, member in sorted(self._members.items()):
+            if member.beat.state in GONE:
+                found[name] = ENDINGS[member.beat.state]
+            elif member.beat.state != "finished" and not self._there(member):
+                found[name] = f"has been silent for {member.silence:.0f} s"
+        return found
+
+    def silence(self, group: str) -> float:
+        """Seconds that this group was looked at without a change of its beat."""
+        member = self._members.get(group)
+        return 0.0 if member is None else member.silence
 
     def ahead(self, round_: int) -> bool:
         """Somebody has applied the result of this round already."""

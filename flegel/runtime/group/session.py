@@ -46,6 +46,7 @@ from flegel.machine.group.records import (
     finite,
 )
 from flegel.machine.group.schedule import parse_every
+from flegel.machine.group.waiting import WaitReports, missing_groups
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
 from flegel.runtime import clock
@@ -203,9 +204,9 @@ class GroupSession:
         count = max(len(fields), 1)
         return build(TreeLayout(name, fields), tuple(np.array(a) for a in arrays[:count]), self._algorithm)
 
-    def joint_sample(self, sample: Sample) -> Sample:
+    def joint_sample(self, sample: Sample, waits: Callable[[str], None] = lambda why: None) -> Sample:
         """Weighted means of the rows of all groups, as far as they are expected and come in time; this group's own
-        sample where the algorithm, the rows or scaled columns do not allow that."""
+        sample where the algorithm, the rows or scaled columns do not allow that. `waits` is told for whom it waits."""
         job = self._job
         if not self._algorithm.starts_from_means or job.sites.groups < 2 or job.scale != "none":
             return sample
@@ -216,12 +217,17 @@ class GroupSession:
         content = self._seal.seal(key, encode(StartRows(job.sites.group, self._form), own))
         self._patiently(lambda: self._bucket.put(key, content), key)
         began = clock.now()
+        reports = WaitReports()
         while True:
             found = self._patiently(self._starts, STARTS)
             late = clock.now() - began > job.sites.group_timeout
             made = self._patiently(lambda: self._bucket.get(JOB, LARGEST_BEAT), JOB)
             if len(found) >= job.sites.groups or late or made is not None:
                 break
+            missing = missing_groups(len(found), job.sites.groups, job.sites.group_timeout)
+            report = reports.look(f"{missing} to choose θ(0)", True, clock.now())
+            if report is not None:
+                waits(report.why)
             clock.sleep(0.05)
         found[job.sites.group] = list(own)  # also where it was damaged or removed meanwhile
         rows = np.concatenate([found[group][0] for group in sorted(found)])
@@ -384,7 +390,8 @@ class GroupSession:
         return {
             "group": self._job.sites.group, "groups": list(exchange.groups), "rounds": exchange.rounds,
             "objective_of": sorted({self._job.sites.group, *exchange.evaluated}),
-            "agreed_in": exchange.round - 1 if exchange.agreed else None,
+            "agreed_in": exchange.round - 1 if exchange.agreed and exchange.together else None,
+            "without": exchange.without(),
             "bytes_sent": link.bytes_sent, "bytes_received": link.bytes_received, "requests": link.requests,
             "messages_received": link.messages_received,
             "sync_seconds": round(statistics.median(took), 4) if took else None,

@@ -28,7 +28,7 @@ from flegel.job import Job
 from flegel.loading.code_gate import mark_of
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import shard_states, snapshot
-from flegel.machine.checkpoint.plain_data import GeneratorState, fits
+from flegel.machine.checkpoint.plain_data import GeneratorState
 from flegel.machine.checkpoint.resume import NewerCommit, continue_from, restore
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
@@ -374,12 +374,10 @@ def _forms(value: Tree) -> dict[str, Any]:
 
 def _restore_attributes(algorithm: Algorithm, attributes: dict[str, Any]) -> None:
     """Attributes of the algorithm besides its hyper-parameters; random generators go on where they stopped. None takes
-    the place of a method, nor of something else that the algorithm has."""
-    own = vars(algorithm)
+    the place of a method."""
     for name, value in attributes.items():
         declared = getattr(type(algorithm), name, None)
-        method, drawing = callable(declared) or isinstance(declared, property), isinstance(value, GeneratorState)
-        if method or (not drawing and not fits(value, own.get(name, declared))):
+        if callable(declared) or isinstance(declared, property):
             raise StorageError(f"The checkpoint holds {name} of {type(algorithm).__name__}, which cannot be.")
         if isinstance(value, GeneratorState):
             kind = getattr(np.random, str(value.state.get("bit_generator")), None)
@@ -388,4 +386,4 @@ def _restore_attributes(algorithm: Algorithm, attributes: dict[str, Any]) -> Non
             bits = kind()
             bits.state = value.state
             value = np.random.Generator(bits)
-        own[name] = value
+        vars(algorithm)[name] = value

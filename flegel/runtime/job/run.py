@@ -190,10 +190,17 @@ def _prepared(
         scaling = group.scaling() if group is not None else None
         if scaling is None and scale.check_method(request.job.scale) != "none":
             scaling = _scaling(request, place)
-        first, starts = (group.parameter(), group.joint_sample) if group is not None else (None, None)
+        first = group.parameter() if group is not None else None
+        starts = partial(group.joint_sample, waits=partial(_waits, request)) if group is not None else None
         prepared = PreparedJob(request, scaling, first, starts)
         if group is None or group.publish(prepared.parameter, scaling, request.data):
             return scaling, prepared
+
+
+def _waits(request: Request, why: str) -> None:
+    """Before training: the phase of a job is what its status shows."""
+    request.phase(why, "")
+    request.say(f"this group {why}")
 
 
 def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
@@ -504,13 +511,15 @@ def _result(
 
 
 def about_groups(sites: dict[str, Any]) -> list[str]:
-    """Where θ holds statistics of groups whose rows are not in the objective."""
+    """Groups that were lost, and groups whose rows are in θ and not in the objective."""
+    lost = list(sites.get("without", ()))
     missing = sorted(set(sites.get("groups", ())) - set(sites.get("objective_of", ())))
     if not missing:
-        return []
+        return lost
     return [
+        *lost,
         f"the objective is that of the rows of {', '.join(sites['objective_of'])}: the model also holds statistics of "
-        f"{', '.join(missing)}, which did not evaluate this θ"
+        f"{', '.join(missing)}, which did not evaluate this θ",
     ]
 
 

@@ -1,0 +1,121 @@
+"""What a group says of the others: for whom it waits, who was lost, and whether all ended together. On virtual time."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import pytest
+
+from flegel.cli.display import PlainDisplay
+from flegel.cli.progress_line import line
+from flegel.job import Criteria
+from flegel.machine.coordinator.events import FromGroup, Note
+from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.machine.group.events import Waiting
+from flegel.machine.group.waiting import NOT_SAID_BEFORE, SAID_EVERY, WaitReports
+from flegel.runtime import clock
+from flegel.runtime.job.run import about_groups
+from flegel.sim.sites.bucket import BucketFaults
+from flegel.sim.sites.site import LastCommit
+from flegel.sim.sites.world import SILENCE, SiteScenario, SiteWorld
+
+NEVER = 1e9
+
+
+def world(
+    lasts: tuple[LastCommit, ...] = (),
+    kills: tuple[tuple[int, float, float], ...] = (),
+    joins: tuple[float, ...] = (0.0, 0.0),
+    exchange: str = "statistics",
+) -> SiteWorld:
+    """Two groups, g0 and g1, and a bucket that answers."""
+    faults = BucketFaults(latency=0.01)
+    return SiteWorld(1, SiteScenario(exchange, 2, 1, faults, kills, (), joins, (0.1, 0.1), (), lasts, least_groups=2))
+
+
+def test_a_group_that_waits_for_one_that_never_came_says_so_from_the_beginning() -> None:
+    seen = world((LastCommit(2), LastCommit(2)), joins=(0.0, NEVER))
+    seen.run_until(1.0)
+    said = seen.sites[0].job.waits_for
+    assert said == f"waits for 1 more group of 2 (for {20 * SILENCE:.0f} s at most)"
+    site = seen.sites[0]
+    site.exchange.heard(site.job, FromGroup(Waiting(said, True)), 1.0)
+    assert any(isinstance(command, Note) and said in command.text for command in site.job.out), "the log has it, too"
+    seen.run_until(21 * SILENCE)
+    assert site.ended == "unsynchronized" and site.job.waits_for == ""
+
+
+def test_a_group_that_was_waited_for_and_came_is_not_waited_for_any_more() -> None:
+    seen = world((LastCommit(2), LastCommit(2)), joins=(0.0, 5.0))
+    seen.run_until(4.0)
+    assert seen.sites[0].job.waits_for
+    seen.run_until(100.0)
+    assert [site.ended for site in seen.sites.values()] == ["converged"] * 2
+    assert seen.sites[0].job.waits_for == "" and "group g1 joined" in seen.sites[0].job.news
+
+
+def test_a_silent_group_in_a_round_is_named_before_it_is_given_up() -> None:
+    seen = world(kills=((1, 5.0, NEVER),))
+    seen.run_until(5.0 + 0.8 * SILENCE)
+    assert seen.sites[0].job.waits_for.startswith("waits for g1 in round")
+    seen.run_until(5.0 + 3 * SILENCE)
+    assert seen.sites[0].job.waits_for == ""
+
+
+@pytest.mark.parametrize(
+    ("exchange", "told"), [("statistics", "no longer in the model"), ("parameters", "no longer trained on")]
+)
+def test_a_lost_group_is_told_once_and_stands_in_the_result(exchange: str, told: str) -> None:
+    seen = world(kills=((1, 5.0, NEVER),), exchange=exchange)
+    seen.run_until(5.0 + 6 * SILENCE)
+    site = seen.sites[0]
+    news = [text for text in site.job.news if "silent" in text]
+    assert len(news) == 1 and news[0].startswith("group g1 has been silent for") and told in news[0]
+    assert about_groups({"without": site.exchange.without()}) == news
+
+
+def test_a_group_that_comes_back_is_no_loss_in_the_result() -> None:
+    seen = world(kills=((1, 5.0, 5.0 + 3 * SILENCE),))
+    seen.run_until(5.0 + 6 * SILENCE)
+    assert "g1" in seen.sites[0].exchange.lost and seen.sites[0].exchange.without() == []
+
+
+def test_groups_that_end_with_one_result_ended_together() -> None:
+    seen = world((LastCommit(20), LastCommit(20)))
+    seen.run_until(100.0)
+    assert [site.ended for site in seen.sites.values()] == ["converged"] * 2
+    assert all(site.exchange.agreed and site.exchange.together for site in seen.sites.values())
+
+
+def test_where_one_was_lost_or_ended_before_not_all_ended_together() -> None:
+    lost = world((LastCommit(200), LastCommit(200)), kills=((1, 5.0, NEVER),))
+    lost.run_until(300.0)
+    assert lost.sites[0].ended == "converged" and lost.sites[0].exchange.agreed
+    assert not lost.sites[0].exchange.together and lost.sites[0].exchange.without()
+    before = world((LastCommit(200), LastCommit(5, limit=True)))
+    before.run_until(300.0)
+    assert [site.ended for site in before.sites.values()] == ["converged", "limit"]
+    assert not any(site.exchange.together for site in before.sites.values())
+
+
+def test_a_wait_is_a_line_of_the_log_every_half_minute_at_most() -> None:
+    reports = WaitReports()
+    told = [reports.look(f"waits for lyon in round {at // 10}", at % 20 == 0, float(at)) for at in range(100)]
+    lines = [at for at, report in enumerate(told) if report is not None and report.line]
+    assert lines[0] == 0 and len(lines) == 4
+    assert all(later - earlier >= SAID_EVERY for earlier, later in itertools.pairwise(lines))
+    short = WaitReports()
+    assert short.look("waits for lyon in round 1, still training", False, 0.0) is None
+    assert short.look("", False, NOT_SAID_BEFORE / 2) is None, "nothing was told, and nothing is taken back"
+
+
+def test_displays_say_what_happened_once_and_a_wait_every_half_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, stream = itertools.count(), io.StringIO()
+    monkeypatch.setattr(clock, "now", lambda: float(next(seconds)))
+    display, why = PlainDisplay(stream), "waits for 1 more group of 2"
+    seen = JobSnapshot("KMeans", "bsp", "resting", 1, 1, iteration=3, waits_for=why, news=("group lyon joined",))
+    for _ in range(59):
+        display.show(seen)
+    assert stream.getvalue().count(why) == 2 and stream.getvalue().count("lyon joined") == 1
+    assert why in line(seen, Criteria())

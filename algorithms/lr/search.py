@@ -214,7 +214,7 @@ class Curvature(NamedTuple):
         unit = 1.0 / np.sqrt(np.diagonal(damped))
         slope, root = gradient * unit, _root(damped * unit * unit[:, None])
         if float(np.diagonal(root).min()) ** 2 > CONDITIONED:
-            return _divided(root, slope) * unit
+            return np.asarray(_divided(root, slope) * unit)
         values, directions = np.linalg.eigh(self.matrix(k, penalty, 0.0) * unit * unit[:, None])
         offsets = np.abs(self.metric[0]) / self.metric[1] * unit * np.sqrt(max(damped[-1, -1], 0.0))
         offsets[-1] = 0.0

@@ -11,6 +11,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.errors import UsageError
 from flegel.loading.input_files import NamesFile, read_array
+from flegel.wording import setting
 
 DRAWN = "k-means++"
 NAMED = (DRAWN, "random", "first")
@@ -185,6 +186,8 @@ def given_rows(given: str | Array, k: int, columns: int, owner: str) -> Array:
                 f"{owner}: init={name!r} is neither k-means++, random or first nor a file that exists."
             ) from None
     start = np.array(given, dtype=np.float64)
+    if start.ndim == 2 and start.shape[1] == columns and len(start) != k:
+        raise UsageError(f"{owner}: {name} has {len(start)} rows, and k is {k}; give {setting('k', len(start))}.")
     if start.shape != (k, columns):
         raise UsageError(f"{owner}: {name} has shape {start.shape}; k and the data ask for {(k, columns)}.")
     if not np.isfinite(start).all():

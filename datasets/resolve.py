@@ -9,7 +9,6 @@ import glob
 import os
 import shutil
 import tempfile
-import warnings
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.ratings import recognized
 from flegel.datasets.tables.treatment import Treatment
 from flegel.datasets.weights import weights_from_column
-from flegel.errors import DataError, UsageError, nearest
+from flegel.errors import DataError, UsageError, nearest, warn
 from flegel.loading.regular_files import check_regular
 
 
@@ -193,7 +192,7 @@ def open_for_prediction(spec: str, how: Treatment, label: str | int | None = Non
     if table is None:
         data = open_data(spec, label=label)
         if data.note:
-            warnings.warn(data.note, stacklevel=2)
+            warn(data.note)
         return data.load()[0]
     if not how.plain:
         return table

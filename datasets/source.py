@@ -272,5 +272,5 @@ def check_finite(features: Array, labels: Array | None, ids: Array, names: list[
 
 
 def column_name(names: list[str] | None, column: int) -> str:
-    """'column 3' or 'column 3 (eta)', counted as the reader counts."""
-    return f"column {number(column)}" + (f" ({names[column]})" if names else "")
+    """'column 3' or 'column 3 (eta)', counted as the reader counts; a name that is only a count is not shown."""
+    return f"column {number(column)}" + (f" ({names[column]})" if names and names[column] != str(column) else "")

@@ -142,6 +142,8 @@ class Algorithm:
 
     also_called: ClassVar[dict[str, str]] = {}
     """Names under which other libraries know a hyper-parameter, and ours: `{"n_clusters": "k"}`. They are accepted."""
+    instead: ClassVar[dict[str, str]] = {}
+    """Hyper-parameters of other libraries that have no equal here, and what to give in their place."""
     compiled_apart: ClassVar[tuple[dict[str, Any], ...]] = ({},)
     """Hyper-parameters whose kernels are compiled separately; `flegel warm` compiles each."""
     layout: ClassVar[str] = "rows"
@@ -243,7 +245,8 @@ class Algorithm:
             hyper[self.also_called[name]] = hyper.pop(name)
         for name in hyper:
             if name not in known:
-                raise UsageError(f"{owner} has no hyper-parameter {name!r}{nearest(name, list(known))}")
+                hint = f"; {self.instead[name]}." if name in self.instead else nearest(name, list(known))
+                raise UsageError(f"{owner} has no hyper-parameter {name!r}{hint}")
         for name, parameter in known.items():
             value = hyper.get(name, parameter.default)
             if value is _REQUIRED:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import sys
 import traceback
+import warnings
 from enum import IntEnum
 from pathlib import Path
 
@@ -133,6 +135,14 @@ def nearest(word: str, known: list[str]) -> str:
     swapped = [name for name in known if sorted(name) == sorted(word)]
     close = swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(known))}"
+
+
+def warn(text: str) -> None:
+    """A warning that shows the line of the user's that led to it, not one of this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "flegel":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
 
 
 def require(module: str, extra: str) -> None:

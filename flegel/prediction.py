@@ -75,6 +75,10 @@ def score(model: FittedModel, treatment: Treatment, table: Any, labels: Any) -> 
     """How good the model is on these rows; `labels` are an array, a list, a Series, or the name of a column of
     `table`."""
     algorithm, name = model.algorithm, type(model.algorithm).__name__
+    if labels is None and isinstance(table, tuple) and not isinstance(table, Sparse):
+        if len(table) != 2:
+            raise UsageError(f"score takes rows and labels, not {len(table)} things; give score(X, y).")
+        table, labels = table
     if labels is None and algorithm.supervised:
         raise UsageError(f"{name} needs labels to score: give score(X, y), or the name of a column of X as y.")
     if isinstance(labels, str):
@@ -144,6 +148,11 @@ class TrainingRows:
 
     def __init__(self, data: Dataset, scaling: Scaling | None) -> None:
         self._data, self._scaling = data, scaling
+
+    @property
+    def report(self) -> list[str]:
+        """What became of the columns of a table, as lines for people; empty for plain numbers."""
+        return list(self._data.source.report)
 
     def answer(self, model: FittedModel, hook: Answer) -> Array:
         parameter = pytree.present(model.parameter)

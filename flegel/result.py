@@ -122,7 +122,8 @@ class Result:
 
     def score(self, table: Any, labels: Any = None) -> float:
         """How good the model is on these rows; larger is better: accuracy (LR, networks), mean log-likelihood (GMM),
-        minus the objective (all others). `table` as for `predict`; `labels` are values, or the name of a column."""
+        minus the objective (all others). `table` as for `predict`, or a pair (X, y); `labels` are values, or the name
+        of a column."""
         return score(self, self._treatment(), table, labels)
 
     @property
@@ -163,7 +164,7 @@ class Result:
     def summary(self) -> str:
         """The run in a few lines."""
         value = "none" if self.objective is None else f"{self.objective:.6g}"
-        data = self.dataset
+        data, more = self.dataset, len(self.data_report) - SUMMARY_LINES
         lines = [
             f"{self.name} on {data['name']}: {data['rows']:,} rows of {data['columns']:,} columns",
             f"{'converged' if self.converged else 'stopped'}: {self.reason}",
@@ -174,8 +175,16 @@ class Result:
             *(f"{name}: {_shape(value)}" for name, value in self.parameters.items() if value.dtype.kind in "fiub"),
             *([f"classes: {', '.join(self.classes[:20])}"] if self.classes else []),
             *(f"note: {text}" for text in self.warnings),
+            *self.data_report[:SUMMARY_LINES],
+            *([f"  … and {more} more lines in data_report"] if more > 0 else []),
         ]
         return "\n".join(lines)
+
+    @property
+    def data_report(self) -> list[str]:
+        """What became of each column of a table (one-hot, dates, left out, …), as lines for people; empty for plain
+        numbers, and where the rows of training are not in this process."""
+        return [] if self.training is None else self.training.report
 
     def _repr_html_(self) -> str:
         """For notebooks: the summary and the picture of the run."""
@@ -237,6 +246,9 @@ class Result:
             f"<Result of {self.name}: objective {value}{''.join(self._figures())} after {self.iterations} iterations "
             f"and {self.seconds:.3g} s, {self.reason}>"
         )
+
+
+SUMMARY_LINES = 12  # of the report about columns that a summary shows: half a screen
 
 
 def estimator(

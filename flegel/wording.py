@@ -51,6 +51,11 @@ def option(name: str, value: Any = _NONE) -> str:
     return f"{flag} {_word(value)}"
 
 
+def setting(name: str, value: Any) -> str:
+    """A hyper-parameter with a value: `k=3`, or `--set k=3`."""
+    return f"{name}={_python(value)}" if listener() == "python" else f"--set {name}={_word(value)}"
+
+
 def _python(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -109,6 +109,7 @@ class LR(Algorithm):
     layout = "tiles"
     torch_program = "flegel.algorithms.lr.torch_program:LogisticProgram"
     trivial = "the intercept alone"
+    instead: ClassVar[dict[str, str]] = {"C": "give l2 = 1 / (C · rows) for an L2 penalty, or l1 for an L1 penalty"}
     shown = ("accuracy",)
     lagging = ("curvature",)
     supervised = True

@@ -23,6 +23,7 @@ from pathlib import Path
 from flegel.datasets.cache_folder import data_folder, locked
 from flegel.datasets.catalog.entry import CatalogEntry, RemoteFile
 from flegel.errors import DataError, FlegelError, UsageError
+from flegel.loading.array_files import check_zip_member
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes so far, bytes in all or None)."""
@@ -188,6 +189,7 @@ def unpack(archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as packed:
             members = [m for m in packed.infolist() if not m.is_dir()]
             for member in members:
+                check_zip_member(member)
                 target = (folder / member.filename).resolve()
                 if not target.is_relative_to(folder.resolve()):
                     raise DataError(
@@ -203,7 +205,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 with packed.open(member) as source, temporary.open("wb") as file:
                     shutil.copyfileobj(source, file, 1 << 20)
                 temporary.rename(target)
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, ValueError) as error:
         raise DataError(f"{archive} is no complete zip archive ({error}); remove it and fetch it again.") from None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from flegel.errors import DataError
+from flegel.loading.array_files import check_zip_member
 
 PACKED = (".gz", ".bz2", ".xz", ".zip")
 
@@ -33,7 +34,9 @@ def _zip_member(path: Path) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
             members = [m.filename for m in archive.infolist() if not m.is_dir()]
-    except (zipfile.BadZipFile, OSError) as error:
+            for info in archive.infolist():
+                check_zip_member(info)
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
         raise DataError(f"{path} is no complete zip archive ({error}); get the file again.") from None
     if len(members) != 1:
         raise DataError(f"{path} holds {len(members)} files; unpack it and give the path of one.")

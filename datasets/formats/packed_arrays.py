@@ -21,6 +21,7 @@ from flegel.datasets.formats.compressed import open_unpacked
 from flegel.datasets.memory import available
 from flegel.datasets.source import Chunk, Description, Stream
 from flegel.errors import DataError, UsageError
+from flegel.loading.array_files import check_zip_member
 from flegel.loading.damage import damage_as
 from flegel.wording import option
 
@@ -183,7 +184,10 @@ class NpzStream(Stream):
 
     def _check_size(self, members: list[zipfile.ZipInfo], name: str) -> None:
         """Before it is unpacked: a member of a few megabytes may unpack to many gigabytes."""
-        size = sum(info.file_size for info in members if info.filename in (name, f"{name}.npy"))
+        own = [info for info in members if info.filename in (name, f"{name}.npy")]
+        for info in own:
+            check_zip_member(info)
+        size = sum(info.file_size for info in own)
         if size > available():
             raise DataError(f"{self.path}: {name} unpacks to {size} bytes, more than this host has; save it as .npy.")
 

@@ -38,6 +38,11 @@ class ObjectTable(RawTable):
             self.width = len(names)
             self.length = len(self._columns[0]) if names else 0
         else:
+            if hasattr(value, "to_frame"):
+                raise UsageError(
+                    f"{self.origin} is one row or one column of {len(value)} values; give a frame: df.iloc[[0]] is one "
+                    'row, df[["name"]] one column.'
+                )
             self._open_array(to_array(value))
         if not self.length or not self.width:
             raise DataError(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.treatment import ColumnTreatment, Treatment
+from flegel.wording import option
 
 MOST_LINES = 40
 WORDS = {
@@ -40,7 +41,8 @@ def ratings_report(table: RawTable, columns: list[str | int], users: int, items:
     rest = f", {left} more left out" if left else ""
     return [
         f"{name}: {ratings:,} ratings of {items:,} items by {users:,} users, a row each (user, item and rating are "
-        f"columns {', '.join(map(str, columns))}{rest}; --columns names others, --format table takes all as they are)",
+        f"columns {', '.join(map(str, columns))}{rest}; {option('columns')} names others, "
+        f"{option('format', 'table')} takes all as they are)",
         *table.remarks,
     ]
 

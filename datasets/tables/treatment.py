@@ -6,7 +6,6 @@ decides anything: `survey` does that once, for the data of training.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -22,8 +21,8 @@ from flegel.datasets.scale import apply as apply_scaling
 from flegel.datasets.tables.cells import CellFormat, boolean_value, date_value, is_missing, number_value, plain_numbers
 from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
 from flegel.datasets.tables.object_table import ObjectTable
-from flegel.datasets.tables.ratings import aligned, find_rating_columns, rated_rows
-from flegel.errors import DataError, UsageError, nearest
+from flegel.datasets.tables.ratings import aligned, find_rating_columns, has_names, rated_rows
+from flegel.errors import DataError, UsageError, nearest, warn
 from flegel.wording import number, option
 
 Use = Literal["number", "boolean", "date", "onehot", "ordinal", "drop", "label"]
@@ -157,13 +156,13 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         given = table if isinstance(table, RawTable) else ObjectTable(table)
         if self.rating_columns and not (isinstance(given, ObjectTable) and given.width == self.width):
-            rows: Array | Sparse = self._rated_rows(given, say or _warn)
+            rows: Array | Sparse = self._rated_rows(given, say or warn)
         elif self.plain:
             rows = self._plain_rows(given)
         else:
             if isinstance(given, ObjectTable) and given.sparse is not None:
                 raise UsageError("This model was trained on a table with names; give a frame instead of sparse rows.")
-            rows = self._encoded_rows(given, say or _warn)
+            rows = self._encoded_rows(given, say or warn)
         how = self.scaling
         if how is None:
             return rows
@@ -187,7 +186,7 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _rated_rows(self, given: RawTable, say: Say) -> Sparse:
         """A row for each user of a list of ratings, in the order of their numbers or names."""
-        names = set(given.names) if given.named else set(range(len(given.names)))
+        names = set(given.names) if has_names(given) else set(range(len(given.names)))
         chosen = self.rating_columns if names.issuperset(self.rating_columns) else None
         places = find_rating_columns(given, Options(columns=chosen))
         return aligned(rated_rows(given, places, np.dtype(self.dtype)), self.names or (), say)
@@ -303,10 +302,6 @@ def join_rows(parts: Sequence[Array | Sparse], width: int) -> Array | Sparse:
     indptr = np.concatenate([[0]] + [part.indptr[1:] + end for part, end in zip(sparse, ends, strict=False)])
     indices, values = (np.concatenate([part[k] for part in sparse]) for k in (1, 2))
     return Sparse(indptr, indices, values, width)
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=5)
 
 
 def _gap(name: str, gaps: Array, where: Callable[[int], str], origin: str) -> DataError:

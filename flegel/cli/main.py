@@ -18,7 +18,7 @@ from flegel.cli.keys import app as keys_app
 from flegel.cli.launch.commands import launch_app
 from flegel.cli.predict import predict
 from flegel.cli.simulate import simulate
-from flegel.cli.submit import resume, submit
+from flegel.cli.submit import SubmitCommand, resume, submit
 from flegel.cli.watch.dashboard import dashboard
 from flegel.cli.watch.top import top
 from flegel.errors import ExitCode, Terminated
@@ -34,7 +34,7 @@ COMMANDS = (
 GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "launch": launch_app, "keys": keys_app}
 
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=SubmitCommand if command is submit else None)(command)
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)
 

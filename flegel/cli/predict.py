@@ -59,6 +59,7 @@ def predict(
             _print_rows(found)
         else:
             write_rows(found, names, out)
+            print(f"flegel: {out} has the answers for {len(found):,} rows", file=sys.stderr)
 
 
 def _column_names(found: Any) -> list[str]:

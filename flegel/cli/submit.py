@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from flegel.cli import cluster_jobs
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
@@ -24,7 +25,7 @@ from flegel.cli.local.job import (
 from flegel.cli.local.reporting import CHECKPOINTS_KEPT, WORKERS_STOPPED, PhaseLine, errors_as_sentences
 from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose
 from flegel.cli.watch.dashboard import DEFAULT_PLACE
-from flegel.errors import UsageError
+from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
 
 Out = Annotated[
@@ -83,6 +84,39 @@ DashboardAt = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+
+
+class SubmitCommand(TyperCommand):
+    """`flegel submit`, which says what to type where words are a hyper-parameter, or data without `--data`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        flags = {flag: option for option in self.params for flag in (*option.opts, *option.secondary_opts)}
+        valued = {flag for flag, option in flags.items() if not getattr(option, "is_flag", False)}
+        plain = [
+            word
+            for word, before in zip(args, ["", *args], strict=False)
+            if not word.startswith("-") and before not in valued
+        ]
+        for place, word in enumerate(args):
+            flag, equals, value = word.partition("=")
+            name = flag.removeprefix("--").replace("-", "_")
+            if word.startswith("--") and flag not in flags and plain and name in _hyper_parameters(plain[0]):
+                value = value if equals else "".join(args[place + 1 : place + 2]) or "VALUE"
+                ctx.fail(f"{flag} is no option but a hyper-parameter of {plain[0]}: --set {name}={value}")
+        if len(plain) == 2 and "--data" not in args:
+            ctx.fail(f"Data are given by an option: flegel submit {plain[0]} --data {plain[1]}")
+        return super().parse_args(ctx, args)
+
+
+def _hyper_parameters(algorithm: str) -> set[str]:
+    """Of the class that a word names; none where it names no class."""
+    from flegel.runtime.job.find_algorithm import find_algorithm
+
+    try:
+        cls = find_algorithm(algorithm)
+    except FlegelError:
+        return set()
+    return {*cls.hyper_parameters(), *cls.also_called}
 
 
 @for_submit

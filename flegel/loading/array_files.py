@@ -58,18 +58,25 @@ def read_npz(
         return found
 
 
+def check_zip_member(info: zipfile.ZipInfo) -> None:
+    """Raise `ValueError` for a member that cannot be read safely: Python's reader never ends where one by bzip2 or LZMA
+    is cut off."""
+    if info.flag_bits & ENCRYPTED:
+        raise ValueError(f"{info.filename} is encrypted")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(
+            f"{info.filename} is compressed by a method that is not read here ({info.compress_type}); use deflate"
+        )
+
+
 def _check_sizes(members: dict[str, zipfile.ZipInfo]) -> None:
     inflated = 0
     for name, info in members.items():
-        if info.flag_bits & ENCRYPTED:
-            raise ValueError(f"{name} is encrypted")
-        if info.compress_type == zipfile.ZIP_STORED:
-            if info.file_size != info.compress_size:
-                raise ValueError(f"the sizes of {name} contradict each other")
-        elif info.compress_type == zipfile.ZIP_DEFLATED:
+        check_zip_member(info)
+        if info.compress_type == zipfile.ZIP_DEFLATED:
             inflated += info.file_size
-        else:
-            raise ValueError(f"{name} is compressed by a method that is not known here ({info.compress_type})")
+        elif info.file_size != info.compress_size:
+            raise ValueError(f"the sizes of {name} contradict each other")
     if inflated > INFLATED:
         raise ValueError(f"it would unpack to {inflated} bytes; at most {INFLATED} are accepted")
 

@@ -464,3 +464,13 @@ def test_numbers_with_points_and_with_groups_in_one_column_are_told(tmp_path: Pa
     (tmp_path / "rows.csv").write_text("a,b\n0.126,1.5\n-1.280.109,2.5\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"'-1\.280\.109' is either a decimal comma or separates thousands"):
         open_data(str(tmp_path / "rows.csv"))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+@pytest.mark.parametrize("name", ["rows.npz", "rows.csv.zip"])
+def test_members_that_python_may_read_for_ever_are_refused(name: str, method: int, tmp_path: Path) -> None:
+    """Found by fuzzing: the reader of a member by LZMA or bzip2 does not end where the member is cut off."""
+    with zipfile.ZipFile(tmp_path / name, "w", method) as archive:
+        archive.writestr("X.npy" if name.endswith("npz") else "rows.csv", b"a,b\n" + bytes(4000))
+    with pytest.raises(DataError, match="is compressed by a method that is not read here"):
+        open_data(str(tmp_path / name))

@@ -317,6 +317,8 @@ def _flush_folder(path: Path) -> None:
 def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, trust_code: bool = False) -> Model:
     """A saved model. A user's own class runs only when `trust_code` is given, or comes in as `algorithm`."""
     path = Path(folder)
+    if path.name in ("model.json", "model.npz") and path.is_file():
+        path = path.parent
     if not (path / "model.json").exists():
         raise UsageError(f"{path} holds no saved model (there is no model.json in it).")
     try:

@@ -17,7 +17,7 @@ import typer
 
 from flegel.cli.local.reporting import errors_as_sentences, print_all
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
-from flegel.errors import AlgorithmError, ExitCode, FlegelError, StorageError, UsageError
+from flegel.errors import AlgorithmError, ExitCode, FlegelError, StorageError, Terminated, UsageError
 
 if TYPE_CHECKING:
     from flegel.cluster.client import Client
@@ -91,6 +91,9 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         print(f"\nflegel: detached; the job goes on. Come back with: flegel attach {job}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except Terminated:
+        print(f"\nflegel: terminated; the job goes on. Come back with: flegel attach {job}", file=sys.stderr)
+        raise SystemExit(ExitCode.TERMINATED) from None
     if suspension.asked and view.state == "cancelled":
         print(f"flegel: job {job} was stopped: {view.reason}", file=sys.stderr)
         raise typer.Exit(ExitCode.SUSPENDED)

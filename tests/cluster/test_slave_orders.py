@@ -31,6 +31,7 @@ class FakeClient:
         self.channel = self
         self.pending = 0
         self.address, self.trouble, self.answered = "tcp://head:7077", "nobody answers there.", False
+        self.heard_at: float | None = None
 
     def send(self, body: Any, frames: Any = ()) -> None:
         self.sent.append(body)
@@ -84,10 +85,33 @@ def test_a_slave_says_once_that_nobody_answers_and_once_that_somebody_does(
     for now in (0.0, slave._complain_at, slave._complain_at, 1e9):
         slave._report_connection(now)
     assert caplog.messages == ["no connection to tcp://head:7077 yet, still trying: nobody answers there."]
-    client.answered = True
-    slave._report_connection(1e9)
-    slave._report_connection(1e9)
+    client.answered, client.heard_at = True, 1e9
+    for later in (0.0, 1.0, 3.0, 4.0):
+        slave._report_connection(1e9 + later)
     assert caplog.messages[1:] == ["the master at tcp://head:7077 answers"]
+    slave._report_connection(1e9 + 60.0)
+    slave._report_connection(1e9 + 61.0)
+    client.heard_at = 1e9 + 62.0
+    slave._report_connection(1e9 + 62.0)
+    silent, again = caplog.messages[2:]
+    assert "has not answered for 15 s" in silent and again == "the master at tcp://head:7077 answers again"
+
+
+def test_a_slave_that_is_refused_does_not_say_that_the_master_answers(
+    slave: SlaveDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    client: Any = slave._client
+    client.answered, client.heard_at = True, 10.0
+    slave._report_connection(10.0)
+    slave._refused("A slave named s0 is running already; choose another --name.", 11.0)
+    slave._report_connection(15.0)
+    assert caplog.messages == ["A slave named s0 is running already; choose another --name."]
+
+
+def test_a_second_slave_in_one_folder_is_told_of_name_and_folder(slave: SlaveDaemon) -> None:
+    with pytest.raises(UsageError, match="give a second slave on this host a --name of its own"):
+        SlaveDaemon(slave._settings, FakeClient)  # type: ignore[arg-type]
 
 
 def test_no_order_ends_a_slave(slave: SlaveDaemon, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -20,7 +20,7 @@ from flegel.machine.group.records import MemberBeat, StartRows, encode
 from flegel.result import Result
 from flegel.runtime.group import session
 from flegel.runtime.group.bucket import FolderBucket
-from flegel.runtime.group.keys import PlainObjects
+from flegel.runtime.group.keys import SEALED, PlainObjects
 from flegel.runtime.job import run
 
 
@@ -200,3 +200,15 @@ def test_before_training_a_group_says_for_whom_it_waits(tmp_path: Path, monkeypa
         flegel.run(
             KMeans(k=2), sorted_blobs(rows=10), group="a", bucket=str(tmp_path), groups=2, processes=False, workers=1
         )
+
+
+def test_an_open_port_without_a_key_is_refused_before_data_are_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs group_key"):
+        flegel.run(KMeans(k=2), "no-such.csv", group="a", bucket=str(tmp_path), group_listen="localhost:7700")
+
+
+def test_a_signed_bucket_asks_a_group_without_a_key_for_one(tmp_path: Path) -> None:
+    FolderBucket(tmp_path).put("job", SEALED + bytes(8))
+    with pytest.raises(UsageError, match="are signed, and this group has no key; give group_key") as refused:
+        flegel.run(KMeans(k=2), sorted_blobs(rows=10), group="a", bucket=str(tmp_path), processes=False)
+    assert "new bucket" not in str(refused.value)

@@ -58,6 +58,10 @@ MEASURE = 0.5
 """Seconds between two measurements of the children's memory."""
 NO_ANSWER_AFTER = 5.0
 """Seconds until a slave says that no master answers."""
+SILENT_MASTER_AFTER = 15.0
+"""Seconds without an answer after which a slave says so: 15 heartbeats, more than a busy master takes for its log."""
+ADMITTED_AFTER = 2.0
+"""Seconds after its first answer in which a master refuses a second slave of one name: two heartbeats."""
 GIVE_UP_AFTER = 10.0
 """Seconds of refusals after which a slave ends: another one has its name."""
 MAX_PENDING_BEATS = 3
@@ -73,6 +77,8 @@ class SlaveDaemon:
         self._client: SecureClient | None = None
         self._dial_at = 0.0
         self._answered, self._complain_at = False, clock.now() + NO_ANSWER_AFTER
+        self._answered_since: float | None = None
+        self._master_silent = False
         self._beat_at = self._measure_at = 0.0
         self._heard_at = clock.now()
         self._pauses = OwnPauses(AWAY)
@@ -104,7 +110,10 @@ class SlaveDaemon:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(lock)
-            raise UsageError(f"Another slave uses {folder}; choose another --folder.") from None
+            raise UsageError(
+                f"Another slave uses {folder}; give a second slave on this host a --name of its own (and "
+                "another --folder, where one is given)."
+            ) from None
         return lock
 
     # -- life cycle ------------------------------------------------------------------------------------------------
@@ -198,15 +207,34 @@ class SlaveDaemon:
             self._shipping.restart()
 
     def _report_connection(self, now: float) -> None:
-        """Log once whether the master answers: a slave keeps trying, and would seem to work without one."""
-        if self._answered or self._client is None:
+        """Log whether the master answers, when that changes: a slave keeps trying, and would seem to work without one.
+        A slave that is refused because of its name is not told of as one that is admitted."""
+        if self._client is None:
             return
-        if self._client.answered:
-            self._answered = True
-            self._log(f"the master at {self._client.address} answers")
+        self._heard_at = max(self._heard_at, self._client.heard_at or self._heard_at)
+        if self._answered:
+            self._report_silence(now)
+        elif self._client.answered:
+            self._answered_since = now if self._answered_since is None else self._answered_since
+            refused = self._refused_at is not None and now - self._refused_at <= 2 * GIVE_UP_AFTER
+            if not refused and now - self._answered_since >= ADMITTED_AFTER:
+                self._answered = True
+                self._log(f"the master at {self._client.address} answers")
         elif now >= self._complain_at:
             self._complain_at = float("inf")
             self._log(f"no connection to {self._client.address} yet, still trying: {self._client.trouble}")
+
+    def _report_silence(self, now: float) -> None:
+        assert self._client is not None
+        silent = now - self._heard_at > SILENT_MASTER_AFTER
+        if silent and not self._master_silent:
+            self._log(
+                f"the master at {self._client.address} has not answered for {SILENT_MASTER_AFTER:.0f} s; jobs continue "
+                "here, and this slave keeps trying"
+            )
+        elif self._master_silent and not silent:
+            self._log(f"the master at {self._client.address} answers again")
+        self._master_silent = silent
 
     def _excuse(self, away: float, now: float) -> None:
         """This slave itself was away for so long, or its clock jumped: neither the master nor a job is late by it."""
@@ -218,8 +246,6 @@ class SlaveDaemon:
 
     def _end_if_abandoned(self, now: float) -> None:
         """A slave that was placed for one launch does not outlive it."""
-        if self._client is not None and self._client.heard_at is not None:
-            self._heard_at = max(self._heard_at, self._client.heard_at)
         limit = self._settings.abandon
         if limit is not None and now - self._heard_at > limit:
             self._log(f"the master has not answered for {limit:.0f} s, so this slave ends")

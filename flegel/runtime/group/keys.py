@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from flegel.errors import UNDECODABLE, StorageError, UsageError
+from flegel.group_options import GroupSpec
 from flegel.machine.group.records import NAME
 from flegel.wording import option
 
@@ -37,6 +38,10 @@ class RefusedObject(Exception):
         self.tag = tag
 
 
+class KeyMissing(RefusedObject):
+    """The object is signed, and this group was started without a key."""
+
+
 class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signer: str
     signature: bytes
@@ -51,7 +56,7 @@ class PlainObjects:
 
     def open(self, key: str, content: bytes) -> bytes:
         if content[:4] == SEALED:
-            raise RefusedObject(f"it is signed, and this group has no key; give {option('group_key')}")
+            raise KeyMissing(f"it is signed, and this group has no key; give {option('group_key')}")
         if content[:4] != CHECKED:
             raise RefusedObject("it is no object of a group")
         if content[4:36] != _checksum(key, content[36:]):
@@ -148,6 +153,15 @@ def read_key_file(path: str, group: str) -> Seal:
         raise UsageError(
             f"{option('group_key', path)} is no key file of a group ({error}); see `flegel keys groups`."
         ) from None
+
+
+def check_keys(sites: GroupSpec) -> None:
+    """Refuse a key that is not this group's, and an open port without one; before any data are read."""
+    read_key_file(sites.group_key, sites.group)
+    if sites.group_listen and not sites.group_key:
+        raise UsageError(
+            f"{option('group_listen')} needs {option('group_key')}: without keys anybody could send wrong messages."
+        )
 
 
 def make_key_files(folder: Path, groups: list[str], encrypt: bool) -> list[Path]:

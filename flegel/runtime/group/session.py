@@ -51,7 +51,7 @@ from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
 from flegel.runtime import clock
 from flegel.runtime.group.bucket import Conflict, open_bucket
-from flegel.runtime.group.keys import RefusedObject, read_key_file
+from flegel.runtime.group.keys import KeyMissing, RefusedObject, check_keys, read_key_file
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.peers import PeerMessages, parse_listen
 from flegel.runtime.job.class_source import in_plain, reference
@@ -72,16 +72,12 @@ class GroupSession:
         self._job, self._algorithm = job, algorithm
         self.kind = exchange_of(algorithm)
         self._every = parse_every(job.sites.every)
+        check_keys(job.sites)
         self._seal = read_key_file(job.sites.group_key, job.sites.group)
         self._bucket = open_bucket(job.sites.bucket)
         self._gate = self._make_gate()
         if job.sites.group_listen:
             parse_listen(job.sites.group_listen)
-            if not job.sites.group_key:
-                raise UsageError(
-                    f"{option('group_listen')} needs {option('group_key')}: without keys anybody could send "
-                    "wrong messages."
-                )
         self._submitted = _plain(algorithm)
         self._package: tuple[Package, list[Array]] | None = None
         self._form: DataForm | None = None
@@ -248,6 +244,8 @@ class GroupSession:
                 if held is None:
                     continue
                 header, arrays = decode(self._seal.open(key, held[0]), StartRows)
+            except KeyMissing:
+                raise
             except (RefusedObject, DecodeError) as error:
                 if key not in self._ignored:
                     self._ignored.add(key)
@@ -304,6 +302,11 @@ class GroupSession:
         while True:
             try:
                 return call()
+            except KeyMissing:
+                raise UsageError(
+                    f"The objects in {self._bucket.place} are signed, and this group has no key; give "
+                    f"{option('group_key')} with the key file of {self._job.sites.group}."
+                ) from None
             except (RefusedObject, DecodeError) as error:
                 told = "The training package" if what == "package" else what
                 raise StorageError(

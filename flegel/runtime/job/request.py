@@ -119,6 +119,10 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
 
 def open_training_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
     """The rows to train on, without those that `validate` holds out."""
+    if job.sites.group_key or job.sites.group_listen:
+        from flegel.runtime.group.keys import check_keys  # most jobs have no group
+
+        check_keys(job.sites)  # a wrong option is told before minutes of reading
     rows = open_job_data(job, data, algorithm)
     if not job.validate:
         return rows

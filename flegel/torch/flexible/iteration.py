@@ -62,7 +62,8 @@ class LoopIteration:
             raise UsageError(
                 f"{name} stepped twice while another model, which took part in the same iteration, did not step: "
                 "models that are trained in one loop step once each for a batch. Put forward passes of a model that "
-                "is not trained now under torch.no_grad()."
+                "is not trained now under torch.no_grad(). Where a model is trained at some of the iterations only, "
+                "choose these by `model.barriers`, which is equal on all ranks, not by a count of batches."
             )
         self._stepped[model] = True
         self._passed.discard(model)

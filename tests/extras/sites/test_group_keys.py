@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 
+import flegel
 from flegel.errors import UsageError
 from flegel.runtime.group.keys import PlainObjects, RefusedObject, make_key_files, read_key_file
 
@@ -54,3 +55,8 @@ def test_groups_are_added_without_new_keys_for_the_others(keys: Path) -> None:
     assert read_key_file(str(keys / "tokyo.json"), "tokyo").open(KEY, before) == CONTENT
     with pytest.raises(UsageError, match="is the key of paris"):
         read_key_file(str(keys / "paris.json"), "lyon")
+
+
+def test_a_key_of_another_group_is_refused_before_data_are_read(keys: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is the key of paris, not of lyon"):
+        flegel.run("kmeans", "no-such.csv", group="lyon", bucket=str(tmp_path), group_key=str(keys / "paris.json"))

@@ -65,7 +65,7 @@ def check_zip_member(info: zipfile.ZipInfo) -> None:
         raise ValueError(f"{info.filename} is encrypted")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(
-            f"{info.filename} is compressed by a method that is not read here ({info.compress_type}); use deflate"
+            f"{info.filename} is compressed by a method that is not known here ({info.compress_type}); use deflate"
         )
 
 

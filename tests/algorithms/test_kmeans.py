@@ -278,8 +278,8 @@ def test_seeding_says_what_is_wrong(tmp_path: Any) -> None:
     for wrong, words in [
         (KMeans(k=21), "points"),
         (KMeans(k=4, init="kmeans++"), "neither"),
-        (KMeans(k=3, init=str(tmp_path / "start.npy")), "shape"),
-        (KMeans(k=2, init=rows[:3]), "shape"),
+        (KMeans(k=3, init=str(tmp_path / "start.npy")), "give k=4"),
+        (KMeans(k=2, init=rows[:3]), "give k=3"),
     ]:
         with pytest.raises(UsageError, match=words):
             wrong.initParameter(sample_of(rows), np.random.default_rng(0))

@@ -472,5 +472,5 @@ def test_members_that_python_may_read_for_ever_are_refused(name: str, method: in
     """Found by fuzzing: the reader of a member by LZMA or bzip2 does not end where the member is cut off."""
     with zipfile.ZipFile(tmp_path / name, "w", method) as archive:
         archive.writestr("X.npy" if name.endswith("npz") else "rows.csv", b"a,b\n" + bytes(4000))
-    with pytest.raises(DataError, match="is compressed by a method that is not read here"):
+    with pytest.raises(DataError, match="is compressed by a method that is not known here"):
         open_data(str(tmp_path / name))

@@ -173,7 +173,7 @@ def test_devices_are_given_to_workers(text: str, gpus: int, found: dict[int, str
     [
         ("0=tpu", 0, "not of the form"),
         ("4=cuda:0", 0, "names worker 4"),
-        ("", 5, "--gpus 5"),
+        ("", 5, "gpus=5"),
         ("cuda", 0, "not of the"),
     ],
 )

@@ -380,7 +380,7 @@ REASONS = {
 }  # fmt: skip
 """Who gives which reason at the gate. A new place here is a new way for code into a process: think twice."""
 NAMING = {
-    "api.py", "cli/inspection.py", "cli/local/job.py", "cluster/connected.py", "compare/comparison.py",
+    "api.py", "cli/inspection.py", "cli/local/job.py", "cli/submit.py", "cluster/connected.py", "compare/comparison.py",
     "runtime/job/find_algorithm.py", "runtime/job/resume.py",
 }  # fmt: skip
 """Who may import a file by what the user has named."""

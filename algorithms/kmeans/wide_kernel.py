@@ -44,6 +44,7 @@ from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 PIECE = VECTOR_BYTES // 8  # float64 numbers of a row that are read at once
+ABOVE = 1.0 + 1e-12  # a factor that rounding of a length in float64 does not undo
 NEAR_CACHE = 24 * 1024  # bytes of short centroids that several points are compared with before the next ones
 
 
@@ -59,7 +60,6 @@ def build(lanes: int, group: int) -> Any:
         last, half, minus, centres = borrowed(flat(state)), borrowed(half), borrowed(minus), borrowed(centres)
         origin, short, shift = borrowed(origin), borrowed(short), borrowed(shift)
         width = short.shape[1]
-        rounding = (width + 4) * ROUNDING
         near, norms, values = new_row(half, block * width), new_row(centres, block), new_row(half, group * lanes)
         bound, errors = new_row(half, block), new_row(centres, block)
         least, second, which = new_row(half, block), new_row(half, block), new_row(half, block)
@@ -88,8 +88,8 @@ def build(lanes: int, group: int) -> Any:
                     continue
                 distance[i] = _squared(features, base + i, centres, mine, origin)
                 exact = np.sqrt(distance[i])
-                if valid and exact * (1.0 + 1e-12) < apart:
-                    upper[row + i] = exact * (1.0 + 1e-12) - drift[mine]
+                if valid and exact * ABOVE < apart:
+                    upper[row + i] = exact * ABOVE - drift[mine]
                 elif own[row + i] < 1e30 and distance[i] * scale * scale < 1e30:
                     who[seeking] = i
                     seeking += 1
@@ -97,48 +97,46 @@ def build(lanes: int, group: int) -> Any:
                     known[row + i] = -1
                     _try_all(features, base + i, centres, origin, best, distance, i, last[base + i] < 0)
             _pack(short, row, shift, unit, who, seeking, borrowed(near), norms)
-            for n in range(-(-seeking // TILE) * TILE):
-                bound[n] = -np.inf
-            for n in range(seeking):
-                i = who[n]
-                far = np.sqrt(distance[i]) * scale + own[row + i] + reach + 2 * ROUNDING * (np.sqrt(norms[n]) + largest)
-                errors[n] = rounding * (0.5 * largest * largest + np.sqrt(norms[n]) * largest) + TINY
-                limit = 0.5 * (far * far - norms[n]) + errors[n]
-                bound[n] = limit + 4 * ROUNDING * abs(limit)
+            _set_bounds(who, seeking, row, distance, own, norms, (largest, reach, scale, width), bound, errors)
             compare(
                 borrowed(near), width, minus, half, seeking, borrowed(bound), borrowed(values), borrowed(least),
                 borrowed(second), borrowed(which), who, best, distance, features, base, centres, origin, last,
             )  # fmt: skip
             for n in range(seeking):
-                i = who[n]
-                mine = best[i]
+                i, mine = who[n], best[who[n]]
                 other = np.float64(second[n] if np.int32(which[n]) == mine else least[n]) - errors[n]
-                apart = np.sqrt(max(2 * other + norms[n], 0.0)) - own[row + i] - reach
-                apart -= 2 * ROUNDING * (np.sqrt(norms[n]) + largest)
+                doubt = _doubt(own[row + i], reach, norms[n], largest)
                 known[row + i] = mine
-                upper[row + i] = np.sqrt(distance[i]) * (1.0 + 1e-12) - drift[mine]
-                lower[row + i] = apart / scale + drifted
-            for i in range(count):
-                old, new = last[base + i], best[i]
-                if old != new:
-                    weight = 1.0
-                    if weights is not None:
-                        weight = weights[base + i]
-                    square = weight * _move(features, base + i, origin, weight, aggregator.sums, old, new)
-                    aggregator.counts[new] += weight
-                    aggregator.squares[new] += square
-                    if old >= 0:
-                        aggregator.counts[old] -= weight
-                        aggregator.squares[old] -= square
-                    last[base + i] = new
+                upper[row + i] = np.sqrt(distance[i]) * ABOVE - drift[mine]
+                lower[row + i] = (np.sqrt(max(2 * other + norms[n], 0.0)) - doubt) / scale + drifted
+            _move_all(features, last, best, weights, base, count, origin, aggregator)
         return end
 
     return train
 
 
 @cache
+def _multiplier(lanes: int, group: int) -> Any:
+    """`product(near, at, width, minus, half, g)`: ½‖c‖² − x·c of the points in the lanes at `near[at]` and of each
+    short centroid of group g, as a tuple of vectors."""
+
+    @njit(**INLINE)
+    def product(near, at, width, minus, half, g):
+        found = splats(half, g * group, group, lanes)
+        c_at = g * width * group
+        for _ in range(width):
+            found = fma_each(load(near, at, lanes), splats(minus, c_at, group, lanes), found)
+            at += TILE
+            c_at += group
+        return found
+
+    return product
+
+
+@cache
 def _searcher(lanes: int, group: int) -> Any:
     """`search(near, width, minus, half, count, least, which)`: the nearest short centroid of each packed point."""
+    product = _multiplier(lanes, group)
 
     @njit(**INNER)
     def search(near, width, minus, half, count, least, which):
@@ -152,12 +150,7 @@ def _searcher(lanes: int, group: int) -> Any:
                     low = spread(np.inf, low)
                     place = spread(0, low)
                 for g in range(chunk, min(chunk + several, groups)):
-                    found = splats(half, g * group, group, lanes)
-                    x_at, c_at = at, g * width * group
-                    for _ in range(width):
-                        found = fma_each(load(near, x_at, lanes), splats(minus, c_at, group, lanes), found)
-                        x_at += TILE
-                        c_at += group
+                    found = product(near, at, width, minus, half, g)
                     low, place = least_each(found, g * group, low, place)
                 store(least, lane, low)
                 store(which, lane, place)
@@ -169,6 +162,7 @@ def _searcher(lanes: int, group: int) -> Any:
 def _comparer(lanes: int, group: int) -> Any:
     """`compare(…)`: every short centroid that is nearer to a packed point than its bound is compared in full. Finds the
     two least values of each point as well, and the number of the least."""
+    product = _multiplier(lanes, group)
 
     @njit(**INNER)
     def compare(
@@ -185,12 +179,7 @@ def _comparer(lanes: int, group: int) -> Any:
                 if chunk == 0:
                     low, next_low, place = spread(np.inf, limit), spread(np.inf, limit), spread(0, limit)
                 for g in range(chunk, min(chunk + several, groups)):
-                    found = splats(half, g * group, group, lanes)
-                    x_at, c_at = at, g * width * group
-                    for _ in range(width):
-                        found = fma_each(load(near, x_at, lanes), splats(minus, c_at, group, lanes), found)
-                        x_at += TILE
-                        c_at += group
+                    found = product(near, at, width, minus, half, g)
                     low, next_low, place = two_least_each(found, g * group, low, next_low, place)
                     passing = least_of(found) < limit
                     if any_lane(passing):
@@ -211,6 +200,44 @@ def _comparer(lanes: int, group: int) -> Any:
                 store(which, lane, place)
 
     return compare
+
+
+@njit(**INLINE)
+def _doubt(own, reach, norm, largest):
+    """How far a distance between short rows may be off: by their own errors, and by their rounding to float32."""
+    return own + reach + 2 * ROUNDING * (np.sqrt(norm) + largest)
+
+
+@njit(**INNER)
+def _set_bounds(who, count, first, distance, own, norms, centroids, bound, errors):
+    """Of each packed point: the value of `product` from which on a centroid cannot be nearer, and the error of such a
+    value. Lanes without a point get a bound that nothing passes."""
+    largest, reach, scale, width = centroids
+    for n in range(-(-count // TILE) * TILE):
+        bound[n] = -np.inf
+    for n in range(count):
+        far = np.sqrt(distance[who[n]]) * scale + _doubt(own[first + who[n]], reach, norms[n], largest)
+        errors[n] = (width + 4) * ROUNDING * (0.5 * largest * largest + np.sqrt(norms[n]) * largest) + TINY
+        limit = 0.5 * (far * far - norms[n]) + errors[n]
+        bound[n] = limit + 4 * ROUNDING * abs(limit)
+
+
+@njit(**INNER)
+def _move_all(features, last, best, weights, base, count, origin, aggregator):
+    """Points of a block whose nearest centroid is another one now, in their order."""
+    for i in range(count):
+        old, new = last[base + i], best[i]
+        if old != new:
+            weight = 1.0
+            if weights is not None:
+                weight = weights[base + i]
+            square = weight * _move(features, base + i, origin, weight, aggregator.sums, old, new)
+            aggregator.counts[new] += weight
+            aggregator.squares[new] += square
+            if old >= 0:
+                aggregator.counts[old] -= weight
+                aggregator.squares[old] -= square
+            last[base + i] = new
 
 
 @njit(**INNER)

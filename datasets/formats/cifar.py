@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from flegel.datasets.file_signature import check_unchanged, signature
-from flegel.datasets.source import Chunk, Description, Stream
+from flegel.datasets.formats.file_stream import FileStream
+from flegel.datasets.source import Chunk
 from flegel.errors import DataError
 
 _RECORD = 3073
 
 
-class CifarStream(Stream):
+class CifarStream(FileStream):
     """The five training batches; a row is 3 × 32 × 32 pixels, red first."""
 
     kind = "cifar"
@@ -49,17 +49,3 @@ class CifarStream(Stream):
                     yield Chunk(np.ascontiguousarray(records[:, 1:]), records[:, 0].astype(np.float64))
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
             raise DataError(f"{self.path} is no complete CIFAR-10 archive ({error}); fetch it again.") from None
-
-    def describe(self) -> Description:
-        return {
-            "kind": self.kind,
-            "path": str(self.path),
-            "signature": signature(self.path),
-            "dtype": self.dtype.name,
-        }
-
-    @classmethod
-    def from_description(cls, description: Description) -> CifarStream:
-        path = Path(description["path"])
-        check_unchanged(path, description)
-        return cls(path, description["dtype"])

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from flegel.core.shard import Sparse
-from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.compressed import line_pieces, read_head, suffixes
+from flegel.datasets.formats.file_stream import FileStream
 from flegel.datasets.formats.text_dialect import (
     HEAD_BYTES,
     LINE_LIMIT,
@@ -26,7 +26,7 @@ from flegel.datasets.formats.text_dialect import (
 )
 from flegel.datasets.formats.text_parse import parse
 from flegel.datasets.formats.text_stream import PIECE
-from flegel.datasets.source import Chunk, Description, Stream
+from flegel.datasets.source import Chunk
 from flegel.errors import DataError
 
 NOT_RATED = 99.0
@@ -53,7 +53,7 @@ def is_jester(path: Path, head: bytes, whole: bool) -> bool:
     return any(missing) and all(row[0] == len(row) - 1 - gaps for row, gaps in zip(numbers, missing, strict=True))
 
 
-class JesterStream(Stream):
+class JesterStream(FileStream):
     """One such table, compressed or not."""
 
     kind = "jester"
@@ -89,17 +89,3 @@ class JesterStream(Stream):
             values = table[:, 1:][given].astype(self.dtype)
             yield Chunk(Sparse(indptr, np.nonzero(given)[1].astype(np.int32), values, self.columns), None)
             line += lines
-
-    def describe(self) -> Description:
-        return {
-            "kind": self.kind,
-            "path": str(self.path),
-            "signature": signature(self.path),
-            "dtype": self.dtype.name,
-        }
-
-    @classmethod
-    def from_description(cls, description: Description) -> Self:
-        path = Path(description["path"])
-        check_unchanged(path, description)
-        return cls(path, description["dtype"])

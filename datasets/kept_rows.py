@@ -6,15 +6,13 @@ length: every process finds the same ones without reading a row.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.descriptions import source_from
 from flegel.datasets.row_ranges import compress, expand
-from flegel.datasets.source import Description, Rows, Source
+from flegel.datasets.source import Description, Rows, Source, WrappedSource
 from flegel.errors import DataError
 
 
@@ -29,7 +27,7 @@ def held_out_ids(rows: int, part: float, seed: int) -> Array:
     return np.random.default_rng([seed & (2**64 - 1), 1]).integers(bounds[:-1], bounds[1:])
 
 
-class KeptRows(Source):
+class KeptRows(WrappedSource):
     """The first `rows` rows of `inner` without those that are held out, numbered anew without gaps."""
 
     kind = "kept"
@@ -47,14 +45,6 @@ class KeptRows(Source):
     def over(self, inner: Source) -> KeptRows:
         """The same rows out of another source that holds the same."""
         return KeptRows(inner, *self._told)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
-        return self.inner.dtype
-
-    @dtype.setter
-    def dtype(self, wanted: np.dtype[Any]) -> None:
-        self.inner.dtype = wanted
 
     def _inner_ids(self, ids: Array) -> Array:
         return np.asarray(ids + np.searchsorted(self._before, ids, side="right"))

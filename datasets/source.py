@@ -215,6 +215,20 @@ def _register(cls: type[_Registered], known: dict[str, type[_Registered]]) -> No
     known[kind] = cls
 
 
+class WrappedSource(Source):
+    """Rows of another source, some left out or with something added. Their type is that of the other source."""
+
+    inner: Source
+
+    @property
+    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
+        return self.inner.dtype
+
+    @dtype.setter
+    def dtype(self, wanted: np.dtype[Any]) -> None:
+        self.inner.dtype = wanted
+
+
 def concatenate_sparse(parts: list[Rows], columns: int) -> Rows:
     """Sparse rows one after the other."""
     matrices = [part.features for part in parts if isinstance(part.features, Sparse)]

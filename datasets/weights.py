@@ -6,7 +6,6 @@ Checks that weights are finite and not negative. Never changes what the other so
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.descriptions import source_from
 from flegel.datasets.formats.text_dialect import find_column
-from flegel.datasets.source import Description, Rows, Source
+from flegel.datasets.source import Description, Rows, Source, WrappedSource
 from flegel.errors import DataError
 from flegel.wording import number
 
@@ -33,7 +32,7 @@ def weights_from_column(source: Source, wanted: str | int) -> WeightedSource:
     return weighted
 
 
-class WeightedSource(Source):
+class WeightedSource(WrappedSource):
     """Rows of `inner`, each with a weight: of the array `weights`, or of the column `at`, which is then no feature."""
 
     kind = "weighted"
@@ -53,14 +52,6 @@ class WeightedSource(Source):
                     f"{self.origin} has {self.rows} rows, and weights of shape {weights.shape}; give one per row."
                 )
             self.weights = _exact(_checked(weights, np.arange(self.rows), self.origin))
-
-    @property
-    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
-        return self.inner.dtype
-
-    @dtype.setter
-    def dtype(self, wanted: np.dtype[Any]) -> None:
-        self.inner.dtype = wanted
 
     def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
         return self._weighted(self.inner.take(ranges, rng))

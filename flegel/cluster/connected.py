@@ -30,7 +30,7 @@ from flegel.job import Job
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import check_options, options_of, with_options
 from flegel.plan.stragglers import parse_stragglers
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
 from flegel.runtime.job.class_source import reference

@@ -33,8 +33,8 @@ from flegel.runtime.job.checkpoint_session import fingerprint
 from flegel.runtime.job.class_source import is_built_in
 from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.request import Request
-from flegel.runtime.job.signals import DeferredSignals
 from flegel.runtime.server.file_arrays import FileArrays
+from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
 
 SAMPLE_ROWS = 100_000

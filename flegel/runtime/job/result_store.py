@@ -33,8 +33,8 @@ from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
-from flegel.prediction import answer, class_names, model_of, predict, score
-from flegel.result import Result, estimator, module_of
+from flegel.results.prediction import answer, class_names, model_of, predict, score
+from flegel.results.result import Result, estimator, module_of
 from flegel.runtime.job.class_source import in_plain, instantiate, reference
 from flegel.wording import option
 

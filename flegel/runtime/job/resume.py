@@ -20,7 +20,7 @@ from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.loading.code_gate import CHANGED, Consent, lies_inside, why_not_own
 from flegel.options import with_options
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.checkpoint.format import JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import CheckpointStore, FolderStore, open_store

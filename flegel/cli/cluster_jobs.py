@@ -44,9 +44,9 @@ def submit_to(
 
     from flegel.cluster.client import checkpoint_name, data_name, pack
     from flegel.cluster.transport.protocol import ClusterJob
+    from flegel.loading.class_source import reference
     from flegel.options import with_options
     from flegel.plan.stragglers import parse_stragglers
-    from flegel.runtime.job.class_source import reference
     from flegel.sync import make_policy
 
     algorithm, code, source = pack(reference(chosen, whole=True))

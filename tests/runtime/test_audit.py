@@ -21,7 +21,7 @@ from flegel.machine.coordinator.orders import WorkerOrders
 from flegel.messages import Train
 from flegel.params.ledger import Ledger
 from flegel.params.local import LocalStore
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.backends.numba.backend import NumbaKernel
 from flegel.runtime.processes.thread_cluster import ThreadCluster
 

@@ -38,7 +38,7 @@ from flegel.messages import (
     WorkerFailed,
 )
 from flegel.runtime import clock
-from flegel.runtime.processes import malloc_settings
+from flegel.runtime.system import malloc_settings
 from flegel.runtime.transport import shared_memory, zmq_frames
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 from flegel.runtime.transport.job_sockets import JobSockets, same_host

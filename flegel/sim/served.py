@@ -17,11 +17,12 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Shard
 from flegel.core.sharding import Sharding
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Command, FromWorker, Send, StartWorker, Timeouts, WorkerJoined
 from flegel.machine.server.care import FIRST_SERVER, MOST_SERVERS, ServerCare
 from flegel.machine.server.client import Push, SliceClient
 from flegel.machine.server.group import ServerGroup
-from flegel.machine.server.served_coordinator import ServedCoordinator
+from flegel.machine.server.part import ServersPart
 from flegel.machine.server.server import Command as ServerCommand
 from flegel.machine.server.server import ParameterServer, ToCoordinator, ToServer, ToWorker
 from flegel.messages import LoadShard, Order, Report, TreeLayout
@@ -115,13 +116,15 @@ class ServedSimulation(Simulation):
     worker_class = ServedSimWorker
 
     def __init__(
-        self, job: ServedCoordinator, paces: dict[int, Pace], learners: dict[int, Learner], costs: Costs, size: int
+        self, job: Coordinator, paces: dict[int, Pace], learners: dict[int, Learner], costs: Costs, size: int
     ) -> None:
         super().__init__(job, paces, learners, costs)
-        self._job = job
+        servers = job.part(ServersPart)
+        assert servers is not None
+        self._care = servers.care
         self._servers: dict[int, ParameterServer] = {}
         self._threads: dict[int, CoordinatorCost] = {}
-        self._unit = size / job.servers.group.cuts.count
+        self._unit = size / self._care.group.cuts.count
         for worker in self.workers.values():
             assert isinstance(worker, ServedSimWorker)
             worker.world = self
@@ -135,7 +138,7 @@ class ServedSimulation(Simulation):
     def _execute(self, commands: list[Command], now: float) -> None:
         others: list[Command] = []
         for command in commands:
-            if type(command) is Send and command.worker in self._job.servers.numbers:
+            if type(command) is Send and command.worker in self._care.numbers:
                 left = self._cost.give(command.worker, self._weight(command.arrays), command.arrays, now)
                 arrives = left + self.costs.message
                 self.events.at(arrives, self._ordered, command.worker, command.body, command.arrays)
@@ -193,7 +196,7 @@ class ServedSimulation(Simulation):
         self._execute(self.job.handle(FromWorker(server, body, arrays), taken), taken)
 
 
-def served_job(sync: SyncSpec, criteria: Criteria, workers: int, servers: int, replicas: int = 1) -> ServedCoordinator:
+def served_job(sync: SyncSpec, criteria: Criteria, workers: int, servers: int, replicas: int = 1) -> Coordinator:
     """A coordinator of so many workers and servers, one slice a server."""
     algorithm = VisitCounts()
     theta = np.zeros(servers)
@@ -203,8 +206,8 @@ def served_job(sync: SyncSpec, criteria: Criteria, workers: int, servers: int, r
     serve = ServeJob(AlgorithmRef("", {}), ("array", ()), ("array", ()))
     care = ServerCare(group, serve, servers, min(replicas, servers - 1), FOREVER)
     load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, 0, form, form, version=0)
-    return ServedCoordinator(
-        servers=care, algorithm=algorithm, policy=make_policy(sync), criteria=criteria, store=group,
+    return Coordinator(
+        parts=[ServersPart(care)], algorithm=algorithm, policy=make_policy(sync), criteria=criteria, store=group,
         loads=dict.fromkeys(worker_numbers(workers), load), timeouts=FOREVER,
     )  # fmt: skip
 

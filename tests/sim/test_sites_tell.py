@@ -8,9 +8,9 @@ import itertools
 import pytest
 
 from flegel.job import Criteria
-from flegel.machine.coordinator.events import FromGroup, Note
+from flegel.machine.coordinator.events import Note
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.machine.group.events import Waiting
+from flegel.machine.group.events import FromGroup, Waiting
 from flegel.machine.group.waiting import NOT_SAID_BEFORE, SAID_EVERY, WaitReports
 from flegel.runtime import clock
 from flegel.runtime.job.run import about_groups

@@ -19,8 +19,8 @@ from flegel.algorithms import BUILTINS
 from flegel.core import code_folder
 from flegel.job import Job
 from flegel.loading.class_source import is_built_in, reference
-from flegel.machine.coordinator.balance_control import BalanceControl
-from flegel.machine.crew_control import CrewControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.resting.crew_control import CrewControl
 from flegel.plan.balance.planner import Balance
 from flegel.plan.balance.settings import GRADIENTS
 from flegel.plan.devices import parse_devices, relative_speeds

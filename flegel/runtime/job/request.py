@@ -18,7 +18,7 @@ from flegel.datasets import Dataset, hold_out, open_data
 from flegel.datasets.partition import parse
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.worker.growing_part import MOST_PASSES
 from flegel.options import check_options

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from flegel.job import Criteria
-from flegel.machine.checkpoint.plain_data import register
 from flegel.machine.coordinator.events import SetTimer, Timer
 from flegel.machine.coordinator.state import JobState
 from flegel.machine.migration.migrations import Migrations, OwnershipChange
+from flegel.machine.plain_data import register
 from flegel.messages import MoveReady, MoveRefused, MoveSent, Order, WindowArrived
 from flegel.params.protocol import ParameterStore
 from flegel.plan.balance.planner import Balance, MoveCost

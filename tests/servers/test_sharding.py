@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from flegel import ParameterPlacement
 from flegel.algorithm import Algorithm
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
@@ -59,7 +60,7 @@ class Sums(NamedTuple):
 class Normalized(Algorithm):
     """Divides by the sum over all units, which a slice does not have."""
 
-    sharding = Sharding({"sums": 0}, {"sums": 0})
+    placement = ParameterPlacement(sharding=Sharding({"sums": 0}, {"sums": 0}))
 
     def initParameter(self, sample, rng):  # type: ignore[no-untyped-def]
         return Sums(np.ones(sample.columns))

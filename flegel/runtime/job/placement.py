@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 from flegel.algorithms import BUILTINS
 from flegel.core import code_folder
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
 from flegel.job import Job
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.crew_control import CrewControl
@@ -80,7 +82,7 @@ def compiler_for(request: Request) -> CompilerProcess | None:
     """A process that compiles the kernel of this job, where none is in the cache and the rows take a while to read."""
     data, ref = request.data, reference(request.algorithm)
     large = data.rows * data.columns >= LARGE and sys.platform == "linux"
-    if not large or not ref.builtin or request.algorithm.backend or has_code(request):
+    if not large or not ref.builtin or request.algorithm.kernels.backend or has_code(request):
         return None
     name = next((name for name, home in BUILTINS.items() if home == ref.name), None)
     if name is None:
@@ -95,7 +97,7 @@ def compiler_for(request: Request) -> CompilerProcess | None:
 
 def rough_seconds(request: Request) -> float:
     """Seconds of training, from the size of the data alone."""
-    work = request.data.rows * request.algorithm.work(request.data.columns)
+    work = request.data.rows * hook(request.algorithm, KernelHooks.work)(request.data.columns)
     return PASSES * work / ASSUMED_SPEED / min(request.workers, default_workers())
 
 
@@ -145,8 +147,8 @@ def balance_control(request: Request, crowded: bool) -> BalanceControl | None:
     mode, algorithm = balance_mode(request.job.sync, request.workers), request.algorithm
     if mode == "off" or request.balance is not None:
         return request.balance
-    criteria = request.job.criteria.resolved(algorithm.default_tolerance)
-    if algorithm.backend:
+    criteria = request.job.criteria.resolved(algorithm.learning.tolerance)
+    if algorithm.kernels.backend:
         return BalanceControl(mode, criteria, plan=Balance(GRADIENTS, GRADIENTS), crowded=crowded, past=False)
     return BalanceControl(mode, criteria, crowded=crowded)
 
@@ -160,7 +162,7 @@ def crew_control(request: Request) -> CrewControl | None:
     first = session.crew if session is not None and stored else request.deal.crew
     devices = parse_devices(job.device, job.gpus, request.workers)
     return CrewControl(
-        job.sync.interval, first, relative_speeds(devices, request.workers, bool(request.algorithm.backend))
+        job.sync.interval, first, relative_speeds(devices, request.workers, bool(request.algorithm.kernels.backend))
     )
 
 

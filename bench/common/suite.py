@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 from bench.common.data_cache import DataCache
 from bench.common.problems import with_one_start
 from flegel.algorithm import Algorithm
-from flegel.api import LocalCluster, resolve, run
+from flegel.api.jobs import LocalCluster, resolve, run
 from flegel.compare import (
     Bench,
     Chart,

@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import FakeCluster
 from waiting import until
 
-from flegel.api import LocalCluster
+from flegel.api.jobs import LocalCluster
 from flegel.errors import UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Exit, Hello, ReleaseJob

@@ -7,8 +7,6 @@ import itertools
 
 import pytest
 
-from flegel.cli.display import PlainDisplay
-from flegel.cli.progress_line import line
 from flegel.job import Criteria
 from flegel.machine.coordinator.events import FromGroup, Note
 from flegel.machine.coordinator.observation import JobSnapshot
@@ -19,6 +17,8 @@ from flegel.runtime.job.run import about_groups
 from flegel.sim.sites.bucket import BucketFaults
 from flegel.sim.sites.site import LastCommit
 from flegel.sim.sites.world import SILENCE, SiteScenario, SiteWorld
+from flegel.terminal.display import PlainDisplay
+from flegel.terminal.progress_line import line
 
 NEVER = 1e9
 

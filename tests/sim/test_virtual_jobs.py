@@ -8,7 +8,7 @@ from virtual_jobs import counting, kmeans
 
 from flegel import Learning
 from flegel.job import Criteria, SyncSpec
-from flegel.result import utilization, worker_rows
+from flegel.results.result import utilization, worker_rows
 from flegel.sim.simulation import Costs
 
 SYNCHRONOUS = ["bsp", "bsp-mini", "fsp", "fsp-binary"]

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flegel import Algorithm, DataPoint, Kernels, Sample, speed_advice
+from flegel import Algorithm, DataPoint, Kernels, Sample
 from flegel.algorithms.points import add_to, nearest
+from flegel.checks import speed_advice
 from flegel.checks.conformance import Trial
 
 

@@ -57,6 +57,6 @@ def test_types_are_kept_from_the_first_parameter_to_the_last(kind: type[Algorith
 
 
 def test_workers_do_not_get_what_they_do_not_need() -> None:
-    sent = pytree.without(THETA, Descent.unsent)
+    sent = pytree.without(THETA, Descent.placement.unsent)
     assert pytree.names(sent) == ("weights",) and sent.weights is THETA.weights
     assert pytree.without(THETA, ()) is THETA

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from flegel.configuration.balance import BalanceSettings
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE
@@ -53,7 +54,6 @@ from flegel.messages import LoadShard, Report, TreeLayout, WorkerBeat
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance, BalancePlan, MoveCost, Proposal
 from flegel.plan.balance.remaining_time import TimeLeft
-from flegel.plan.balance.settings import BalanceSettings
 from flegel.plan.balance.target_passes import WorkerLoad
 from flegel.sim.event_queue import EventQueue
 from flegel.sim.faults.faulty_worker import (

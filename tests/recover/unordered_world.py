@@ -404,7 +404,7 @@ class World:
             for envelope, arrays in letters
             if isinstance(envelope.body, messages.Report) and number in crew and crew[number].life == life
         )
-        kept = sum(float(s.change[0]) for s in crew.values() if s.executor.machine._extra_visits)
+        kept = sum(float(s.change[0]) for s in crew.values() if s.executor.machine.extra_visits)
         return held + mail + kept
 
 

@@ -7,6 +7,9 @@ import itertools
 
 import pytest
 
+from bench.sites.bucket import BucketFaults
+from bench.sites.site import LastCommit
+from bench.sites.world import SILENCE, SiteScenario, SiteWorld
 from flegel.cli.display import PlainDisplay
 from flegel.cli.progress_line import line
 from flegel.job import Criteria
@@ -16,9 +19,6 @@ from flegel.machine.group.events import Waiting
 from flegel.machine.group.waiting import NOT_SAID_BEFORE, SAID_EVERY, WaitReports
 from flegel.runtime import clock
 from flegel.runtime.job.run import about_groups
-from flegel.sim.sites.bucket import BucketFaults
-from flegel.sim.sites.site import LastCommit
-from flegel.sim.sites.world import SILENCE, SiteScenario, SiteWorld
 
 NEVER = 1e9
 

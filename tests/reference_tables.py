@@ -1,7 +1,7 @@
 """Writes what is derived from `flegel.job.Job` as text: the options in flegel/api.py, the tables of docs/cli.md.
 
-`python -m flegel.cli.reference`, from a checkout, brings both up to date; tests/test_docs.py fails where they are not.
-Changes nothing outside of the marked parts.
+`python -m tests.reference_tables` brings both up to date; tests/test_docs.py fails where they are not. Changes
+nothing outside of the marked parts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from flegel.cli.main import app
 from flegel.job import PANELS
 from flegel.options import NamedOption
 
-COMMAND = "python -m flegel.cli.reference"
-ROOT = Path(__file__).resolve().parents[2]
+COMMAND = "python -m tests.reference_tables"
+ROOT = Path(__file__).resolve().parents[1]
 MARK = "generated from flegel.job.Job"
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from bench.common.scripts import check_only, choose, scripts
 from bench.common.suite import BUDGET
 from bench.common.suite_runner import SuiteRunner
-from flegel.cli.local.reporting import errors_as_sentences, say
 from flegel.errors import FlegelError, UsageError
 from flegel.report.write import save_benchmarks
+from flegel.terminal.reporting import errors_as_sentences, say
 
 SUITE = Path(__file__).resolve().parent
 

@@ -1,4 +1,4 @@
-"""Writes what is derived from `flegel.job.Job` as text: the options in flegel/api.py, the tables of docs/cli.md.
+"""Writes what is derived from `flegel.job.Job` as text: the options in flegel/api/jobs.py, the tables of docs/cli.md.
 
 `python -m tests.reference_tables` brings both up to date; tests/test_docs.py fails where they are not. Changes
 nothing outside of the marked parts.
@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from flegel.api import RESUME, RUN
+from flegel.api.jobs import RESUME, RUN
 from flegel.cli.job_options import FLAGS
 from flegel.cli.main import app
 from flegel.job import PANELS
@@ -25,7 +25,7 @@ MARK = "generated from flegel.job.Job"
 
 def pages() -> dict[Path, str]:
     """Each file with generated parts, and what it should hold."""
-    api, manual = ROOT / "flegel" / "api.py", ROOT / "docs" / "cli.md"
+    api, manual = ROOT / "flegel" / "api" / "jobs.py", ROOT / "docs" / "cli.md"
     records = "\n\n".join(
         [
             _record(

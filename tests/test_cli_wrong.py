@@ -167,7 +167,7 @@ def test_ctrl_c_speaks_of_workers_only_where_there_were_some(monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flegel.cli.cluster_jobs.open_client", stop)
-    monkeypatch.setattr("flegel.api.run", stop)
+    monkeypatch.setattr("flegel.api.jobs.run", stop)
     assert said("jobs", code=130) == "flegel: interrupted."
     assert "all workers were stopped" in said("submit kmeans --data rows.npy --no-save", code=130)
 

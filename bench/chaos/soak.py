@@ -46,7 +46,7 @@ from flegel.cluster.master.facts import Ended, Placed, Submitted
 from flegel.cluster.master.job_lifecycle import KEEP
 from flegel.cluster.master.journal import Journal
 from flegel.cluster.transport.protocol import ClusterJob
-from flegel.runtime.job.class_source import reference
+from flegel.loading.class_source import reference
 from tests.cluster.daemon_cluster import DaemonCluster
 
 SAMPLE = 5.0

@@ -22,7 +22,7 @@ from bench.common.data_cache import DataCache
 from bench.common.problems import with_one_start
 from bench.common.scripts import UNDER_WAY, check_only, lacking
 from flegel.algorithm import Algorithm
-from flegel.api import LocalCluster, resolve, run
+from flegel.api.jobs import LocalCluster, resolve, run
 from flegel.compare import (
     Bench,
     Chart,

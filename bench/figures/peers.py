@@ -24,7 +24,7 @@ from bench.common import program, suite
 from bench.common.scripts import lacking
 from bench.rivals.objectives import OBJECTIVES
 from bench.rivals.registry import FIELDS
-from flegel.api import resolve, run
+from flegel.api.jobs import resolve, run
 from flegel.compare import Chart, Series, Table
 from flegel.compare.stats import first_reaching, loosened, median, turns
 from flegel.compare.table import seconds

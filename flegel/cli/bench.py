@@ -13,10 +13,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from flegel.cli.local.job import make_algorithm
-from flegel.cli.local.reporting import WORKERS_STOPPED, errors_as_sentences, say
+from flegel.cli.local_job import make_algorithm
 from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
 from flegel.errors import FlegelError, UsageError
+from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
 
 bench_app = typer.Typer(
     help="The benchmark suite: the figures of the papers, on your own machine.", no_args_is_help=True

@@ -28,10 +28,10 @@ from flegel.machine.coordinator.membership import Next
 from flegel.machine.crew_control import CrewControl
 from flegel.machine.fencing import Fence
 from flegel.machine.migration.endpoints import MigrationSource
-from flegel.machine.migration.window_codec import put_states, take_states
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import visit
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.machine.worker.window_codec import put_states, take_states
 from flegel.messages import Envelope, LoadShard, SendPoints, ShardLoaded, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import BalancePlan, Proposal

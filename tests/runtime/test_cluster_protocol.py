@@ -10,7 +10,7 @@ from fake_cluster import FakeCluster
 from waiting import until
 
 from bench.common.remote_cluster import RemoteCluster
-from flegel.api import LocalCluster
+from flegel.api.jobs import LocalCluster
 from flegel.errors import UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Exit, Hello, ReleaseJob

@@ -23,8 +23,8 @@ from flegel.core.shard import Sparse
 from flegel.errors import ProtocolError, UsageError
 from flegel.messages import Hello
 from flegel.runtime import clock
-from flegel.runtime.processes.exit_codes import DISCONNECTED
 from flegel.runtime.processes.worker_processes import launch
+from flegel.runtime.system.exit_codes import DISCONNECTED
 from flegel.runtime.transport import job_sockets, remote_arrays
 from flegel.runtime.transport.codec import Sequencer
 from flegel.runtime.transport.curve import KeyPair, new_key_pair, secure_dialer

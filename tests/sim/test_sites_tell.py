@@ -10,8 +10,6 @@ import pytest
 from bench.sites.bucket import BucketFaults
 from bench.sites.site import LastCommit
 from bench.sites.world import SILENCE, SiteScenario, SiteWorld
-from flegel.cli.display import PlainDisplay
-from flegel.cli.progress_line import line
 from flegel.job import Criteria
 from flegel.machine.coordinator.events import FromGroup, Note
 from flegel.machine.coordinator.observation import JobSnapshot
@@ -19,6 +17,8 @@ from flegel.machine.group.events import Waiting
 from flegel.machine.group.waiting import NOT_SAID_BEFORE, SAID_EVERY, WaitReports
 from flegel.runtime import clock
 from flegel.runtime.job.run import about_groups
+from flegel.terminal.display import PlainDisplay
+from flegel.terminal.progress_line import line
 
 NEVER = 1e9
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flegel.cli.local.reporting import errors_as_sentences, say
 from flegel.cli.options import DEFAULT_MASTER, Insecure, MaybeMaster
 from flegel.errors import UsageError, require
+from flegel.terminal.reporting import errors_as_sentences, say
 
 if TYPE_CHECKING:
     from flegel.dashboard.frames import RunHistory

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from flegel.algorithm import Algorithm
-from flegel.conformance import Trial
+from flegel.checks.conformance import Trial
 from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag

@@ -15,7 +15,7 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import ExitCode, UsageError
 from flegel.plan.termination import FAILED
-from flegel.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, score, with_names
+from flegel.results.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, score, with_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ class Result:
     training: TrainingRows | None = field(default=None, repr=False)
     """The rows of training, where this process can read them."""
     notebook_picture: ClassVar[Callable[[Result], str] | None] = None
-    """Draws the run; set by `flegel.api`, because pictures know results and not the other way round."""
+    """Draws the run; set by `flegel.api.jobs`, because pictures know results and not the other way round."""
 
     @property
     def parameters(self) -> dict[str, Array]:

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flegel.cli.local.reporting import PhaseLine, print_all, say
-from flegel.cli.local.rows_file import KINDS, check_rows_file, write_rows
+from flegel.cli.rows_file import KINDS, check_rows_file, write_rows
 from flegel.errors import ExitCode, FlegelError, UsageError
 from flegel.plan.termination import FAILED
+from flegel.terminal.reporting import PhaseLine, print_all, say
 
 if TYPE_CHECKING:
     from flegel.callbacks.callback import Callback
@@ -54,7 +54,7 @@ def train_here(
     """Train on workers of this host, with the options of `for_this_host`; show, save and tell the result."""
     if local.get("checkpoint_every") is not None and local.get("checkpoint") is None:
         raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")
-    from flegel import api
+    from flegel.api import jobs as api
 
     job = partial(api.run, chosen, data, callbacks=trackers_for(track), **local)
     show_and_save(job, outputs, served, line, advises=True)
@@ -146,7 +146,7 @@ class Served(NamedTuple):
             say(f"metrics at {endpoint.url}")
             found.append(JobMetrics(endpoint))
         if self.dashboard is not None:
-            from flegel.cli.watch.dashboard import serve_job
+            from flegel.cli.dashboard import serve_job
 
             found.append(serve_job(stack, self.title, self.dashboard))
         return found
@@ -156,7 +156,7 @@ def show_and_save(
     job: Callable[..., Any], outputs: Outputs, served: Served, line: PhaseLine, advises: bool = False
 ) -> None:
     """Run it under a display, which also tells the result; `advises`: and how its start may be shorter."""
-    from flegel.cli.display import make_display, start_advice
+    from flegel.terminal.display import make_display, start_advice
 
     line("reading")
     display = make_display(sys.stderr)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Algorithm
-from flegel.conformance import Trial, sentence_for
+from flegel.checks.conformance import Trial, sentence_for
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse

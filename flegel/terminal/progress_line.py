@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable
 from typing import IO
 
-from flegel.cli.display import PlainDisplay, duration, figures, number
-from flegel.cli.local.reporting import PhaseLine
 from flegel.job import Criteria
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
+from flegel.terminal.display import PlainDisplay, duration, figures, number
+from flegel.terminal.reporting import PhaseLine
 
 APPEARS_AFTER = 0.5
 """Seconds; a line that comes and goes sooner cannot be read."""

@@ -14,7 +14,7 @@ from flegel.plan.termination import FAILED
 from flegel.runtime import clock
 
 if TYPE_CHECKING:
-    from flegel.result import Result
+    from flegel.results.result import Result
 
 LONG_START = 1.0  # seconds; below that nobody minds
 DWARFED = 5.0  # times as long as training

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from flegel.cli.display import count, duration, number
-from flegel.cli.local.reporting import errors_as_sentences
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.terminal.display import count, duration, number
+from flegel.terminal.reporting import errors_as_sentences
 
 if TYPE_CHECKING:
     from flegel.cluster.transport.protocol import JobView, SlaveView

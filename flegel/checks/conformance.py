@@ -24,6 +24,7 @@ from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.sparse_arrays import SparseSource
 from flegel.errors import ConformanceError, FlegelError, UsageError
 from flegel.job import AlgorithmRef, Job
+from flegel.loading.class_source import in_plain, instantiate, reference
 from flegel.loading.code_gate import Consent
 from flegel.messages import WorkerBeat
 from flegel.params.sharded import sharding_of
@@ -31,7 +32,6 @@ from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel
 from flegel.runtime.backends.registry import choose
-from flegel.runtime.job.class_source import in_plain, instantiate, reference
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode

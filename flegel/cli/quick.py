@@ -111,9 +111,9 @@ def main(waiting: bool) -> bool:
 
 def submit(told: Submission) -> None:
     """As `flegel.cli.submit.submit` does for a job on this host."""
-    from flegel.cli.local.job import Outputs, Served, folder_for, make_algorithm, start_logging, train_here
-    from flegel.cli.local.reporting import WORKERS_STOPPED, PhaseLine, errors_as_sentences
+    from flegel.cli.local_job import Outputs, Served, folder_for, make_algorithm, start_logging, train_here
     from flegel.runtime.processes import fork_server
+    from flegel.terminal.reporting import WORKERS_STOPPED, PhaseLine, errors_as_sentences
 
     start_logging(False, False)
     line = PhaseLine(sys.stderr, told.data)

@@ -20,7 +20,7 @@ from flegel.core.pytree import Tree
 from flegel.errors import UsageError, nearest
 from flegel.job import PANELS, Job
 from flegel.options import NamedOption, check_options, options_of, with_options
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.job.background_job import BackgroundJob
 from flegel.runtime.job.checkpoint_session import data_location, new_session
 from flegel.runtime.job.find_algorithm import resolve
@@ -156,7 +156,7 @@ def run(
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     data = data if y is None else _with_labels(data, y)
     if progress is not False and (progress or watch is None):
-        from flegel.cli.progress_line import ProgressLine, progress_stream
+        from flegel.terminal.progress_line import ProgressLine, progress_stream
 
         stream = sys.stderr if progress else progress_stream()
         if stream is not None:

@@ -1,6 +1,6 @@
 """What users call from Python: `run` and `resume`. Their options are those of `flegel.job.Job`; decides nothing itself.
 
-`python -m flegel.cli.reference` writes the two records of options below anew after a change of `Job`.
+`python -m tests.reference_tables` writes the two records of options below anew after a change of `Job`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writes what is derived from `flegel.job.Job` as text: the options in flegel/api/jobs.py, the tables of docs/cli.md.
 Also the table of docs/settings.md, from `flegel.configuration`.
 
-`python -m flegel.cli.reference`, from a checkout, brings both up to date; tests/test_docs.py fails where they are not.
-Changes nothing outside of the marked parts.
+`python -m tests.reference_tables` brings both up to date; tests/test_docs.py fails where they are not. Changes
+nothing outside of the marked parts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from flegel.configuration.active import all_settings
 from flegel.job import PANELS
 from flegel.options import NamedOption
 
-COMMAND = "python -m flegel.cli.reference"
-ROOT = Path(__file__).resolve().parents[2]
+COMMAND = "python -m tests.reference_tables"
+ROOT = Path(__file__).resolve().parents[1]
 MARK = "generated from flegel.job.Job"
 
 

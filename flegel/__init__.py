@@ -43,6 +43,7 @@ _HOMES = {
     "load": "flegel.runtime.job.result_store",
     "resume": "flegel.api.jobs",
     "run": "flegel.api.jobs",
+    "settings": "flegel.configuration.sources",
     "shutdown": "flegel.api.jobs",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
@@ -78,6 +79,7 @@ __all__ = [
     "load",
     "resume",
     "run",
+    "settings",
     "shutdown",
 ]
 
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from flegel.callbacks.early_stopping import EarlyStopping
     from flegel.checks.conformance import check_algorithm
     from flegel.cluster.connected import connect
+    from flegel.configuration.sources import settings
     from flegel.core.shard import DataPoint
     from flegel.core.sharding import Sharding
     from flegel.declarations.accepts import Accepts

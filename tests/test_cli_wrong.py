@@ -88,11 +88,6 @@ def test_predictions_have_a_place_before_the_model_is_read(words: str, sentence:
     assert sentence in said(f"predict nowhere --data rows.npy --out {words}")
 
 
-def test_benchmarks_of_no_algorithm_are_not_a_success() -> None:
-    suite = Path(__file__).parents[1] / "bench"
-    assert "did you mean 'kmeans'?" in said(f"bench run skew --scale smoke --only kmean --suite {suite}")
-
-
 def test_an_empty_name_shuts_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEGEL_HOME", str(tmp_path))
     registry = keys.KeyRegistry()

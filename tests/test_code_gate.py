@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import flegel
 from flegel.algorithm import Algorithm
+from flegel.cli.bench import suite_folder
 from flegel.cli.main import app
-from flegel.compare import suite
 from flegel.compare.replay import Recorded
 from flegel.dashboard.saved_runs import read_run
 from flegel.datasets import open_data
@@ -205,9 +205,8 @@ class Foreign:
             (self.folder / name).write_text(text)
         (base / "beside.py").write_text(text)
         self.source = json.dumps({"postponed": False, "pieces": [[str(self.note), 1, text]]})
-        common = self.folder / "bench" / "common"
-        common.mkdir(parents=True)
-        (common / "suite.py").write_text(text)
+        (self.folder / "bench").mkdir()
+        (self.folder / "bench" / "run_suite.py").write_text(text)
 
     def ref(self, how: str) -> AlgorithmRef:
         """The class as source, or a name that stands for a file."""
@@ -319,7 +318,7 @@ def test_a_hundred_foreign_folders_are_loaded_and_nothing_is_imported(
             foreign.bucket(foreign.ref(way))
             refused(lambda: joined(folder / "bucket"))
             loads += 8
-        refused(suite.folder)
+        refused(suite_folder)
         commanded("bench", "--list")
         loads += 2
     assert not foreign.marker.exists(), f"{foreign.marker.read_text().count('imported')} imports of foreign code"

@@ -1,6 +1,6 @@
 """What users call from Python: `run` and `resume`. Their options are those of `flegel.job.Job`; decides nothing itself.
 
-`python -m flegel.cli.reference` writes the two records of options below anew after a change of `Job`.
+`python -m tests.reference_tables` writes the two records of options below anew after a change of `Job`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import msgspec
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.sources import changes_outside
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError, nearest
 from flegel.job import PANELS, Job
@@ -87,6 +88,7 @@ class RunOptions(TypedDict, total=False):
     checkpoint: str | os.PathLike[str] | None
     checkpoint_every: float | str
     attribute: bool
+    settings: dict[str, float] | str | os.PathLike[str]
     collect_state: bool
     group: str
     bucket: str
@@ -152,6 +154,8 @@ def run(
 
     job = _with_known(Job(), options, RUN, "run")
     check_options(job)
+    options["settings"] = {**changes_outside(), **job.settings}
+    job = msgspec.structs.replace(job, settings=options["settings"])
     chosen = resolve(algorithm)
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     data = data if y is None else _with_labels(data, y)

@@ -17,13 +17,13 @@ import pytest
 import zmq
 
 import flegel
+from bench.common.remote_cluster import RemoteCluster
 from flegel import LocalCluster
 from flegel.core.shard import Sparse
 from flegel.errors import ProtocolError, UsageError
 from flegel.machine.balance.part import BalancePart
 from flegel.messages import Hello
 from flegel.runtime import clock
-from flegel.runtime.processes.remote_cluster import RemoteCluster
 from flegel.runtime.processes.worker_processes import launch
 from flegel.runtime.system.exit_codes import DISCONNECTED
 from flegel.runtime.transport import job_sockets, remote_arrays

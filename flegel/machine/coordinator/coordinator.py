@@ -81,7 +81,7 @@ class Coordinator(JobReader):
         """`parts`: in the order in which they are asked. `collect`: fetch the points' hidden states at the end.
         `debug`: check the conservation laws at each commit. `attribute`: the store attributes progress to single
         workers. `shards` to `replace` are those of `Membership`. `rounding`: of statistics (core/precision.py)."""
-        criteria = criteria.resolved(algorithm.default_tolerance)
+        criteria = criteria.resolved(algorithm.learning.tolerance)
         self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute, rounding)
         self.liveness = Liveness(self.state.timeouts)
         self.orders = WorkerOrders(self.state, self.liveness)
@@ -89,7 +89,7 @@ class Coordinator(JobReader):
         self.membership = Membership(
             self.state, self.orders, self.liveness, loads, shards=shards, scaling=scaling, rows=rows, replace=replace
         )
-        self.termination = Termination(criteria, algorithm.maximize, algorithm.slow_gains)
+        self.termination = Termination(criteria, algorithm.learning.maximize, algorithm.learning.slow_gains)
         self.notes: list[str] = []
         self.step_back = StepBack()
         self.collection = StateCollection(self.state, self.liveness, collect)

@@ -1,6 +1,6 @@
 """A cluster made of parts: endpoint, launcher, registry of workers, mailbox. Decides nothing about training.
 
-Where the workers are and who starts them is in the endpoint and the launcher alone. `LocalCluster`, `RemoteCluster` and
+Where the workers are and who starts them is in the endpoint and the launcher alone. `LocalCluster` and
 `SlaveWorkers` choose these two; all of them are this class otherwise. Implements `cluster_protocol.Cluster`.
 """
 

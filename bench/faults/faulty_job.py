@@ -22,6 +22,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bench.faults.faulty_worker import (
+    COLUMNS,
+    HOLD,
+    PATIENCE,
+    ChannelEnd,
+    Clusters,
+    FaultyWorker,
+    empty_statistics,
+    statistics,
+)
+from bench.faults.reliable_channel import Packet, ReliableChannel
+from bench.faults.scenarios import COORDINATOR, Fault, LossyNetwork, Scenario
+from flegel.configuration.balance import BalanceSettings
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE
@@ -56,21 +69,8 @@ from flegel.messages import LoadShard, Report, TreeLayout, WorkerBeat
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance, BalancePlan, MoveCost, Proposal
 from flegel.plan.balance.remaining_time import TimeLeft
-from flegel.plan.balance.settings import BalanceSettings
 from flegel.plan.balance.target_passes import WorkerLoad
 from flegel.sim.event_queue import EventQueue
-from flegel.sim.faults.faulty_worker import (
-    COLUMNS,
-    HOLD,
-    PATIENCE,
-    ChannelEnd,
-    Clusters,
-    FaultyWorker,
-    empty_statistics,
-    statistics,
-)
-from flegel.sim.faults.reliable_channel import Packet, ReliableChannel
-from flegel.sim.faults.scenarios import COORDINATOR, Fault, LossyNetwork, Scenario
 from flegel.sync import make_policy
 from flegel.sync.policy import Updated
 
@@ -292,10 +292,10 @@ class FaultyJob:
             return
         self._starting.discard(worker)
         if self._start_random.random() < 0.1:
-            self._tell(WorkerDied(worker, "could not be started"))
+            self.tell(WorkerDied(worker, "could not be started"))
             return
         self._start_worker(worker)
-        self._tell(WorkerJoined(worker))
+        self.tell(WorkerJoined(worker))
 
     def _evict(self, number: int, gently: bool) -> None:
         """The coordinator gives this incarnation up; the process may not know."""
@@ -316,9 +316,9 @@ class FaultyJob:
         worker = self.workers.get(fault.worker)
         match fault.kind:
             case "leave":
-                self._tell(LeaveJob(fault.worker))
+                self.tell(LeaveJob(fault.worker))
             case "join":
-                self._tell(ScaleTo(len(self.machine.view.workers) + 1))
+                self.tell(ScaleTo(len(self.machine.view.workers) + 1))
             case "cut":
                 self.network.cut(fault.worker, self.events.now + fault.seconds)
             case "frozen" if fault.worker == COORDINATOR:
@@ -345,7 +345,7 @@ class FaultyJob:
 
     def _notice(self, worker: FaultyWorker, fault: bool) -> None:
         if self.workers.get(worker.number) is worker:
-            self._tell(WorkerDied(worker.number, "crashed" if fault else "was killed", fault))
+            self.tell(WorkerDied(worker.number, "crashed" if fault else "was killed", fault))
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class FaultyJob:
             if why is None:
                 if isinstance(envelope.body, Report):
                     self.workers[worker.number].in_flight.pop(envelope.sequence, None)
-                self._tell(FromWorker(envelope.worker, envelope.body, arrays))
+                self.tell(FromWorker(envelope.worker, envelope.body, arrays))
         self.stale += end.channel.refused > refused and packet.session != end.channel.session
 
     def beat(self, worker: FaultyWorker, visits: int, hook: str) -> None:
@@ -376,15 +376,15 @@ class FaultyJob:
 
     def _beat(self, worker: int, life: int, visits: int, hook: str) -> None:
         if self._fence.speaker(worker) == life:
-            self._tell(FromWorker(worker, WorkerBeat(visits, hook)))
+            self.tell(FromWorker(worker, WorkerBeat(visits, hook)))
         else:
             self.stale += 1
 
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
         if self.done is not None:
             return
         if self.events.now < self._awake_at:
-            self.events.at(self._awake_at, self._tell, event)
+            self.events.at(self._awake_at, self.tell, event)
             return
         job = self.machine
         before = len(job.trace)
@@ -396,7 +396,7 @@ class FaultyJob:
             raise Violation(f"round {self._round} was followed by round {job.view.round}")
         self._round = job.view.round
         if len(job.trace) > before:
-            self._check()
+            self.check()
         self._execute(commands)
 
     def _execute(self, commands: list[Command]) -> None:
@@ -406,7 +406,7 @@ class FaultyJob:
                     if worker in self._channels:
                         self._channels[worker].send((body, tuple(np.array(a) for a in arrays)))
                 case SetTimer(at, timer):
-                    self.events.at(max(at - self._ahead, self.events.now), self._tell, timer)
+                    self.events.at(max(at - self._ahead, self.events.now), self.tell, timer)
                 case StartWorker(worker):
                     self._starting.add(worker)
                     self.events.at(self.events.now + STARTS_IN, self._started, worker)
@@ -436,7 +436,7 @@ class FaultyJob:
             raise Violation(f"worker {worker.name} visited points twice in round {round_}")
         self._last_visit[ids] = round_
 
-    def _check(self) -> None:
+    def check(self) -> None:
         job = self.machine
         present = [self.workers[w] for w in job.view.workers if w in self.workers]
         if len(present) != len(job.view.workers):
@@ -465,7 +465,7 @@ class FaultyJob:
         """Made, and not yet part of the total: on their way, held, or kept for the next report."""
         found = [change for worker in present for change in worker.in_flight.values()]
         found += list(self.machine.commits.held.values())
-        found += [worker.change for worker in present if worker.executor.machine._extra_visits]
+        found += [worker.change for worker in present if worker.executor.machine.extra_visits]
         return found
 
     def _check_objective(self) -> None:

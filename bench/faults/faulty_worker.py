@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from bench.faults.reliable_channel import Packet, ReliableChannel
+from bench.faults.scenarios import COORDINATOR, LossyNetwork, Scenario
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array
@@ -36,8 +38,6 @@ from flegel.messages import (
     WindowReceived,
 )
 from flegel.sim.event_queue import EventQueue
-from flegel.sim.faults.reliable_channel import Packet, ReliableChannel
-from flegel.sim.faults.scenarios import COORDINATOR, LossyNetwork, Scenario
 from flegel.sim.inline_worker import InlineWorker
 
 CLUSTERS, COLUMNS = 3, 2

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bench.sites.bucket import DAMAGE, BucketFaults, SimulatedBucket
+from bench.sites.laws import BrokenLaw, SiteLaws
+from bench.sites.site import LastCommit, SimulatedSite
 from flegel.machine.group.events import Hinted
 from flegel.machine.group.group import GroupSettings
-from flegel.sim.sites.bucket import DAMAGE, BucketFaults, SimulatedBucket
-from flegel.sim.sites.laws import BrokenLaw, SiteLaws
-from flegel.sim.sites.site import LastCommit, SimulatedSite
 
 QUIET_FROM = 30.0  # seconds of virtual time; the store and the sites behave from then on
 END = 55.0

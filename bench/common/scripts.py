@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flegel.compare.candidate import supported
+from flegel.compare.record import figure_order
 from flegel.errors import UsageError, nearest
 
 UNDER_WAY = "it was still running when this was written"
@@ -56,33 +57,11 @@ FLAGS = ("--scale", "--workers", "--repeat", "--out", "--seed", "--budget", "--c
 OURS = FLAGS[:-1]
 
 
-def folder(given: Path | None = None) -> Path:
-    """Where the suite lies: as told, or beside the package in a checkout. Its programs are run, so one that happens to
-    lie in the current folder does not count."""
-    import flegel
-
-    place = given if given is not None else Path(flegel.__file__).resolve().parents[1] / "bench"
-    if (place / "common" / "suite.py").is_file():
-        return place.resolve()
-    if given is not None:
-        raise UsageError(f"{given} holds no benchmark suite; give the folder bench of a checkout of Flegel.")
-    raise UsageError(
-        "The benchmark suite comes with a checkout of Flegel, not with the package; name its folder with --suite, or "
-        "in the environment as FLEGEL_BENCH."
-    )
-
-
 def scripts(place: Path) -> list[Script]:
     """All benchmarks, figures of the paper first, in their order."""
     files = [path for folder in FOLDERS for path in sorted((place / folder).glob("*.py"))]
     found = [read_script(path) for path in files if "__main__" in path.read_text(encoding="utf-8")]
-    return sorted(found, key=lambda s: (not s.figure, _order(s.figure), s.name))
-
-
-def _order(figure: str) -> tuple[int, int, str]:
-    digits = "".join(c if c.isdigit() else " " for c in figure).split()
-    kind = 0 if figure.startswith("Fig") else 1 if figure.startswith("Table") else 2
-    return kind, int(digits[0]) if digits else 99, figure
+    return sorted(found, key=lambda s: (not s.figure, figure_order(s.figure), s.name))
 
 
 def read_script(path: Path) -> Script:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bench.sites.site import SimulatedSite
 from flegel.machine.group.events import Offered, Synchronized
 from flegel.machine.group.records import CURRENT, Contribution, Current, Entry, RoundResult, decode, result_key
-from flegel.sim.sites.site import SimulatedSite
 
 EXACT = 1e-9
 

@@ -21,9 +21,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bench.faults.faulty_job import FaultyJob, Outcome, Violation
+from bench.faults.faulty_worker import Clusters, ClusterSums, FaultyWorker, empty_statistics
+from bench.faults.reliable_channel import Packet
+from bench.faults.scenarios import Scenario
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array
 from flegel.core.sharding import Sharding
+from flegel.declarations.placement import ParameterPlacement
 from flegel.job import AlgorithmRef
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Event
@@ -37,10 +42,6 @@ from flegel.messages import Answer, Envelope, LoadShard, ReleaseJob, Report, Res
 from flegel.params.sharded import cuts_for
 from flegel.params.tree_layout import forms_of, with_stand_ins
 from flegel.server_messages import ServeJob, ServerMap, ServerReady
-from flegel.sim.faults.faulty_job import FaultyJob, Outcome, Violation
-from flegel.sim.faults.faulty_worker import Clusters, ClusterSums, FaultyWorker, empty_statistics
-from flegel.sim.faults.reliable_channel import Packet
-from flegel.sim.faults.scenarios import Scenario
 
 RETRY = 0.1  # seconds after which workers ask again for what has not come
 
@@ -48,7 +49,7 @@ RETRY = 0.1  # seconds after which workers ask again for what has not come
 class ShardedClusters(Clusters):
     """Clusters by slices."""
 
-    sharding = Sharding({"value": 0}, {"sums": 0, "counts": 0})
+    placement = ParameterPlacement(sharding=Sharding({"value": 0}, {"sums": 0, "counts": 0}))
     updateParameter = Clusters.updateParameter
 
 
@@ -218,7 +219,7 @@ class ServedJob(FaultyJob):
     # -- laws ----------------------------------------------------------------------------------------------
 
     def _open_changes(self, present: list[FaultyWorker]) -> list[Any]:
-        found = [worker.change for worker in present if worker.executor.machine._extra_visits]
+        found = [worker.change for worker in present if worker.executor.machine.extra_visits]
         for worker in present:
             if isinstance(worker, ServedSite) and worker.client is not None:
                 folded = self.care.group.rounds.get(worker.number, -1)
@@ -239,16 +240,16 @@ class ServedJob(FaultyJob):
         if known != theta.tobytes():
             raise Violation(f"{who} has another θ of version {version} than others")
 
-    def _tell(self, event: Event) -> None:
-        super()._tell(event)
+    def tell(self, event: Event) -> None:
+        super().tell(event)
         group = self.care.group
         if group.pending is None and group.done_op == group.op:
             self.note_version(group.version, group.parameter, "the coordinator")
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if not self.machine.membership.steady:
             return  # a loss that was heard while the fold was under way was handled right after it
-        super()._check()
+        super().check()
         group = self.care.group
         assert group.assignment is not None
         for number, primary in enumerate(group.assignment.primary):

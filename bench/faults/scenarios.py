@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from bench.faults.reliable_channel import Packet
 from flegel.messages import Envelope
 from flegel.sim.event_queue import EventQueue
-from flegel.sim.faults.reliable_channel import Packet
 
 FIRST_SERVER = 960
 """As machine/server/care.py numbers them."""

@@ -2,13 +2,13 @@
 
 Each server has a thread of its own, with the costs of a coordinator's thread for each message and byte. Arrays are one
 number for each slice and stand for as many bytes as are said. Servers and workers do not fail here: faults are the
-business of `sim/faults`.
+business of `bench/faults`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard
 from flegel.core.sharding import Sharding
+from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Command, FromWorker, Send, StartWorker, Timeouts, WorkerJoined
@@ -40,8 +42,8 @@ FOREVER = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 class VisitCounts(Algorithm):
     """θ counts visits, once in each unit; the objective falls with every pass."""
 
-    sharding = Sharding({"value": 0}, {"value": 0})
-    spent: ClassVar[tuple[str, ...]] = ("value",)
+    placement = ParameterPlacement(sharding=Sharding({"value": 0}, {"value": 0}))
+    statistics = Statistics(spent=("value",))
 
     def initParameter(self, sample: Any, rng: Any) -> Any:
         raise TypeError("θ of a simulated job is given.")
@@ -135,23 +137,23 @@ class ServedSimulation(Simulation):
 
     # -- the coordinator -----------------------------------------------------------------------------------
 
-    def _execute(self, commands: list[Command], now: float) -> None:
+    def execute(self, commands: list[Command], now: float) -> None:
         others: list[Command] = []
         for command in commands:
             if type(command) is Send and command.worker in self._care.numbers:
-                left = self._cost.give(command.worker, self._weight(command.arrays), command.arrays, now)
+                left = self.cost.give(command.worker, self._weight(command.arrays), command.arrays, now)
                 arrives = left + self.costs.message
                 self.events.at(arrives, self._ordered, command.worker, command.body, command.arrays)
             elif type(command) is StartWorker:
                 self.events.at(now, self._tell, WorkerJoined(command.worker))
             else:
                 others.append(command)
-        super()._execute(others, now)
+        super().execute(others, now)
 
     def _tell(self, event: Any) -> None:
-        self._execute(self.job.handle(event, self.events.now), self.events.now)
+        self.execute(self.job.handle(event, self.events.now), self.events.now)
 
-    def _bytes(self, arrays: tuple[Array, ...]) -> int:
+    def message_bytes(self, arrays: tuple[Array, ...]) -> int:
         return self._weight(arrays)
 
     # -- servers -------------------------------------------------------------------------------------------
@@ -192,8 +194,8 @@ class ServedSimulation(Simulation):
         self.events.at(now + self.costs.message, self._answer_arrived, server, body, arrays)
 
     def _answer_arrived(self, server: int, body: Any, arrays: tuple[Array, ...]) -> None:
-        taken = self._cost.take(server, self._weight(arrays), self.events.now)
-        self._execute(self.job.handle(FromWorker(server, body, arrays), taken), taken)
+        taken = self.cost.take(server, self._weight(arrays), self.events.now)
+        self.execute(self.job.handle(FromWorker(server, body, arrays), taken), taken)
 
 
 def served_job(sync: SyncSpec, criteria: Criteria, workers: int, servers: int, replicas: int = 1) -> Coordinator:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +14,8 @@ from flegel.algorithms.kmeans.shapes import kernel_sizes
 from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
 from flegel.core import code_cache, code_folder
-from flegel.runtime.backends.numba.compile_turns import turn
+from flegel.runtime.backends.numba import compile_turns
+from flegel.runtime.backends.numba.compile_turns import processor_time, turn
 from flegel.runtime.job import warm_code
 
 
@@ -112,6 +116,29 @@ def test_a_second_process_waits_for_its_turn_but_not_for_ever(tmp_path: Path) ->
     with turn(tmp_path / "lock", patience=1e9):
         order.append("second")
     assert order == ["patience ran out", "first", "second"]
+
+
+def test_a_compiler_that_gets_on_is_waited_for_and_one_that_stands_still_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host a kernel takes longer than patience; every process that gave up would compile it as well."""
+    time, asked = [0.0], set()
+
+    def sleep(seconds: float) -> None:
+        time[0] += seconds
+
+    def computes(pid: int) -> float:
+        asked.add(pid)
+        return time[0]
+
+    monkeypatch.setattr(compile_turns, "clock", SimpleNamespace(now=lambda: time[0], sleep=sleep))
+    with turn(tmp_path / "lock"), turn(tmp_path / "lock", patience=60.0, most=600.0, computed=computes):  # type: ignore[arg-type]
+        assert asked == {os.getpid()} and time[0] >= 600.0
+    time[0] = 0.0
+    with turn(tmp_path / "lock"), turn(tmp_path / "lock", patience=60.0, most=600.0, computed=lambda pid: 7):
+        assert 60.0 <= time[0] < 61.0
+    assert sys.platform != "linux" or processor_time(os.getpid()) is not None
+    assert processor_time(2**30) is None
 
 
 def test_sweeping_k_compiles_few_shapes() -> None:

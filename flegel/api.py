@@ -21,8 +21,10 @@ from flegel.errors import UsageError, nearest
 from flegel.job import PANELS, Job
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.result import Result
+from flegel.runtime.job import background_compiler
 from flegel.runtime.job.background_job import BackgroundJob
 from flegel.runtime.job.checkpoint_session import data_location, new_session
+from flegel.runtime.job.class_source import is_built_in
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import Request, open_training_data, workers_for
 from flegel.runtime.job.run import execute
@@ -181,6 +183,8 @@ def run(
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
     seeing = _observers(callbacks, observers, say)
     began = _start(start, chosen)
+    if is_built_in(chosen):
+        background_compiler.start()
     with noted(type(chosen).__name__.lower(), job.data, workers) as note:
         watch, phase = note.also(watch, phase)
         result = execute(Request(chosen, dataset, job, cluster, session, began, watch, say, phase, observers=seeing))

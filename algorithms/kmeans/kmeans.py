@@ -26,7 +26,7 @@ from flegel.algorithms.kmeans.sparse import (
     take_rows,
 )
 from flegel.algorithms.kmeans.swaps import swapped
-from flegel.algorithms.kmeans.wide import WideKernel, is_wide
+from flegel.algorithms.kmeans.wide import WIDE_K, WideKernel, is_wide
 from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
@@ -118,7 +118,7 @@ class KMeans(Algorithm):
     """
 
     layout = "tiles"
-    compiled_apart = tuple({"k": size} for size in kernel_sizes())
+    compiled_apart = tuple({"k": size} for size in (*kernel_sizes(), WIDE_K))
     torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
     weighted = True
     ignores_labels = True

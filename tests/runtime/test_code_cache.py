@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flegel.algorithms.kmeans.shapes import kernel_sizes
+from flegel.algorithms.kmeans.wide import WIDE_COLUMNS, WIDE_K
 from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
 from flegel.core import code_cache, code_folder
@@ -154,7 +155,9 @@ def test_warm_compiles_each_kernel_of_an_algorithm(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(warm_code, "compile_case", lambda case: seen.append(case) or 0.0)
     run = CliRunner().invoke(app, ["warm", "kmeans", "lr", "--weights"])
     assert run.exit_code == 0, run.output
-    assert {c.algorithm.k for c in seen if c.name.startswith("kmeans")} == set(kernel_sizes())
+    assert {c.algorithm.k for c in seen if c.name.startswith("kmeans")} == {*kernel_sizes(), WIDE_K}
+    assert {c.columns for c in seen if c.name == f"kmeans k={WIDE_K}"} == {warm_code.WIDE} == {WIDE_COLUMNS}
+    assert len(run.output.splitlines()) == 16 and "k=" not in run.output, "a line for each kind of rows"
     kinds = {(c.dtype, c.sparse, c.weighted) for c in seen}
     assert kinds == {(d, s, w) for d in warm_code.DTYPES for s in (False, True) for w in (False, True)}
     one = CliRunner().invoke(app, ["warm", "kmeans", "--set", "k=7", "--dtype", "float32"])

@@ -27,14 +27,14 @@ _HOMES = {
     "EarlyStopping": "flegel.callbacks.early_stopping",
     "DataPoint": "flegel.core.shard",
     "Sample": "flegel.algorithm",
-    "Result": "flegel.result",
-    "LocalCluster": "flegel.api",
+    "Result": "flegel.results.result",
+    "LocalCluster": "flegel.api.jobs",
     "connect": "flegel.cluster.connected",
-    "check_algorithm": "flegel.conformance",
+    "check_algorithm": "flegel.checks.conformance",
     "load": "flegel.runtime.job.result_store",
-    "resume": "flegel.api",
-    "run": "flegel.api",
-    "shutdown": "flegel.api",
+    "resume": "flegel.api.jobs",
+    "run": "flegel.api.jobs",
+    "shutdown": "flegel.api.jobs",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
     "DataError": "flegel.errors",
@@ -65,14 +65,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from flegel.algorithm import Algorithm, Sample
-    from flegel.api import LocalCluster, resume, run, shutdown
+    from flegel.api.jobs import LocalCluster, resume, run, shutdown
     from flegel.callbacks.callback import Callback
     from flegel.callbacks.early_stopping import EarlyStopping
+    from flegel.checks.conformance import check_algorithm
     from flegel.cluster.connected import connect
-    from flegel.conformance import check_algorithm
     from flegel.core.shard import DataPoint
     from flegel.errors import AlgorithmError, DataError, FlegelError, FlegelWarning, UsageError
-    from flegel.result import Result
+    from flegel.results.result import Result
     from flegel.runtime.job.result_store import load
 
 

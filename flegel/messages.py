@@ -345,7 +345,7 @@ class PointsAudited(_Message):
     numbers: int
     """A sum over the numbers of the points (machine/audit/owned_numbers.py)."""
     reported: tuple[float, ...]
-    """The checksum of everything that was reported (machine/audit/checksums.py)."""
+    """The checksum of everything that was reported (machine/worker/checksums.py)."""
     law: float
     """By how much changes are no differences of contributions; 0: they are."""
     seconds: float = 0.0

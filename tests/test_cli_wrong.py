@@ -88,11 +88,6 @@ def test_predictions_have_a_place_before_the_model_is_read(words: str, sentence:
     assert sentence in said(f"predict nowhere --data rows.npy --out {words}")
 
 
-def test_benchmarks_of_no_algorithm_are_not_a_success() -> None:
-    suite = Path(__file__).parents[1] / "bench"
-    assert "did you mean 'kmeans'?" in said(f"bench run skew --scale smoke --only kmean --suite {suite}")
-
-
 def test_an_empty_name_shuts_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEGEL_HOME", str(tmp_path))
     registry = keys.KeyRegistry()
@@ -172,7 +167,7 @@ def test_ctrl_c_speaks_of_workers_only_where_there_were_some(monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flegel.cli.cluster_jobs.open_client", stop)
-    monkeypatch.setattr("flegel.api.run", stop)
+    monkeypatch.setattr("flegel.api.jobs.run", stop)
     assert said("jobs", code=130) == "flegel: interrupted."
     assert "all workers were stopped" in said("submit kmeans --data rows.npy --no-save", code=130)
 

@@ -14,10 +14,10 @@ from flegel.algorithm import Algorithm
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
-from flegel.cli.display import summary
 from flegel.datasets.kept_rows import held_out_ids
 from flegel.errors import AlgorithmError, UsageError
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.terminal.display import summary
 
 RNG = np.random.default_rng(5)
 ROWS = np.concatenate([RNG.normal(size=(300, 3)), RNG.normal(size=(300, 3)) + 2.0])

@@ -13,8 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 import flegel
-from flegel import api
 from flegel.algorithms.kmeans import KMeans
+from flegel.api import jobs as api
 from flegel.cli import job_options
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import UsageError

@@ -15,7 +15,7 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.cli.main import app
 from flegel.errors import DataError, UsageError
-from flegel.result import Result
+from flegel.results.result import Result
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2)) + 4.0 * (np.arange(60) % 2)[:, None]
 FRAME = pd.DataFrame({"a": ROWS[:, 0], "b": ROWS[:, 1], "town": np.where(np.arange(60) % 2, "Brno", "Porto")})

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flegel.cli import local_job as job
 from flegel.cli.cluster_jobs import jobs_table
-from flegel.cli.display import start_advice
-from flegel.cli.local import job
-from flegel.cli.local.reporting import PhaseLine
+from flegel.terminal.display import start_advice
+from flegel.terminal.reporting import PhaseLine
 
 
 class Stream(io.StringIO):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import typer.main
 
+from flegel.cli import quick
 from flegel.cli.job_options import FLAGS
-from flegel.cli.local import quick
-from flegel.cli.local.quick import plain_submission
 from flegel.cli.main import app
+from flegel.cli.quick import plain_submission
 
 PLAIN = "kmeans --data higgs:1000"
 VALUES = {int: "3", float: "0.5", str: "word"}

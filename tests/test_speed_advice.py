@@ -9,7 +9,7 @@ import pytest
 
 from flegel import Algorithm, DataPoint, Sample, speed_advice
 from flegel.algorithms.points import add_to, nearest
-from flegel.conformance import Trial
+from flegel.checks.conformance import Trial
 
 
 class Wasteful(Algorithm):

@@ -70,7 +70,7 @@ def data_for(algorithm: str) -> Any:
 
 
 def make(algorithm: str) -> flegel.Algorithm:
-    from flegel.api import resolve
+    from flegel.api.jobs import resolve
 
     chosen = resolve(algorithm)
     return type(chosen)(rank=5) if algorithm == "nmf" else type(chosen)(k=6)

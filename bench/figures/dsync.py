@@ -256,7 +256,7 @@ def _middle(values: list[float]) -> float:
 
 def balance(options: argparse.Namespace, bed: Bed) -> Iterator[Line]:
     """Fig. 8: workers by group over ten minutes of virtual time, from 3/3/3 and from 1/1/8."""
-    from flegel.sim.sites.moving_workers import simulate
+    from bench.sites.moving_workers import simulate
 
     for start in ((3, 3, 3), (1, 1, 8)):
         for seed in range(options.seeds):

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.common import program, suite
+from bench.common.scripts import lacking
 from bench.rivals.objectives import OBJECTIVES
 from bench.rivals.registry import FIELDS
-from flegel.api import resolve, run
+from flegel.api.jobs import resolve, run
 from flegel.compare import Chart, Series, Table
 from flegel.compare.stats import first_reaching, loosened, median, turns
-from flegel.compare.suite import lacking
 from flegel.compare.table import seconds
 from flegel.datasets import open_data
 from flegel.runtime.job.prepared_job import take_sample

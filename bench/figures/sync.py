@@ -28,7 +28,7 @@ import numpy as np
 import flegel
 from bench.common.paired_ratio import paired_ratio
 from bench.common.problems import ALGORITHMS, SIZE, WITHIN, Problem, Problems
-from flegel.api import LocalCluster
+from flegel.api.jobs import LocalCluster
 from flegel.errors import FlegelError
 from flegel.runtime.job.find_algorithm import find_algorithm
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from flegel.api import resolve
+from flegel.api.jobs import resolve
 from flegel.compare.candidate import parse_candidate
 from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings
 from flegel.datasets import open_data

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 import flegel
-from flegel.api import LocalCluster, resolve
+from flegel.api.jobs import LocalCluster, resolve
 from flegel.compare.candidate import Candidate, parse_candidates
 from flegel.compare.comparison import in_memory
 from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings

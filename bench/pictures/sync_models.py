@@ -14,7 +14,7 @@ import numpy as np
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.api import LocalCluster
+from flegel.api.jobs import LocalCluster
 from flegel.compare import run_environment
 from flegel.compare.picture import excerpt
 from flegel.report.timeline import draw

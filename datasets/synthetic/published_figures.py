@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.synthetic.normal_scores import SPAN
 
 KNOTS = 33
+SPAN = 3.5
+"""Quantiles are tabulated at equal steps of the normal score from -SPAN to SPAN, and extended linearly. Fits use
+the same grid."""
 
 
 def _uniform(scores: Array) -> Array:

@@ -1,18 +1,22 @@
-"""`flegel compare`, `flegel report` and `flegel bench`: options to comparisons and pages. Decides and draws nothing."""
+"""`flegel compare`, `flegel report` and `flegel bench`: options to comparisons and pages. Decides and draws nothing.
+
+The benchmark suite itself is part of a checkout.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from flegel.cli.local.job import make_algorithm
-from flegel.cli.local.reporting import WORKERS_STOPPED, errors_as_sentences, say
+from flegel.cli.local_job import make_algorithm
 from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
-from flegel.errors import FlegelError, StorageError, UsageError
+from flegel.errors import FlegelError, UsageError
+from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
 
 bench_app = typer.Typer(
     help="The benchmark suite: the figures of the papers, on your own machine.", no_args_is_help=True
@@ -102,19 +106,13 @@ def report(
 Suite = Annotated[
     Path | None, typer.Option("--suite", envvar="FLEGEL_BENCH", help="The folder bench of a checkout of Flegel.")
 ]
-SCALES = ("smoke", "laptop", "small", "paper")
 
 
 @bench_app.command("list")
 def list_benches(suite: Suite = None) -> None:
     """What the suite can answer, and what it cannot here. Those with a figure are what `run all` runs."""
     with errors_as_sentences():
-        from flegel.compare.suite import folder, scripts
-
-        for script in scripts(folder(suite)):
-            print(f"{script.name:19} {script.figure:10} {script.question}")
-            for why in script.missing:
-                print(f"{'':30} unavailable: {why}")
+        _run_in_checkout(suite, "list")
 
 
 @bench_app.command("run")
@@ -140,19 +138,11 @@ def run_benches(
 
         flegel bench run all --scale small --workers 16 --budget 540 --out runs/bench
     """
-    with errors_as_sentences(f"; what was measured so far is in {out}"):
-        from flegel.compare.suite import check_only, choose, folder, scripts
-        from flegel.compare.suite_runner import SuiteRunner
-
-        if scale not in SCALES:
-            raise UsageError(f"--scale {scale!r} must be one of {', '.join(SCALES)}.")
-        check_only(only)
-        flags = {"--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--only": only or None}
-        chosen, complete = choose(scripts(folder(suite)), names), scale == "smoke" and budget is None
-        failed = SuiteRunner(chosen, out, flags, budget, say, complete).run()
-        _collect(out)
-        if failed:
-            raise FlegelError(f"These benchmarks failed: {', '.join(failed)}.")
+    with errors_as_sentences():
+        given: dict[str, object] = {"scale": scale, "workers": workers, "repeat": repeat, "seed": seed}
+        given |= {"only": only or None, "budget": budget, "out": out}
+        flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
+        _run_in_checkout(suite, "run", *flags, "--", *names)
 
 
 @bench_app.command("report")
@@ -163,27 +153,38 @@ def report_benches(
 ) -> None:
     """One page of all benchmarks in a folder."""
     with errors_as_sentences():
-        _collect(folder, out, title)
+        from flegel.report.write import save_benchmarks
+
+        print(save_benchmarks(folder, out, title))
 
 
-def _collect(folder: Path, out: Path | None = None, title: str = "") -> None:
-    from flegel.compare import Bench, Comparison
-    from flegel.compare.suite import _order
-    from flegel.report.write import Item, load, render, save
+def suite_folder(given: Path | None = None) -> Path:
+    """Where the suite lies: as told, or beside the package in a checkout. Its programs are run, so one that happens to
+    lie in the current folder does not count."""
+    import flegel
 
-    found: list[Item] = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            item = load(path)
-        except StorageError:
-            continue  # figures of a script with a format of its own
-        if isinstance(item, Bench | Comparison):
-            found.append(item)
-    if not found:
-        raise UsageError(f"There are no benchmarks in {folder}; run some with flegel bench run NAME.")
-    found.sort(key=lambda item: _order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0, ""))
-    page = render(found, title or "Flegel: benchmarks")
-    print(save(page, out or folder / "report.html"))
+    place = given if given is not None else Path(flegel.__file__).resolve().parents[1] / "bench"
+    if (place / "run_suite.py").is_file():
+        return place.resolve()
+    if given is not None:
+        raise UsageError(f"{given} holds no benchmark suite; give the folder bench of a checkout of Flegel.")
+    raise UsageError(
+        "The benchmark suite comes with a checkout of Flegel, not with the package; name its folder with --suite, or "
+        "in the environment as FLEGEL_BENCH."
+    )
+
+
+def _run_in_checkout(suite: Path | None, *words: str) -> NoReturn:
+    """This process becomes `python -m bench.run_suite` of the checkout: its signals and its exit code are the suite's
+    own."""
+    root = str(suite_folder(suite).parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    sys.stdout.flush()
+    os.execve(
+        sys.executable,
+        [sys.executable, "-P", "-m", "bench.run_suite", *words],
+        {**os.environ, "PYTHONPATH": path},
+    )
 
 
 def check_places(json_to: str | None, out: Path | None) -> None:

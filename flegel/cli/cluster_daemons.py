@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from flegel.cli.cluster_jobs import open_client
-from flegel.cli.local.job import start_logging
-from flegel.cli.local.reporting import errors_as_sentences, say
+from flegel.cli.local_job import start_logging
 from flegel.cli.options import DEFAULT_MASTER, Insecure, LogJson, Master, Verbose
 from flegel.errors import FlegelError, UsageError
 from flegel.options import parse_bytes
+from flegel.terminal.reporting import errors_as_sentences, say
 
 Publish = Callable[[Sequence[Any], Sequence[Any]], None]
 OpenToAll = Annotated[
@@ -56,7 +56,7 @@ def master(
         from flegel.cluster.transport import keys
         from flegel.cluster.transport.protocol import RIGHTS
         from flegel.cluster.transport.secure_server import listen as listen_on
-        from flegel.runtime.processes.malloc_settings import share_heap
+        from flegel.runtime.system.malloc_settings import share_heap
         from flegel.runtime.system.private_files import keep_private
 
         share_heap()
@@ -133,7 +133,7 @@ def slave(
         from flegel.cluster.transport.protocol import TO_SLAVE, check_name
         from flegel.cluster.transport.secure_client import SecureClient, dial
         from flegel.runtime.processes.host import cores, host_memory
-        from flegel.runtime.processes.malloc_settings import share_heap
+        from flegel.runtime.system.malloc_settings import share_heap
         from flegel.runtime.system.private_files import keep_private
 
         share_heap()

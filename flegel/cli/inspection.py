@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.local.job import make_algorithm
-from flegel.cli.local.reporting import errors_as_sentences
+from flegel.cli.local_job import make_algorithm
 from flegel.cli.options import Label, Settings
 from flegel.errors import UsageError
+from flegel.terminal.reporting import errors_as_sentences
 
 CHECKED = 1000  # rows on which an algorithm is checked, at most
 
@@ -67,9 +67,9 @@ def check(
         flegel check net.py:Net --data fashion-mnist
     """
     with errors_as_sentences():
-        from flegel.conformance import check_algorithm
-        from flegel.hard_data import check_hard_data
-        from flegel.speed_advice import speed_advice
+        from flegel.checks.conformance import check_algorithm
+        from flegel.checks.hard_data import check_hard_data
+        from flegel.checks.speed_advice import speed_advice
 
         subject = make_algorithm(algorithm, settings)
         rows = _rows(data, label) if data is not None else (None, None)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flegel.cli.bench import check_places
-from flegel.cli.local.job import make_algorithm
-from flegel.cli.local.reporting import errors_as_sentences, say
+from flegel.cli.local_job import make_algorithm
 from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
 from flegel.errors import UsageError
+from flegel.terminal.reporting import errors_as_sentences, say
 
 if TYPE_CHECKING:
     from flegel.compare.record import Comparison
     from flegel.compare.simulation import ClusterModel
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.result import Result
+    from flegel.results.result import Result
 
 EVERY = 2.0  # seconds between two lines about a long run
 ROWS = "higgs:65536"  # to learn from where no data are named

@@ -44,11 +44,11 @@ from flegel.cluster.transport.secure_client import SecureClient, dial
 from flegel.core.own_pauses import Deadline
 from flegel.errors import FlegelError, StorageError, UsageError
 from flegel.job import AlgorithmRef
+from flegel.loading.class_source import in_plain
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
-from flegel.runtime.job.class_source import in_plain
 from flegel.runtime.transport.curve import KeyPair
 
 CONNECT_TIMEOUT = 10.0

@@ -27,13 +27,13 @@ from flegel.datasets import Dataset
 from flegel.datasets.lazy.parts import write_parts, writer_of
 from flegel.errors import AlgorithmError, FlegelError, UsageError, nearest
 from flegel.job import Job
+from flegel.loading.class_source import reference
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import check_options, options_of, with_options
 from flegel.plan.stragglers import parse_stragglers
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
-from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import open_job_data
 from flegel.sync import make_policy

@@ -9,8 +9,8 @@ from flegel.algorithm import Algorithm
 from flegel.datasets import Dataset, Scaling
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
-from flegel.prediction import TrainingRows
-from flegel.result import Result
+from flegel.results.prediction import TrainingRows
+from flegel.results.result import Result
 from flegel.runtime.job import result_store
 
 KEPT = (

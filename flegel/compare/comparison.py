@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flegel.algorithm import Algorithm
-from flegel.api import LocalCluster, run
+from flegel.api.jobs import LocalCluster, run
 from flegel.compare.candidate import Candidate, parse_candidates, supported
 from flegel.compare.picture import picture
 from flegel.compare.record import Attempt, Comparison, Picture, RunEnvironment
@@ -22,7 +22,7 @@ from flegel.datasets import Dataset, open_data
 from flegel.errors import FlegelError, UsageError
 from flegel.job import check_seed
 from flegel.plan.stragglers import parse_stragglers
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import default_workers

@@ -37,7 +37,7 @@ from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
-from flegel.result import Result, balance_row, utilization, worker_rows
+from flegel.results.result import Result, balance_row, utilization, worker_rows
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.job.run import remarks

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from flegel.compare.record import Bench, Chart, Comparison, read
+from flegel.compare.record import Bench, Chart, Comparison, figure_order, read
 from flegel.errors import StorageError, UsageError
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
@@ -41,6 +41,22 @@ def render(items: Sequence[Item], title: str = "") -> str:
     """One page for all of them."""
     with damage_as("A record cannot be shown"):  # somebody else may have written it
         return _rendered(items, title)
+
+
+def save_benchmarks(folder: Path, out: Path | None = None, title: str = "") -> Path:
+    """One page of all benchmarks in a folder, `report.html` in it unless told otherwise."""
+    found: list[Bench | Comparison] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            item = load(path)
+        except StorageError:
+            continue  # figures of a script with a format of its own
+        if isinstance(item, Bench | Comparison):
+            found.append(item)
+    if not found:
+        raise UsageError(f"There are no benchmarks in {folder}; run some with flegel bench run NAME.")
+    found.sort(key=lambda item: figure_order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0, ""))
+    return save(render(found, title or "Flegel: benchmarks"), out or folder / "report.html")
 
 
 def _rendered(items: Sequence[Item], title: str) -> str:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from flegel.algorithms.lr.lr import LR
 from flegel.algorithms.lr.model import Linear
 from flegel.core.pytree import Array
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.sklearn.base import EngineEstimator, share
 
 PARTIAL_PASSES = 3  # of `partial_fit`: one to measure the start, two to measure steps from it

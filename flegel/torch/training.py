@@ -18,7 +18,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
 from flegel.runtime import clock
-from flegel.runtime.processes import malloc_settings
+from flegel.runtime.system import malloc_settings
 from flegel.torch import flat, probing
 from flegel.torch.micro_batches import MicroBatches
 from flegel.torch.records import ModuleSpec, NetworkSums, NetworkWeights

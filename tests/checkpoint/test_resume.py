@@ -29,6 +29,7 @@ from flegel.algorithms.nmf import NMF
 from flegel.cli.main import app
 from flegel.core import pytree
 from flegel.errors import Interrupted, UsageError
+from flegel.loading.class_source import same_code
 from flegel.machine.checkpoint.plain_data import freeze, thaw
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.messages import TreeLayout
@@ -36,7 +37,6 @@ from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.job.checkpoint_session import CheckpointWarning
-from flegel.runtime.job.class_source import same_code
 from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.resume import replace
 from tests.checkpoint import random_algorithm

@@ -35,7 +35,7 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.liveness import Liveness
 from flegel.messages import WorkerBeat
 from flegel.runtime import clock
-from flegel.runtime.processes.exit_codes import DISCONNECTED, describe_exit
+from flegel.runtime.system.exit_codes import DISCONNECTED, describe_exit
 from tests.cluster.simulated_cluster import SimulatedCluster
 from tests.cluster.test_hostile import RecordingServer
 from tests.cluster.test_master_machine import settled_cluster, turn

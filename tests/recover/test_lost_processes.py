@@ -16,7 +16,7 @@ import pytest
 
 import flegel
 from flegel import LocalCluster
-from flegel.api import resolve
+from flegel.api.jobs import resolve
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
 from flegel.messages import Envelope
 from tests.coordinators import coordinators

@@ -28,10 +28,10 @@ from flegel.machine.coordinator.membership import Next
 from flegel.machine.crew_control import CrewControl
 from flegel.machine.fencing import Fence
 from flegel.machine.migration.endpoints import MigrationSource
-from flegel.machine.migration.window_codec import put_states, take_states
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import visit
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.machine.worker.window_codec import put_states, take_states
 from flegel.messages import Envelope, LoadShard, SendPoints, ShardLoaded, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import BalancePlan, Proposal
@@ -404,7 +404,7 @@ class World:
             for envelope, arrays in letters
             if isinstance(envelope.body, messages.Report) and number in crew and crew[number].life == life
         )
-        kept = sum(float(s.change[0]) for s in crew.values() if s.executor.machine._extra_visits)
+        kept = sum(float(s.change[0]) for s in crew.values() if s.executor.machine.extra_visits)
         return held + mail + kept
 
 

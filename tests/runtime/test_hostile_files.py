@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.cli.local.job import make_algorithm
+from flegel.cli.local_job import make_algorithm
 from flegel.cli.main import app
 from flegel.cluster.master import journal
 from flegel.cluster.master.facts import Begun

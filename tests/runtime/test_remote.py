@@ -17,14 +17,14 @@ import pytest
 import zmq
 
 import flegel
+from bench.common.remote_cluster import RemoteCluster
 from flegel import LocalCluster
 from flegel.core.shard import Sparse
 from flegel.errors import ProtocolError, UsageError
 from flegel.messages import Hello
 from flegel.runtime import clock
-from flegel.runtime.processes.exit_codes import DISCONNECTED
-from flegel.runtime.processes.remote_cluster import RemoteCluster
 from flegel.runtime.processes.worker_processes import launch
+from flegel.runtime.system.exit_codes import DISCONNECTED
 from flegel.runtime.transport import job_sockets, remote_arrays
 from flegel.runtime.transport.codec import Sequencer
 from flegel.runtime.transport.curve import KeyPair, new_key_pair, secure_dialer

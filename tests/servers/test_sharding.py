@@ -13,7 +13,7 @@ from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
-from flegel.conformance import Trial, _shards
+from flegel.checks.conformance import Trial, _shards
 from flegel.core.sharding import Sharding, even_slices, make_cuts
 from flegel.errors import ConformanceError, UsageError
 from flegel.params.sharded import sharding_of

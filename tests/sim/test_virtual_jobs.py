@@ -7,7 +7,7 @@ import pytest
 from virtual_jobs import counting, kmeans
 
 from flegel.job import Criteria, SyncSpec
-from flegel.result import utilization, worker_rows
+from flegel.results.result import utilization, worker_rows
 from flegel.sim.simulation import Costs
 
 SYNCHRONOUS = ["bsp", "bsp-mini", "fsp", "fsp-binary"]

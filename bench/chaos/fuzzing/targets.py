@@ -43,7 +43,7 @@ from flegel.runtime.job.find_algorithm import find_algorithm
 LOADING = tuple(
     f"flegel/loading/{name}.py" for name in ("array_files", "damage", "documents", "regular_files", "code_gate")
 )
-MODEL = ("flegel/runtime/job/result_store.py", "flegel/prediction.py", *LOADING[:4])
+MODEL = ("flegel/runtime/job/result_store.py", "flegel/results/prediction.py", *LOADING[:4])
 CHECKPOINT = (
     "flegel/runtime/checkpoint/reader.py", "flegel/runtime/checkpoint/format.py",
     "flegel/machine/checkpoint/plain_data.py", "flegel/machine/checkpoint/snapshot.py",

@@ -18,8 +18,8 @@ from flegel.cli.launch.session import (
     Words,
     launch,
 )
-from flegel.cli.local.reporting import errors_as_sentences
 from flegel.errors import UsageError
+from flegel.terminal.reporting import errors_as_sentences
 
 launch_app = typer.Typer(
     help="A cluster on machines of Slurm, Ray, Dask, Spark, MPI or Kubernetes: started, used, and gone.",

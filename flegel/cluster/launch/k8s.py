@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from flegel.cluster.launch.kubernetes_api import ApiError, KubernetesApi, find_api
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import CLOSE_SECONDS, outward_address
 from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.placer import CLOSE_SECONDS, outward_address
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 from flegel.runtime import clock

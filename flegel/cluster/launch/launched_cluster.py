@@ -23,8 +23,8 @@ import msgspec
 
 from flegel.cluster.client import Client
 from flegel.cluster.connected import ConnectedCluster
-from flegel.cluster.launch.placer import Placer
 from flegel.cluster.launch.processes.master_process import MasterSettings
+from flegel.cluster.launch.processes.placer import Placer
 from flegel.cluster.launch.processes.slave_process import sweep
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.cluster.transport import keys

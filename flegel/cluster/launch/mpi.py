@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import SLAVE, CommandPlacer, outward_address
+from flegel.cluster.launch.processes.placer import SLAVE, CommandPlacer, outward_address
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import SLAVE, CommandPlacer, outward_address
 from flegel.cluster.launch.processes import munge
+from flegel.cluster.launch.processes.placer import SLAVE, CommandPlacer, outward_address
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 

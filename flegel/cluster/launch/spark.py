@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import CLOSE_SECONDS
 from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.placer import CLOSE_SECONDS
 from flegel.cluster.launch.processes.slave_host import host_slave
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError

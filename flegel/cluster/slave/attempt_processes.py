@@ -38,7 +38,7 @@ from flegel.core.hook_limits import BUILT_IN_START
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import UNDECODABLE
 from flegel.runtime import clock
-from flegel.runtime.processes.exit_codes import describe_exit
+from flegel.runtime.system.exit_codes import describe_exit
 
 AWAY = 3.0
 """Seconds between two checks of limits; longer, and the slave itself was away (it checks twice a second)."""

@@ -92,13 +92,13 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     cluster.start()  # slaves start workers while this process imports
     pipe.send(coordinator_protocol.PhaseChanged("reading"))
     from flegel.job import Job
+    from flegel.loading.class_source import instantiate
     from flegel.loading.code_gate import Consent
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.options import options_of
     from flegel.runtime.checkpoint.reader import holds_job
     from flegel.runtime.checkpoint.store import open_store
     from flegel.runtime.job.checkpoint_session import new_session
-    from flegel.runtime.job.class_source import instantiate
     from flegel.runtime.job.request import Request, open_training_data
     from flegel.runtime.job.resume import replace, resume
     from flegel.runtime.job.run import execute

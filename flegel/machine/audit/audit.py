@@ -22,10 +22,10 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.machine.audit.checksums import checksum, differences
 from flegel.machine.audit.owned_numbers import MODULUS, sum_below
 from flegel.machine.coordinator.reported_times import credible
 from flegel.machine.coordinator.state import JobState
+from flegel.machine.worker.checksums import checksum, differences
 from flegel.messages import AuditPoints, PointsAudited
 from flegel.params.hooks import call_hook
 from flegel.params.objective_error import objective_error

@@ -18,7 +18,7 @@ from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse, pack_tiles
 from flegel.core.stop_flag import new_flag
-from flegel.machine.audit.checksums import GOLDEN
+from flegel.machine.worker.checksums import GOLDEN
 from flegel.machine.worker.point_store import PointStore
 from flegel.params.objective_error import objective_error
 

@@ -23,6 +23,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.datasets import Dataset, scale
 from flegel.errors import DecodeError, StorageError, UsageError
 from flegel.job import Job
+from flegel.loading.class_source import in_plain, reference
 from flegel.machine.group.data_form import DataForm, difference
 from flegel.machine.group.events import Offered
 from flegel.machine.group.exchange import GroupExchange, additive_fields, exchange_of
@@ -54,7 +55,6 @@ from flegel.runtime.group.bucket import Conflict, open_bucket
 from flegel.runtime.group.keys import KeyMissing, RefusedObject, check_keys, read_key_file
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.peers import PeerMessages, parse_listen
-from flegel.runtime.job.class_source import in_plain, reference
 from flegel.runtime.job.request import open_job_data
 from flegel.wording import option
 

@@ -24,7 +24,7 @@ from typing import IO
 from flegel.algorithms import BUILTINS
 from flegel.core import code_folder, native_code
 from flegel.runtime.processes.fork_server import environment
-from flegel.runtime.processes.parent_death import die_with_parent, process_starter
+from flegel.runtime.system.parent_death import die_with_parent, process_starter
 
 MOST_PROCESSOR_SECONDS = 1800
 """Everything takes about 400 s of a processor; the kernel ends a process that takes much longer."""

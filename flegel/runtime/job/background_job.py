@@ -14,7 +14,7 @@ from flegel.errors import FlegelError
 from flegel.job import Job
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.job.observers import JobControl, Observer
 
 CANCELLED = "the job was cancelled"

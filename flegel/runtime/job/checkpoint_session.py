@@ -25,6 +25,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.errors import StorageError, UsageError
 from flegel.job import Job
+from flegel.loading.class_source import described_hyper, in_plain, is_built_in, reference
 from flegel.loading.code_gate import mark_of
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import shard_states, snapshot
@@ -42,7 +43,6 @@ from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
 from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
-from flegel.runtime.job.class_source import described_hyper, in_plain, is_built_in, reference
 from flegel.runtime.job.find_algorithm import file_hash, home_of
 
 

@@ -42,9 +42,9 @@ from flegel.machine.coordinator.events import (
 from flegel.machine.fencing import Fence
 from flegel.messages import Envelope, Hello
 from flegel.runtime import clock
-from flegel.runtime.job.signals import DeferredSignals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 

@@ -18,13 +18,13 @@ from typing import NamedTuple
 from flegel.algorithms import BUILTINS
 from flegel.core import code_folder
 from flegel.job import Job
+from flegel.loading.class_source import is_built_in, reference
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.crew_control import CrewControl
 from flegel.plan.balance.planner import Balance
 from flegel.plan.balance.settings import GRADIENTS
 from flegel.plan.devices import parse_devices, relative_speeds
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
-from flegel.runtime.job.class_source import is_built_in, reference
 from flegel.runtime.job.request import Request, default_workers, may_rest
 from flegel.runtime.job.warm_clusters import Kind, warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster

@@ -22,6 +22,7 @@ from flegel.core.shard import Shard, Sparse, check_state, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Dataset, scale
 from flegel.errors import AlgorithmError, FlegelWarning
+from flegel.loading.class_source import is_built_in
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
 from flegel.params.ledger import sums_alone
@@ -30,11 +31,10 @@ from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel, warm
 from flegel.runtime.job.checkpoint_session import fingerprint
-from flegel.runtime.job.class_source import is_built_in
 from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.request import Request
-from flegel.runtime.job.signals import DeferredSignals
 from flegel.runtime.server.file_arrays import FileArrays
+from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
 
 SAMPLE_ROWS = 100_000

@@ -27,15 +27,15 @@ from flegel.datasets import Scaling, Treatment
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.array_files import read_npz
+from flegel.loading.class_source import in_plain, instantiate, reference
 from flegel.loading.code_gate import Consent
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
-from flegel.prediction import answer, class_names, model_of, predict, score
-from flegel.result import Result, estimator, module_of
-from flegel.runtime.job.class_source import in_plain, instantiate, reference
+from flegel.results.prediction import answer, class_names, model_of, predict, score
+from flegel.results.result import Result, estimator, module_of
 from flegel.wording import option
 
 FORMAT = 1

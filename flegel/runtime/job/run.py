@@ -23,6 +23,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.datasets import scale
 from flegel.errors import Interrupted, OutOfReach, StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
+from flegel.loading.class_source import described_hyper, is_built_in, reference
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -41,24 +42,23 @@ from flegel.plan.devices import parse_devices
 from flegel.plan.placement.snapshot import plain
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
-from flegel.prediction import TrainingRows
-from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
+from flegel.results.prediction import TrainingRows
+from flegel.results.result import Result, audit_row, balance_row, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.of_job import group_of, summary_of
-from flegel.runtime.job.class_source import described_hyper, is_built_in, reference
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, compiler_for, crew_control, has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers, may_rest
-from flegel.runtime.job.signals import Signals
 from flegel.runtime.job.validation import Validation
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.system.signals import Signals
 from flegel.runtime.transport import process_memory
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.rows_in_place import lend_rows, suits

@@ -24,7 +24,7 @@ from flegel.runtime import clock
 from flegel.runtime.job.find_algorithm import find_builtin
 from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
-from flegel.runtime.processes.parent_death import die_with_parent
+from flegel.runtime.system.parent_death import die_with_parent
 
 ROWS, COLUMNS = 2048, 8  # enough that compiled code lays them out
 WIDE = 64  # columns of rows that have a kernel of their own, where an algorithm has one for them

@@ -15,8 +15,8 @@ from typing import IO, Protocol
 import msgspec
 
 from flegel.runtime.processes import fork_server
-from flegel.runtime.processes.exit_codes import describe_exit
-from flegel.runtime.processes.parent_death import process_starter
+from flegel.runtime.system.exit_codes import describe_exit
+from flegel.runtime.system.parent_death import process_starter
 from flegel.runtime.transport.poller import Poller
 from flegel.runtime.worker.process import WorkerConfig
 

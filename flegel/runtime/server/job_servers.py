@@ -7,6 +7,7 @@ import os
 from flegel.core import pytree
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError
+from flegel.loading.class_source import reference
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import ServerCare
 from flegel.machine.server.group import ServerGroup
@@ -15,7 +16,6 @@ from flegel.messages import FrameSpec
 from flegel.params.sharded import cuts_for, sharding_of
 from flegel.params.tree_layout import form_of, forms_of
 from flegel.plan.placement.slice_size import slices_of_job
-from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request

@@ -26,6 +26,7 @@ from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows, scale
 from flegel.errors import OutOfReach, UsageError, own_traceback
+from flegel.loading.class_source import instantiate
 from flegel.loading.code_gate import Consent
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
@@ -68,7 +69,6 @@ from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime import clock
 from flegel.runtime.backends.protocol import ShardKernel
 from flegel.runtime.backends.registry import choose
-from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
 from flegel.runtime.worker.exchange import PieceExchange

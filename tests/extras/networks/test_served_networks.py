@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
 
 import flegel
-from flegel.conformance import Trial, _shards
+from flegel.checks.conformance import Trial, _shards
 from flegel.core import pytree
 from flegel.core.sharding import make_cuts
 from flegel.errors import UsageError

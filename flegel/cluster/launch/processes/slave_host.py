@@ -13,7 +13,7 @@ import sys
 import tempfile
 from typing import IO
 
-from flegel.cluster.launch.placer import CLOSE_SECONDS, SLAVE
+from flegel.cluster.launch.processes.placer import CLOSE_SECONDS, SLAVE
 
 
 class HostedSlave:

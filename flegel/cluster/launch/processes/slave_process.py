@@ -29,7 +29,7 @@ from flegel.cluster.transport.secure_client import SecureClient, dial
 from flegel.errors import FlegelError
 from flegel.runtime import clock, logs
 from flegel.runtime.processes.host import host_memory
-from flegel.runtime.processes.malloc_settings import share_heap
+from flegel.runtime.system.malloc_settings import share_heap
 from flegel.runtime.system.private_files import keep_private
 
 PREFIX = "flegel-slave-"

@@ -26,6 +26,7 @@ from flegel.core import pytree
 from flegel.core.code_folder import code_folder, write_once
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
+from flegel.loading.class_source import load_class, reference
 from flegel.loading.code_gate import Consent, import_file
 from flegel.runtime.backends.numba.calls_ahead import (
     AheadCall,
@@ -35,7 +36,6 @@ from flegel.runtime.backends.numba.calls_ahead import (
     with_calls_ahead,
 )
 from flegel.runtime.backends.numba.interpreted_loop import as_hooks_see, data_point, fold_change
-from flegel.runtime.job.class_source import load_class, reference
 from flegel.runtime.worker.current_hook import inside
 
 BUILTIN_PACKAGE = "flegel.algorithms"

@@ -81,7 +81,7 @@ def born(pid: int) -> int | None:
 # -- of a job ----------------------------------------------------------------------------------------------
 
 
-class Note:
+class JobNote:
     """The note of one job; hears what the job's own observers hear."""
 
     def __init__(self, path: Path | None, job: RunningJob) -> None:
@@ -133,13 +133,13 @@ class Note:
 
 
 @contextlib.contextmanager
-def noted(algorithm: str, data: str, workers: int | None) -> Iterator[Note]:
+def noted(algorithm: str, data: str, workers: int | None) -> Iterator[JobNote]:
     """Around a job: who looks sees it, until it ends in whatever way."""
     list(running())  # removes what killed processes have left
     pid, number = os.getpid(), next(_numbers)
     folder = _own_folder()
     path = folder / f"{pid}-{number}.job" if folder is not None else None
-    note = Note(path, RunningJob(pid, born(pid) or 0, f"{algorithm}-{pid}", algorithm, data, workers, clock.now()))
+    note = JobNote(path, RunningJob(pid, born(pid) or 0, f"{algorithm}-{pid}", algorithm, data, workers, clock.now()))
     try:
         yield note
     finally:

@@ -88,14 +88,14 @@ def everything() -> list[Case]:
     return [case for _, case in sorted(ranked, key=lambda pair: pair[0])]
 
 
-class Group(NamedTuple):
+class CaseGroup(NamedTuple):
     """Cases that differ in hyper-parameters alone."""
 
     title: str
     cases: list[Case]
 
 
-def groups(name: str, algorithms: list[Algorithm], dtypes: tuple[str, ...], weights: bool) -> list[Group]:
+def groups(name: str, algorithms: list[Algorithm], dtypes: tuple[str, ...], weights: bool) -> list[CaseGroup]:
     """What there is to compile for them, as people are told: a kernel serves many numbers of clusters, and which these
     are says nothing to them."""
     by_kind: dict[str, list[Case]] = {}
@@ -103,7 +103,7 @@ def groups(name: str, algorithms: list[Algorithm], dtypes: tuple[str, ...], weig
         by_kind.setdefault(case.kind, []).append(case)
     many = f", {len(algorithms)} kernels for all values of its hyper-parameters" if len(algorithms) > 1 else ""
     return [
-        Group(f"{found[0].name if len(algorithms) == 1 else name} {kind}{many}", found)
+        CaseGroup(f"{found[0].name if len(algorithms) == 1 else name} {kind}{many}", found)
         for kind, found in by_kind.items()
     ]
 

@@ -34,6 +34,7 @@ _HOMES = {
     "load": "flegel.runtime.job.result_store",
     "resume": "flegel.api.jobs",
     "run": "flegel.api.jobs",
+    "settings": "flegel.configuration.sources",
     "shutdown": "flegel.api.jobs",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
@@ -60,6 +61,7 @@ __all__ = [
     "load",
     "resume",
     "run",
+    "settings",
     "shutdown",
 ]
 
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from flegel.callbacks.early_stopping import EarlyStopping
     from flegel.checks.conformance import check_algorithm
     from flegel.cluster.connected import connect
+    from flegel.configuration.sources import settings
     from flegel.core.shard import DataPoint
     from flegel.errors import AlgorithmError, DataError, FlegelError, FlegelWarning, UsageError
     from flegel.results.result import Result

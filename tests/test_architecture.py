@@ -15,7 +15,7 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors", "wording"},
-    {"core", "algorithm", "group_options", "job", "loading", "messages", "options", "server_messages"},
+    {"configuration", "core", "algorithm", "group_options", "job", "loading", "messages", "options", "server_messages"},
     {"sync", "plan", "params"},
     {"machine"},
     {"runtime", "sim", "results"},

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.balance import BalanceSettings
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, make_shard
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
@@ -24,7 +25,6 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance
-from flegel.plan.balance.settings import BalanceSettings
 from flegel.plan.stragglers import parse_stragglers
 from flegel.sim.simulation import Costs, simulate
 from flegel.sim.speeds import Course, Drift, Speeds, draw

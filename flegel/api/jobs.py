@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import msgspec
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.sources import changes_outside
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError, nearest
 from flegel.job import PANELS, Job
@@ -90,6 +91,7 @@ class RunOptions(TypedDict, total=False):
     checkpoint: str | os.PathLike[str] | None
     checkpoint_every: float | str
     attribute: bool
+    settings: dict[str, float] | str | os.PathLike[str]
     collect_state: bool
     group: str
     bucket: str
@@ -155,6 +157,8 @@ def run(
 
     job = _with_known(Job(), options, RUN, "run")
     check_options(job)
+    options["settings"] = {**changes_outside(), **job.settings}
+    job = msgspec.structs.replace(job, settings=options["settings"])
     chosen = resolve(algorithm)
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     data = data if y is None else _with_labels(data, y)

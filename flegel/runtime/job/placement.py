@@ -12,17 +12,18 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from flegel.algorithms import BUILTINS
+from flegel.configuration.active import active
 from flegel.core import code_folder
 from flegel.job import Job
 from flegel.loading.class_source import is_built_in, reference
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.crew_control import CrewControl
 from flegel.plan.balance.planner import Balance
-from flegel.plan.balance.settings import GRADIENTS
 from flegel.plan.devices import parse_devices, relative_speeds
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.job.request import Request, default_workers, may_rest
@@ -147,7 +148,11 @@ def balance_control(request: Request, crowded: bool) -> BalanceControl | None:
         return request.balance
     criteria = request.job.criteria.resolved(algorithm.default_tolerance)
     if algorithm.backend:
-        return BalanceControl(mode, criteria, plan=Balance(GRADIENTS, GRADIENTS), crowded=crowded, past=False)
+        # Gradient methods keep nothing of a point between its visits: rows should be visited equally often over a job,
+        # not over a pass. A perceptron, 12,000 rows, speeds 1 : 2 : 3, 10 s: 11 and 15 moves of 19,000 rows with the
+        # usual rules, 3 moves of 3,000 and 7,000 rows with these.
+        rules = replace(active().balance_sparing, epsilon=1.0)
+        return BalanceControl(mode, criteria, plan=Balance(rules, rules), crowded=crowded, past=False)
     return BalanceControl(mode, criteria, crowded=crowded)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from flegel.configuration.active import using
 from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
 from flegel.core.precision import rounding
@@ -74,7 +75,8 @@ def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind but workers that wait for the next job. Observers hear how it ended."""
     observation = Observation(request.observers, request.say)
     try:
-        result = _execute(request, observation)
+        with using(request.job.settings):
+            result = _execute(request, observation)
     except BaseException as error:
         observation.finish(None, error)
         raise

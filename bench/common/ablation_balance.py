@@ -18,6 +18,7 @@ from flegel.algorithm import Algorithm
 from flegel.configuration.balance import BalanceSettings
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, make_shard
+from flegel.declarations.learning import Learning
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -86,7 +87,7 @@ class Outcome:
 class Remainder(Algorithm):
     """The statistics are the sum of what was gained; the objective is the share that is left."""
 
-    averaged = True
+    learning = Learning(averaged=True)
 
     def __init__(self, points: int) -> None:
         super().__init__()

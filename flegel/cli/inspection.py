@@ -112,7 +112,7 @@ def check(
         rows = _rows(data, label) if data is not None else (None, None)
         for line in check_algorithm(subject, *rows):
             print(f"ok  {line}")
-        good, bad = check_hard_data(subject) if not subject.backend else ([], [])
+        good, bad = check_hard_data(subject) if not subject.kernels.backend else ([], [])
         for line in good:
             print(f"ok  {line}")
         for line in bad:

@@ -116,7 +116,7 @@ def _hyper_parameters(algorithm: str) -> set[str]:
         cls = find_algorithm(algorithm)
     except FlegelError:
         return set()
-    return {*cls.hyper_parameters(), *cls.also_called}
+    return {*cls.hyper_parameters(), *cls.hyper_names.also_called}
 
 
 @for_submit

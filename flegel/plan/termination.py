@@ -5,7 +5,7 @@ change from one barrier to the next is always small and would stop the job too e
 enough: while a fast worker with most points stands still, the others go over theirs again. An algorithm that
 knows its distance to the minimum (`optimality`) is judged by that instead: a small change may also mean small steps.
 
-Methods with gains that shrink slowly (`Algorithm.slow_gains`) must also have gained little in the second half of all
+Methods with gains that shrink slowly (`Learning.slow_gains`) must also have gained little in the second half of all
 passes, and less in its end than in its beginning: each pass may gain a millionth, and all that are still to come a
 percent.
 

@@ -83,7 +83,7 @@ class View:
     evidence: float = math.inf
     """Numbers in the data for each number in θ: how much a full pass says about θ."""
     in_batches: bool = False
-    """Signals do not interrupt what a worker has begun (`Algorithm.in_batches`)."""
+    """Signals do not interrupt what a worker has begun (`Kernels.in_batches`)."""
     _awaited: list[WorkerView] = field(default_factory=list)
 
     @property

@@ -57,7 +57,7 @@ def train(
     for w in range(workers):
         ids = np.arange(len(data) * w // workers, len(data) * (w + 1) // workers)
         state = algorithm.initState(len(ids), data.shape[1], rng)
-        shard = make_shard(data[ids], None, state, algorithm.layout, ids)
+        shard = make_shard(data[ids], None, state, algorithm.kernels.layout, ids)
         kernel = kernel or build_kernel(algorithm, shard, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, shard, zero, new_flag())
     criteria = Criteria(max_seconds=seconds, tolerance=0, target=target)

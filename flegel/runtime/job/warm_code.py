@@ -18,6 +18,8 @@ from flegel.algorithms import BUILTINS
 from flegel.core.pytree import protected
 from flegel.core.row_windows import RowWindow, RowWindows
 from flegel.core.shard import Sparse, pack_tiles
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
 from flegel.errors import FlegelWarning
 from flegel.job import Criteria, Job, SyncSpec
 from flegel.runtime import clock
@@ -43,7 +45,8 @@ class Case(NamedTuple):
     @property
     def columns(self) -> int:
         """Wide rows where these hyper-parameters have a layout for them."""
-        return WIDE if self.algorithm.layout_for(WIDE) != self.algorithm.layout_for(COLUMNS) else COLUMNS
+        layout = hook(self.algorithm, KernelHooks.layout_for)
+        return WIDE if layout(WIDE) != layout(COLUMNS) else COLUMNS
 
     @property
     def kind(self) -> str:
@@ -62,7 +65,7 @@ def own_kernels() -> list[str]:
 def variants(name: str) -> list[Algorithm]:
     """An algorithm with each of the hyper-parameters that are compiled separately."""
     cls = find_builtin(name)
-    return [cls(**hyper) for hyper in cls.compiled_apart]
+    return [cls(**hyper) for hyper in cls.kernels.compiled_apart]
 
 
 def cases(name: str, algorithms: list[Algorithm], dtypes: tuple[str, ...], weights: bool) -> Iterator[Case]:
@@ -72,8 +75,8 @@ def cases(name: str, algorithms: list[Algorithm], dtypes: tuple[str, ...], weigh
         chosen = {key: value for key, value in algorithm.hyper().items() if value is not default[key]}
         words = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
         for dtype in dtypes:
-            for sparse in (False, True)[: 1 + algorithm.sparse]:
-                for weighted in (False, True)[: 1 + (weights and algorithm.weighted)]:
+            for sparse in (False, True)[: 1 + algorithm.accepts.sparse]:
+                for weighted in (False, True)[: 1 + (weights and algorithm.accepts.weighted)]:
                     yield Case(algorithm, words, dtype, sparse, weighted)
 
 
@@ -117,7 +120,7 @@ def compile_case(case: Case) -> float:
         warnings.simplefilter("ignore", FlegelWarning)
         execute(Request(case.algorithm, data, job))
     if (
-        not case.sparse and case.algorithm.layout_for(case.columns) == "tiles"
+        not case.sparse and hook(case.algorithm, KernelHooks.layout_for)(case.columns) == "tiles"
     ):  # many rows from Python are laid out by code of their own
         some = RowWindow(protected(np.ones((ROWS, case.columns), case.dtype)), np.arange(ROWS))
         pack_tiles(RowWindows((ROWS, case.columns), some.rows.dtype, lambda: iter([some])))
@@ -135,7 +138,7 @@ def _rows(case: Case) -> Any:
     rng = np.random.default_rng(0)
     columns = case.columns
     dense = rng.random((ROWS, columns)).astype(case.dtype)
-    labels = (dense[:, 0] > 0.5).astype(np.float64) if case.algorithm.supervised else None
+    labels = (dense[:, 0] > 0.5).astype(np.float64) if case.algorithm.accepts.supervised else None
     weights = np.ones(ROWS) if case.weighted else None
     if not case.sparse:
         return dense, labels, weights

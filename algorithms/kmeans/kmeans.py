@@ -26,7 +26,7 @@ from flegel.algorithms.kmeans.sparse import (
     take_rows,
 )
 from flegel.algorithms.kmeans.swaps import swapped
-from flegel.algorithms.kmeans.wide import WideKernel, is_wide
+from flegel.algorithms.kmeans.wide import WIDE_K, WideKernel, is_wide
 from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
@@ -133,7 +133,7 @@ class KMeans(Algorithm):
     kernels = Kernels(
         layout="tiles",
         torch_program="flegel.algorithms.kmeans.torch_program:KMeansProgram",
-        compiled_apart=tuple({"k": size} for size in kernel_sizes()),
+        compiled_apart=tuple({"k": size} for size in (*kernel_sizes(), WIDE_K)),
     )
     figures = ReportedFigures(followed=("mean_squared_distance",))
     hyper_names = HyperNames(also_called=ALSO_CALLED_K, starting=("init",))

@@ -157,8 +157,9 @@ def warm(
         dtypes = (dtype,) if dtype else warm_code.DTYPES
         for name in names or warm_code.own_kernels():
             chosen = [make_algorithm(name, settings)] if settings else warm_code.variants(name)
-            for case in warm_code.cases(name, chosen, dtypes, weights):
-                print(f"{case}: {warm_code.compile_case(case):.1f} s", flush=True)
+            for title, cases in warm_code.groups(name, chosen, dtypes, weights):
+                print(f"{title}: ", end="", flush=True)
+                print(f"{sum(map(warm_code.compile_case, cases)):.1f} s", flush=True)
 
 
 def version() -> None:

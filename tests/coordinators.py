@@ -11,21 +11,21 @@ from typing import Any
 
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.runtime.job import run
+from flegel.runtime.parts import observers
 
 
 @contextmanager
 def coordinators() -> Iterator[list[Coordinator]]:
     """Filled whenever a job that has a `watch` is looked at; the last one is that of the job that runs now."""
     found: list[Coordinator] = []
-    original = run.observe
+    original = observers.observe
 
     def observe(job: Coordinator, **more: Any) -> JobSnapshot:
         found.append(job)
         return original(job, **more)
 
-    run.observe = observe
+    observers.observe = observe
     try:
         yield found
     finally:
-        run.observe = original
+        observers.observe = original

@@ -369,8 +369,8 @@ BY_NAME = {
 GATE = PACKAGE / "loading" / "code_gate.py"
 REASONS = {
     "NAMED": {"runtime/job/find_algorithm.py"},
-    "TRUSTED": {"runtime/job/resume.py", "runtime/job/result_store.py"},
-    "MARKED": {"runtime/job/resume.py"},
+    "TRUSTED": {"runtime/checkpoint/resume.py", "runtime/job/result_store.py"},
+    "MARKED": {"runtime/checkpoint/resume.py"},
     "SUBMITTED": {"runtime/server/shell.py", "runtime/worker/trainer.py", "cluster/slave/coordinator_process.py"},
     "PRESENT": {
         "checks/conformance.py", "runtime/backends/numba/calls_ahead.py", "runtime/backends/numba/compiler.py",
@@ -380,7 +380,7 @@ REASONS = {
 """Who gives which reason at the gate. A new place here is a new way for code into a process: think twice."""
 NAMING = {
     "api/jobs.py", "cli/inspection.py", "cli/local_job.py", "cli/submit.py", "cluster/connected.py",
-    "compare/comparison.py", "runtime/job/find_algorithm.py", "runtime/job/resume.py",
+    "compare/comparison.py", "runtime/job/find_algorithm.py", "runtime/checkpoint/resume.py",
 }  # fmt: skip
 """Who may import a file by what the user has named."""
 

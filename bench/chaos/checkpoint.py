@@ -205,7 +205,7 @@ def watch(seen):
         raise Interrupted("enough", 0)
 with nest.prepared():
     from flegel.errors import Interrupted
-    from flegel.runtime.job.resume import replace
+    from flegel.runtime.checkpoint.resume import replace
     try:
         replace(place, watch=watch)
     except Interrupted:

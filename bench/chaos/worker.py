@@ -32,7 +32,7 @@ import flegel
 from flegel import LocalCluster
 from flegel.messages import Envelope, Report
 from flegel.runtime import clock
-from flegel.runtime.job import run
+from flegel.runtime.parts import observers
 
 MODELS = ("fsp", "bsp", "asp", "ssp", "psp", "bsp-mini", "fsp-binary")
 ALGORITHMS = ("kmeans", "gmm", "nmf")
@@ -185,17 +185,17 @@ def shared_memory() -> int:
 @contextmanager
 def coordinators(seen: list[Any]) -> Iterator[None]:
     """The coordinator of the job, which observers do not get: noted whenever the runtime makes a snapshot of it."""
-    original = run.observe
+    original = observers.observe
 
     def observe(job: Any) -> Any:
         seen.append(job)
         return original(job)
 
-    run.observe = observe
+    observers.observe = observe
     try:
         yield
     finally:
-        run.observe = original
+        observers.observe = original
 
 
 def recomputed(algorithm: str, data: Any, result: flegel.Result, machine: Any) -> float:

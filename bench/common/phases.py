@@ -11,6 +11,7 @@ from flegel.datasets.dataset import Dataset
 from flegel.runtime.job import run
 from flegel.runtime.job.placement import JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.parts import lent_rows
 from flegel.runtime.worker.row_sources import SharedRows
 
 PHASES: tuple[tuple[str, Any, str], ...] = (
@@ -18,7 +19,7 @@ PHASES: tuple[tuple[str, Any, str], ...] = (
     ("workers", JobCluster, "start_early"),
     ("check_values", Dataset, "read"),
     ("draw_owners", Dataset, "owners"),
-    ("lend_rows", run, "lend_rows"),
+    ("lend_rows", lent_rows, "lend_rows"),
     ("hand_rows_out", SharedRows, "__init__"),
     ("load_and_train", run, "drive"),
     ("free_rows", SharedRows, "close"),

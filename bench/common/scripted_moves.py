@@ -23,6 +23,7 @@ from flegel.core.shard import TILE, make_shard
 from flegel.datasets import open_data
 from flegel.job import Criteria, Job, SyncSpec
 from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.worker.window_codec import bytes_per_point
 from flegel.options import parse_seconds
 from flegel.plan.balance.planner import BalancePlan, Proposal
@@ -98,7 +99,7 @@ def scripted(
     watched = Watched(mode, criteria, script, processes)
     spec = SyncSpec("fsp", parse_seconds(interval), balance=mode)
     job = Job(workers=2 * script.pairs, sync=spec, criteria=criteria)
-    request = Request(KMeans(k=k, init="random"), open_data(data), job, cluster, balance=watched)
+    request = Request(KMeans(k=k, init="random"), open_data(data), job, cluster, balance=BalancePart(watched))
     return execute(request), watched
 
 

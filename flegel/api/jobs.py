@@ -23,13 +23,14 @@ from flegel.job import PANELS, Job
 from flegel.loading.class_source import is_built_in
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.results.result import Result
+from flegel.runtime.checkpoint.session import data_location, new_session
 from flegel.runtime.job import background_compiler
 from flegel.runtime.job.background_job import BackgroundJob
-from flegel.runtime.job.checkpoint_session import data_location, new_session
 from flegel.runtime.job.find_algorithm import resolve
-from flegel.runtime.job.request import Request, open_training_data, workers_for
+from flegel.runtime.job.request import Request, workers_for
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.running_jobs import noted
+from flegel.runtime.job.training_data import open_training_data
 from flegel.runtime.job.warm_clusters import warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.local_cluster import HostCluster
@@ -228,8 +229,8 @@ def resume(
     Where everything that was kept is damaged, the job begins from the start only with `begin_anew`; the damaged files
     are then set aside, not replaced.
     """
+    from flegel.runtime.checkpoint.resume import resume as resume_job
     from flegel.runtime.job import result_store
-    from flegel.runtime.job.resume import resume as resume_job
 
     check_options(_with_known(Job(), given := _given(changes), RESUME, "resume"))
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)

@@ -41,9 +41,9 @@ from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.results.result import Result, sections, utilization, worker_rows
+from flegel.runtime.job.collected_result import remarks
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
-from flegel.runtime.job.run import remarks
 from flegel.runtime.worker.row_sources import reorder
 from flegel.sim.coordinator_cost import MEASURED, Costs
 from flegel.sim.learning_curve import CurveLearner, FittedProgress, curve, fit

@@ -12,8 +12,8 @@ import pytest
 import flegel
 from flegel.errors import StorageError, UsageError
 from flegel.runtime.checkpoint.reader import read
+from flegel.runtime.checkpoint.resume import _check_usable
 from flegel.runtime.checkpoint.store import FolderStore, open_store
-from flegel.runtime.job.resume import _check_usable
 from tests.checkpoint.stored_checkpoints import (
     FAULTS,
     RECORD,

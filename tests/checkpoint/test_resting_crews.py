@@ -10,7 +10,8 @@ import pytest
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.runtime.job import placement, request
+from flegel.runtime.job import request
+from flegel.runtime.parts import resting
 
 ROWS = 4096
 
@@ -22,7 +23,7 @@ def fast_first(devices: dict[int, str], workers: int, network: bool) -> dict[int
 
 @pytest.fixture
 def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for module in (request, placement):
+    for module in (request, resting):
         monkeypatch.setattr(module, "relative_speeds", fast_first)
     rng = np.random.default_rng(0)
     np.save(tmp_path / "rows.npy", rng.normal(size=(ROWS, 4)) + 3 * rng.integers(3, size=(ROWS, 1)))

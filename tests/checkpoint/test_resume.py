@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 import flegel
-import flegel.runtime.job.resume
+import flegel.runtime.checkpoint.resume
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
@@ -35,10 +35,10 @@ from flegel.machine.plain_data import freeze, thaw
 from flegel.messages import TreeLayout
 from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
+from flegel.runtime.checkpoint.resume import replace
+from flegel.runtime.checkpoint.session import CheckpointWarning
 from flegel.runtime.checkpoint.store import FolderStore
-from flegel.runtime.job.checkpoint_session import CheckpointWarning
 from flegel.runtime.job.find_algorithm import find_algorithm
-from flegel.runtime.job.resume import replace
 from tests.checkpoint import random_algorithm
 from tests.checkpoint.random_algorithm import Drawing
 
@@ -240,7 +240,7 @@ def test_a_checkpoint_of_another_version_of_the_algorithm_is_refused_in_a_senten
         return found
 
     with monkeypatch.context() as patched, pytest.raises(UsageError, match=f"another version of NMF .*{words}"):
-        patched.setattr(flegel.runtime.job.resume, "read", read_earlier)
+        patched.setattr(flegel.runtime.checkpoint.resume, "read", read_earlier)
         flegel.resume(place, data=data, cluster=cluster, max_iterations=5)
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before, "nothing was lost"
 

@@ -19,7 +19,8 @@ from flegel.errors import UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.runtime.job.observers import JobControl, Observation
+from flegel.runtime.job.observers import JobControl
+from flegel.runtime.parts.observers import Observation
 
 
 def snapshot(**figures: Any) -> JobSnapshot:

@@ -14,7 +14,7 @@ from flegel.machine.checkpoint.events import Suspend
 from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Send, SetTimer, Timer
 from flegel.messages import Envelope, Exit, WorkerBeat
 from flegel.runtime import clock
-from flegel.runtime.job.driver import JobDriver, drive
+from flegel.runtime.job.driver import JobDriver, Ports, drive
 from flegel.runtime.transport.codec import EMPTY
 
 
@@ -214,8 +214,8 @@ def test_under_a_stream_of_messages_a_job_can_be_told_to_stop() -> None:
 
     asked: list[float] = []
 
-    def suspended() -> str:
+    def suspended() -> list[Event]:
         asked.append(clock.now())
-        return "interrupted" if len(asked) > 1 else ""
+        return [Suspend("interrupted")] if len(asked) > 1 else []
 
-    drive(Told(story := Story()), Stream(story, []), suspended=suspended)  # type: ignore[arg-type]
+    drive(Told(story := Story()), Stream(story, []), ports=Ports(asks=[suspended]))  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from flegel.results.result import Result
 from flegel.runtime.group import session
 from flegel.runtime.group.bucket import FolderBucket
 from flegel.runtime.group.keys import SEALED, PlainObjects
-from flegel.runtime.job import run
+from flegel.runtime.group.part import GroupOfJob
 
 
 def sorted_blobs(seed: int = 0, groups: int = 9, rows: int = 200) -> Array:
@@ -192,10 +192,10 @@ def test_a_package_that_is_removed_at_once_is_written_again(tmp_path: Path, monk
 
 
 def test_before_training_a_group_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(request: object, why: str) -> None:
+    def told(part: object, why: str) -> None:
         raise UsageError(why)  # so that the test need not wait
 
-    monkeypatch.setattr(run, "_waits", told)
+    monkeypatch.setattr(GroupOfJob, "_waits", told)
     with pytest.raises(UsageError, match=r"waits for 1 more group of 2 \(for 30 s at most\) to choose θ\(0\)"):
         flegel.run(
             KMeans(k=2), sorted_blobs(rows=10), group="a", bucket=str(tmp_path), groups=2, processes=False, workers=1

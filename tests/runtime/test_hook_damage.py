@@ -30,9 +30,9 @@ from flegel.params.hooks import call_hook
 from flegel.params.local import LocalStore
 from flegel.params.protocol import Fold
 from flegel.runtime.job import prepared_job
-from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
+from flegel.runtime.parts.hook_watch import HookWatch
 from flegel.runtime.system.signals import DeferredSignals
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3))

@@ -24,10 +24,10 @@ from flegel.machine.group.records import Contribution, Entry, decode, digest_of
 from flegel.machine.worker import window_codec
 from flegel.messages import CheckpointPart, Window
 from flegel.report import write as report
+from flegel.runtime.checkpoint.session import CheckpointSession
 from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.group.keys import PlainObjects, make_key_files
 from flegel.runtime.group.peers import PeerMessages, parse_listen
-from flegel.runtime.job.checkpoint_session import CheckpointSession
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,9 +18,11 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.job import Job
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.job import placement, warm_code
+from flegel.runtime.job.part import JobRun
 from flegel.runtime.job.placement import COLD_START, Choice, choose
 from flegel.runtime.job.request import Request, workers_for
 from flegel.runtime.job.warm_clusters import WarmClusters, warm_clusters
+from flegel.runtime.parts import compile_ahead
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3))
 
@@ -62,10 +64,10 @@ def test_a_process_compiles_where_rows_take_a_while(
     monkeypatch: pytest.MonkeyPatch, algorithm: KMeans, rows: int, compiled: bool, started: bool
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(placement, "has_code", lambda request: compiled)
-    monkeypatch.setattr(placement, "CompilerProcess", asked.append)
+    monkeypatch.setattr(compile_ahead, "has_code", lambda request: compiled)
+    monkeypatch.setattr(compile_ahead, "CompilerProcess", asked.append)
     data = SimpleNamespace(rows=rows, columns=28, dtype=np.dtype("f4"), sparse=False, weighted=False)
-    placement.compiler_for(Request(algorithm, data))  # type: ignore[arg-type]
+    compile_ahead.CompileAhead(JobRun(Request(algorithm, data), 0.0))._start()  # type: ignore[arg-type]
     assert bool(asked) == started
     if asked:
         seen: list[warm_code.Case] = []

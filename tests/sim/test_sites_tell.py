@@ -16,7 +16,7 @@ from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.group.events import FromGroup, Waiting
 from flegel.machine.group.waiting import NOT_SAID_BEFORE, SAID_EVERY, WaitReports
 from flegel.runtime import clock
-from flegel.runtime.job.run import about_groups
+from flegel.runtime.group.part import about_groups
 from flegel.terminal.display import PlainDisplay
 from flegel.terminal.progress_line import line
 

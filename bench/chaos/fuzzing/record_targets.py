@@ -32,10 +32,10 @@ from flegel.job import AlgorithmRef
 from flegel.loading import class_source
 from flegel.loading.damage import damage_as
 from flegel.report import write as report
+from flegel.runtime.checkpoint import resume
 from flegel.runtime.checkpoint.format import seal, unseal
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore
-from flegel.runtime.job import resume
 from flegel.runtime.transport.curve import new_key_pair
 from flegel.sim.replay import progress
 from flegel.sim.replay import record as recorded_cluster
@@ -171,12 +171,16 @@ def _resume(place: Path) -> Target:
         (place / "job").write_bytes(seal(content))
         accepted(lambda: _until_training(place))
 
-    modules = ("flegel/runtime/job/resume.py", "flegel/loading/code_gate.py", "flegel/runtime/checkpoint/reader.py")
+    modules = (
+        "flegel/runtime/checkpoint/resume.py",
+        "flegel/loading/code_gate.py",
+        "flegel/runtime/checkpoint/reader.py",
+    )
     return Target("job that is resumed", [whole], change, run, modules)
 
 
 def _until_training(place: Path) -> None:
-    from flegel.runtime.job.checkpoint_session import CheckpointSession
+    from flegel.runtime.checkpoint.session import CheckpointSession
 
     store = FolderStore(place)
     stored = read(store)

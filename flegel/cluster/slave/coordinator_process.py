@@ -97,11 +97,12 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.options import options_of
     from flegel.runtime.checkpoint.reader import holds_job
+    from flegel.runtime.checkpoint.resume import replace, resume
+    from flegel.runtime.checkpoint.session import new_session
     from flegel.runtime.checkpoint.store import open_store
-    from flegel.runtime.job.checkpoint_session import new_session
-    from flegel.runtime.job.request import Request, open_training_data
-    from flegel.runtime.job.resume import replace, resume
+    from flegel.runtime.job.request import Request
     from flegel.runtime.job.run import execute
+    from flegel.runtime.job.training_data import open_training_data
     from flegel.runtime.worker.current_hook import MODULE
 
     spec = assignment.spec

@@ -51,7 +51,7 @@ class JobRecord(msgspec.Struct, forbid_unknown_fields=True):
     class_file: str | None
     """`file.py:Class`, where the class came from a file; imported past `flegel.loading.code_gate` only."""
     fingerprint: str
-    """Of the rows (`checkpoint_session.fingerprint`)."""
+    """Of the rows (`session.fingerprint`)."""
     dataset: dict[str, Any]
     scaling: tuple[tuple[float, ...], tuple[float, ...]] | None
     parameter: TreeLayout

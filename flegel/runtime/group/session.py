@@ -405,10 +405,8 @@ class GroupSession:
             self.link.close(self.ended)
 
 
-def open_group(job: Job, algorithm: Algorithm) -> GroupSession | None:
-    """None for a job that trains alone."""
-    if not job.sites.group and not job.sites.bucket:
-        return None
+def open_group(job: Job, algorithm: Algorithm) -> GroupSession:
+    """The group of a job that does not train alone; refuses options that do not fit together."""
     if not (job.sites.group and job.sites.bucket):
         raise UsageError(f"{option('group')} names this site and {option('bucket')} where groups meet; give both.")
     if job.topology != "coordinator" or str(job.servers) != "0":

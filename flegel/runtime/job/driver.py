@@ -12,21 +12,21 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from flegel.core.pytree import Array
 from flegel.errors import WorkerLost
-from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit, Suspend
 from flegel.machine.coordinator.events import (
     Command,
     Done,
-    EndJob,
     Event,
     EvictWorker,
     FromWorker,
     Milestone,
     Note,
+    PartCommand,
     Send,
     SetTimer,
     StartWorker,
@@ -35,7 +35,6 @@ from flegel.machine.coordinator.events import (
     WorkerJoined,
 )
 from flegel.machine.fencing import Fence
-from flegel.machine.group.events import FromGroup, ToGroup
 from flegel.messages import Envelope, Hello
 from flegel.runtime import clock
 from flegel.runtime.processes.blas_threads import by_one_thread
@@ -67,18 +66,16 @@ class Machine(Protocol):
         ...
 
 
-class CheckpointSink(Protocol):
-    """Takes what belongs into checkpoints, and returns at once."""
+@dataclass(frozen=True)
+class Ports:
+    """What parts of a job have to do with its loop; every call returns at once."""
 
-    def take(self, command: BeginCheckpoint | SaveCheckpointPart | SaveCommit) -> None: ...
-
-
-class GroupPort(Protocol):
-    """To the other groups that train the same model; both calls return at once."""
-
-    def take(self, command: ToGroup) -> None: ...
-
-    def arrivals(self) -> list[FromGroup]: ...
+    commands: Mapping[type, Callable[[Any], None]] = field(default_factory=dict)
+    """Who carries out commands that only a part understands, by their class."""
+    arrivals: Sequence[Callable[[], Iterable[Event]]] = ()
+    """Asked for events whenever the loop wakes up."""
+    asks: Sequence[Callable[[], Iterable[Event]]] = ()
+    """Asked for events at each look around, ten times a second."""
 
 
 def drive(
@@ -87,20 +84,16 @@ def drive(
     watch: Callable[[], None] | None = None,
     last: bool = True,
     *,
-    keeper: CheckpointSink | None = None,
-    suspended: Callable[[], str] = lambda: "",
-    ended: Callable[[], str] = lambda: "",
+    ports: Ports | None = None,
     shift: float = 0.0,
-    group: GroupPort | None = None,
 ) -> None:
     """Until the machine is done; raises what made it fail. `watch` is called ten times a second and at
     milestones, for observers.
 
-    Unless this is the `last` machine of a job, the workers keep what they have read. `suspended` says why the job
-    should stop, if it should, and `ended` why training should end with a result. The machine's clock is this one's
-    plus `shift`: a resumed job's goes on where it stood.
+    Unless this is the `last` machine of a job, the workers keep what they have read. `ports`: of the job's parts. The
+    machine's clock is this one's plus `shift`: a resumed job's goes on where it stood.
     """
-    JobDriver(machine, cluster, watch, keeper, suspended, ended, shift, group).run(last)
+    JobDriver(machine, cluster, watch, ports, shift).run(last)
 
 
 class GarbageCollection:
@@ -132,15 +125,11 @@ class JobDriver:
         machine: Machine,
         cluster: Cluster,
         watch: Callable[[], None] | None,
-        keeper: CheckpointSink | None = None,
-        suspended: Callable[[], str] = lambda: "",
-        ended: Callable[[], str] = lambda: "",
+        ports: Ports | None = None,
         shift: float = 0.0,
-        group: GroupPort | None = None,
     ) -> None:
-        self._group = group
+        self._ports = ports or Ports()
         self._machine, self._cluster, self._watch = machine, cluster, watch
-        self._keeper, self._suspended, self._ended, self._told = keeper, suspended, ended, False
         self._shift = shift
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = itertools.count()
@@ -187,8 +176,8 @@ class JobDriver:
                 if now >= self._rest_at:
                     self._rest(now)
                 self._fire(now)
-                if self._group is not None:
-                    for news in self._group.arrivals():
+                for arrivals in self._ports.arrivals:
+                    for news in arrivals():
                         self._tell(news)
                 if self._done is not None:
                     break
@@ -277,11 +266,9 @@ class JobDriver:
             self._rest(now)
         for request in self._cluster.take_requests():
             self._tell(request)
-        if not self._told and (why := self._suspended()):
-            self._told = True
-            self._tell(Suspend(why))
-        if why := self._ended():
-            self._tell(EndJob(why))  # at each look: while workers change, or load, it has no effect yet
+        for ask in self._ports.asks:
+            for event in ask():
+                self._tell(event)
         if self._spare_at is not None and now >= self._spare_at:
             self._spare_at = None
             self._cluster.prepare_spare()
@@ -328,14 +315,10 @@ class JobDriver:
                 case Milestone(what):
                     _log.info("milestone: %s", what)
                     self._look_at = -math.inf  # observers see it at once, and not at their next turn
-                case BeginCheckpoint() | SaveCheckpointPart() | SaveCommit():
-                    assert self._keeper is not None, "only a job with checkpoints keeps anything"
-                    self._keeper.take(command)
-                case ToGroup():
-                    assert self._group is not None, "only a group has others"
-                    self._group.take(command)
                 case Done():
                     self._done = command
+                case PartCommand():
+                    self._ports.commands[type(command)](command)
 
     def _hire(self, worker: int) -> None:
         self._hired.add(worker)

@@ -6,22 +6,13 @@ reported once and gets nothing more; training goes on.
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Protocol
 
 from flegel.job import Job
-from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import TraceRow
-from flegel.machine.coordinator.observation import JobSnapshot, observe
+from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.results.result import Result
-from flegel.runtime import clock
-
-SWITCH = 5e-4  # seconds after which a thread of an observer yields the interpreter; Python's 5 ms would delay barriers
-
-_log = logging.getLogger(__name__)
 
 
 class Scalable(Protocol):
@@ -73,62 +64,3 @@ class Observer(Protocol):
     def finish(self, result: Result | None, error: BaseException | None) -> None:
         """The job is over: either with a result or with an error."""
         ...
-
-
-class Observation:
-    """All observers of one job."""
-
-    def __init__(self, observers: Sequence[Observer], say: Callable[[str], None]) -> None:
-        self._observers, self._say = list(observers), say
-        self._due: dict[int, float] = {}
-        self._logged = 0
-        self._switch: float | None = None
-        self._told: dict[int, int] = {}
-
-    def begin(self, job: Job, control: JobControl) -> None:
-        if self._observers:
-            self._switch = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._switch, SWITCH))
-        for observer in list(self._observers):
-            self._safely(observer, partial(observer.begin, job, control))
-
-    def look(
-        self,
-        machine: Coordinator,
-        shift: float,
-        hosts: Mapping[int, str],
-        followed: Mapping[str, float] | None = None,
-    ) -> None:
-        """Show the job to those whose turn it is; to all of them when it is over. `shift`: of the job's clock;
-        `followed`: figures of rows that are held out."""
-        now, over = clock.now(), machine.phase == "over"
-        if _log.isEnabledFor(logging.DEBUG):
-            for row in machine.trace[self._logged :]:
-                why = f"; {row.reason}" if row.reason else ""
-                _log.debug("barrier %d at %.3f s: objective %s%s", row.iteration, row.seconds, row.estimate, why)
-            self._logged = len(machine.trace)
-        due = [o for o in self._observers if over or now >= self._due.get(id(o), 0.0)]
-        if not due:
-            return
-        seen = observe(machine, now=now + shift, shown=max(o.shown for o in due), hosts=hosts, followed=followed)
-        for observer in due:
-            self._due[id(observer)] = now + observer.every
-            begin = self._told.get(id(observer), 0)
-            self._told[id(observer)] = len(machine.trace)
-            rows = machine.trace[begin:]
-            self._safely(observer, partial(observer.look, seen, rows))
-
-    def finish(self, result: Result | None, error: BaseException | None) -> None:
-        if self._switch is not None:
-            sys.setswitchinterval(self._switch)
-        for observer in list(self._observers):
-            self._safely(observer, partial(observer.finish, result, error))
-
-    def _safely(self, observer: Observer, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - whatever it is, training goes on
-            self._observers.remove(observer)
-            name = type(observer).__name__
-            _log.warning("%s failed and was removed", name, exc_info=error)
-            self._say(f"{name} raised {type(error).__name__}: {error}; it gets nothing more, and training goes on.")

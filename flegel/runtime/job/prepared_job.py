@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from flegel.core.stop_flag import new_flag
 from flegel.datasets import Dataset, scale
 from flegel.declarations.kernels import Kernel, KernelHooks
 from flegel.declarations.optional import defines, hook
-from flegel.errors import AlgorithmError, FlegelWarning
+from flegel.errors import AlgorithmError, FlegelError, FlegelWarning
 from flegel.loading.class_source import is_built_in
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
@@ -32,10 +32,7 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel, warm
-from flegel.runtime.job.checkpoint_session import fingerprint
-from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.request import Request
-from flegel.runtime.server.file_arrays import FileArrays
 from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
 
@@ -48,52 +45,40 @@ PROBE_ROWS = 256
 TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
 
 
+class StartHooks(Protocol):
+    """What a part of the job has to say about θ(0); `part.py` tells when each is asked."""
+
+    def sampled(self, sample: Sample) -> None: ...
+
+    def former_parameter(self) -> Tree | None: ...
+
+    def joint_sample(self, sample: Sample) -> Sample: ...
+
+    def check_parameter(self, parameter: Tree, fresh: Callable[[], Tree]) -> None: ...
+
+    def explain(self, error: FlegelError) -> FlegelError | None: ...
+
+    def place_parameter(self, parameter: Tree) -> Tree: ...
+
+
 class PreparedJob:
     """θ(0), empty statistics, and a compiled kernel."""
 
-    def __init__(
-        self, request: Request, scaling: scale.Scaling | None, first: Tree | None = None,
-        starts: Callable[[Sample], Sample] | None = None,
-    ) -> None:  # fmt: skip
-        """Of a job with other groups: `first` is their θ(0); `starts` makes of this sample one for all of them."""
-        self.request, self.algorithm = request, request.algorithm
+    def __init__(self, request: Request, scaling: scale.Scaling | None, parts: Sequence[StartHooks] = ()) -> None:
+        self.request, self.algorithm, self._parts = request, request.algorithm, parts
         self.compiler: CompilerProcess | None = None
         """A process that compiles the kernel, where there is one."""
-        rng = np.random.default_rng(request.job.seed)
         self.sample = take_sample(request.data, request.job.seed)
         if self.algorithm.accepts.labels == "classes":
             self.sample = with_classes(self.sample, request.data)
-        session, self.fingerprint = request.session, ""
-        if session is not None:
-            self.fingerprint = fingerprint(self.sample)
-            session.check(self.fingerprint, request.data.name)
+        for part in parts:
+            part.sampled(self.sample)
         if scaling is not None:
             rows = self.sample.features
             own = rows if isinstance(rows, Sparse) else rows.copy()
             self.sample = self.sample._replace(features=scale.apply(own, scaling))
-        self._restored = False
-        """θ comes from a checkpoint."""
         self._hook("validate", self.sample)
-        former = session.parameter(self.algorithm) if session is not None else None
-        self._restored = former is not None
-        former = first if former is None else former
-        drawn = self.sample if starts is None or former is not None else starts(self.sample)
-        hook = "initParameter" if request.start is None else "continueParameter"
-        if former is not None:
-            fresh = former
-        elif request.start is not None:
-            fresh = self._hook(hook, request.start, self.sample, rng)
-        else:
-            fresh = self._hook(hook, drawn, rng)
-        typed = self.algorithm.placement.typed
-        self.parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
-        if session is not None and self._restored:
-            session.check_parameter(self.algorithm, self.parameter, self._fresh_parameter())
-        if not pytree.is_finite(self.parameter):
-            raise AlgorithmError("initParameter returned numbers that are not finite.")
-        if has_servers(request.job):
-            files, arrays = FileArrays(), pytree.flatten(self.parameter)
-            self.parameter = pytree.unflatten(self.parameter, [files.moved(a) for a in arrays])
+        self.parameter: Tree = self._first_parameter()
         presented = pytree.present(pytree.read_only(self.parameter))
         count = min(PROBE_ROWS, self.sample.points)
         self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
@@ -102,11 +87,33 @@ class PreparedJob:
         hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
         request.phase("init", hook)
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
-        self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, typed))
+        self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, self.algorithm.placement.typed))
         if not default and not defines(self.algorithm, KernelHooks.kernel):
             self._check_a_visit(presented)
         if not sums_alone(self.algorithm):
             self._check_aggregate(self.zero)
+
+    def _first_parameter(self) -> Tree:
+        """θ(0): from an earlier run or another group, from an earlier job's θ, or by the algorithm; checked."""
+        request, rng = self.request, np.random.default_rng(self.request.job.seed)
+        known = (part.former_parameter() for part in reversed(self._parts))
+        fresh = next((found for found in known if found is not None), None)
+        hook = "initParameter" if request.start is None else "continueParameter"
+        if fresh is None:
+            drawn = self.sample
+            for part in self._parts:
+                drawn = part.joint_sample(drawn)
+            given = (drawn, rng) if request.start is None else (request.start, self.sample, rng)
+            fresh = self._hook(hook, *given)
+        typed = self.algorithm.placement.typed
+        parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
+        for part in self._parts:
+            part.check_parameter(parameter, self._fresh_parameter)
+        if not pytree.is_finite(parameter):
+            raise AlgorithmError("initParameter returned numbers that are not finite.")
+        for part in self._parts:
+            parameter = part.place_parameter(parameter)
+        return parameter
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
@@ -115,11 +122,10 @@ class PreparedJob:
         if self.compiler is not None:
             self.compiler.wait()
         shard = self._shard(PROBE_ROWS, self.state)
-        cold = self.request.session is not None and self.request.session.stored is not None
         with DeferredSignals():  # a handler that raised in a callback of the compiler would be ignored there
             built: Built = self._guard(
                 "updateDataPoint",
-                lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=cold),
+                lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=self.request.resumed),
                 extra=COMPILING,
             )
         if built.kind == "interpreted":
@@ -138,8 +144,7 @@ class PreparedJob:
         None where it has to be compiled first (whether hooks compile decides how workers run them, and users hear of
         errors before training), and where a job goes on, which has left its code in the cache.
         """
-        session = self.request.session
-        if not is_built_in(self.algorithm) or self.algorithm.kernels.backend or (session and session.stored):
+        if not is_built_in(self.algorithm) or self.algorithm.kernels.backend or self.request.resumed:
             return None
         shard = self._shard(PROBE_ROWS, self.state)
         with inside("kernel"):
@@ -211,10 +216,9 @@ class PreparedJob:
         try:
             return guarded(self.algorithm, name, "before training", call, extra=extra)
         except AlgorithmError as error:
-            session = self.request.session
-            # A built-in algorithm accepted its own θ when it made it: another version refuses it now.
-            if session is not None and self._restored and is_built_in(self.algorithm):
-                raise session.outdated(self.algorithm, str(error).removesuffix(" (before training)")) from error
+            for part in self._parts:
+                if (better := part.explain(error)) is not None:
+                    raise better from error
             raise
 
     def _check_a_visit(self, presented: Tree) -> None:

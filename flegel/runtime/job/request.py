@@ -10,24 +10,22 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Tree
-from flegel.datasets import Dataset, hold_out, open_data
+from flegel.datasets import Dataset, open_data
 from flegel.datasets.partition import parse
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import defines, hook
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
-from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.machine.worker.growing_part import MOST_PASSES
 from flegel.options import check_options
-from flegel.params.ledger import sums_alone
 from flegel.plan.devices import FirstDeal, Work, first_deal, parse_devices, relative_speeds
-from flegel.runtime.job.checkpoint_session import CheckpointSession
 from flegel.runtime.job.observers import JobControl, Observer
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
@@ -39,6 +37,15 @@ WORK = 1 << 21  # multiplications of a pass, of each worker at least: 0.3 to 2 m
 SPARSE_COLUMNS = 256  # numbers in a sparse row, at most, as far as that is known
 
 
+class EarlierRun(Protocol):
+    """Where the state of a job is kept, as far as every job has to know of it."""
+
+    @property
+    def former_job(self) -> Job | None:
+        """The job as it was begun, where this one goes on from there."""
+        ...
+
+
 @dataclass
 class Request:
     """A job as it is to be executed here."""
@@ -48,7 +55,7 @@ class Request:
     job: Job = field(default_factory=Job)
     cluster: Cluster | None = None
     """Processes that are up already; the job starts and ends its own otherwise."""
-    session: CheckpointSession | None = None
+    session: EarlierRun | None = None
     """Where its state is kept, and what it goes on from."""
     start: Tree | None = None
     """θ of an earlier job to begin from."""
@@ -60,19 +67,24 @@ class Request:
     observers: tuple[Observer, ...] = ()
     """See every barrier: callbacks, metrics, the dashboard."""
     control: JobControl = field(default_factory=JobControl)
-    balance: BalanceControl | None = None
-    """Who moves points, in place of what the job's options ask for: by a script, or watched."""
+    balance: CoordinatorPart | None = None
+    """What moves points, in place of what the job's options ask for: by a script, or watched."""
 
     @property
     def workers(self) -> int:
         return workers_for(self.algorithm, self.data) if self.job.workers is None else self.job.workers
 
+    @property
+    def resumed(self) -> bool:
+        """The job goes on from an earlier run."""
+        return self.session is not None and self.session.former_job is not None
+
     @cached_property
     def deal(self) -> FirstDeal:
         """Who owns which rows at first, and who rests: as the job says, or said when it was begun. By default a GPU
         beside processors gets a share like its speed, where balance can correct that."""
-        stored = self.session.stored if self.session is not None else None
-        job = self.job if stored is None else stored.record.job
+        former = self.session.former_job if self.session is not None else None
+        job = self.job if former is None else former
         workers, algorithm = job.workers or self.workers, self.algorithm
         if job.partition != "shuffle" or balance_mode(job.sync, workers) == "off":
             return FirstDeal(job.partition)
@@ -94,8 +106,7 @@ class Request:
         job, policy = self.job, make_policy(self.job.sync)
         flexible = policy.flexible and policy.all_report and job.sync.interval is None
         able = self.algorithm.learning.local_updates and flexible
-        resumed = self.session is not None and self.session.stored is not None
-        return self.workers == 1 and able and not resumed and job.topology == "coordinator"
+        return self.workers == 1 and able and not self.resumed and job.topology == "coordinator"
 
     @property
     def begins_with_part(self) -> bool:
@@ -120,23 +131,6 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
         sparse=algorithm.accepts.sparse,
         ratings=algorithm.accepts.ratings,
     )
-
-
-def open_training_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
-    """The rows to train on, without those that `validate` holds out."""
-    if job.sites.group_key or job.sites.group_listen:
-        from flegel.runtime.group.keys import check_keys  # most jobs have no group
-
-        check_keys(job.sites)  # a wrong option is told before minutes of reading
-    rows = open_job_data(job, data, algorithm)
-    if not job.validate:
-        return rows
-    if type(algorithm).evaluate is Algorithm.evaluate:
-        raise UsageError(
-            f"{type(algorithm).__name__} defines no evaluate(features, labels, parameter), so {option('validate')} has "
-            "nothing to follow on held-out rows."
-        )
-    return hold_out(rows, job.validate, job.seed)
 
 
 def default_workers() -> int:
@@ -165,23 +159,10 @@ def check_numbers(request: Request) -> None:
         raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
     check_options(request.job)
     cls = type(request.algorithm)
-    if request.job.topology == "allreduce" and (why := _against_replicas(request)):
-        raise UsageError(f"{why}; use {option('topology', 'coordinator')}.")
     halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
     halts = halts or defines(request.algorithm, LearningHooks.finished)
     request.job.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)
-
-
-def _against_replicas(request: Request) -> str:
-    """Why workers cannot merge the reports of this job among themselves; empty where they can."""
-    if request.job.attribute:
-        return f"{option('attribute')} asks for the gain of each report, which an all-reduce cannot tell"
-    if str(request.job.servers) != "0":
-        return f"{option('servers')} keeps θ on servers and {option('topology', 'allreduce')} on workers"
-    if not sums_alone(request.algorithm):
-        return f"aggregate of {type(request.algorithm).__name__} merges reports its own way, which an all-reduce cannot"
-    return ""
 
 
 def check_data(request: Request) -> None:

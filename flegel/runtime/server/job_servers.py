@@ -16,7 +16,6 @@ from flegel.messages import FrameSpec
 from flegel.params.sharded import cuts_for, sharding_of
 from flegel.params.tree_layout import form_of, forms_of
 from flegel.plan.placement.slice_size import slices_of_job
-from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -30,8 +29,6 @@ from flegel.wording import option
 def check_servers_fit(request: Request) -> None:
     """What servers cannot do is refused before anything is read."""
     job = request.job
-    if not has_servers(job):
-        return
     sharding_of(request.algorithm)
     if job.topology != "coordinator":
         raise UsageError(
@@ -53,11 +50,9 @@ def check_servers_fit(request: Request) -> None:
         raise UsageError(f"With parameter servers a job has at most {MAX_WORKERS - 64} workers.")
 
 
-def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeouts: Timeouts) -> ServerCare | None:
-    """Who looks after the servers; None where the coordinator holds θ."""
+def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeouts: Timeouts) -> ServerCare:
+    """Who looks after the servers."""
     job, algorithm = request.job, request.algorithm
-    if not has_servers(job):
-        return None
     hosts = {worker: cluster.hosts().get(worker, "") for worker in range(request.workers)}
     beside = job.servers == "colocated"
     count = len(set(hosts.values())) if beside else int(job.servers)

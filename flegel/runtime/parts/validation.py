@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.datasets import Scaling, scale
@@ -20,6 +21,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.runtime import clock
+from flegel.runtime.job.part import Part
 from flegel.wording import option
 
 FOLLOWED_NUMBERS = 1 << 20
@@ -77,3 +79,23 @@ class Validation:
         self.latest = {f"{PREFIX}{name}": value for name, value in figures.items()}
         last = machine.trace[-1]
         self.course.append({"seconds": last.seconds, "iteration": float(last.iteration), **figures})
+
+
+class HeldOutRows(Part):
+    """The figures of held-out rows are followed while the job trains, and told with its result."""
+
+    def started(self) -> None:
+        held = self.request.data.held_out
+        assert held is not None
+        self._validation = Validation(self.request.algorithm, held, self.running.scaling)
+
+    def look(self) -> None:
+        self._validation.look(self.running.machine)
+        self.running.followed.update(self._validation.latest)
+
+    def section(self) -> dict[str, Any]:
+        machine = self.running.machine
+        parameter = pytree.present(machine.commits.final_parameter())
+        if not machine.trace or not pytree.is_finite(parameter):
+            return {}
+        return {"validation": self._validation.finish(machine, parameter), "metrics": self._validation.latest}

@@ -1,6 +1,6 @@
 """A job's record in its store: what it is, where it stood, how it goes on. Ties a request to checkpoints.
 
-`run.py` asks it for θ and shares before training, has it put the coordinator into its former state, and closes it at
+`part.py` asks it for θ and shares before training, has it put the coordinator into its former state, and closes it at
 the end. Decides what a job goes on from: the newest complete checkpoint, or a newer commit.
 """
 
@@ -95,6 +95,11 @@ class CheckpointSession:
         if stored is None or stored.commit is None:
             return False
         return stored.manifest is None or (not self.exact and stored.commit.iteration > stored.manifest.iteration)
+
+    @property
+    def former_job(self) -> Job | None:
+        """The job as it was begun, where this one goes on from there."""
+        return self.stored.record.job if self.stored is not None else None
 
     @property
     def seconds(self) -> float:

@@ -26,6 +26,7 @@ from flegel.core.own_pauses import OwnPauses
 from flegel.errors import HookTimeout
 from flegel.params.hooks import observers
 from flegel.runtime import clock
+from flegel.runtime.job.part import Part
 
 LOOK = 0.25
 AGAIN = 1.0
@@ -137,3 +138,10 @@ class HookWatch:
             signal.pthread_kill(self._thread, INTERRUPTION)
         else:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(HookTimeout))
+
+
+class HookWatchPart(Part):
+    """Hooks of the job that do not return are interrupted, from its beginning to its end."""
+
+    def around(self) -> HookWatch:
+        return HookWatch(self.request.algorithm, self.request.job.hook_timeout)

@@ -1,0 +1,25 @@
+"""How workers read their rows: each its own part of the data, or copies of rows that only this process has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flegel.runtime.job.part import JobRun
+from flegel.runtime.job.request import Request
+from flegel.runtime.worker.row_sources import SharedRows
+
+
+def own_parts(request: Request) -> dict[str, Any]:
+    """Workers read their own parts; no process holds the whole."""
+    return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
+
+
+def shared_rows(running: JobRun) -> dict[str, Any]:
+    """Rows that only this process has are copied to where all workers can read them, until the job ends."""
+    request = running.request
+    whole = request.data.read()
+    labels = request.algorithm.accepts.kept_labels(whole.labels)
+    owned = running.owners or request.data.owners(request.workers, request.partition, request.job.seed)
+    rows = SharedRows(whole.features, labels, owned, running.cluster.new_array, whole.weights)
+    running.ending.callback(rows.close)
+    return rows.describe()

@@ -1,0 +1,39 @@
+"""Columns that are scaled before training (`--scale`): how, from the moments of all rows."""
+
+from __future__ import annotations
+
+from flegel.datasets import scale
+from flegel.datasets.scale import Scaling
+from flegel.machine.scaling_moments import MomentsCollector
+from flegel.messages import MeasureMoments
+from flegel.runtime.job.driver import drive
+from flegel.runtime.job.part import Part
+from flegel.runtime.job.rows_of_job import own_parts
+
+
+class ScaledColumns(Part):
+    """Moments of rows in memory are computed here, those of others by the workers, each of its own part."""
+
+    def scaling(self) -> Scaling:
+        request = self.request
+        method = scale.check_method(request.job.scale)
+        if request.data.in_memory:
+            found = scale.scaling(scale.moments(request.data.load()[0]), method)
+        else:
+            found = scale.scaling(self._moments(), method)
+        return scale.keep(found, request.data.treatment.unscaled())
+
+    def _moments(self) -> scale.ColumnMoments:
+        request = self.request
+        cluster = self.running.place.get()
+        cluster.start()
+        cluster.wait_ready()
+        source = own_parts(request)
+        working = set(range(request.workers)) - set(request.deal.resting)
+        orders = {i: MeasureMoments(source, i, request.workers, request.job.seed) for i in working}
+        collector = MomentsCollector(orders, self.running.timeouts, request.job.replace)
+        drive(collector, cluster, last=False)
+        total = scale.empty_moments(request.data.columns)
+        for worker in sorted(collector.moments):
+            total = scale.merge(total, scale.ColumnMoments(*collector.moments[worker]))
+        return total

@@ -51,7 +51,7 @@ def duration(seconds: float | None) -> str:
 
 
 def figures(metrics: dict[str, float], after: str) -> str:
-    """Figures beside the objective, each followed by `after`; the last of held-out rows has the barrier that they are of."""
+    """Figures beside the objective, each followed by `after`; the last one has the barrier of held-out ones."""
     known = [f"{name} {value:.4g}" for name, value in metrics.items() if name != FOLLOWED_AT]
     if FOLLOWED_AT in metrics and known:
         known[-1] += f" (iteration {metrics[FOLLOWED_AT]:.0f})"

@@ -1,4 +1,4 @@
-"""What is told of a finished model beside its figures: what it is like, classes that it never answers. Trains nothing."""
+"""What is told of a finished model beside its figures: what it is like, and classes that it never answers."""
 
 from __future__ import annotations
 

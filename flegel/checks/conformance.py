@@ -20,8 +20,8 @@ from flegel.core.shard import Shard, Sparse, make_shard
 from flegel.core.sharding import Cuts, cut, make_cuts
 from flegel.core.stop_flag import new_flag
 from flegel.datasets.dataset import Dataset
-from flegel.datasets.formats.arrays import ArraySource
-from flegel.datasets.formats.sparse_arrays import SparseSource
+from flegel.datasets.rows.arrays import ArraySource
+from flegel.datasets.rows.sparse_arrays import SparseSource
 from flegel.errors import ConformanceError, FlegelError, UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.loading.class_source import in_plain, instantiate, reference

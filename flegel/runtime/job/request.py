@@ -15,7 +15,7 @@ from typing import Any
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, hold_out, open_data
-from flegel.datasets.partition import parse
+from flegel.datasets.rows.partition import parse
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.balance_control import BalanceControl

@@ -20,7 +20,7 @@ from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
 from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
-from flegel.datasets import scale
+from flegel.datasets.rows import scale
 from flegel.errors import Interrupted, OutOfReach, StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.loading.class_source import described_hyper, is_built_in, reference

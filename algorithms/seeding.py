@@ -142,7 +142,7 @@ def lloyd_from(
 def representatives(sample: Sample, rng: np.random.Generator) -> tuple[Array, Array] | None:
     """Means of small parts of the sample, about 16 rows each, and what each part weighs; None for sparse rows.
 
-    They are all that a group shows of its rows to others (`Algorithm.starts_from_means`).
+    They are all that a group shows of its rows to others (`ParameterPlacement.starts_from_means`).
     """
     if isinstance(sample.features, Sparse):
         return None

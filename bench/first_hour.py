@@ -195,9 +195,12 @@ def installed(folder: Path) -> Path:
     return programs
 
 
-def typed(step: Step, programs: Path, folder: Path) -> tuple[str, bool]:
+def typed(step: Step, programs: Path, folder: Path, fast: bool) -> tuple[str, bool]:
     """What is seen, in short, and whether it is as expected."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("FLEGEL_MASTER", "PYTHON"))}
+    unset = ("FLEGEL_MASTER", "PYTHON") if fast else ("FLEGEL_MASTER", "FLEGEL_WARM", "PYTHON")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(unset)}
+    if not fast:  # nothing is compiled yet on a machine with nothing
+        environment["FLEGEL_CACHE"] = str(folder / "cache")
     environment["PATH"] = f"{programs}{os.pathsep}{environment.get('PATH', '')}"
     where = ROOT if step.in_checkout else folder
     script = "\n" in step.command
@@ -241,7 +244,7 @@ def main() -> int:
         for step in steps(Path(named) if named else None):
             if given.fast and step.slow:
                 continue
-            seen, good = typed(step, programs, work)
+            seen, good = typed(step, programs, work, given.fast)
             differences += not good
             expected = f"exit {step.code}: {step.expected}"
             mark = "same" if good else "DIFFERS"

@@ -23,6 +23,15 @@ if not os.path.isdir(os.path.join(_HERE, "algorithms")):  # noqa: PTH112, PTH118
 
 _HOMES = {
     "Algorithm": "flegel.algorithm",
+    "Accepts": "flegel.declarations.accepts",
+    "HiddenState": "flegel.declarations.hidden_state",
+    "HyperNames": "flegel.declarations.hyper_names",
+    "Kernels": "flegel.declarations.kernels",
+    "Learning": "flegel.declarations.learning",
+    "ParameterPlacement": "flegel.declarations.placement",
+    "ReportedFigures": "flegel.declarations.figures",
+    "Statistics": "flegel.declarations.statistics",
+    "Sharding": "flegel.core.sharding",
     "Callback": "flegel.callbacks.callback",
     "EarlyStopping": "flegel.callbacks.early_stopping",
     "DataPoint": "flegel.core.shard",
@@ -34,6 +43,7 @@ _HOMES = {
     "load": "flegel.runtime.job.result_store",
     "resume": "flegel.api.jobs",
     "run": "flegel.api.jobs",
+    "settings": "flegel.configuration.sources",
     "shutdown": "flegel.api.jobs",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
@@ -43,6 +53,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Accepts",
     "Algorithm",
     "AlgorithmError",
     "Callback",
@@ -51,15 +62,24 @@ __all__ = [
     "EarlyStopping",
     "FlegelError",
     "FlegelWarning",
+    "HiddenState",
+    "HyperNames",
+    "Kernels",
+    "Learning",
     "LocalCluster",
+    "ParameterPlacement",
+    "ReportedFigures",
     "Result",
     "Sample",
+    "Sharding",
+    "Statistics",
     "UsageError",
     "check_algorithm",
     "connect",
     "load",
     "resume",
     "run",
+    "settings",
     "shutdown",
 ]
 
@@ -70,7 +90,17 @@ if TYPE_CHECKING:
     from flegel.callbacks.early_stopping import EarlyStopping
     from flegel.checks.conformance import check_algorithm
     from flegel.cluster.connected import connect
+    from flegel.configuration.sources import settings
     from flegel.core.shard import DataPoint
+    from flegel.core.sharding import Sharding
+    from flegel.declarations.accepts import Accepts
+    from flegel.declarations.figures import ReportedFigures
+    from flegel.declarations.hidden_state import HiddenState
+    from flegel.declarations.hyper_names import HyperNames
+    from flegel.declarations.kernels import Kernels
+    from flegel.declarations.learning import Learning
+    from flegel.declarations.placement import ParameterPlacement
+    from flegel.declarations.statistics import Statistics
     from flegel.errors import AlgorithmError, DataError, FlegelError, FlegelWarning, UsageError
     from flegel.results.result import Result
     from flegel.runtime.job.result_store import load

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from flegel.configuration.sources import check_settings, parse_settings
 from flegel.errors import UsageError, nearest
 from flegel.group_options import GROUPS, GroupSpec
 from flegel.options import Option, parse_bytes, parse_seconds
@@ -480,6 +481,18 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             cluster=False,
         ),
     ] = False
+    settings: Annotated[
+        dict[str, float],
+        Option(
+            "Other values of tuned numbers: name=value,… or a TOML file; `flegel settings` lists them.",
+            SYNCHRONIZATION,
+            metavar="NAME=VALUE,…|FILE",
+            parse=parse_settings,
+            accepts="str | os.PathLike[str]",
+            check=check_settings,
+            see="settings.md",
+        ),
+    ] = msgspec.field(default_factory=dict)
     collect_state: Annotated[
         bool,
         Option("Return the hidden state of every point with the result.", OUTPUT, cluster=False, command_line=False),

@@ -1,4 +1,5 @@
 """Writes what is derived from `flegel.job.Job` as text: the options in flegel/api/jobs.py, the tables of docs/cli.md.
+Also the table of docs/settings.md, from `flegel.configuration`.
 
 `python -m tests.reference_tables` brings both up to date; tests/test_docs.py fails where they are not. Changes
 nothing outside of the marked parts.
@@ -15,6 +16,7 @@ import typer
 from flegel.api.jobs import RESUME, RUN
 from flegel.cli.job_options import FLAGS
 from flegel.cli.main import app
+from flegel.configuration.active import all_settings
 from flegel.job import PANELS
 from flegel.options import NamedOption
 
@@ -39,7 +41,19 @@ def pages() -> dict[Path, str]:
     for name in ("submit", "resume"):
         begin, end = f"<!-- {MARK}, {name}: begin -->\n", f"<!-- {MARK}, {name}: end -->\n"
         table = _put(table, begin, "\n".join(_table(name)) + "\n", end)
-    return {api: text, manual: table}
+    numbers = ROOT / "docs" / "settings.md"
+    mark = "generated from flegel.configuration"
+    begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
+    listed = _put(numbers.read_text(encoding="utf-8"), begin, "\n".join(_settings()) + "\n", end)
+    return {api: text, manual: table, numbers: listed}
+
+
+def _settings() -> Iterator[str]:
+    """A row for each setting, by subject."""
+    yield "| setting | default | unit | what it decides |"
+    yield "|---|---|---|---|"
+    for name, each in all_settings().items():
+        yield f"| `{name}` | {each.default:g} | {_cell(each.about.unit)} | {_cell(each.about.meaning)} |"
 
 
 def _put(text: str, begin: str, content: str, end: str) -> str:

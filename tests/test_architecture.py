@@ -15,7 +15,18 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors", "wording"},
-    {"core", "algorithm", "group_options", "job", "loading", "messages", "options", "server_messages"},
+    {
+        "configuration",
+        "core",
+        "algorithm",
+        "declarations",
+        "group_options",
+        "job",
+        "loading",
+        "messages",
+        "options",
+        "server_messages",
+    },
     {"sync", "plan", "params"},
     {"machine"},
     {"runtime", "sim", "results"},

@@ -40,7 +40,7 @@ def test_plain_words_are_read_as_typer_reads_them(line: str) -> None:
     assert told is not None
     expected = as_typer_reads(words)
     assert told.options == {name: expected[name] for name in FLAGS}
-    own, expected["settings"] = told._asdict(), list(expected["settings"])
+    own, expected["hyper"] = told._asdict(), list(expected["hyper"])
     assert {name: own[name] for name in own if name != "options"} == {n: expected[n] for n in own if n != "options"}
 
 

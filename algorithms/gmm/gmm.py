@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.estimators import fitted_mixture
 from flegel.algorithms.gmm.covariances import covariances_of, precision_factors
 from flegel.algorithms.gmm.moments import Mixture, MixtureMoments, spread_of, unknown_variance, with_unseen
@@ -49,6 +49,12 @@ from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.core.sharding import Sharding
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.hidden_state import HiddenState
+from flegel.declarations.hyper_names import HyperNames
+from flegel.declarations.kernels import Kernel, Kernels
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
 
 _TRAIN = EntryPoint("flegel.algorithms.gmm.kernel", "train")
@@ -59,6 +65,13 @@ TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on 
 TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart
 RESTS = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
 TRIAL_WORK = 2**28  # numbers added to statistics in a pass of a trial: fewer rows where matrices are large
+
+
+BY_COMPONENT = ParameterPlacement(
+    sharding=Sharding(dict.fromkeys(("means", "covariances", "whiten", "level"), 0), {"sums": 0, "squares": 0}),
+    starts_from_means=True,
+)
+TIED = ParameterPlacement(unsharded="all components share one matrix (covariance=tied)", starts_from_means=True)
 
 
 class ResponsibilityChange(NamedTuple):
@@ -88,18 +101,17 @@ class GMM(Algorithm):
     Reference: A. Dempster, N. Laird, D. Rubin (1977); R. Neal, G. Hinton (1998).
     """
 
-    layout = "tiles"
-    compiled_apart = ({}, {"covariance": "full"})
-    torch_program = "flegel.algorithms.gmm.torch_program:MixtureProgram"
-    weighted = ignores_labels = maximize = True
-    local_updates = True
-    auxiliary = ("points",)
-    default_tolerance = 1e-6
-    memoryless = True
-    starts_from_means = True
-    trivial = "a single Gaussian"
-    starting = ("init",)
-    also_called = ALSO_CALLED_K
+    accepts = Accepts(weighted=True, labels="ignored")
+    state = HiddenState(memoryless=True)
+    learning = Learning(
+        maximize=True, tolerance=1e-6, trivial="a single Gaussian", auxiliary=("points",), local_updates=True
+    )
+    kernels = Kernels(
+        layout="tiles",
+        torch_program="flegel.algorithms.gmm.torch_program:MixtureProgram",
+        compiled_apart=({}, {"covariance": "full"}),
+    )
+    hyper_names = HyperNames(also_called=ALSO_CALLED_K, starting=("init",))
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10
     covariance: Annotated[
@@ -277,12 +289,8 @@ class GMM(Algorithm):
         return target
 
     @property
-    def sharding(self) -> Sharding | None:  # type: ignore[override]
-        if self.covariance == "tied":
-            return None
-        return Sharding(dict.fromkeys(("means", "covariances", "whiten", "level"), 0), {"sums": 0, "squares": 0})
-
-    unsharded = "all components share one matrix (covariance=tied)"
+    def placement(self) -> ParameterPlacement:  # type: ignore[override]
+        return TIED if self.covariance == "tied" else BY_COMPONENT
 
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
         components = 0, len(oldParameter.weights)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.estimators import fitted_kmeans
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
 from flegel.algorithms.kmeans.shapes import kernel_for, kernel_sizes
@@ -26,7 +26,7 @@ from flegel.algorithms.kmeans.sparse import (
     take_rows,
 )
 from flegel.algorithms.kmeans.swaps import swapped
-from flegel.algorithms.kmeans.wide import WideKernel, is_wide
+from flegel.algorithms.kmeans.wide import WIDE_K, WideKernel, is_wide
 from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
@@ -51,6 +51,13 @@ from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
 from flegel.core.sharding import Sharding
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.figures import ReportedFigures
+from flegel.declarations.hidden_state import HiddenState
+from flegel.declarations.hyper_names import HyperNames
+from flegel.declarations.kernels import Kernel, Kernels
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
 
 ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference of two such sums in float64
@@ -117,22 +124,19 @@ class KMeans(Algorithm):
     algorithm that justifies incremental, sparse, and other variants (1998).
     """
 
-    layout = "tiles"
-    compiled_apart = tuple({"k": size} for size in kernel_sizes())
-    torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
-    weighted = True
-    ignores_labels = True
-    sparse = True
-    local_updates = True
-    auxiliary = ("spare", "shares", "points")
-    default_tolerance = 1e-6
-    memoryless = True
-    starts_from_means = True
-    trivial = "one cluster"
-    starting = ("init",)
-    also_called = ALSO_CALLED_K
-    followed = ("mean_squared_distance",)
-    sharding = Sharding({"centroids": 0}, {"sums": 0})
+    accepts = Accepts(sparse=True, weighted=True, labels="ignored")
+    state = HiddenState(memoryless=True)
+    learning = Learning(
+        tolerance=1e-6, trivial="one cluster", auxiliary=("spare", "shares", "points"), local_updates=True
+    )
+    placement = ParameterPlacement(sharding=Sharding({"centroids": 0}, {"sums": 0}), starts_from_means=True)
+    kernels = Kernels(
+        layout="tiles",
+        torch_program="flegel.algorithms.kmeans.torch_program:KMeansProgram",
+        compiled_apart=tuple({"k": size} for size in (*kernel_sizes(), WIDE_K)),
+    )
+    figures = ReportedFigures(followed=("mean_squared_distance",))
+    hyper_names = HyperNames(also_called=ALSO_CALLED_K, starting=("init",))
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     init: Annotated[
@@ -283,7 +287,7 @@ class KMeans(Algorithm):
         return squares - float(sums @ sums) / max(float(aggregator.counts.sum()), 1.0) + ROUNDING * squares
 
     def layout_for(self, columns: int) -> str:
-        return "rows" if is_wide(self.k, columns) else self.layout
+        return "rows" if is_wide(self.k, columns) else self.kernels.layout
 
     def kernel(self, share: Shard) -> Kernel | None:
         if isinstance(share.features, Sparse):

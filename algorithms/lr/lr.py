@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.lr import answers, kernels
 from flegel.algorithms.lr.curvature import add_outer
 from flegel.algorithms.lr.model import (
@@ -69,6 +69,13 @@ from flegel.algorithms.lr.search import (
 from flegel.algorithms.rows import add_scaled, dot
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.figures import ReportedFigures
+from flegel.declarations.hyper_names import HyperNames
+from flegel.declarations.kernels import Kernel, Kernels
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 
 GAIN = 2.0
@@ -83,6 +90,10 @@ columns for two classes, 212 for 23. Beyond, a pass that sums them costs as much
 LATE_PASSES = 30
 """Passes with the metric of the sample and L-BFGS alone. Well-conditioned tables need 15 to 30 in all (a pass that sums
 second derivatives takes columns / 4 times as long); nearly collinear ones need hundreds."""
+
+
+REMEMBERED = Statistics(spent=("visits", "unknown"), lagging=("curvature",))
+FORGOTTEN = Statistics(spent=("gradient", "visits", "unknown"), lagging=("curvature",))
 
 
 class LR(Algorithm):
@@ -107,17 +118,17 @@ class LR(Algorithm):
     Labels are numbers (a reader turns words into class numbers); `classes` are by default those of all rows.
     """
 
-    auxiliary = tuple(name for name in Linear._fields if name.startswith("internal_"))
-    layout = "tiles"
-    torch_program = "flegel.algorithms.lr.torch_program:LogisticProgram"
-    trivial = "the intercept alone"
-    instead: ClassVar[dict[str, str]] = {"C": "give l2 = 1 / (C · rows) for an L2 penalty, or l1 for an L1 penalty"}
-    shown = ("accuracy",)
-    lagging = ("curvature",)
-    supervised = True
-    labels_are_classes = True
-    sparse = True
-    weighted = True
+    accepts = Accepts(sparse=True, weighted=True, labels="classes")
+    learning = Learning(
+        trivial="the intercept alone",
+        auxiliary=tuple(name for name in Linear._fields if name.startswith("internal_")),
+    )
+    placement = ParameterPlacement(unsharded="the length of each step is found along all of θ at once")
+    kernels = Kernels(layout="tiles", torch_program="flegel.algorithms.lr.torch_program:LogisticProgram")
+    figures = ReportedFigures(shown=("accuracy",))
+    hyper_names = HyperNames(
+        instead={"C": "give l2 = 1 / (C · rows) for an L2 penalty, or l1 for an L1 penalty"},
+    )
 
     classes: Annotated[
         list[float | str] | None, Meta(description="all label values, or their words, in order; by default those found")
@@ -144,11 +155,10 @@ class LR(Algorithm):
     ] = True
     _words: Sequence[str] | None = None
     """Of the labels, where they are words: told by `validate`."""
-    unsharded = "the length of each step is found along all of θ at once"
 
     @property
-    def spent(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("visits", "unknown") if self.memory else ("gradient", "visits", "unknown")
+    def statistics(self) -> Statistics:  # type: ignore[override]
+        return REMEMBERED if self.memory else FORGOTTEN
 
     @property
     def outputs(self) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from flegel.algorithm import Kernel
 from flegel.algorithms.nmf.rows import (
     MOST_SWEEPS,
     SETTLED,
@@ -27,6 +26,7 @@ from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
+from flegel.declarations.kernels import Kernel
 
 TOGETHER = 128  # entries of a row gathered at a time: their factors fit into the first-level cache
 LANES = min(register_lanes(np.float32), 8)

@@ -8,7 +8,7 @@ business of `bench/faults`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard
 from flegel.core.sharding import Sharding
+from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.events import Command, FromWorker, Send, StartWorker, Timeouts, WorkerJoined
 from flegel.machine.server.care import FIRST_SERVER, MOST_SERVERS, ServerCare
@@ -39,8 +41,8 @@ FOREVER = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 class VisitCounts(Algorithm):
     """θ counts visits, once in each unit; the objective falls with every pass."""
 
-    sharding = Sharding({"value": 0}, {"value": 0})
-    spent: ClassVar[tuple[str, ...]] = ("value",)
+    placement = ParameterPlacement(sharding=Sharding({"value": 0}, {"value": 0}))
+    statistics = Statistics(spent=("value",))
 
     def initParameter(self, sample: Any, rng: Any) -> Any:
         raise TypeError("θ of a simulated job is given.")

@@ -34,6 +34,7 @@ from bench.faults.faulty_worker import (
 )
 from bench.faults.reliable_channel import Packet, ReliableChannel
 from bench.faults.scenarios import COORDINATOR, Fault, LossyNetwork, Scenario
+from flegel.configuration.balance import BalanceSettings
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE
@@ -65,7 +66,6 @@ from flegel.messages import LoadShard, Report, TreeLayout, WorkerBeat
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance, BalancePlan, MoveCost, Proposal
 from flegel.plan.balance.remaining_time import TimeLeft
-from flegel.plan.balance.settings import BalanceSettings
 from flegel.plan.balance.target_passes import WorkerLoad
 from flegel.sim.event_queue import EventQueue
 from flegel.sync import make_policy

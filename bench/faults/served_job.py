@@ -28,6 +28,7 @@ from bench.faults.scenarios import Scenario
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array
 from flegel.core.sharding import Sharding
+from flegel.declarations.placement import ParameterPlacement
 from flegel.job import AlgorithmRef
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Event
@@ -48,7 +49,7 @@ RETRY = 0.1  # seconds after which workers ask again for what has not come
 class ShardedClusters(Clusters):
     """Clusters by slices."""
 
-    sharding = Sharding({"value": 0}, {"sums": 0, "counts": 0})
+    placement = ParameterPlacement(sharding=Sharding({"value": 0}, {"sums": 0, "counts": 0}))
     updateParameter = Clusters.updateParameter
 
 

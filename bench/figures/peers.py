@@ -162,7 +162,7 @@ def _prepare(bench: suite.Suite, case: suite.Case, folder: Path, within: float) 
         data = open_data((X, y))
     np.save(folder / "X.npy", X)
     algorithm = type(resolve(case.algorithm))(**case.settings)
-    if algorithm.supervised:
+    if algorithm.accepts.supervised:
         np.save(folder / "y.npy", np.asarray(y))
     sample = take_sample(data, bench.options.seed)
     algorithm.validate(sample)

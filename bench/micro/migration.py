@@ -107,7 +107,9 @@ def virtual_job(
     learners, slow = {}, parse_stragglers(straggler, workers)
     shares = fitting_shares(len(data), workers, slow) if mode == "ideal" else even_shares(len(data), workers)
     for w, ids in enumerate(shares):
-        share = make_shard(data[ids], None, algorithm.initState(len(ids), data.shape[1], rng), algorithm.layout, ids)
+        share = make_shard(
+            data[ids], None, algorithm.initState(len(ids), data.shape[1], rng), algorithm.kernels.layout, ids
+        )
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
     criteria, form = Criteria(max_seconds=seconds, tolerance=0, target=target), TreeLayout("array", ())

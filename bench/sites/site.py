@@ -15,6 +15,8 @@ import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array
+from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
 from flegel.job import Criteria
 from flegel.machine.coordinator.events import FromGroup, SetTimer, Timer, ToGroup, TraceRow
 from flegel.machine.coordinator.state import JobState
@@ -56,14 +58,14 @@ class CountedSteps(Algorithm):
 class SpentSteps(CountedSteps):
     """The same with statistics that are used up, so that θ is exchanged."""
 
-    spent = ("steps",)
+    statistics = Statistics(spent=("steps",))
 
     def updateParameter(self, aggregator: StepCounts, oldParameter: Array) -> Array:
         return np.asarray(oldParameter) + aggregator.steps
 
 
 class SpentStepsOfGroups(SpentSteps):
-    additive = ("value",)
+    placement = ParameterPlacement(additive=("value",))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, merges_reports
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, make_shard
@@ -22,6 +22,9 @@ from flegel.core.stop_flag import new_flag
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.rows.arrays import ArraySource
 from flegel.datasets.rows.sparse_arrays import SparseSource
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
+from flegel.declarations.placement import PlacementHooks
 from flegel.errors import ConformanceError, FlegelError, UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.loading.class_source import in_plain, instantiate, reference
@@ -52,7 +55,7 @@ def check_algorithm(
     A promise that does not apply to the class, such as conservation where all statistics are spent, is left out.
     """
     subject = algorithm() if isinstance(algorithm, type) else algorithm
-    if subject.backend:
+    if subject.kernels.backend:
         return _check_own_backend(subject, features, labels)
     passed: list[str] = []
     for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
@@ -77,7 +80,7 @@ def _check_own_backend(algorithm: Algorithm, features: Any, labels: Array | None
     for promise, check in PROMISES[:3]:
         check(Trial(algorithm, few, answers, few.dtype))
         passed.append(promise)
-    check_backend(choose("cpu", algorithm.backend), algorithm, few, answers, close=1e-4)
+    check_backend(choose("cpu", algorithm.kernels.backend), algorithm, few, answers, close=1e-4)
     return [*passed, "the stop flag stops the kernel", "the kernel equals the hooks, in one call and in several"]
 
 
@@ -104,7 +107,7 @@ class Trial:
         if not isinstance(features, Sparse):
             features = np.ascontiguousarray(features, dtype=dtype)
         self.features = features
-        self.labels = algorithm.labels_for_points(labels)
+        self.labels = algorithm.accepts.kept_labels(labels)
         self.points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
         self.columns = features.columns if isinstance(features, Sparse) else features.shape[1]
         source = SparseSource if isinstance(features, Sparse) else ArraySource
@@ -118,7 +121,7 @@ class Trial:
     def start(self) -> Tree:
         """θ(0), once more for the seed that gave `parameter`."""
         made = self.algorithm.initParameter(self.sample, np.random.default_rng(SEED))
-        return pytree.read_only(pytree.starting(made, self.algorithm.typed))
+        return pytree.read_only(pytree.starting(made, self.algorithm.placement.typed))
 
     def shard(self, layout: str, weights: Array | None = None) -> Shard:
         state = self.algorithm.initState(self.points, self.columns, np.random.default_rng(5))
@@ -128,7 +131,7 @@ class Trial:
         return build_kernel(self.algorithm, shard, self.parameter, self.zero)
 
     def layout(self) -> str:
-        return self.algorithm.layout_for(self.columns)
+        return hook(self.algorithm, KernelHooks.layout_for)(self.columns)
 
     def update(self, total: Tree, parameter: Tree) -> Tree:
         new = self.algorithm.updateParameter(pytree.present(total), pytree.present(parameter))
@@ -183,8 +186,8 @@ def _block_equals_points(trial: Trial) -> bool:
     parameter = trial.parameter
     by_hooks = interpreted(trial.algorithm)
     for iteration in range(2):
-        pytree.clear(one, trial.algorithm.spent)
-        pytree.clear(other, trial.algorithm.spent)
+        pytree.clear(one, trial.algorithm.statistics.spent)
+        pytree.clear(other, trial.algorithm.statistics.spent)
         by_hooks(plain, parameter, one, 0, plain.points, iteration, new_flag())
         built.kernel(fast, parameter, other, 0, fast.points, iteration, new_flag())
         narrow = np.float32 in (getattr(trial.features, "dtype", np.float64), fast.state.dtype)
@@ -224,10 +227,10 @@ def _resumes(trial: Trial) -> bool:
 
 def _conserves(trial: Trial) -> bool:
     """Whatever happened before, after a pass under θ the kept statistics are those of a fresh pass under θ."""
-    apart = (*trial.algorithm.spent, *trial.algorithm.lagging)
+    apart = (*trial.algorithm.statistics.spent, *trial.algorithm.statistics.lagging)
     if set(pytree.names(trial.zero)) <= set(apart):
         return False  # nothing is kept from one barrier to the next, or nothing that the last visit alone decides
-    if trial.algorithm.keep_state and not trial.algorithm.lagging:
+    if trial.algorithm.state.kept and not trial.algorithm.statistics.lagging:
         return False  # the state is part of the model and goes on learning, and nothing says which sums follow it
     shard = trial.shard(trial.layout())
     kernel = trial.kernel(shard).kernel
@@ -237,7 +240,7 @@ def _conserves(trial: Trial) -> bool:
         end = min(cursor + int(rng.integers(1, shard.points)), shard.points)
         cursor = kernel(shard, parameter, total, cursor, end, iteration, new_flag()) % shard.points
         parameter = trial.update(total, parameter)
-        pytree.clear(total, trial.algorithm.spent)
+        pytree.clear(total, trial.algorithm.statistics.spent)
     shard.halted[:] = 0
     kernel(shard, parameter, total, 0, shard.points, 6, new_flag())
     fresh = pytree.copy(trial.zero)
@@ -253,7 +256,7 @@ def _conserves(trial: Trial) -> bool:
 
 def _adds(trial: Trial) -> bool:
     """`aggregate` is addition, in any order; otherwise a lost worker could not be subtracted."""
-    if not trial.algorithm.merges_reports:
+    if not merges_reports(trial.algorithm):
         return False
     shard, kernel = trial.shard("rows"), interpreted(trial.algorithm)
     change = pytree.copy(trial.zero)
@@ -268,7 +271,7 @@ def _adds(trial: Trial) -> bool:
 
 def _weighs(trial: Trial) -> bool:
     """A class that says that it counts weights must not ignore them."""
-    if not trial.algorithm.weighted:
+    if not trial.algorithm.accepts.weighted:
         return False
     sums = []
     for weight in (1.0, 3.0):
@@ -278,8 +281,8 @@ def _weighs(trial: Trial) -> bool:
         sums.append(total)
     trial.require(
         not _close(sums[0], sums[1], 1e-6),
-        "it declares `weighted`, and its statistics are the same for points of weight 1 and of weight 3; multiply the "
-        "change in updateDataPoint by dataPoint.weight",
+        "it accepts `weighted` rows, and its statistics are the same for points of weight 1 and of weight 3; multiply "
+        "the change in updateDataPoint by dataPoint.weight",
     )
     return True
 
@@ -288,17 +291,17 @@ def _shards(trial: Trial) -> bool:
     """`updateSlice` of the slices gives the slices of `updateParameter`, to the last bit; so does the objective where
     spent statistics are cleared already."""
     algorithm = trial.algorithm
-    if algorithm.sharding is None:
+    if algorithm.placement.sharding is None:
         return False
     sharding_of(algorithm)
     shard, kernel = trial.shard("rows"), interpreted(algorithm)
     total, parameter = pytree.copy(trial.zero), trial.parameter
     for iteration in range(2):
-        pytree.clear(total, algorithm.spent)
+        pytree.clear(total, algorithm.statistics.spent)
         kernel(shard, parameter, total, 0, shard.points, iteration, new_flag())
         whole = trial.update(total, parameter)
         for count in (1, 2, 3, 7):
-            cuts = make_cuts(algorithm.sharding, parameter, total, count)
+            cuts = make_cuts(algorithm.placement.sharding, parameter, total, count)
             made = sharded_update(algorithm, cuts, total, parameter)
             for (start, stop), found in zip(cuts.slices, made, strict=True):
                 wanted = cut(whole, cuts.parameter, start, stop)
@@ -308,7 +311,7 @@ def _shards(trial: Trial) -> bool:
                         np.array_equal(one, np.asarray(other, dtype=one.dtype)),
                         f"updateSlice of {start} to {stop} gives another {name} than updateParameter of the whole",
                     )
-        kept = pytree.clear(pytree.copy(total), algorithm.spent)
+        kept = pytree.clear(pytree.copy(total), algorithm.statistics.spent)
         values = [algorithm.objective(pytree.present(s), pytree.present(whole)) for s in (total, kept)]
         trial.require(values[0] == values[1], "objective looks at statistics that are spent by then")
         parameter = whole
@@ -321,9 +324,15 @@ def sharded_update(algorithm: Algorithm, cuts: Cuts, total: Tree, parameter: Tre
         (pytree.present(cut(total, cuts.statistics, *span)), pytree.present(cut(parameter, cuts.parameter, *span)))
         for span in cuts.slices
     ]
-    said = [algorithm.sliceSummary(*piece, *span) for piece, span in zip(pieces, cuts.slices, strict=True)]
+    said = [
+        hook(algorithm, PlacementHooks.sliceSummary)(*piece, *span)
+        for piece, span in zip(pieces, cuts.slices, strict=True)
+    ]
     summary = None if said[0] is None else np.concatenate([each for each in said if each is not None])
-    return [algorithm.updateSlice(*piece, *span, summary) for piece, span in zip(pieces, cuts.slices, strict=True)]
+    return [
+        hook(algorithm, PlacementHooks.updateSlice)(*piece, *span, summary)
+        for piece, span in zip(pieces, cuts.slices, strict=True)
+    ]
 
 
 def _answers(trial: Trial) -> bool:

@@ -49,7 +49,7 @@ def check_hard_data(algorithm: Algorithm | type[Algorithm]) -> tuple[list[str], 
     """What works, and what does not: a sentence for each kind of table."""
     subject = algorithm() if isinstance(algorithm, type) else algorithm
     good, bad = [], []
-    for kind, rows in hard_tables(subject.sparse):
+    for kind, rows in hard_tables(subject.accepts.sparse):
         count = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
         labels = (np.arange(count) % 2).astype(np.float64)
         try:
@@ -72,7 +72,7 @@ def _train(algorithm: Algorithm, rows: Any, labels: Array) -> str:
     total, parameter = pytree.copy(trial.zero), trial.parameter
     with np.errstate(all="ignore"):
         for iteration in range(PASSES):
-            pytree.clear(total, algorithm.spent)
+            pytree.clear(total, algorithm.statistics.spent)
             kernel(shard, parameter, total, 0, shard.points, iteration, new_flag())
             trial.require(pytree.is_finite(total), f"statistics are not finite after pass {iteration + 1}")
             parameter = trial.update(total, parameter)

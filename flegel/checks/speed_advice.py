@@ -18,6 +18,8 @@ from flegel.checks.conformance import Trial
 from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.calls_ahead import calls_one_by_one
 from flegel.runtime.backends.numba.kernels import build_kernel
@@ -30,7 +32,7 @@ SLOW = 40.0  # nanoseconds a point and 28 columns; below that a class is as fast
 
 def speed_advice(algorithm: Algorithm) -> list[str]:
     """How fast it is, then what would make it faster; empty for networks, which have a backend of their own."""
-    if algorithm.backend:
+    if algorithm.kernels.backend:
         return []
     rows = np.abs(np.random.default_rng(7).normal(size=(ROWS, COLUMNS))).astype(np.float32)
     trial = Trial(algorithm, rows, (np.arange(ROWS) % 2).astype(np.float64), np.dtype(np.float32))
@@ -46,7 +48,7 @@ def speed_advice(algorithm: Algorithm) -> list[str]:
 def _timed(trial: Trial) -> tuple[str, str, float]:
     algorithm = trial.algorithm
     state = algorithm.initState(trial.points, trial.columns, np.random.default_rng(5))
-    shard = make_shard(trial.features, trial.labels, state, algorithm.layout_for(trial.columns))
+    shard = make_shard(trial.features, trial.labels, state, hook(algorithm, KernelHooks.layout_for)(trial.columns))
     built = build_kernel(algorithm, shard, trial.parameter, trial.zero)
     sums, flag = pytree.copy(trial.zero), new_flag()
     count = trial.points if built.kind != "interpreted" else 64
@@ -67,8 +69,9 @@ def _advice(trial: Trial) -> Iterator[str]:
             f"each point adds {numbers} numbers to the statistics; return only what it changes, a smaller NamedTuple, "
             "and fold that in with `aggregate`"
         )
-    if not algorithm.narrow_parameter:
-        yield "float32 rows meet a float64 θ; `narrow_parameter = True` on the class doubles the numbers in a register"
+    if not algorithm.kernels.narrow_parameter:
+        fix = "`kernels = Kernels(narrow_parameter=True)` on the class doubles the numbers in a register"
+        yield f"float32 rows meet a float64 θ; {fix}"
     for line, name in _allocations(hook):
         yield f"line {line} allocates for each point ({name}); use the state, or return plain numbers"
     for line, name in calls_one_by_one(hook):

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from flegel.cli.local_job import make_algorithm
-from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
+from flegel.cli.options import HyperParameters, Label, Partition, Target, Tolerance, Within
 from flegel.errors import FlegelError, UsageError
 from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
 
@@ -32,7 +32,7 @@ def compare(
     straggler: Annotated[str, typer.Option(help="Slow workers on purpose, such as 0-3:8x or 0-3:32ms/1000.")] = "",
     workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
     repeat: Annotated[int, typer.Option(help="Runs of each candidate; they take turns.")] = 3,
-    settings: Settings = None,
+    settings: HyperParameters = None,
     target: Target = None,
     within: Within = 0.001,
     tolerance: Tolerance = 1e-4,

@@ -44,6 +44,7 @@ def submit_to(
 
     from flegel.cluster.client import checkpoint_name, data_name, pack
     from flegel.cluster.transport.protocol import ClusterJob
+    from flegel.configuration.sources import changes_outside
     from flegel.loading.class_source import reference
     from flegel.options import with_options
     from flegel.plan.stragglers import parse_stragglers
@@ -51,7 +52,8 @@ def submit_to(
 
     algorithm, code, source = pack(reference(chosen, whole=True))
     job = with_options(ClusterJob(algorithm, data_name(data), code=code), options)
-    job = msgspec.structs.replace(job, checkpoint=checkpoint_name(job.checkpoint))
+    settings = {**changes_outside(), **job.settings}
+    job = msgspec.structs.replace(job, checkpoint=checkpoint_name(job.checkpoint), settings=settings)
     make_policy(job.sync)
     if job.straggler and job.workers:
         parse_stragglers(job.straggler, job.workers)

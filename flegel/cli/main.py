@@ -14,7 +14,7 @@ from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status, s
 from flegel.cli.dashboard import dashboard
 from flegel.cli.data import app as data_app
 from flegel.cli.export import export
-from flegel.cli.inspection import algorithms, check, models, version, warm
+from flegel.cli.inspection import algorithms, check, models, settings, version, warm
 from flegel.cli.keys import app as keys_app
 from flegel.cli.launch.commands import launch_app
 from flegel.cli.predict import predict
@@ -28,8 +28,8 @@ from flegel.runtime.system.standard_streams import protect
 __all__ = ["app", "main"]
 
 COMMANDS = (
-    submit, resume, predict, export, algorithms, models, check, warm, version, compare, report, simulate,
-    dashboard, top, master, slave, group_slave, jobs, status, logs, attach, cancel, suspend, scale,
+    submit, resume, predict, export, algorithms, models, settings, check, warm, version, compare, report,
+    simulate, dashboard, top, master, slave, group_slave, jobs, status, logs, attach, cancel, suspend, scale,
 )  # fmt: skip
 GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "launch": launch_app, "keys": keys_app}
 

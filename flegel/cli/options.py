@@ -8,7 +8,7 @@ import typer
 
 from flegel.job import CLUSTER, OUTPUT, TRAINING
 
-Settings = Annotated[
+HyperParameters = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="NAME=VALUE", help="A hyper-parameter as name=value; repeatable.", rich_help_panel=TRAINING

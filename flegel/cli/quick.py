@@ -16,7 +16,7 @@ from flegel.cli.job_options import FLAGS, default_of, for_this_host
 from flegel.errors import ExitCode, Terminated
 from flegel.options import NamedOption
 
-OWN = {"--data": "data", "--set": "settings", "--out": "out", "--json": "json_to"}
+OWN = {"--data": "data", "--set": "hyper", "--out": "out", "--json": "json_to"}
 SWITCHES = {"--save": ("save", True), "--no-save": ("save", False)}
 ELSEWHERE = ("FLEGEL_MASTER", "FLEGEL_INSECURE", "FLEGEL_CANCEL_ON_INTERRUPT", "_FLEGEL_COMPLETE")
 """Variables of the environment that say more than the words."""
@@ -29,7 +29,7 @@ class Submission(NamedTuple):
 
     algorithm: str
     data: str
-    settings: list[str]
+    hyper: list[str]
     out: Path | None
     json_to: str | None
     save: bool
@@ -41,7 +41,7 @@ def plain_submission(words: list[str]) -> Submission | None:
     if any(os.environ.get(name) for name in ELSEWHERE):
         return None
     known = {option.flag: option for option in FLAGS.values()}
-    told: dict[str, Any] = {"settings": [], "save": True, "out": None, "json_to": None}
+    told: dict[str, Any] = {"hyper": [], "save": True, "out": None, "json_to": None}
     options = {name: _default(option) for name, option in FLAGS.items()}
     left = iter(words)
     try:
@@ -72,7 +72,7 @@ def _default(option: NamedOption) -> Any:
 def _note(told: dict[str, Any], name: str, value: str) -> None:
     if not value or (value.startswith("-") and value != "-"):
         raise ValueError(value)
-    if name == "settings":
+    if name == "hyper":
         told[name].append(value)
     else:
         told[name] = Path(value) if name == "out" else value
@@ -121,7 +121,7 @@ def submit(told: Submission) -> None:
         line("importing")
         if ":" in told.algorithm:  # a class of the user's, which numba compiles
             fork_server.preload("numba")
-        chosen = make_algorithm(told.algorithm, told.settings)
+        chosen = make_algorithm(told.algorithm, told.hyper)
         outputs = Outputs(folder_for(told.save, told.out, told.algorithm, told.data), told.json_to, None)
         outputs.check()
         served = Served(None, None, f"{told.algorithm} on {told.data}")

@@ -10,7 +10,9 @@ import typer
 
 from flegel.cli.bench import check_places
 from flegel.cli.local_job import make_algorithm
-from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
+from flegel.cli.options import HyperParameters, Label, Partition, Target, Tolerance, Within
+from flegel.configuration.active import using
+from flegel.configuration.sources import changes_outside
 from flegel.errors import UsageError
 from flegel.terminal.reporting import errors_as_sentences, say
 
@@ -73,7 +75,7 @@ def simulate(
     learning: Annotated[
         str, typer.Option(help="real: train every row; curve: progress fitted to real training; auto: real up to 256.")
     ] = "auto",
-    settings: Settings = None,
+    settings: HyperParameters = None,
     target: Target = None,
     within: Within = 0.001,
     tolerance: Tolerance = 1e-4,
@@ -102,7 +104,7 @@ def simulate(
 
     See docs/simulate.md for what the models leave out.
     """
-    with errors_as_sentences():
+    with errors_as_sentences(), using(changes_outside()):
         from flegel.compare.candidate import parse_candidates
         from flegel.runtime.job.result_store import check_target
 

@@ -23,6 +23,7 @@ from flegel.cluster.master.facts import OVER
 from flegel.cluster.staging import large_arrays, stage_arrays, stage_rows
 from flegel.cluster.transport.framing import host_of, is_loopback
 from flegel.cluster.transport.protocol import ClusterJob, JobView, SlaveView
+from flegel.configuration.sources import changes_outside
 from flegel.datasets import Dataset
 from flegel.datasets.lazy.parts import write_parts, writer_of
 from flegel.errors import AlgorithmError, FlegelError, UsageError, nearest
@@ -105,7 +106,8 @@ class ConnectedCluster:
                 place = data_name(os.fspath(data))
             ref, code, source = pack(whole)
             spec = with_options(ClusterJob(ref, place, code=code), _for_cluster(options))
-            spec = msgspec.structs.replace(spec, checkpoint=checkpoint_name(spec.checkpoint))
+            settings = {**changes_outside(), **spec.settings}
+            spec = msgspec.structs.replace(spec, checkpoint=checkpoint_name(spec.checkpoint), settings=settings)
             make_policy(spec.sync)
             if spec.straggler and spec.workers:
                 parse_stragglers(spec.straggler, spec.workers)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, described_hyper
 from flegel.api.jobs import LocalCluster, run
 from flegel.compare.candidate import Candidate, parse_candidates, supported
 from flegel.compare.picture import picture
@@ -133,7 +133,7 @@ class ComparisonRunner:
     def __init__(self, settings: ComparisonSettings, cluster: LocalCluster | None) -> None:
         self.settings, self.cluster = settings, cluster
         self.features, self.labels = settings.data.load()
-        self.maximize = settings.algorithm.maximize
+        self.maximize = settings.algorithm.learning.maximize
         self.attempts: list[Attempt] = []
         self.results: dict[int, tuple[Result, Picture]] = {}
         self.notes: list[str] = [settings.data.note] if settings.data.note else []
@@ -161,7 +161,7 @@ class ComparisonRunner:
         return Comparison(
             title=settings.title or f"{type(settings.algorithm).__name__} on {settings.data.name}",
             algorithm=type(settings.algorithm).__name__,
-            hyperparameters={k: _plain(v) for k, v in settings.algorithm.described_hyper().items()},
+            hyperparameters={k: _plain(v) for k, v in described_hyper(settings.algorithm).items()},
             dataset=settings.data.summary(),
             workers=settings.workers,
             straggler=settings.straggler,

@@ -132,9 +132,9 @@ def replay(
     goal = target if target is not None else _end(result, chosen, rows)
     with damage_as(job.damage):
         heard = record(job.rows, result["workers"])
-        mine = recorded_attempt(job, float(goal), chosen.maximize)
+        mine = recorded_attempt(job, float(goal), chosen.learning.maximize)
         shown = picture(job.rows, result["worker"], result.get("staleness", {}))
-        course = progress(job.rows, rows.rows, chosen.maximize) if learning == "curve" else None
+        course = progress(job.rows, rows.rows, chosen.learning.maximize) if learning == "curve" else None
     model = ClusterModel(
         rates=heard.rates, courses=heard.courses, costs=heard.costs, learning=learning,
         network=NetworkSpec(latency=heard.costs.message), pass_seconds=heard.seconds, progress=course,

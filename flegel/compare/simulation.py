@@ -28,6 +28,8 @@ from flegel.compare.stats import loosened, thinned
 from flegel.core.pytree import Tree, flatten, starting
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
 from flegel.errors import FlegelError, UsageError
 from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
 from flegel.machine.coordinator.balance_control import BalanceControl
@@ -122,9 +124,10 @@ class JobSimulator:
         for index, ids in enumerate(data.owners(workers, self.settings.partition, self.settings.seed)):
             rows: Any = reorder(features, ids) if isinstance(features, Sparse) else features[ids]
             state = algorithm.initState(len(ids), data.columns, np.random.default_rng([self.settings.seed, index]))
-            own = algorithm.labels_for_points(None if labels is None else labels[ids])
+            own = algorithm.accepts.kept_labels(None if labels is None else labels[ids])
             mine = None if weights is None else weights[ids]
-            shards.append(make_shard(rows, own, state, algorithm.layout_for(data.columns), ids, weights=mine))
+            layout = hook(algorithm, KernelHooks.layout_for)(data.columns)
+            shards.append(make_shard(rows, own, state, layout, ids, weights=mine))
         return shards
 
     def _learners(self, shards: list[Shard]) -> dict[int, Learner]:
@@ -153,7 +156,7 @@ class JobSimulator:
         if not found[0] or not found[1]:
             raise UsageError(f"{type(self.settings.algorithm).__name__} has no objective, so there is nothing to fit.")
         self.reference = _converged_at(found[1], self.settings.tolerance)
-        return fit(found[0], found[1], 1.0 / FINE, self.settings.algorithm.maximize)
+        return fit(found[0], found[1], 1.0 / FINE, self.settings.algorithm.learning.maximize)
 
     def _coordinator(
         self,
@@ -167,9 +170,10 @@ class JobSimulator:
     ) -> Coordinator:
         form = TreeLayout("array", ())
         load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.settings.seed, form, form)
+        store = LocalStore(algorithm, starting(parameter, algorithm.placement.typed), zero)
         return Coordinator(
-            algorithm, make_policy(sync), criteria, LocalStore(algorithm, starting(parameter, algorithm.typed), zero),
-            dict.fromkeys(range(workers), load), timeouts=NO_TIMEOUTS, balance=balancing,
+            algorithm, make_policy(sync), criteria, store, dict.fromkeys(range(workers), load),
+            timeouts=NO_TIMEOUTS, balance=balancing,
         )  # fmt: skip
 
     def run(

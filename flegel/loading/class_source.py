@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, described_hyper
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.code_gate import Consent, execute, require_consent
@@ -38,7 +38,7 @@ _CONSTANTS = (int, str, bytes, bool, type(None), tuple, list, dict, set)
 
 def reference(algorithm: Algorithm, whole: bool = False) -> AlgorithmRef:
     """How a worker can make the same algorithm; arrays stay arrays. `whole`: also what only `initParameter` reads."""
-    spent = () if whole else algorithm.starting
+    spent = () if whole else algorithm.hyper_names.starting
     hyper = {k: v for k, v in algorithm.hyper().items() if k not in spent or not isinstance(v, np.ndarray)}
     return AlgorithmRef(*_identity(type(algorithm), hyper))
 
@@ -48,9 +48,9 @@ def in_plain(ref: AlgorithmRef) -> AlgorithmRef:
     return msgspec.structs.replace(ref, hyper={k: in_json(v) for k, v in ref.hyper.items()})
 
 
-def described_hyper(algorithm: Algorithm) -> dict[str, Any]:
+def plain_hyper(algorithm: Algorithm) -> dict[str, Any]:
     """Hyper-parameters to compare and to show: arrays of more than a few numbers by shape and hash."""
-    return {k: in_json(v) for k, v in algorithm.described_hyper().items()}
+    return {k: in_json(v) for k, v in described_hyper(algorithm).items()}
 
 
 def same_code(cls: type[Algorithm], ref: AlgorithmRef) -> bool:

@@ -20,6 +20,8 @@ from flegel.datasets import Dataset, Scaling, Treatment, open_for_prediction, op
 from flegel.datasets.rows import scale
 from flegel.datasets.tables.columns import text_of
 from flegel.datasets.tables.object_table import ObjectTable
+from flegel.declarations.figures import ModelHooks
+from flegel.declarations.optional import hook
 from flegel.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -47,22 +49,22 @@ class FittedModel(Protocol):
 def model_of(model: FittedModel) -> tuple[dict[str, Array], dict[str, Array]]:
     """θ by name: what a user calls the model, and what the algorithm keeps for itself. Classes have their names."""
     whole = dict(zip(pytree.names(model.parameter), pytree.flatten(model.parameter), strict=True))
-    told = model.algorithm.model(pytree.present(model.parameter))
+    told = hook(model.algorithm, ModelHooks.model)(pytree.present(model.parameter))
     shown = whole if told is None else dict(told)
     if "classes" in shown:
         shown["classes"] = with_names(model, shown["classes"])
     return shown, {name: value for name, value in whole.items() if name not in shown}
 
 
-def answer(model: FittedModel, treatment: Treatment, hook: Answer, table: Any) -> Array:
+def answer(model: FittedModel, treatment: Treatment, said: Answer, table: Any) -> Array:
     """A hook's answer for the rows of a table."""
-    return np.asarray(hook(_rows(model, treatment, table), pytree.present(model.parameter)))
+    return np.asarray(said(_rows(model, treatment, table), pytree.present(model.parameter)))
 
 
 def _rows(model: FittedModel, treatment: Treatment, table: Any) -> Array | Sparse:
     """Rows as the model knows them: of a frame, an array, a path or the name of a data set."""
     rows = treatment.apply(open_for_prediction(os.fspath(table), treatment) if _is_place(table) else table)
-    if isinstance(rows, Sparse) and not model.algorithm.sparse:
+    if isinstance(rows, Sparse) and not model.algorithm.accepts.sparse:
         name = type(model.algorithm).__name__
         raise UsageError(f"{name} takes dense rows, but these are sparse; give a dense array, such as X.toarray().")
     return rows
@@ -80,7 +82,7 @@ def score(model: FittedModel, treatment: Treatment, table: Any, labels: Any) -> 
         if len(table) != 2:
             raise UsageError(f"score takes rows and labels, not {len(table)} things; give score(X, y).")
         table, labels = table
-    if labels is None and algorithm.supervised:
+    if labels is None and algorithm.accepts.supervised:
         raise UsageError(f"{name} needs labels to score: give score(X, y), or the name of a column of X as y.")
     if isinstance(labels, str):
         labels = _column(table, labels)
@@ -89,7 +91,7 @@ def score(model: FittedModel, treatment: Treatment, table: Any, labels: Any) -> 
     count = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
     if known is not None and len(known) != count:
         raise UsageError(f"These are {count} rows and {len(known)} labels; give one label per row.")
-    return float(algorithm.score(rows, known, pytree.present(model.parameter)))
+    return float(hook(algorithm, ModelHooks.score)(rows, known, pytree.present(model.parameter)))
 
 
 def _column(table: Any, name: str) -> Array:
@@ -136,7 +138,7 @@ def class_names(model: FittedModel) -> list[Any]:
 def with_names(model: FittedModel, found: Array) -> Array:
     """Predicted label values as the words that they stand for, where labels were words."""
     names = model.classes
-    if names is None or not model.algorithm.supervised or found.ndim != 1 or found.dtype.kind not in "fiu":
+    if names is None or not model.algorithm.accepts.supervised or found.ndim != 1 or found.dtype.kind not in "fiu":
         return found
     numbers = found.astype(np.int64)
     if not len(found) or not np.array_equal(numbers, found) or numbers.min() < 0 or numbers.max() >= len(names):

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, described_hyper
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
+from flegel.declarations.figures import ModelHooks
+from flegel.declarations.optional import hook
 from flegel.errors import ExitCode, UsageError
 from flegel.plan.termination import FAILED
 from flegel.results.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, score, with_names
@@ -109,16 +111,16 @@ class Result:
 
     def probabilities(self, table: Any = None) -> Array:
         """(rows, classes or clusters), in the order of `class_names`; of the rows of training by default."""
-        return self._answer(self.algorithm.probabilities, table)
+        return self._answer(hook(self.algorithm, ModelHooks.probabilities), table)
 
     def distances(self, table: Any = None) -> Array:
         """(rows, centroids); of the rows of training by default."""
-        return self._answer(self.algorithm.distances, table)
+        return self._answer(hook(self.algorithm, ModelHooks.distances), table)
 
     def scores(self, table: Any = None) -> Array:
         """How well each row fits: log-odds (LR), log density (GMM), minus squared distance (k-means), largest
         membership (FCM); of the rows of training by default."""
-        return self._answer(self.algorithm.scores, table)
+        return self._answer(hook(self.algorithm, ModelHooks.scores), table)
 
     def score(self, table: Any, labels: Any = None) -> float:
         """How good the model is on these rows; larger is better: accuracy (LR, networks), mean log-likelihood (GMM),
@@ -203,7 +205,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         return {
             "algorithm": self.name,
-            "hyperparameters": {k: _plain(v) for k, v in self.algorithm.described_hyper().items()},
+            "hyperparameters": {k: _plain(v) for k, v in described_hyper(self.algorithm).items()},
             "dataset": self.dataset,
             "sync": self.sync,
             "workers": self.workers,
@@ -255,7 +257,7 @@ def estimator(
     algorithm: Algorithm, parameter: Tree, classes: list[str] | None, scaling: tuple[Array, Array] | None
 ) -> Any:
     """A trained model as a fitted estimator of scikit-learn."""
-    model = algorithm.to_sklearn(parameter, classes)
+    model = hook(algorithm, ModelHooks.to_sklearn)(parameter, classes)
     if scaling is None:
         return model
     from flegel.algorithms.estimators import scaled_before

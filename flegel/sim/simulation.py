@@ -68,7 +68,7 @@ class Simulation:
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
         holds = job.balance is not None or job.checkpoints is not None or bool(job.membership.parts)
-        sent = pytree.without(job.parameter, job.state.algorithm.unsent)
+        sent = pytree.without(job.parameter, job.state.algorithm.placement.unsent)
         self.workers = {
             id: self.worker_class(id, paces[id], learners[id], self.events, self.costs, sent, holds) for id in paces
         }

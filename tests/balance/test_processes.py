@@ -6,13 +6,13 @@ import os
 import signal
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import flegel
-from flegel import Algorithm, LocalCluster
+from flegel import Accepts, Algorithm, Learning, LocalCluster
 from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
@@ -30,8 +30,8 @@ class Sums(NamedTuple):
 class Labelled(Algorithm):
     """Σ label · x over all points, kept: each point remembers what it gave."""
 
-    supervised: ClassVar[bool] = True
-    averaged: ClassVar[bool] = True
+    accepts = Accepts(labels="required")
+    learning = Learning(averaged=True)
 
     def initParameter(self, sample: Any, rng: Any) -> Any:
         return np.zeros(1)
@@ -55,7 +55,7 @@ class Labelled(Algorithm):
 class Rows(Algorithm):
     """Sparse rows: Σ of the entries, kept, and the number of rows."""
 
-    sparse: ClassVar[bool] = True
+    accepts = Accepts(sparse=True)
 
     def initParameter(self, sample: Any, rng: Any) -> Any:
         return np.ones(1)

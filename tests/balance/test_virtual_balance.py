@@ -10,6 +10,7 @@ import pytest
 
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
+from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.core.stop_flag import new_flag
@@ -19,7 +20,6 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
-from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime.backends.numba.kernels import build_kernel
 from flegel.sim.simulation import Costs, simulate
@@ -57,7 +57,7 @@ def train(
     for w in range(workers):
         ids = np.arange(len(data) * w // workers, len(data) * (w + 1) // workers)
         state = algorithm.initState(len(ids), data.shape[1], rng)
-        shard = make_shard(data[ids], None, state, algorithm.layout, ids)
+        shard = make_shard(data[ids], None, state, algorithm.kernels.layout, ids)
         kernel = kernel or build_kernel(algorithm, shard, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, shard, zero, new_flag())
     criteria = Criteria(max_seconds=seconds, tolerance=0, target=target)

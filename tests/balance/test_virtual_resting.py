@@ -43,7 +43,7 @@ def train(rest: bool, slow: float = 100.0, costs: Costs = DEAR, seconds: float =
     kernel: Any = None
     for w in range(WORKERS):
         ids = np.arange(ROWS * w // WORKERS, ROWS * (w + 1) // WORKERS)
-        shard = make_shard(data[ids], None, algorithm.initState(len(ids), 4, rng), algorithm.layout, ids)
+        shard = make_shard(data[ids], None, algorithm.initState(len(ids), 4, rng), algorithm.kernels.layout, ids)
         kernel = kernel or build_kernel(algorithm, shard, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, shard, zero, new_flag())
     criteria, form = Criteria(max_seconds=seconds, tolerance=0), TreeLayout("array", ())

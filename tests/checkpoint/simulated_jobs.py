@@ -101,7 +101,7 @@ def job(
     learners = {}
     for w, ids in enumerate(owners):
         state = algorithm.initState(len(ids), COLUMNS, np.random.default_rng(w))
-        share = make_shard(rows[ids], None, state, algorithm.layout, ids)
+        share = make_shard(rows[ids], None, state, algorithm.kernels.layout, ids)
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
     form = TreeLayout("array", ())

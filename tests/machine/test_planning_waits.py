@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scene import Scene, timers, trains
 
+from flegel.configuration.balance import BalanceSettings
 from flegel.job import Criteria
 from flegel.machine.checkpoint.resume import restore
 from flegel.machine.checkpoint.shard_states import WorkerState
@@ -16,7 +17,6 @@ from flegel.machine.coordinator.events import Command, Send
 from flegel.machine.coordinator.membership import Next
 from flegel.messages import CheckpointPart, ReceivePoints, Train
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
-from flegel.plan.balance.settings import BalanceSettings
 
 
 class Asked(Balance):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scene import Mean, Scene, done, trains
 
+from flegel import Statistics
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, ProtocolError
 from flegel.machine.coordinator.events import Command, Send, Timeouts, WorkerDied
@@ -204,7 +205,7 @@ def test_the_loss_of_a_worker_in_a_fold_undoes_it_and_all_points_count_again(how
 
 def test_statistics_without_memory_lose_nothing_but_the_round_of_the_lost_worker() -> None:
     class Gradient(Mean):
-        spent = ("value",)
+        statistics = Statistics(spent=("value",))
 
     scene, crew = stage(workers=3, algorithm=Gradient())
     crew.finish(crew.barrier(2.0, (4.0, 2.0)), 2.5)

@@ -17,6 +17,7 @@ import numpy as np
 
 from flegel import messages
 from flegel.algorithm import Algorithm
+from flegel.configuration.balance import BalanceSettings
 from flegel.core import pytree
 from flegel.core.shard import TILE, Shard, make_shard
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
@@ -35,7 +36,6 @@ from flegel.machine.worker.window_codec import put_states, take_states
 from flegel.messages import Envelope, LoadShard, SendPoints, ShardLoaded, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import BalancePlan, Proposal
-from flegel.plan.balance.settings import BalanceSettings
 from flegel.plan.crew import Crew
 from flegel.sim.inline_worker import InlineWorker
 from flegel.sync import make_policy

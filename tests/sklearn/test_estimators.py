@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
 import flegel
+from flegel import Accepts
 from flegel.algorithm import Algorithm, DataPoint, Sample
 from flegel.algorithms.estimators import fitted_classifier, fitted_factorization
 from flegel.algorithms.gmm import GMM
@@ -167,7 +168,7 @@ def test_a_classifier_and_a_factorization_become_genuine_ones() -> None:
 class WeightedMean(Algorithm):
     """θ is the mean of all rows."""
 
-    weighted = True
+    accepts = Accepts(weighted=True)
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> np.ndarray:
         return np.zeros(sample.columns)
@@ -195,11 +196,11 @@ def test_a_class_of_a_user_counts_weights() -> None:
 
 
 class Unweighted(WeightedMean):
-    weighted = False
+    accepts = Accepts()
 
 
 def test_a_class_that_ignores_weights_gets_none() -> None:
-    with pytest.raises(UsageError, match="declare `weighted = True`"):
+    with pytest.raises(UsageError, match=r"declare `accepts = Accepts\(weighted=True\)`"):
         flegel.run(Unweighted(), (X, None, np.ones(240)), sync="bsp", max_iterations=1)
 
 

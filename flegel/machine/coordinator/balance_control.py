@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from flegel.configuration.active import active
+from flegel.configuration.balance import BalanceSettings
 from flegel.job import Criteria
 from flegel.machine.checkpoint.plain_data import register
 from flegel.machine.coordinator.events import SetTimer, Timer
@@ -18,7 +20,6 @@ from flegel.messages import MoveReady, MoveRefused, MoveSent, Order, WindowArriv
 from flegel.params.protocol import ParameterStore
 from flegel.plan.balance.planner import Balance, MoveCost
 from flegel.plan.balance.remaining_time import ProgressSample, RemainingTime
-from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.balance.speed_estimate import DecayingMean, DutyCycle, Speed
 from flegel.plan.balance.target_passes import WorkerLoad
 from flegel.plan.termination import Progress
@@ -49,7 +50,8 @@ class BalanceControl:
         self._crowded, self._past = crowded, past
         self.migrations = Migrations(timeout)
         self.reason = ""
-        self._balance = plan or Balance(rules or (SPARING if crowded or mode == "sync" else BalanceSettings()))
+        usual = active().balance_sparing if crowded or mode == "sync" else active().balance
+        self._balance = plan or Balance(rules or usual)
         self._horizon = RemainingTime(criteria)
         self._speeds: dict[int, Speed] = {}
         self._duties: dict[int, DutyCycle] = {}

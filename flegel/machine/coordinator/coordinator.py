@@ -66,7 +66,7 @@ class Coordinator(JobReader):
         """`collect`: fetch the points' hidden states at the end. `debug`: check the conservation laws at each commit.
         `attribute`: the store attributes progress to single workers. `parts` to `replace` are those of `Membership`.
         `rounding`: of statistics (core/precision.py)."""
-        criteria = criteria.resolved(algorithm.default_tolerance)
+        criteria = criteria.resolved(algorithm.learning.tolerance)
         self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute, rounding)
         self.liveness = Liveness(self.state.timeouts)
         self.orders = WorkerOrders(self.state, self.liveness)
@@ -76,7 +76,7 @@ class Coordinator(JobReader):
             first=crew.first if crew is not None else None,
         )  # fmt: skip
         self.balance, self.checkpoints, self.audit, self.crew = balance, checkpoints, audit, crew
-        self.termination = Termination(criteria, algorithm.maximize, algorithm.slow_gains)
+        self.termination = Termination(criteria, algorithm.learning.maximize, algorithm.learning.slow_gains)
         self.notes: list[str] = []
         self.step_back = StepBack()
         self.collection = StateCollection(self.state, self.liveness, collect)

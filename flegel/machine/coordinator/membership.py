@@ -111,7 +111,7 @@ class Membership:
         store = self._job.store
         if next(iter(self.loads.values())).forms:
             return self._scaling
-        parameter = pytree.without(store.parameter, self._job.algorithm.unsent)
+        parameter = pytree.without(store.parameter, self._job.algorithm.placement.unsent)
         return (*pytree.flatten(parameter), *pytree.flatten(store.statistics), *self._scaling)
 
     def has_loaded(self, worker: int, body: ShardLoaded) -> None:
@@ -143,12 +143,12 @@ class Membership:
                 view.workers[each] = WorkerView(each, points, unseen=points)
             view.workers[each].room = self.loaded[each].room
         self.redistribution.rows = self.redistribution.rows or view.points
-        theta, auxiliary = self._job.store.parameter, self._job.algorithm.auxiliary
+        theta, auxiliary = self._job.store.parameter, self._job.algorithm.learning.auxiliary
         sizes = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
         size = max(sum(array.size for name, array in sizes if name not in auxiliary), 1)
         columns = max(each.columns for each in self.loaded.values())
         view.evidence = self.redistribution.rows * columns / size
-        view.in_batches = self._job.algorithm.in_batches
+        view.in_batches = self._job.algorithm.kernels.in_batches
 
     # -- coming and going ----------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     """Points that are to change hands and have not yet."""
     moved_bytes: int = 0
     metrics: dict[str, float] = {}
-    """Figures beside the objective (`Algorithm.metrics`)."""
+    """Figures beside the objective (`ModelHooks.metrics`)."""
     attribute: bool = False
     """It is known what each worker does for the objective."""
     verdict: str = ""
@@ -147,7 +147,7 @@ def observe(
     general = JobSnapshot(
         type(state.algorithm).__name__, state.policy.name, state.phase, len(membership.loaded), len(membership.loads),
         round=state.view.round, points=sum(w.points for w in every), unseen=sum(w.unseen for w in every),
-        verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.maximize,
+        verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.learning.maximize,
         members=len(every), resting=len(state.resting), servers=placement(job),
         waits_for=state.waits_for, news=tuple(state.news),
     )  # fmt: skip

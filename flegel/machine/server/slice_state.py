@@ -69,7 +69,7 @@ class SliceState:
 
     def _spend(self) -> None:
         """Gradients are used up; large ones give their memory back until the next fold."""
-        spent, total = self._algorithm.spent, self.ledger.total
+        spent, total = self._algorithm.statistics.spent, self.ledger.total
         if sum(a.nbytes for a in pytree.flatten(total)) < LARGE:
             self.ledger.spend()
             return
@@ -88,7 +88,7 @@ class SliceState:
                 pytree.clear(account)
             self.accounts_known = True
         elif not self.accounts_known:
-            keeps = [name for name in pytree.names(ledger.total) if name not in self._algorithm.spent]
+            keeps = [name for name in pytree.names(ledger.total) if name not in self._algorithm.statistics.spent]
             if kind == "forget" and keeps:
                 return "a worker and a server were lost together"
         elif kind == "join":

@@ -205,7 +205,7 @@ class GroupSession:
         """Weighted means of the rows of all groups, as far as they are expected and come in time; this group's own
         sample where the algorithm, the rows or scaled columns do not allow that. `waits` is told for whom it waits."""
         job = self._job
-        if not self._algorithm.starts_from_means or job.sites.groups < 2 or job.scale != "none":
+        if not self._algorithm.placement.starts_from_means or job.sites.groups < 2 or job.scale != "none":
             return sample
         own = representatives(sample, np.random.default_rng(job.seed))
         if own is None or self._form is None:
@@ -366,7 +366,7 @@ class GroupSession:
             fields = iter(moved(self._score_base, offer.arrays, [np.zeros(())] * len(offer.arrays)))
             named = zip(pytree.names(parameter), pytree.flatten(parameter), strict=True)
             bare = not pytree.is_bundle(parameter)
-            theta = [next(fields) if name in algorithm.additive or bare else a for name, a in named]
+            theta = [next(fields) if name in algorithm.placement.additive or bare else a for name, a in named]
             found = algorithm.evaluate(rows.features, rows.labels, pytree.unflatten(parameter, theta))
             if found is None:
                 raise UsageError(

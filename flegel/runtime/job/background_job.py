@@ -6,6 +6,7 @@ runs.
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from threading import Thread
@@ -33,7 +34,8 @@ class BackgroundJob:
         self._seen: JobSnapshot | None = None
         self._said: list[str] = []
         self._cancelled = False
-        Thread(target=self._execute, args=(run,), name=name, daemon=True).start()
+        here = contextvars.copy_context()  # with the settings that hold where the job is submitted
+        Thread(target=here.run, args=(self._execute, run), name=name, daemon=True).start()
 
     def _execute(self, run: Callable[[Observer, Callable[[str], None]], Result]) -> None:
         try:

@@ -25,7 +25,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.errors import StorageError, UsageError
 from flegel.job import Job
-from flegel.loading.class_source import described_hyper, in_plain, is_built_in, reference
+from flegel.loading.class_source import in_plain, is_built_in, plain_hyper, reference
 from flegel.loading.code_gate import mark_of
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import shard_states, snapshot
@@ -84,7 +84,7 @@ class CheckpointSession:
 
     def note_hyper(self, algorithm: Algorithm) -> None:
         """Keep the hyper-parameters as they were submitted; called before any hook runs."""
-        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else described_hyper(algorithm)
+        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else plain_hyper(algorithm)
 
     # -- before training -----------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class CheckpointSession:
         parts = self.stored.parts
         if self.redealt(workers):
             parts = shard_states.redeal(parts, workers)
-        if self.newer and algorithm.remakes_state:
+        if self.newer and algorithm.state.remade:
             rng = np.random.default_rng(seed)
             parts = [shard_states.unvisited(p, algorithm.initState(p.points, columns, rng)) for p in parts]
         if self.crew is not None:
@@ -232,7 +232,7 @@ class CheckpointSession:
             held = dict(enumerate(parts))
             restore(machine, stored.state, held, newer, redealt=self.redealt(len(parts)))
             machine.trace.extend(stored.rows)
-            before = stored.record.job.criteria.resolved(machine.state.algorithm.default_tolerance)
+            before = stored.record.job.criteria.resolved(machine.state.algorithm.learning.tolerance)
             if machine.state.criteria != before:
                 machine.state.verdict = None
         elif newer is not None:

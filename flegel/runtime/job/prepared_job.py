@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import MOST_CLASSES, Algorithm, Kernel, Sample, sample_point
+from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, sample_point
 from flegel.core import pytree
 from flegel.core.hook_limits import BUILT_IN_START, COMPILING
 from flegel.core.pytree import Array, Tree
@@ -22,6 +22,8 @@ from flegel.core.shard import Shard, Sparse, check_state, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Dataset
 from flegel.datasets.rows import scale
+from flegel.declarations.kernels import Kernel, KernelHooks
+from flegel.declarations.optional import defines, hook
 from flegel.errors import AlgorithmError, FlegelWarning
 from flegel.loading.class_source import is_built_in
 from flegel.params import hook_values
@@ -60,7 +62,7 @@ class PreparedJob:
         """A process that compiles the kernel, where there is one."""
         rng = np.random.default_rng(request.job.seed)
         self.sample = take_sample(request.data, request.job.seed)
-        if self.algorithm.labels_are_classes:
+        if self.algorithm.accepts.labels == "classes":
             self.sample = with_classes(self.sample, request.data)
         session, self.fingerprint = request.session, ""
         if session is not None:
@@ -84,7 +86,7 @@ class PreparedJob:
             fresh = self._hook(hook, request.start, self.sample, rng)
         else:
             fresh = self._hook(hook, drawn, rng)
-        typed = self.algorithm.typed
+        typed = self.algorithm.placement.typed
         self.parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
         if session is not None and self._restored:
             session.check_parameter(self.algorithm, self.parameter, self._fresh_parameter())
@@ -102,15 +104,15 @@ class PreparedJob:
         request.phase("init", hook)
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, typed))
-        if not default and type(self.algorithm).kernel is Algorithm.kernel:
+        if not default and not defines(self.algorithm, KernelHooks.kernel):
             self._check_a_visit(presented)
         if not sums_alone(self.algorithm):
             self._check_aggregate(self.zero)
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
-        if self.algorithm.backend:  # it compiles nothing
-            return Built(interpreted(self.algorithm), self.algorithm.backend)
+        if self.algorithm.kernels.backend:  # it compiles nothing
+            return Built(interpreted(self.algorithm), self.algorithm.kernels.backend)
         if self.compiler is not None:
             self.compiler.wait()
         shard = self._shard(PROBE_ROWS, self.state)
@@ -138,11 +140,11 @@ class PreparedJob:
         errors before training), and where a job goes on, which has left its code in the cache.
         """
         session = self.request.session
-        if not is_built_in(self.algorithm) or self.algorithm.backend or (session and session.stored):
+        if not is_built_in(self.algorithm) or self.algorithm.kernels.backend or (session and session.stored):
             return None
         shard = self._shard(PROBE_ROWS, self.state)
         with inside("kernel"):
-            own = self.algorithm.kernel(shard)
+            own = hook(self.algorithm, KernelHooks.kernel)(shard)
         if own is None:
             return None
         thread = threading.Thread(target=self._warm, args=(own, shard), name="compiler", daemon=True)
@@ -161,7 +163,7 @@ class PreparedJob:
         """The first rows of the sample, as a worker would have them."""
         features, labels = self.sample.features, self.sample.labels
         count = min(most, self.sample.points)
-        labels = self.algorithm.labels_for_points(None if labels is None else labels[:count])
+        labels = self.algorithm.accepts.kept_labels(None if labels is None else labels[:count])
         if isinstance(features, Sparse):
             end = features.indptr[count]
             few: Array | Sparse = Sparse(
@@ -170,7 +172,9 @@ class PreparedJob:
         else:
             few = features[:count]
         weights = None if self.sample.weights is None else self.sample.weights[:count]
-        return make_shard(few, labels, state, self.algorithm.layout_for(self.sample.columns), weights=weights)
+        return make_shard(
+            few, labels, state, hook(self.algorithm, KernelHooks.layout_for)(self.sample.columns), weights=weights
+        )
 
     def _some_rows(self, rng: np.random.Generator) -> Shard:
         """More rows of the sample than are laid out by hand."""
@@ -191,7 +195,7 @@ class PreparedJob:
 
     def _fresh_parameter(self) -> Tree:
         """θ(0) as a new job would have it, for its form. A copy makes it: what the algorithm has learned stays."""
-        twin, typed = copy(self.algorithm), self.algorithm.typed
+        twin, typed = copy(self.algorithm), self.algorithm.placement.typed
         rng = np.random.default_rng(self.request.job.seed)
         self.request.phase("init", "initParameter")
         extra = BUILT_IN_START if is_built_in(twin) else 0.0

@@ -24,6 +24,8 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import Scaling, Treatment
+from flegel.declarations.figures import ModelHooks
+from flegel.declarations.optional import hook
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.array_files import read_npz
@@ -150,17 +152,17 @@ class Model:
     def probabilities(self, features: Any) -> Array:
         """(rows, classes or clusters), in the order of `class_names`."""
         with self._told_damage():
-            return answer(self, self.treatment, self.algorithm.probabilities, features)
+            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.probabilities), features)
 
     def distances(self, features: Any) -> Array:
         """(rows, centroids)."""
         with self._told_damage():
-            return answer(self, self.treatment, self.algorithm.distances, features)
+            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.distances), features)
 
     def scores(self, features: Any) -> Array:
         """How well each row fits, as `Result.scores`."""
         with self._told_damage():
-            return answer(self, self.treatment, self.algorithm.scores, features)
+            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.scores), features)
 
     def _told_damage(self) -> contextlib.AbstractContextManager[None]:
         """Around code of a built-in algorithm: what it cannot compute with is damage."""
@@ -269,7 +271,7 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
         result.treatment,
     )
     yield "model.json", msgspec.json.format(msgspec.json.encode(manifest))
-    yield from result.algorithm.model_files(pytree.present(result.parameter)).items()
+    yield from hook(result.algorithm, ModelHooks.model_files)(pytree.present(result.parameter)).items()
     yield from _record(result)
 
 

@@ -18,7 +18,7 @@ import msgspec
 from flegel.algorithm import Algorithm
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
-from flegel.loading.class_source import described_hyper, instantiate, same_code, with_hyper
+from flegel.loading.class_source import instantiate, plain_hyper, same_code, with_hyper
 from flegel.loading.code_gate import CHANGED, Consent, lies_inside, why_not_own
 from flegel.options import with_options
 from flegel.results.result import Result
@@ -153,7 +153,7 @@ def same_algorithm(
         text = f"the file of {cls.__name__} has changed since the checkpoint, outside of what the class uses by name"
         warnings.warn(text, CheckpointWarning, stacklevel=3)
     before = record.submitted_hyper
-    now = described_hyper(given) if isinstance(given, Algorithm) else before
+    now = plain_hyper(given) if isinstance(given, Algorithm) else before
     for name, value in before.items():
         if now.get(name) != value:
             raise UsageError(

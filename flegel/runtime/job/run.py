@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from flegel.configuration.active import using
 from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
 from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
 from flegel.datasets.rows import scale
+from flegel.declarations.hidden_state import StateHooks
+from flegel.declarations.optional import hook
 from flegel.errors import Interrupted, OutOfReach, StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
-from flegel.loading.class_source import described_hyper, is_built_in, reference
+from flegel.loading.class_source import is_built_in, plain_hyper, reference
 from flegel.machine.audit.audit import POINTS, Audit
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -74,7 +77,8 @@ def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind but workers that wait for the next job. Observers hear how it ended."""
     observation = Observation(request.observers, request.say)
     try:
-        result = _execute(request, observation)
+        with using(request.job.settings):
+            result = _execute(request, observation)
     except BaseException as error:
         observation.finish(None, error)
         raise
@@ -94,7 +98,7 @@ def _execute(request: Request, observation: Observation) -> Result:
     parse_stragglers(request.job.straggler, request.workers)
     session = request.session
     for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
-        fork_server.preload(library_of(device, request.algorithm.backend))
+        fork_server.preload(library_of(device, request.algorithm.kernels.backend))
     if "numba" in sys.modules or not is_built_in(request.algorithm):  # kernels of ours come without it
         fork_server.preload("numba")
     with contextlib.ExitStack() as ending:
@@ -212,7 +216,7 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
         session.keep_crew(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
     session.check_forms(algorithm, prepared.parameter, prepared.zero, prepared.state, parts)
-    session.check_points(algorithm.stateLimits(prepared.parameter), request.data.rows, parts)
+    session.check_points(hook(algorithm, StateHooks.stateLimits)(prepared.parameter), request.data.rows, parts)
     return parts
 
 
@@ -226,7 +230,7 @@ def _rows_in_place(
         return None
     found = data.in_place()
     rows = data.read() if found is None else found
-    rows = rows._replace(labels=request.algorithm.labels_for_points(rows.labels))
+    rows = rows._replace(labels=request.algorithm.accepts.kept_labels(rows.labels))
     lent = lend_rows(rows, request.partition, cluster.lend_array)
     if lent is None:
         return None
@@ -239,7 +243,7 @@ def _shared_rows(
 ) -> dict[str, Any]:
     """How workers read rows that only this process has: copied, until the job ends."""
     whole = request.data.read()
-    labels = request.algorithm.labels_for_points(whole.labels)
+    labels = request.algorithm.accepts.kept_labels(whole.labels)
     owned = [part.ids for part in parts] or request.data.owners(request.workers, request.partition, request.job.seed)
     rows = SharedRows(whole.features, labels, owned, cluster.new_array, whole.weights)
     ending.callback(rows.close)
@@ -268,7 +272,7 @@ def _coordinator(
             index=index,
             count=request.workers,
             seed=job.seed,
-            parameter=form_of(pytree.without(prepared.parameter, algorithm.unsent)),
+            parameter=form_of(pytree.without(prepared.parameter, algorithm.placement.unsent)),
             statistics=form_of(prepared.zero),
             interpret=built.kind == "interpreted",
             straggler=job.straggler,
@@ -301,7 +305,7 @@ def _coordinator(
         criteria=job.criteria,
         store=servers.group if servers is not None else _store(request, prepared),
         loads=loads,
-        collect=job.collect_state or algorithm.keep_state,
+        collect=job.collect_state or algorithm.state.kept,
         scaling=tuple(scaling or ()),
         debug=bool(os.environ.get("FLEGEL_DEBUG")),
         audit=_audit(request),
@@ -340,7 +344,7 @@ def _described(request: Request) -> Job:
     """The job with its algorithm by name and without its source, for observers."""
     return msgspec.structs.replace(
         request.job,
-        algorithm=AlgorithmRef(reference(request.algorithm).name, described_hyper(request.algorithm)),
+        algorithm=AlgorithmRef(reference(request.algorithm).name, plain_hyper(request.algorithm)),
         workers=request.workers,
     )
 
@@ -528,11 +532,11 @@ def _metrics(machine: Coordinator, prepared: PreparedJob, parameter: Tree) -> di
     state, algorithm = machine.state, machine.state.algorithm
     counted = machine.audit.counted if machine.audit is not None else None
     found = metrics_of(state, machine.store.statistics if counted is None else counted, parameter)
-    if algorithm.shown and pytree.is_finite(parameter):
+    if algorithm.figures.shown and pytree.is_finite(parameter):
         rows = prepared.sample
         evaluation = call_hook(algorithm, "the end", "evaluate", rows.features, rows.labels, parameter)
         told = hook_values.figures(evaluation.metrics, "evaluate", "the end") if evaluation is not None else {}
-        found |= {name: told[name] for name in algorithm.shown if name in told}
+        found |= {name: told[name] for name in algorithm.figures.shown if name in told}
     return found
 
 

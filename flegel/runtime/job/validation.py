@@ -73,7 +73,7 @@ class Validation:
         if found is None:
             raise AlgorithmError(f"evaluate returned None in {place}; {option('validate')} needs an Evaluation.")
         figures = hook_values.figures(dict(found.metrics) or {"objective": found.objective}, "evaluate", place)
-        wanted = self._algorithm.followed
+        wanted = self._algorithm.figures.followed
         figures = {name: value for name, value in figures.items() if not wanted or name in wanted}
         self.latest = {f"{PREFIX}{name}": value for name, value in figures.items()}
         last = machine.trace[-1]

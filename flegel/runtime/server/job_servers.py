@@ -78,8 +78,8 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
 def unsent_forms(request: Request, prepared: PreparedJob) -> tuple[FrameSpec, ...]:
     """Types and shapes of θ and of the statistics where the coordinator does not send them to workers: servers do. A
     recount of points by the audit needs θ(0), so there the coordinator sends it."""
-    parameter = pytree.without(prepared.parameter, request.algorithm.unsent)
-    counted = request.algorithm.memoryless and request.job.audit != "off"
+    parameter = pytree.without(prepared.parameter, request.algorithm.placement.unsent)
+    counted = request.algorithm.state.memoryless and request.job.audit != "off"
     if counted or sum(a.nbytes for a in pytree.flatten(parameter)) < LARGE:
         return ()
     return forms_of(parameter, prepared.zero)

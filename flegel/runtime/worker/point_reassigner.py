@@ -50,5 +50,5 @@ class PointReassigner:
     def _shard(self, ids: Array, states: Array) -> Shard:
         rows = open_ids(self._load.source, ids, self._open_array)
         features = scale.apply(rows.features, scale.Scaling(*self._scaling)) if self._scaling else rows.features
-        labels = self._algorithm.labels_for_points(rows.labels)
+        labels = self._algorithm.accepts.kept_labels(rows.labels)
         return make_shard(features, labels, states, self._layout, rows.ids, weights=rows.weights)

@@ -26,6 +26,7 @@ from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows
 from flegel.datasets.rows import scale
+from flegel.declarations.optional import hook_named
 from flegel.errors import OutOfReach, UsageError, own_traceback
 from flegel.loading.class_source import instantiate
 from flegel.loading.code_gate import Consent
@@ -339,13 +340,13 @@ class Trainer:
         began = clock.now()
         with inside(MODULE):
             algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
-        self._in_batches = algorithm.in_batches
+        self._in_batches = algorithm.kernels.in_batches
         resumed: tuple[Array, ...] = ()
         if load.kept is not None:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
             arrays, resumed = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        backend = choose(load.device, algorithm.backend)
+        backend = choose(load.device, algorithm.kernels.backend)
         measured, self._measured = self._measured, None
         shard = load_shard(
             load,
@@ -480,7 +481,7 @@ class Trainer:
         """A hook that makes θ; what it raises reaches the user from here."""
         self._doing = hook
         with inside(hook):
-            return getattr(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
+            return hook_named(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
 
     def _step(
         self, kernel: ShardKernel, store: PointStore, run: VisitRun, end: int, round_: int, flag: Array,

@@ -21,11 +21,12 @@ from numba.core.types import NamedTuple as NumbaNamedTuple
 from numba.core.types import NamedUniTuple as NumbaNamedUniTuple
 from numba.extending import overload_method, register_jitable
 
-from flegel.algorithm import Algorithm, Kernel
+from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.code_folder import code_folder, write_once
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
+from flegel.declarations.kernels import Kernel
 from flegel.loading.class_source import load_class, reference
 from flegel.loading.code_gate import Consent, import_file
 from flegel.runtime.backends.numba.calls_ahead import (

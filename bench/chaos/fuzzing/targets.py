@@ -46,7 +46,7 @@ LOADING = tuple(
 MODEL = ("flegel/runtime/job/result_store.py", "flegel/results/prediction.py", *LOADING[:4])
 CHECKPOINT = (
     "flegel/runtime/checkpoint/reader.py", "flegel/runtime/checkpoint/format.py",
-    "flegel/machine/checkpoint/plain_data.py", "flegel/machine/checkpoint/snapshot.py",
+    "flegel/machine/plain_data.py", "flegel/machine/checkpoint/snapshot.py",
 )  # fmt: skip
 JOURNAL = ("flegel/cluster/master/journal.py",)
 FORMATS = "datasets/formats"

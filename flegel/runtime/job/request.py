@@ -21,7 +21,7 @@ from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import defines, hook
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.worker.growing_part import MOST_PASSES
 from flegel.options import check_options

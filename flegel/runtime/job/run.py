@@ -21,7 +21,7 @@ from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
 from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
-from flegel.datasets import scale
+from flegel.datasets.rows import scale
 from flegel.declarations.hidden_state import StateHooks
 from flegel.declarations.optional import hook
 from flegel.errors import Interrupted, OutOfReach, StorageError, UsageError

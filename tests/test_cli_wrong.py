@@ -21,8 +21,8 @@ from flegel.__main__ import main as program
 from flegel.algorithms import BUILTINS
 from flegel.cli.main import app
 from flegel.cluster.transport import keys
-from flegel.datasets import memory
 from flegel.datasets.catalog.sets import ENTRIES
+from flegel.datasets.rows import memory
 from flegel.errors import DataError, UsageError
 from flegel.runtime.transport.curve import new_key_pair
 

@@ -14,7 +14,7 @@ from flegel.algorithm import Algorithm
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
-from flegel.datasets.kept_rows import held_out_ids
+from flegel.datasets.rows.kept_rows import held_out_ids
 from flegel.errors import AlgorithmError, UsageError
 from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
 from flegel.terminal.display import figures, summary

@@ -32,14 +32,15 @@ from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
 from flegel.errors import FlegelError, UsageError
 from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
-from flegel.results.result import Result, balance_row, utilization, worker_rows
+from flegel.results.result import Result, sections, utilization, worker_rows
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.job.run import remarks
@@ -173,7 +174,7 @@ class JobSimulator:
         store = LocalStore(algorithm, starting(parameter, algorithm.placement.typed), zero)
         return Coordinator(
             algorithm, make_policy(sync), criteria, store, dict.fromkeys(range(workers), load),
-            timeouts=NO_TIMEOUTS, balance=balancing,
+            timeouts=NO_TIMEOUTS, parts=[] if balancing is None else [BalancePart(balancing)],
         )  # fmt: skip
 
     def run(
@@ -252,7 +253,7 @@ class JobSimulator:
             kernel="simulated",
             warnings=remarks(job) if self.real else [],
             classes=data.classes,
-            balance=balance_row(job),
+            **sections(job),
         )
 
 

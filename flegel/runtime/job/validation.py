@@ -13,8 +13,9 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
-from flegel.datasets import Scaling, scale
+from flegel.datasets import Scaling
 from flegel.datasets.dataset import HeldOut
+from flegel.datasets.rows import scale
 from flegel.errors import AlgorithmError
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.observation import FOLLOWED_AT

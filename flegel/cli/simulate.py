@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flegel.cli.bench import check_places
-from flegel.cli.local_job import make_algorithm
-from flegel.cli.options import HyperParameters, Label, Partition, Target, Tolerance, Within
+from flegel.cli.local_job import make_algorithm, open_rows
+from flegel.cli.options import (
+    Categorical,
+    Columns,
+    Drop,
+    Format,
+    HyperParameters,
+    Label,
+    Missing,
+    Partition,
+    Target,
+    Tolerance,
+    Within,
+)
 from flegel.configuration.active import using
 from flegel.configuration.sources import changes_outside
 from flegel.errors import UsageError
@@ -28,6 +40,9 @@ CLUSTER_OPTIONS = (
     "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
     "rack_latency", "uplink", "size", "tree", "shards", "within", "tolerance", "repeat", "seed",
 )  # what a recorded run has already  # fmt: skip
+
+
+READING_OPTIONS = ("columns", "drop", "categorical", "missing", "format")  # a recorded run names rows, not a table
 
 
 def simulate(
@@ -83,6 +98,11 @@ def simulate(
     repeat: Annotated[int, typer.Option(help="Runs of each candidate, each with another seed.")] = 1,
     seed: Annotated[int, typer.Option(help="Decides data, start, speeds and stragglers.")] = 0,
     label: Label = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    categorical: Categorical = "auto",
+    missing: Missing = "error",
+    format: Format = None,
     partition: Partition = "shuffle",
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write everything as JSON; the same seed gives the same bytes.")
@@ -126,7 +146,6 @@ def simulate(
         else:
             from flegel.compare.comparison import in_memory
             from flegel.compare.simulation import SimulationSettings, simulation_runner
-            from flegel.datasets import open_data
 
             if algorithm is None:
                 raise UsageError("Name an algorithm, such as kmeans, or a recorded run with --replay FOLDER.")
@@ -135,7 +154,18 @@ def simulate(
                 tree, shards, learning,
             )  # fmt: skip
             chosen = make_algorithm(algorithm, settings)
-            rows = in_memory(open_data(data or ROWS, label=label))
+            rows = in_memory(
+                open_rows(
+                    chosen,
+                    data or ROWS,
+                    label=label,
+                    columns=columns,
+                    drop=drop,
+                    categorical=categorical,
+                    missing=missing,
+                    format=format,
+                )
+            )
             held = simulation_runner(
                 SimulationSettings(
                     algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=workers, repeat=repeat,
@@ -151,13 +181,11 @@ def simulate(
 def _only_recorded(context: typer.Context) -> None:
     """Speeds and network are in the trace; an option that says otherwise would have no effect, so it is refused."""
     spelled = {p.name: p.opts[0] for p in context.command.params}
-    given = [
-        spelled[name]
-        for name in CLUSTER_OPTIONS
-        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    ]
-    if given:
-        raise UsageError(f"--replay takes workers, speeds and network from the recorded run; omit {given[0]}.")
+    for names, what in ((CLUSTER_OPTIONS, "workers, speeds and network"), (READING_OPTIONS, "its rows")):
+        for name in names:
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                raise UsageError(f"--replay takes {what} from the recorded run; omit {spelled[name]}.")
 
 
 def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: Path | None) -> None:

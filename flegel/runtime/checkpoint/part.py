@@ -10,8 +10,8 @@ import numpy as np
 
 from flegel.algorithm import Sample
 from flegel.core.pytree import Tree
-from flegel.datasets import scale
-from flegel.datasets.scale import Scaling
+from flegel.datasets.rows import scale
+from flegel.datasets.rows.scale import Scaling
 from flegel.declarations.hidden_state import StateHooks
 from flegel.declarations.optional import hook
 from flegel.errors import AlgorithmError, FlegelError, Interrupted, StorageError

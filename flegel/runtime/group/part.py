@@ -8,7 +8,7 @@ from typing import Any
 
 from flegel.algorithm import Sample
 from flegel.core.pytree import Tree
-from flegel.datasets.scale import Scaling
+from flegel.datasets.rows.scale import Scaling
 from flegel.job import Job
 from flegel.machine.coordinator.events import Event
 from flegel.machine.group.events import ToGroup

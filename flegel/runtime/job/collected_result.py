@@ -16,6 +16,7 @@ from flegel.params.hooks import call_hook
 from flegel.plan.termination import FAILED
 from flegel.results.prediction import TrainingRows
 from flegel.results.result import Result, sections, utilization, worker_rows
+from flegel.runtime.job.model_remarks import description, never_predicted
 from flegel.runtime.job.part import JobRun
 
 
@@ -57,7 +58,7 @@ def _of_request(running: JobRun) -> dict[str, Any]:
 
 def _of_machine(running: JobRun) -> dict[str, Any]:
     """How training went, and what came out."""
-    machine = running.machine
+    machine, algorithm = running.machine, running.request.algorithm
     assert machine.verdict is not None
     workers = worker_rows(machine)
     parameter = pytree.present(machine.commits.final_parameter())
@@ -73,7 +74,8 @@ def _of_machine(running: JobRun) -> dict[str, Any]:
         "utilization": utilization(workers),
         "staleness": dict(sorted(machine.commits.staleness.items())),
         "parameter": parameter,
-        "warnings": remarks(machine),
+        "warnings": [*remarks(machine), *never_predicted(algorithm, running.prepared.sample, parameter)],
+        "description": description(algorithm, machine.store.statistics, machine.parameter),
         "metrics": _metrics(running, parameter),
         "state": _in_data_order(machine) if machine.collection.states else None,
         "incidents": [vars(incident) for incident in machine.membership.incidents],

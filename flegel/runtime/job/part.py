@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from flegel.algorithm import Sample
 from flegel.core.pytree import Array, Tree
-from flegel.datasets.scale import Scaling
+from flegel.datasets.rows.scale import Scaling
 from flegel.errors import FlegelError
 from flegel.job import Job
 from flegel.machine.coordinator.coordinator import Coordinator

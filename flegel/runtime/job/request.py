@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, open_data
-from flegel.datasets.partition import parse
+from flegel.datasets.rows.partition import parse
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import defines, hook

@@ -19,7 +19,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable
 
-from flegel.datasets import scale
+from flegel.datasets.rows import scale
 from flegel.errors import FlegelError
 from flegel.loading.class_source import is_built_in
 from flegel.machine.coordinator.events import EndJob, Event
@@ -30,6 +30,7 @@ from flegel.runtime.backends.registry import library_of
 from flegel.runtime.job.collected_result import collected
 from flegel.runtime.job.coordinator_of_job import make_coordinator
 from flegel.runtime.job.driver import Ports, drive
+from flegel.runtime.job.identifiers import identifier_advice
 from flegel.runtime.job.part import JobRun, Part, first
 from flegel.runtime.job.parts import parts_of
 from flegel.runtime.job.placement import PASSES, JobCluster
@@ -180,6 +181,7 @@ def _tell_about_data(running: JobRun) -> None:
     advice = None
     if running.request.job.scale == "none":
         advice = scale.advice(running.prepared.sample.features, how.feature_names, how.unscaled())
-    for line in (data.note, *data.source.report, how.advice(), advice):
+    identifiers = identifier_advice(running.prepared.sample.features, how.feature_names)
+    for line in (data.note, *data.source.report, how.advice(), identifiers, advice):
         if line:
             running.request.say(line)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flegel.datasets import scale
-from flegel.datasets.scale import Scaling
+from flegel.datasets.rows import scale
+from flegel.datasets.rows.scale import Scaling
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import MeasureMoments
 from flegel.runtime.job.driver import drive

@@ -40,6 +40,7 @@ def _balances(request: Request) -> bool:
 PARTS = (
     PartLine("observers", "flegel.runtime.parts.observers:ObserversPart", _always),
     PartLine("hook watch", "flegel.runtime.parts.hook_watch:HookWatchPart", _always),
+    PartLine("all-reduce", "flegel.runtime.parts.all_reduce:AllReduce", lambda r: r.job.topology == "allreduce"),
     PartLine("servers", "flegel.runtime.server.part:ServersOfJob", lambda r: str(r.job.servers) != "0"),
     PartLine(
         "groups",
@@ -47,7 +48,6 @@ PARTS = (
         lambda r: bool(r.job.sites.group or r.job.sites.bucket),
         early=lambda job: bool(job.sites.group_key or job.sites.group_listen),
     ),
-    PartLine("all-reduce", "flegel.runtime.parts.all_reduce:AllReduce", lambda r: r.job.topology == "allreduce"),
     PartLine("stragglers", "flegel.runtime.parts.stragglers:SlowWorkers", lambda r: bool(r.job.straggler)),
     PartLine("checkpoints", "flegel.runtime.checkpoint.part:CheckpointsOfJob", lambda r: r.session is not None),
     PartLine("scaling", "flegel.runtime.parts.scaling:ScaledColumns", lambda r: r.job.scale != "none"),

@@ -23,14 +23,13 @@ from flegel.job import PANELS, Job
 from flegel.loading.class_source import is_built_in
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.results.result import Result
-from flegel.runtime.checkpoint.session import data_location, new_session
 from flegel.runtime.job import background_compiler
 from flegel.runtime.job.background_job import BackgroundJob
 from flegel.runtime.job.find_algorithm import resolve
-from flegel.runtime.job.request import Request, workers_for
+from flegel.runtime.job.request import EarlierRun, Request, workers_for
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.running_jobs import noted
-from flegel.runtime.job.training_data import open_training_data
+from flegel.runtime.job.training_data import data_location, open_training_data
 from flegel.runtime.job.warm_clusters import warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.local_cluster import HostCluster
@@ -185,7 +184,7 @@ def run(
     count = cluster.workers if cluster is not None else workers_for(chosen, dataset)
     workers = job.workers if job.workers is not None else count
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
-    session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
+    session = None if job.checkpoint is None else _checkpoints(job.checkpoint, job.checkpoint_every)
     seeing = _observers(callbacks, observers, say)
     began = _start(start, chosen)
     if is_built_in(chosen):
@@ -329,6 +328,13 @@ def _with_labels(data: Any, labels: Any) -> Any:
     if isinstance(data, tuple) and not hasattr(data, "indptr"):
         raise UsageError("Labels are given twice; give them either in the tuple or as y.")
     return data, labels
+
+
+def _checkpoints(place: str, every: float) -> EarlierRun:
+    """Where checkpoints of a new job are kept."""
+    from flegel.runtime.checkpoint.session import new_session  # most jobs keep none
+
+    return new_session(place, every)
 
 
 def _start(start: Result | Tree | None, algorithm: Algorithm) -> Tree | None:

@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError
-from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import Command, Done, FromWorker, Note, Send, SetTimer, Timer
+from flegel.machine.coordinator.events import Command, Done, FromWorker, Note, PartCommand, Send, SetTimer, Timer
 from flegel.machine.coordinator.observation import JobSnapshot, observe
 from flegel.sim.coordinator_cost import CoordinatorCost, Costs, TreeCost
 from flegel.sim.event_queue import EventQueue, no_collections
@@ -41,7 +40,7 @@ class Simulation:
         costs: Costs | None = None,
         network: Network | None = None,
         size: int | None = None,
-        save: Callable[[BeginCheckpoint | SaveCheckpointPart | SaveCommit], None] = lambda command: None,
+        save: Callable[[PartCommand], None] = lambda command: None,
         now: float = 0.0,
     ) -> None:
         """`size`: bytes of θ and of a report, where the arrays of this job only stand for larger ones.
@@ -117,7 +116,7 @@ class Simulation:
                         self.events.at(at, self._timer, timer)
                 case Note(text):
                     self.job.notes.append(text)
-                case BeginCheckpoint() | SaveCheckpointPart() | SaveCommit():
+                case PartCommand():
                     self._save(command)
                 case Done():
                     self._done, self.events.over = command, True
@@ -157,7 +156,7 @@ def simulate(
     learners: dict[int, Learner],
     costs: Costs | None = None,
     limit: int = 10_000_000,
-    save: Callable[[BeginCheckpoint | SaveCheckpointPart | SaveCommit], None] = lambda command: None,
+    save: Callable[[PartCommand], None] = lambda command: None,
     now: float = 0.0,
 ) -> Coordinator:
     """Run the job to its end on virtual time; raises what made it fail."""

@@ -9,7 +9,6 @@ import math
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
-from flegel.machine.group.waiting import SAID_EVERY
 from flegel.plan.termination import FAILED
 from flegel.runtime import clock
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 LONG_START = 1.0  # seconds; below that nobody minds
 DWARFED = 5.0  # times as long as training
+WAIT_SAID_EVERY = 30.0  # seconds between two lines about one wait: a wait of ten minutes takes 20 lines
 
 
 class Display(Protocol):
@@ -117,7 +117,7 @@ class _Announcements:
         lines = list(seen.news[self._told :])
         self._told = max(self._told, len(seen.news))
         if seen.waits_for and now >= self._next:
-            self._next = now + SAID_EVERY
+            self._next = now + WAIT_SAID_EVERY
             lines.append(f"this group {seen.waits_for}")
         return lines
 

@@ -24,12 +24,12 @@ from flegel.options import with_options
 from flegel.results.result import Result
 from flegel.runtime.checkpoint.format import JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import read
-from flegel.runtime.checkpoint.session import CheckpointSession, CheckpointWarning, data_location, outdated
+from flegel.runtime.checkpoint.session import CheckpointSession, CheckpointWarning, outdated
 from flegel.runtime.checkpoint.store import CheckpointStore, FolderStore, open_store
 from flegel.runtime.job.find_algorithm import file_hash, find_algorithm, from_file
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.run import execute
-from flegel.runtime.job.training_data import open_training_data
+from flegel.runtime.job.training_data import data_location, open_training_data
 from flegel.runtime.worker.current_hook import MODULE
 from flegel.sync import models
 from flegel.wording import option

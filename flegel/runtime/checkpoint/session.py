@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -324,14 +323,6 @@ def new_session(place: str | os.PathLike[str], every: float) -> CheckpointSessio
             "another place."
         )
     return CheckpointSession(store, every)
-
-
-def data_location(data: object) -> str:
-    """A name or path that finds the same data from any folder; empty for rows that only Python has."""
-    if not isinstance(data, str | Path):
-        return ""
-    path = Path(data).expanduser()
-    return str(path.absolute()) if "://" not in str(data) and path.exists() else str(data)
 
 
 def fingerprint(sample: Sample) -> str:

@@ -26,6 +26,8 @@ class PartLine(NamedTuple):
     """Whether this job has the part; asked before the options are checked."""
     early: Callable[[Job], bool] | None = None
     """Whether its options are to be checked before the data are opened."""
+    folders: tuple[str, ...] = ()
+    """Packages and modules of this part besides `place`; no job that does without the part imports them."""
 
 
 def _always(request: Request) -> bool:
@@ -41,22 +43,53 @@ PARTS = (
     PartLine("observers", "flegel.runtime.parts.observers:ObserversPart", _always),
     PartLine("hook watch", "flegel.runtime.parts.hook_watch:HookWatchPart", _always),
     PartLine("all-reduce", "flegel.runtime.parts.all_reduce:AllReduce", lambda r: r.job.topology == "allreduce"),
-    PartLine("servers", "flegel.runtime.server.part:ServersOfJob", lambda r: str(r.job.servers) != "0"),
+    PartLine(
+        "servers",
+        "flegel.runtime.server.part:ServersOfJob",
+        lambda r: str(r.job.servers) != "0",
+        folders=("flegel.runtime.server", "flegel.machine.server"),
+    ),
     PartLine(
         "groups",
         "flegel.runtime.group.part:GroupOfJob",
         lambda r: bool(r.job.sites.group or r.job.sites.bucket),
         early=lambda job: bool(job.sites.group_key or job.sites.group_listen),
+        folders=("flegel.runtime.group", "flegel.machine.group"),
     ),
     PartLine("stragglers", "flegel.runtime.parts.stragglers:SlowWorkers", lambda r: bool(r.job.straggler)),
-    PartLine("checkpoints", "flegel.runtime.checkpoint.part:CheckpointsOfJob", lambda r: r.session is not None),
-    PartLine("scaling", "flegel.runtime.parts.scaling:ScaledColumns", lambda r: r.job.scale != "none"),
+    PartLine(
+        "checkpoints",
+        "flegel.runtime.checkpoint.part:CheckpointsOfJob",
+        lambda r: r.session is not None,
+        folders=("flegel.runtime.checkpoint", "flegel.machine.checkpoint"),
+    ),
+    PartLine(
+        "scaling",
+        "flegel.runtime.parts.scaling:ScaledColumns",
+        lambda r: r.job.scale != "none",
+        folders=("flegel.machine.scaling_moments",),
+    ),
     PartLine("validation", "flegel.runtime.parts.validation:HeldOutRows", lambda r: r.data.held_out is not None),
     PartLine("compiler", "flegel.runtime.parts.compile_ahead:CompileAhead", _always),
     PartLine("rows in place", "flegel.runtime.parts.lent_rows:LentRows", lambda r: r.data.in_memory),
-    PartLine("resting", "flegel.runtime.parts.resting:Resting", lambda r: _balances(r) and may_rest(r.job)),
-    PartLine("audit", "flegel.runtime.parts.audit:Audits", lambda r: r.job.audit != "off"),
-    PartLine("balance", "flegel.runtime.parts.balance:BalancedPoints", lambda r: _balances(r) or r.balance is not None),
+    PartLine(
+        "resting",
+        "flegel.runtime.parts.resting:Resting",
+        lambda r: _balances(r) and may_rest(r.job),
+        folders=("flegel.machine.resting",),
+    ),
+    PartLine(
+        "audit",
+        "flegel.runtime.parts.audit:Audits",
+        lambda r: r.job.audit != "off",
+        folders=("flegel.machine.audit",),
+    ),
+    PartLine(
+        "balance",
+        "flegel.runtime.parts.balance:BalancedPoints",
+        lambda r: _balances(r) or r.balance is not None,
+        folders=("flegel.machine.balance",),
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from flegel.algorithm import Algorithm
@@ -25,3 +26,11 @@ def open_training_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
             "nothing to follow on held-out rows."
         )
     return hold_out(rows, job.validate, job.seed)
+
+
+def data_location(data: object) -> str:
+    """A name or path that finds the same data from any folder; empty for rows that only Python has."""
+    if not isinstance(data, str | Path):
+        return ""
+    path = Path(data).expanduser()
+    return str(path.absolute()) if "://" not in str(data) and path.exists() else str(data)

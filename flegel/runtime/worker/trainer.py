@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
-from flegel.core.pytree import Array
-from flegel.core.shard import TILE
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import TILE, Shard
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Rows
 from flegel.datasets.rows import scale
@@ -30,8 +30,6 @@ from flegel.declarations.optional import hook_named
 from flegel.errors import OutOfReach, UsageError, own_traceback
 from flegel.loading.class_source import instantiate
 from flegel.loading.code_gate import Consent
-from flegel.machine.audit.owned_numbers import OwnedNumbers
-from flegel.machine.audit.recount import Recount, held_runs
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.machine.worker.growing_part import GrowingPart, in_use
 from flegel.machine.worker.local_updates import LocalUpdates
@@ -79,6 +77,9 @@ from flegel.runtime.worker.row_sources import open_rows
 from flegel.runtime.worker.rows_in_place import OpenArray
 from flegel.runtime.worker.shard_loading import growing_part, load_shard
 from flegel.runtime.worker.straggler_injection import StragglerInjection
+
+if TYPE_CHECKING:
+    from flegel.machine.audit.shard_audit import ShardAudit
 
 AUDITED = 128  # points on which changes are checked when training is over
 MULTIPLE = 8  # points of a call are a multiple of it where they are trained in batches: each size is prepared anew
@@ -140,8 +141,7 @@ class Trainer:
         self._speed = 0.0
         self._deadline = DeadlineEstimate(0)
         self._reassigner: PointReassigner | None = None
-        self._recount: Recount | None = None
-        self._numbers = OwnedNumbers()
+        self._audit: ShardAudit | None = None
         self._injection: StragglerInjection | None = None
         self._measured: tuple[Any, Rows] | None = None
         self._unreported = (0, 0.0)
@@ -213,11 +213,9 @@ class Trainer:
         self, store: PointStore, order: AuditPoints, theta: tuple[Array, ...], reported: tuple[float, ...]
     ) -> tuple[PointsAudited, tuple[Array, ...]]:
         """The books against the points. For the trainer thread, at rest."""
-        assert self._recount is not None
+        assert self._audit is not None, "a worker that is audited was told so when it loaded"
         began = clock.now()
-        points, numbers = self._numbers.count(held_runs(store))
-        law = self._recount.law(store, theta, order.points or AUDITED, order.number)
-        arrays = () if order.points else self._recount.whole(store, theta)
+        points, numbers, law, arrays = self._audit.answer(store, order, theta, AUDITED)
         return PointsAudited(order.number, points, numbers, reported, law, clock.now() - began), arrays
 
     # -- in the trainer thread -----------------------------------------------------------------------------
@@ -281,9 +279,8 @@ class Trainer:
         come to it in the middle of the next job."""
         if self._kernel is not None:
             self._kernel.close()
-        self.store = self._measured = self._reassigner = self._kernel = self._recount = None
+        self.store = self._measured = self._reassigner = self._kernel = self._audit = None
         self._algorithm = self._local = self._part = None
-        self._numbers = OwnedNumbers()
         if self._exchange is not None:
             self._exchange.close()
         if self._injection is not None:
@@ -366,13 +363,8 @@ class Trainer:
         self.store, self.visits = PointStore(shard, owned=not load.empty), 0
         self.store.fetch = lambda part, start, end: kernel.fetch_states([part], start, end)
         self._reassigner = PointReassigner(load, algorithm, shard.layout, scaling, shard.columns, self._open_array)
-        columns, seeds = shard.columns, [load.seed, load.index, load.count, 1]
-        self._recount = Recount(
-            algorithm, kernel, parameter, empty,
-            lambda points: algorithm.initState(points, columns, np.random.default_rng(seeds)),
-        )  # fmt: skip
         if load.audit:
-            self._numbers.learn(shard.ids)
+            self._audit = self._audit_of(load, algorithm, shard, parameter, empty)
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
         self._local = LocalUpdates(parameter, empty, self._call_hook) if load.alone else None
         self._part = growing_part(algorithm, shard, parameter) if load.alone and load.growing else None
@@ -386,6 +378,22 @@ class Trainer:
         address = self._exchange.listen() if load.replicated and self._exchange is not None else ""
         found = (self.store.schedule.owned, shard.columns, kernel.kind, kernel.note, clock.now() - began)
         return ShardReady(ShardLoaded(*found, library=kernel.library, address=address, room=kernel.room))
+
+    def _audit_of(
+        self, load: LoadShard, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree
+    ) -> ShardAudit:
+        """What answers audits of these points; states of points that are counted again come from a generator of their
+        own."""
+        from flegel.machine.audit.recount import Recount  # a job without audits does without their modules
+        from flegel.machine.audit.shard_audit import ShardAudit
+
+        assert self._kernel is not None
+        columns, seeds = shard.columns, [load.seed, load.index, load.count, 1]
+
+        def fresh_states(points: int) -> Array:
+            return algorithm.initState(points, columns, np.random.default_rng(seeds))
+
+        return ShardAudit(Recount(algorithm, self._kernel, parameter, empty, fresh_states), shard.ids)
 
     def _resume(self, kept: CheckpointPart, kernel: ShardKernel, store: PointStore, resumed: tuple[Array, ...]) -> None:
         """Votes, passes and unreported changes of a checkpoint."""

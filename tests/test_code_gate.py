@@ -362,6 +362,7 @@ BY_NAME = {
     "runtime/backends/torch/backend.py": "the program that a class of this process names",
     "loading/class_source.py": "built-in algorithms, by a prefix",
     "runtime/job/find_algorithm.py": "built-in algorithms, and the adapter of networks",
+    "runtime/job/parts.py": "parts of a job, by the registry in the same file",
     "runtime/processes/fork_server.py": "libraries of a fixed list",
     "sklearn/__init__.py": "names of the public API",
     "sync/__init__.py": "the synchronization models of this package",

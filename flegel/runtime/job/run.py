@@ -19,6 +19,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable
 
+from flegel.configuration.active import using
 from flegel.datasets.rows import scale
 from flegel.errors import FlegelError
 from flegel.loading.class_source import is_built_in
@@ -49,8 +50,9 @@ def execute(request: Request) -> Result:
     with running.ending:
         for part in running.parts:
             running.ending.enter_context(part.around())
-        for stage in STAGES:
-            stage(running)
+        with using(request.job.settings):
+            for stage in STAGES:
+                stage(running)
     assert running.result is not None
     return running.result
 

@@ -78,4 +78,5 @@ def _hashes(rows: Array) -> Array:
     mixed = (bits ^ (bits >> np.uint64(32))) * factors
     mixed ^= mixed >> np.uint64(29)
     total: Array = (mixed * factors[::-1]).sum(axis=1, dtype=np.uint64)
-    return total ^ (total >> np.uint64(31))
+    total ^= total >> np.uint64(31)
+    return total

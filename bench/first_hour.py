@@ -54,7 +54,7 @@ class Step(NamedTuple):
 
     @property
     def shown(self) -> str:
-        lines = [line for line in self.command.strip().splitlines() if not line.startswith(("import", "from"))]
+        lines = [line for line in self.command.splitlines() if line and not line.startswith(("import", "from"))]
         return ("python: " if "\n" in self.command else "") + " ; ".join(lines)
 
 
@@ -158,7 +158,8 @@ def steps(data: Path | None) -> Iterator[Step]:
     yield Step("flegel submit gmm --data points.csv --set k=3", "(?i)bic")
     yield Step("flegel submit kmeans --data gaps.csv --set k=3", "--missing", code=2)
     yield Step("flegel submit kmeens --data points.csv", "kmeans", code=2)
-    yield Step("flegel warm kmeans --dtype float32", r"(?m)^kmeans float32, \d+ kernels .*: \d")
+    yield Step("flegel warm kmeans --dtype float32 --set k=10", r"(?m)^kmeans float32: \d")
+    yield Step("flegel warm kmeans --dtype float32", r"(?m)^kmeans float32, \d+ kernels .*: \d", slow=True)
     yield Step("flegel submit kmeans --data people.csv --set k=2", "column customer_id: .*--drop customer_id")
     yield Step(
         "flegel submit lr --data rarely.csv --label kind --max-passes 20", "never predicted.*class_weight=balanced"

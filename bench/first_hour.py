@@ -30,10 +30,10 @@ SAMPLE = 100_000  # rows from which a job chooses its start: a rare class lies b
 
 
 REAL = {
-    "u.data": "nmf --data {} --set rank=10 --max-passes 20",
+    "u.data*": "nmf --data {} --set rank=10 --max-passes 20",
     "kddcup.data_10_percent*": "lr --data {} --label -1 --max-passes 2",
-    "HTRU_2.csv": "gmm --data {} --label -1 --set k=2",
-    "ratings.csv": "nmf --data {} --set rank=10 --max-passes 20",
+    "HTRU_2.csv*": "gmm --data {} --label -1 --set k=2",
+    "ratings.csv*": "nmf --data {} --set rank=10 --max-passes 20",
     "penguins.csv.gz": "lr --data {} --label species --missing drop",
     "diamonds.csv.gz": "kmeans --data {} --set k=5",
 }

@@ -38,7 +38,7 @@ EVERY = 2.0  # seconds between two lines about a long run
 ROWS = "higgs:65536"  # to learn from where no data are named
 CLUSTER_OPTIONS = (
     "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
-    "rack_latency", "uplink", "size", "tree", "shards", "within", "tolerance", "repeat", "seed",
+    "rack_latency", "uplink", "size", "within", "tolerance", "repeat", "seed",
 )  # what a recorded run has already  # fmt: skip
 
 
@@ -85,8 +85,6 @@ def simulate(
     rack_latency: Annotated[str, typer.Option(help="Additional way between racks.")] = "",
     uplink: Annotated[str, typer.Option(help="Of a rack's uplink, such as 40Gbit.")] = "",
     size: Annotated[str, typer.Option(help="Of θ and of a report, such as 64MB; the algorithm's by default.")] = "",
-    tree: Annotated[int, typer.Option(help="What if: heads of groups of so many workers merge and forward.")] = 0,
-    shards: Annotated[int, typer.Option(help="What if: θ lies on so many servers.")] = 1,
     learning: Annotated[
         str, typer.Option(help="real: train every row; curve: progress fitted to real training; auto: real up to 256.")
     ] = "auto",
@@ -151,7 +149,7 @@ def simulate(
                 raise UsageError("Name an algorithm, such as kmeans, or a recorded run with --replay FOLDER.")
             model = _cluster_model(
                 pass_time, spread, drift, spot, latency, jitter, bandwidth, hub, racks, rack_latency, uplink, size,
-                tree, shards, learning,
+                learning,
             )  # fmt: skip
             chosen = make_algorithm(algorithm, settings)
             rows = in_memory(
@@ -234,8 +232,6 @@ def _cluster_model(
     rack_latency: str,
     uplink: str,
     size: str,
-    tree: int,
-    shards: int,
     learning: str,
 ) -> ClusterModel:
     from dataclasses import replace
@@ -246,9 +242,8 @@ def _cluster_model(
     from flegel.sim.network import NetworkSpec
     from flegel.sim.speeds import Speeds, parse_drift, parse_spot, parse_spread
 
-    for name, value, least in (("racks", racks, 1), ("tree", tree, 0), ("shards", shards, 1)):
-        if value < least:
-            raise UsageError(f"--{name} {value} must be {least} or more.")
+    if racks < 1:
+        raise UsageError(f"--racks {racks} must be 1 or more.")
     parse_spread(spread)
     way = parse_seconds(latency) if latency else MEASURED.message
     network = NetworkSpec(
@@ -257,7 +252,7 @@ def _cluster_model(
         rack_latency=parse_seconds(rack_latency) if rack_latency else 0.0,
     )  # fmt: skip
     speeds = Speeds(spread, parse_drift(drift) if drift else None, parse_spot(spot) if spot else None)
-    costs = replace(MEASURED, message=way, tree=tree, shards=shards)
+    costs = replace(MEASURED, message=way)
     return ClusterModel(parse_seconds(pass_time), speeds, network, costs, learning, _bytes(size) if size else None)
 
 

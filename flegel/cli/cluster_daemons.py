@@ -153,10 +153,16 @@ def slave(
                 return dial(master, TO_SLAVE, pair=pair, server=server)
 
         settings = SlaveSettings(
-            called, count, address or own_address(master), folder or default_folder(called),
-            parse_bytes(memory) if memory else host_memory() // max(count, 1), drain,
-            tuple(data or ()), isolation=_isolation(isolation, bool(write)), write=tuple(write or ()),
-        )  # fmt: skip
+            called,
+            count,
+            address or own_address(master),
+            folder or default_folder(called),
+            parse_bytes(memory) if memory else host_memory() // max(count, 1),
+            drain,
+            tuple(data or ()),
+            isolation=_isolation(isolation, bool(write)),
+            write=tuple(write or ()),
+        )
         keep_private(settings.folder)
         SlaveDaemon(settings, call).run()
 

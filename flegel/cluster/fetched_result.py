@@ -14,10 +14,30 @@ from flegel.results.result import Result
 from flegel.runtime.job import result_store
 
 KEPT = (
-    "dataset", "sync", "workers", "seed", "converged", "reason", "objective", "iterations", "seconds", "load_seconds",
-    "worker", "utilization", "placement", "outcome", "kernel", "warnings", "description", "metrics", "validation",
-    "classes", "balance", "incidents", "audit",
-)  # fmt: skip
+    "dataset",
+    "sync",
+    "workers",
+    "seed",
+    "converged",
+    "reason",
+    "objective",
+    "iterations",
+    "seconds",
+    "load_seconds",
+    "worker",
+    "utilization",
+    "placement",
+    "outcome",
+    "kernel",
+    "warnings",
+    "description",
+    "metrics",
+    "validation",
+    "classes",
+    "balance",
+    "incidents",
+    "audit",
+)
 """Fields that `result.json` holds as they are."""
 
 

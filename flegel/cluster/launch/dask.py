@@ -86,9 +86,15 @@ class DaskPlacer:
         where = min(known, key=lambda address: (used.count(address), address))
         self.workers[ticket.name] = where
         self._tasks[ticket.name] = self._client.submit(
-            host_in_task, ticket.name, tickets.encode(ticket), workers=[where], allow_other_workers=False,
-            pure=False, retries=0, key=f"flegel-{ticket.launch}-{ticket.name}",
-        )  # fmt: skip
+            host_in_task,
+            ticket.name,
+            tickets.encode(ticket),
+            workers=[where],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+            key=f"flegel-{ticket.launch}-{ticket.name}",
+        )
 
     def ended(self) -> dict[str, str]:
         found = {}

@@ -50,15 +50,19 @@ class PodOptions(NamedTuple):
         asked: dict[str, Any] = {"cpu": f"{self.cpus:g}"} | ({"memory": str(self.memory)} if self.memory else {})
         limits = asked | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})
         container = {
-            "name": "slave", "image": self.image, "resources": {"requests": asked, "limits": limits},
+            "name": "slave",
+            "image": self.image,
+            "resources": {"requests": asked, "limits": limits},
             "command": ["python", "-m", "flegel.cluster.launch.processes.slave_process", f"{TICKET}/ticket"],
             "volumeMounts": [
-                {"name": "ticket", "mountPath": TICKET, "readOnly": True}, {"name": "scratch", "mountPath": "/tmp"},
+                {"name": "ticket", "mountPath": TICKET, "readOnly": True},
+                {"name": "scratch", "mountPath": "/tmp"},
             ],
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }  # fmt: skip
+        }
         spec: dict[str, Any] = {
-            "restartPolicy": "Never", "automountServiceAccountToken": False,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": int(ticket.drain) + GRACE,
             "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001},
             "containers": [container],
@@ -66,7 +70,7 @@ class PodOptions(NamedTuple):
                 {"name": "ticket", "secret": {"secretName": name, "defaultMode": 0o440}},
                 {"name": "scratch", "emptyDir": {}},
             ],
-        }  # fmt: skip
+        }
         if self.account:
             spec["serviceAccountName"] = self.account
         if self.node_selector:
@@ -80,9 +84,10 @@ class PodOptions(NamedTuple):
 def secret(ticket: SlaveTicket, pod: Mapping[str, Any]) -> dict[str, Any]:
     """The ticket; it belongs to the pod and is removed with it."""
     metadata = {
-        "name": pod_name(ticket.launch, ticket.name), "labels": {"app": "flegel", LABEL: ticket.launch},
+        "name": pod_name(ticket.launch, ticket.name),
+        "labels": {"app": "flegel", LABEL: ticket.launch},
         "ownerReferences": [reference(pod)],
-    }  # fmt: skip
+    }
     content = base64.b64encode(tickets.encode(ticket)).decode()
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"ticket": content}, "immutable": True}
 

@@ -54,9 +54,13 @@ def start_holder(name: str, command: Sequence[str], more: Mapping[str, str], tim
     folder.mkdir(parents=True, mode=0o700)
     with (folder / "holder.log").open("wb") as log:
         holder = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
             env={**os.environ, **more},
-        )  # fmt: skip
+        )
     try:
         return _wait_for(holder, folder, timeout)
     except BaseException:

@@ -102,8 +102,11 @@ class LaunchedCluster(ConnectedCluster):
         with (self.home / "logs" / "master.log").open("w+b") as log:
             self._master = subprocess.Popen(
                 [sys.executable, "-P", "-m", "flegel.cluster.launch.processes.master_process"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
             assert self._master.stdin is not None and self._master.stdout is not None
             shown = f"[{host}]" if ":" in host else host
             settings = MasterSettings(f"tcp://{shown}:0", str(self.home), temporary=self._own_home)

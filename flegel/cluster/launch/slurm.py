@@ -25,8 +25,13 @@ from flegel.errors import UsageError
 
 PATIENCE = 60.0
 STEP = (
-    "--quiet", "--nodes=1", "--ntasks=1", "--exact", "--kill-on-bad-exit=1", "--unbuffered",
-)  # fmt: skip
+    "--quiet",
+    "--nodes=1",
+    "--ntasks=1",
+    "--exact",
+    "--kill-on-bad-exit=1",
+    "--unbuffered",
+)
 """Options of a step: its own processors, so that the steps of an allocation spread over its nodes."""
 
 
@@ -56,9 +61,17 @@ class SlurmPlacer(CommandPlacer):
             return ["srun", *STEP, f"--cpus-per-task={self._cpus}", *SLAVE]
         options = [f"--{name}={value}" if value else f"--{name}" for name, value in self._options.items()]
         return [
-            "srun", "--quiet", f"--job-name={job_name(ticket.launch)}", "--nodes=1", "--ntasks=1",
-            f"--cpus-per-task={self._cpus}", "--kill-on-bad-exit=1", "--unbuffered", *options, *SLAVE,
-        ]  # fmt: skip
+            "srun",
+            "--quiet",
+            f"--job-name={job_name(ticket.launch)}",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--cpus-per-task={self._cpus}",
+            "--kill-on-bad-exit=1",
+            "--unbuffered",
+            *options,
+            *SLAVE,
+        ]
 
     def seal(self, line: bytes) -> bytes:
         return munge.seal(line)

@@ -42,9 +42,11 @@ class SlurmScript(NamedTuple):
         self._check()
         return TEMPLATE.format(
             directives="\n".join(f"#SBATCH {line}" for line in self._directives()),
-            checkpoints=shlex.quote(self.checkpoints), command=self._command(), suspended=int(ExitCode.SUSPENDED),
+            checkpoints=shlex.quote(self.checkpoints),
+            command=self._command(),
+            suspended=int(ExitCode.SUSPENDED),
             attempts=ATTEMPTS,
-        )  # fmt: skip
+        )
 
     def _check(self) -> None:
         if not self.words or self.words[0] != "submit":
@@ -62,10 +64,15 @@ class SlurmScript(NamedTuple):
         log = "flegel-%A_%a.log" if self.array else "flegel-%j.log"
         given = {name.replace("_", "-"): value for name, value in self.options.items()}
         found = {
-            "job-name": "flegel", "output": log, "nodes": str(self.slaves), "ntasks-per-node": "1",
-            "cpus-per-task": str(self.cpus or self.slots), "signal": f"B:USR1@{self.warning}", "requeue": "",
+            "job-name": "flegel",
+            "output": log,
+            "nodes": str(self.slaves),
+            "ntasks-per-node": "1",
+            "cpus-per-task": str(self.cpus or self.slots),
+            "signal": f"B:USR1@{self.warning}",
+            "requeue": "",
             "open-mode": "append",
-        }  # fmt: skip
+        }
         found |= {"array": self.array} if self.array else {}
         return [f"--{name}={value}" if value else f"--{name}" for name, value in (found | given).items()]
 

@@ -67,10 +67,13 @@ def read_hosts(path: Path) -> list[Host]:
         name = options.get("name") or fields[0].rpartition("@")[2].replace(":", "-")
         found.append(
             Host(
-                fields[0], check_name(name, "slave"), int(slots) if slots else None, options.get("flegel", "flegel"),
+                fields[0],
+                check_name(name, "slave"),
+                int(slots) if slots else None,
+                options.get("flegel", "flegel"),
                 options.get("home", ""),
             )
-        )  # fmt: skip
+        )
     if not found:
         raise UsageError(f"{path} names no host.")
     names = [host.name for host in found]

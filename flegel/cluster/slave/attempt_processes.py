@@ -80,18 +80,27 @@ class AttemptProcesses:
             return
         attempt.spec = order.spec
         attempt.deadlines = CoordinatorDeadlines(
-            order.spec.criteria.max_seconds, order.spec.hook_timeout, order.spec.worker_timeout,
+            order.spec.criteria.max_seconds,
+            order.spec.hook_timeout,
+            order.spec.worker_timeout,
             start_extra=0.0 if runs_submitted_code(order.spec) else BUILT_IN_START,
-        )  # fmt: skip
+        )
         attempt.status = CoordinatorStatus(order.job, order.attempt)
         shutil.rmtree(attempt.result, ignore_errors=True)
         if not order.resume:  # left by an older job of the same name
             shutil.rmtree(attempt.checkpoints, ignore_errors=True)
         write_new(attempt.code, source)
         assignment = coordinator_protocol.JobAssignment(
-            order.job, order.attempt, order.spec, str(attempt.code), order.workers, self._settings.address,
-            str(attempt.result), str(attempt.checkpoints), order.resume,
-        )  # fmt: skip
+            order.job,
+            order.attempt,
+            order.spec,
+            str(attempt.code),
+            order.workers,
+            self._settings.address,
+            str(attempt.result),
+            str(attempt.checkpoints),
+            order.resume,
+        )
         line = coordinator_protocol.encode(assignment)
         self._spawn(attempt, COORDINATOR_KEY, "coordinator", line, order.spec.memory, runs_submitted_code(order.spec))
 
@@ -145,9 +154,15 @@ class AttemptProcesses:
 
     def refuse_worker(self, attempt: JobAttempt, order: LaunchWorker, why: str) -> None:
         attempt.ended[order.worker, order.incarnation] = ProcessStatus(
-            attempt.job, attempt.attempt, order.worker, order.incarnation, alive=False, outcome="lost", why=why,
+            attempt.job,
+            attempt.attempt,
+            order.worker,
+            order.incarnation,
+            alive=False,
+            outcome="lost",
+            why=why,
             fault=True,
-        )  # fmt: skip
+        )
 
     def _forbidden(self, data: str) -> str:
         refusal = why_refused(data, self._settings.data)
@@ -224,7 +239,7 @@ class AttemptProcesses:
             outcome = "done" if last.done else "suspended" if last.suspended else "failed"
             status = ProcessStatus(
                 *name, alive=False, outcome=outcome, why=last.why, trace=last.trace, usage=last.usage
-            )  # fmt: skip
+            )
         else:
             subject = "The coordinator " if key == COORDINATOR_KEY else ""
             status = ProcessStatus(*name, alive=False, outcome="lost", why=f"{subject}{why}", fault=fault)

@@ -359,9 +359,16 @@ class SlaveDaemon:
         load = max(os.getloadavg()[0] - own, 0.0) / (os.cpu_count() or 1)
         settings = self._settings
         beat = SlaveBeat(
-            settings.name, self._boot, settings.slots, settings.address, round(load, 2), settings.memory,
-            self._drain_until is not None, tuple(processes), tuple(coordinators),
-        )  # fmt: skip
+            settings.name,
+            self._boot,
+            settings.slots,
+            settings.address,
+            round(load, 2),
+            settings.memory,
+            self._drain_until is not None,
+            tuple(processes),
+            tuple(coordinators),
+        )
         try:
             self._send(fitted(beat, Limits().header - HEADER_SPACE))
         except UsageError as error:

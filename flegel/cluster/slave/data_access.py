@@ -73,9 +73,14 @@ def confinement_for(settings: SlaveSettings, job: Path, submitted: bool, join: i
     hidden, private = (*daemons, home / ".ssh", home / ".gnupg"), (Path(flegel.__file__).parents[1], *compiled)
     fixed = (Path(sys.prefix), Path(sys.base_prefix))
     return Confinement(
-        hidden=_named(hidden), visible=_named((job,)), private=_named(private) if submitted else (),
-        fixed=_named(fixed) if submitted else (), join=join, strict=strict, writable=_named(settings.write),
-    )  # fmt: skip
+        hidden=_named(hidden),
+        visible=_named((job,)),
+        private=_named(private) if submitted else (),
+        fixed=_named(fixed) if submitted else (),
+        join=join,
+        strict=strict,
+        writable=_named(settings.write),
+    )
 
 
 def _named(paths: tuple[Path, ...]) -> tuple[str, ...]:

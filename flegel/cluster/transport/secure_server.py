@@ -230,9 +230,11 @@ class SecureServer:
             if peer.sender.role != ANYBODY and peer.sender.role not in allowed:
                 self._refuse("wrong role")
                 self._deny(
-                    peer.route, header, f"A key with role {peer.sender.role} may not send {tag}; that takes "
-                    f"{' or '.join(sorted(allowed)) or 'no key at all'}."
-                )  # fmt: skip
+                    peer.route,
+                    header,
+                    f"A key with role {peer.sender.role} may not send {tag}; that takes "
+                    f"{' or '.join(sorted(allowed)) or 'no key at all'}.",
+                )
                 return None
             body = self._vocabulary.decode(tag, header.body)
         except DecodeError as error:

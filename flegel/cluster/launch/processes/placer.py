@@ -82,9 +82,12 @@ class CommandPlacer:
     def place(self, ticket: SlaveTicket) -> None:
         with (self._folder / f"{ticket.name}.log").open("wb") as log:
             process = subprocess.Popen(
-                self.command(ticket), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                self.command(ticket),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self._commands[ticket.name] = process
         assert process.stdin is not None and process.stdout is not None
         hand_over = threading.Thread(

@@ -28,9 +28,12 @@ class HostedSlave:
 
     def _popen(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, *SLAVE[1:]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._log,
+            [sys.executable, *SLAVE[1:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
     def poll(self) -> str | None:
         """None while it runs; otherwise how it ended."""

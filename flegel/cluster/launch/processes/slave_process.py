@@ -67,9 +67,15 @@ def serve(ticket: SlaveTicket, lifeline: bool) -> None:
     sweep(base, older=STALE)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{ticket.launch}-{ticket.name}-", dir=base))
     settings = SlaveSettings(
-        ticket.name, ticket.slots, own_address(ticket.master), folder,
-        ticket.memory or host_memory() // max(ticket.slots, 1), ticket.drain, (), ticket.abandon,
-    )  # fmt: skip
+        ticket.name,
+        ticket.slots,
+        own_address(ticket.master),
+        folder,
+        ticket.memory or host_memory() // max(ticket.slots, 1),
+        ticket.drain,
+        (),
+        ticket.abandon,
+    )
 
     def call() -> SecureClient:
         return dial(ticket.master, TO_SLAVE, pair=ticket.pair, server=ticket.server)

@@ -241,7 +241,9 @@ def up(
         listed = remote.read_hosts(hosts)
         with open_client(master, insecure) as client:
             client.slaves()
-            wrong = {name: why for name, why in remote.up(listed, master, ssh or remote.SSH, insecure).items() if why}
+            wrong = {
+                name: why for name, why in remote.up(listed, master, ssh or remote.SSH_COMMAND, insecure).items() if why
+            }
             until = clock.now() + wait
             missing = {host.name for host in listed} - set(wrong)
             while missing and clock.now() < until:
@@ -260,7 +262,9 @@ def down(hosts: HostsFile, ssh: Ssh = None) -> None:
     with errors_as_sentences():
         from flegel.cluster.launch import ssh as remote
 
-        wrong = {name: why for name, why in remote.down(remote.read_hosts(hosts), ssh or remote.SSH).items() if why}
+        wrong = {
+            name: why for name, why in remote.down(remote.read_hosts(hosts), ssh or remote.SSH_COMMAND).items() if why
+        }
         for name, why in wrong.items():
             print(f"{name:20} {why}")
         if wrong:

@@ -13,7 +13,7 @@ from flegel.results.prediction import TrainingRows
 from flegel.results.result import Result
 from flegel.runtime.job import result_store
 
-KEPT = (
+FIELDS_COPIED_FROM_JSON = (
     "dataset",
     "sync",
     "workers",
@@ -38,7 +38,7 @@ KEPT = (
     "incidents",
     "audit",
 )
-"""Fields that `result.json` holds as they are."""
+"""Fields of `Result` that are read from `result.json` without conversion."""
 
 
 def read_result(folder: Path, algorithm: Algorithm, rows: Dataset | None = None) -> Result:
@@ -53,7 +53,7 @@ def read_result(folder: Path, algorithm: Algorithm, rows: Dataset | None = None)
 def _result(
     folder: Path, algorithm: Algorithm, figures: dict[str, Any], model: result_store.Model, rows: Dataset | None
 ) -> Result:
-    known: dict[str, Any] = {name: figures[name] for name in KEPT}
+    known: dict[str, Any] = {name: figures[name] for name in FIELDS_COPIED_FROM_JSON}
     scaling = None if model.scaling is None else Scaling(*model.scaling)
     treatment = model.treatment
     if rows is not None:

@@ -19,12 +19,13 @@ from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
 from flegel.cluster.launch.processes import munge
-from flegel.cluster.launch.processes.placer import SLAVE, CommandPlacer, outward_address
+from flegel.cluster.launch.processes.placer import SLAVE_COMMAND, CommandPlacer, outward_address
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 
-PATIENCE = 60.0
-STEP = (
+SCANCEL_TIMEOUT_SECONDS = 60.0
+"""Of one `scancel`; the controller of a busy cluster answers within seconds."""
+STEP_OPTIONS = (
     "--quiet",
     "--nodes=1",
     "--ntasks=1",
@@ -58,7 +59,7 @@ class SlurmPlacer(CommandPlacer):
     def command(self, ticket: SlaveTicket) -> list[str]:
         self._launch = ticket.launch
         if "SLURM_JOB_ID" in os.environ:
-            return ["srun", *STEP, f"--cpus-per-task={self._cpus}", *SLAVE]
+            return ["srun", *STEP_OPTIONS, f"--cpus-per-task={self._cpus}", *SLAVE_COMMAND]
         options = [f"--{name}={value}" if value else f"--{name}" for name, value in self._options.items()]
         return [
             "srun",
@@ -70,7 +71,7 @@ class SlurmPlacer(CommandPlacer):
             "--kill-on-bad-exit=1",
             "--unbuffered",
             *options,
-            *SLAVE,
+            *SLAVE_COMMAND,
         ]
 
     def seal(self, line: bytes) -> bytes:
@@ -95,7 +96,7 @@ def job_name(launch: str) -> str:
 def scancel(*words: str) -> None:
     """Signal or cancel jobs; ones that have ended already are no error."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(["scancel", *words], capture_output=True, timeout=PATIENCE)
+        subprocess.run(["scancel", *words], capture_output=True, timeout=SCANCEL_TIMEOUT_SECONDS)
 
 
 class SlurmCluster(LaunchedCluster):

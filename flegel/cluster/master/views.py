@@ -7,7 +7,7 @@ from flegel.cluster.transport.protocol import CoordinatorStatus, JobView, SlaveB
 
 
 def job_view(job: JobEntry, status: CoordinatorStatus | None, waits: str) -> JobView:
-    """`waits`: what a waiting job waits for, where that is known."""
+    """A job with one sentence about its state. `waits`: what a waiting job waits for, where that is known."""
     reason = job.why
     if job.state == QUEUED:
         reason = "; ".join(filter(None, (job.why, waits or "waits for its turn")))

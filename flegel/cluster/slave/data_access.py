@@ -23,13 +23,13 @@ from flegel.runtime.system.confinement import Confinement
 
 MOVE_BY_SOCKET = {"FLEGEL_MOVE": "socket"}
 """Environment of strictly isolated workers, which cannot read each other's memory."""
-_NAME = re.compile(r"[A-Za-z0-9_-]+(:[0-9_.eE+]*)?")
+_REGISTERED_SET = re.compile(r"[A-Za-z0-9_-]+(:[0-9_.eE+]*)?")
 """A registered set, with the number of its rows; no file path matches."""
 
 
 def why_refused(data: str, folders: Sequence[Path]) -> str:
     """Why data may not be read here; empty if they may. Without `folders` everything may be read."""
-    if not folders or _NAME.fullmatch(data):
+    if not folders or _REGISTERED_SET.fullmatch(data):
         return ""
     path = data
     if "://" in data:

@@ -50,8 +50,6 @@ CLUSTER_OPTIONS = (
     "rack_latency",
     "uplink",
     "size",
-    "tree",
-    "shards",
     "within",
     "tolerance",
     "repeat",
@@ -102,8 +100,6 @@ def simulate(
     rack_latency: Annotated[str, typer.Option(help="Additional way between racks.")] = "",
     uplink: Annotated[str, typer.Option(help="Of a rack's uplink, such as 40Gbit.")] = "",
     size: Annotated[str, typer.Option(help="Of θ and of a report, such as 64MB; the algorithm's by default.")] = "",
-    tree: Annotated[int, typer.Option(help="What if: heads of groups of so many workers merge and forward.")] = 0,
-    shards: Annotated[int, typer.Option(help="What if: θ lies on so many servers.")] = 1,
     learning: Annotated[
         str, typer.Option(help="real: train every row; curve: progress fitted to real training; auto: real up to 256.")
     ] = "auto",
@@ -188,8 +184,6 @@ def simulate(
                 rack_latency,
                 uplink,
                 size,
-                tree,
-                shards,
                 learning,
             )
             chosen = make_algorithm(algorithm, settings)
@@ -285,8 +279,6 @@ def _cluster_model(
     rack_latency: str,
     uplink: str,
     size: str,
-    tree: int,
-    shards: int,
     learning: str,
 ) -> ClusterModel:
     from dataclasses import replace
@@ -297,9 +289,8 @@ def _cluster_model(
     from flegel.sim.network import NetworkSpec
     from flegel.sim.speeds import Speeds, parse_drift, parse_spot, parse_spread
 
-    for name, value, least in (("racks", racks, 1), ("tree", tree, 0), ("shards", shards, 1)):
-        if value < least:
-            raise UsageError(f"--{name} {value} must be {least} or more.")
+    if racks < 1:
+        raise UsageError(f"--racks {racks} must be 1 or more.")
     parse_spread(spread)
     way = parse_seconds(latency) if latency else MEASURED.message
     network = NetworkSpec(
@@ -312,7 +303,7 @@ def _cluster_model(
         rack_latency=parse_seconds(rack_latency) if rack_latency else 0.0,
     )
     speeds = Speeds(spread, parse_drift(drift) if drift else None, parse_spot(spot) if spot else None)
-    costs = replace(MEASURED, message=way, tree=tree, shards=shards)
+    costs = replace(MEASURED, message=way)
     return ClusterModel(parse_seconds(pass_time), speeds, network, costs, learning, _bytes(size) if size else None)
 
 

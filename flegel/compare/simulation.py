@@ -145,9 +145,14 @@ class JobSimulator:
         found = []
         for sync, per_pass in ((SyncSpec("fsp", 1.0 / FINE), FINE), (SyncSpec("bsp"), 1)):
             job = self._coordinator(
-                self.settings.algorithm, self.plan.parameter, self.plan.zero, sync,
-                Criteria(max_iterations=MOST_PASSES * per_pass, tolerance=1e-6), count, None,
-            )  # fmt: skip
+                self.settings.algorithm,
+                self.plan.parameter,
+                self.plan.zero,
+                sync,
+                Criteria(max_iterations=MOST_PASSES * per_pass, tolerance=1e-6),
+                count,
+                None,
+            )
             Simulation(
                 job, {i: Pace(float(points)) for i in range(count)}, self._learners(shards), Costs(0.0, 0.0)
             ).run()
@@ -173,9 +178,14 @@ class JobSimulator:
         load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.settings.seed, form, form)
         store = LocalStore(algorithm, starting(parameter, algorithm.placement.typed), zero)
         return Coordinator(
-            algorithm, make_policy(sync), criteria, store, dict.fromkeys(range(workers), load),
-            timeouts=NO_TIMEOUTS, parts=[] if balancing is None else [BalancePart(balancing)],
-        )  # fmt: skip
+            algorithm,
+            make_policy(sync),
+            criteria,
+            store,
+            dict.fromkeys(range(workers), load),
+            timeouts=NO_TIMEOUTS,
+            parts=[] if balancing is None else [BalancePart(balancing)],
+        )
 
     def run(
         self,
@@ -188,7 +198,7 @@ class JobSimulator:
         """One job to its end; `seed` decides speeds, stragglers and the network's jitter."""
         sync = SyncSpec(candidate.sync, **candidate.options)
         self._check(sync)
-        mode = balance_mode(sync, self.workers) if self.real and not self.model.costs.tree else "off"
+        mode = balance_mode(sync, self.workers) if self.real else "off"
         balancing = None if mode == "off" else BalanceControl(mode, criteria)
         learners: dict[int, Learner]
         if self.progress is not None:
@@ -208,8 +218,6 @@ class JobSimulator:
         """Refuses what the cluster model cannot represent."""
         if self.progress is not None and sync.balance not in (None, "off"):
             raise UsageError("With a progress curve there are no points that could move; use --learning real.")
-        if self.model.costs.tree and (sync.name in ("ssp", "asp", "psp") or sync.balance not in (None, "off")):
-            raise UsageError(f"--tree models global barriers only; {sync.name} cannot be simulated with it.")
 
     def _paces(self, straggler: str, seed: int) -> dict[int, Pace]:
         slow = parse_stragglers(straggler, self.workers, seed)
@@ -355,11 +363,9 @@ def describe(simulator: JobSimulator) -> str:
     else:
         learning = "every point is trained for real"
     size = f", {simulator.size:,} bytes of θ" if simulator.size else ""
-    groups = f"; heads of groups of {costs.tree} between, which the engine does not have" if costs.tree else ""
-    shards = f"; θ in {costs.shards} parts, which the engine does not have" if costs.shards > 1 else ""
     return (
         f"Simulated, on virtual time: {speeds}; {network.latency * 1e6:.0f} µs to the coordinator{racks}, whose thread "
-        f"takes {costs.merge * 1e6:.0f} µs a report and {costs.send * 1e6:.0f} µs an order{size}{groups}{shards}; "
+        f"takes {costs.merge * 1e6:.0f} µs a report and {costs.send * 1e6:.0f} µs an order{size}; "
         f"{learning}."
     )
 

@@ -54,6 +54,8 @@ class Result:
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
     warnings: list[str] = field(default_factory=list)
+    description: list[str] = field(default_factory=list)
+    """What the model is like, in a line or two, such as the sizes of clusters."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Figures beside the objective at the end of training, such as the accuracy."""
     validation: dict[str, Any] = field(default_factory=dict)
@@ -176,6 +178,7 @@ class Result:
             f"{self.load_seconds:.3g} s of loading before",
             *(f"{name}: {_shape(value)}" for name, value in self.parameters.items() if value.dtype.kind in "fiub"),
             *([f"classes: {', '.join(self.classes[:20])}"] if self.classes else []),
+            *self.description,
             *(f"note: {text}" for text in self.warnings),
             *self.data_report[:SUMMARY_LINES],
             *([f"  … and {more} more lines in data_report"] if more > 0 else []),
@@ -232,6 +235,7 @@ class Result:
             "model": self.model,
             "kernel": self.kernel,
             "warnings": self.warnings,
+            "description": self.description,
             "classes": self.classes,
         }
 

@@ -17,7 +17,7 @@ from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Command, Done, FromWorker, Note, Send, SetTimer, Timer
 from flegel.machine.coordinator.observation import JobSnapshot, observe
-from flegel.sim.coordinator_cost import CoordinatorCost, Costs, TreeCost
+from flegel.sim.coordinator_cost import Costs
 from flegel.sim.event_queue import EventQueue, no_collections
 from flegel.sim.network import Network, NetworkSpec
 from flegel.sim.trainer import Learner, Pace
@@ -53,7 +53,7 @@ class Simulation:
         self.events.now = now
         self._save = save
         self.network = network or Network(NetworkSpec(latency=self.costs.message), len(paces))
-        self.cost = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
+        self.cost = self.costs.thread(len(paces))
         self._size = size
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
@@ -137,10 +137,10 @@ class Simulation:
 
     def _arrived(self, worker: int, body: Any, arrays: tuple[Array, ...], size: int) -> None:
         taken = self.cost.take(worker, size, self.events.now)
-        if self.costs.tree:
-            self.events.at(taken, self._taken, worker, body, arrays, taken)
-        else:
+        if self.cost.in_order:
             self._taken(worker, body, arrays, taken)
+        else:
+            self.events.at(taken, self._taken, worker, body, arrays, taken)
 
     def _taken(self, worker: int, body: Any, arrays: tuple[Array, ...], now: float) -> None:
         job, iteration = self.job, self.job.iteration

@@ -32,15 +32,22 @@ def test_a_job_is_seen_while_it_runs_and_never_afterwards(folder: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(200, 2))
     flegel.run(KMeans(k=2), rows, workers=1, processes="no", phase=lambda name, hook: seen.append(running()))
     assert {(job.pid, job.algorithm, job.workers) for jobs in seen for job in jobs} == {(os.getpid(), "kmeans", 1)}
-    assert {"starting", "reading"} <= {job.phase for jobs in seen for job in jobs}
-    assert running() == [] and list(folder.iterdir()) == []
-    assert folder.stat().st_mode & 0o077 == 0
+    assert {"reading", "init", "compiling"} <= {job.phase for jobs in seen for job in jobs}
+    assert running() == [] and not folder.exists()
 
 
 def test_a_job_that_raises_is_not_noted_any_more(folder: Path) -> None:
     with pytest.raises(flegel.FlegelError):
         flegel.run(KMeans(k=20), np.eye(9), workers=1, processes="no")
-    assert list(folder.iterdir()) == []
+    assert not folder.exists()
+
+
+def test_a_job_that_begins_while_another_one_ends_is_noted(folder: Path) -> None:
+    with noted("kmeans", "", 1) as first:
+        assert folder.stat().st_mode & 0o077 == 0
+        first.remove()
+        first.also(None, lambda name, hook: None)[1]("compiling", "")
+        assert [job.phase for job in running()] == ["compiling"]
 
 
 def test_what_a_killed_process_left_is_removed_by_who_looks_next(folder: Path) -> None:

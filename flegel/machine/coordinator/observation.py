@@ -73,6 +73,11 @@ class IncidentSnapshot(msgspec.Struct, frozen=True):
     unvisited: int
 
 
+FOLLOWED_AT = "validation_iteration"
+"""Among the figures of a snapshot: the barrier whose θ those of held-out rows are of. Later barriers come before these
+rows are looked at again."""
+
+
 class JobSnapshot(msgspec.Struct, frozen=True):
     """The job at one moment."""
 

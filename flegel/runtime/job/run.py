@@ -56,6 +56,8 @@ from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.of_job import group_of, summary_of
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
+from flegel.runtime.job.identifiers import identifier_advice
+from flegel.runtime.job.model_remarks import description, never_predicted
 from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, compiler_for, crew_control, has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
@@ -448,7 +450,8 @@ def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
     advice = None
     if request.job.scale == "none":
         advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
-    for line in (request.data.note, *request.data.source.report, how.advice(), advice):
+    identifiers = identifier_advice(prepared.sample.features, how.feature_names)
+    for line in (request.data.note, *request.data.source.report, how.advice(), identifiers, advice):
         if line:
             request.say(line)
 
@@ -506,7 +509,8 @@ def _result(
         staleness=dict(sorted(machine.commits.staleness.items())),
         parameter=parameter,
         kernel=built.kind,
-        warnings=[*remarks(machine), *about_groups(sites)],
+        warnings=[*remarks(machine), *never_predicted(algorithm, prepared.sample, parameter), *about_groups(sites)],
+        description=description(algorithm, machine.store.statistics, machine.parameter),
         classes=data.classes,
         metrics=metrics,
         validation=followed,

@@ -29,9 +29,9 @@ from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.job.collected_result import collected
+from flegel.runtime.job.column_advice import column_advice
 from flegel.runtime.job.coordinator_of_job import make_coordinator
 from flegel.runtime.job.driver import Ports, drive
-from flegel.runtime.job.identifiers import identifier_advice
 from flegel.runtime.job.part import JobRun, Part, first
 from flegel.runtime.job.parts import parts_of
 from flegel.runtime.job.placement import PASSES, JobCluster
@@ -178,12 +178,12 @@ STAGES: tuple[Callable[[JobRun], None], ...] = (
 
 def _tell_about_data(running: JobRun) -> None:
     """Whether the rows stand in for others, what became of each column, and advice about scaling."""
-    data = running.request.data
+    data, sample = running.request.data, running.prepared.sample
     how = data.treatment
     advice = None
     if running.request.job.scale == "none":
-        advice = scale.advice(running.prepared.sample.features, how.feature_names, how.unscaled())
-    identifiers = identifier_advice(running.prepared.sample.features, how.feature_names)
-    for line in (data.note, *data.source.report, how.advice(), identifiers, advice):
+        advice = scale.advice(sample.features, how.feature_names, how.unscaled())
+    odd = column_advice(sample.features, sample.labels, how.feature_names)
+    for line in (data.note, *data.source.report, how.advice(), *odd, advice):
         if line:
             running.request.say(line)

@@ -42,9 +42,23 @@ from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 ROWS, COLUMNS = 331, 6
 SEED = 3  # of the job as which a class is prepared
 HOOKS = frozenset(
-    {"initParameter", "initState", "initAggregator", "contribution", "hidden", "statistics_of", "updateDataPoint", "aggregate", "updateParameter", "objective",
-     "terminationCheck", "predict", "kernel", "validate"}
-)  # fmt: skip
+    {
+        "aggregate",
+        "contribution",
+        "hidden",
+        "initAggregator",
+        "initParameter",
+        "initState",
+        "kernel",
+        "objective",
+        "predict",
+        "statistics_of",
+        "terminationCheck",
+        "updateDataPoint",
+        "updateParameter",
+        "validate",
+    }
+)
 
 
 def check_algorithm(

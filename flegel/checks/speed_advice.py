@@ -1,7 +1,7 @@
 """What keeps a class slow: how fast its points are visited, and what in its hooks costs most. Changes nothing.
 
-Reads the source of the hooks that visit a point and times the kernel on a few thousand generated rows. Advice is given only for
-what was seen in the class, and each piece says what to write instead.
+Reads the source of the hook that visits a point and times the kernel on a few thousand generated rows. Advice is given
+only for what was seen in the class, and each piece says what to write instead.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ class ShardLoaded(_Message):
 
 
 class MomentsMeasured(_Message):
-    """Moments of the rows of a share (see datasets/scale.py), as frames."""
+    """Moments of the rows of a share (see datasets/rows/scale.py), as frames."""
 
 
 class Report(_Message):

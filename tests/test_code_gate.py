@@ -356,12 +356,14 @@ LOADING = {
 READING = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "runpy", "imp", "code"}
 BY_NAME = {
     "__init__.py": "names of the public API",
+    "algorithms/__init__.py": "built-in algorithms",
     "core/entry_point.py": "compiled functions of this package",
     "runtime/backends/registry.py": "back ends of this package",
     "runtime/backends/torch/backend.py": "the program that a class of this process names",
     "loading/class_source.py": "built-in algorithms, by a prefix",
     "runtime/job/find_algorithm.py": "built-in algorithms, and the adapter of networks",
     "runtime/processes/fork_server.py": "libraries of a fixed list",
+    "sklearn/__init__.py": "names of the public API",
     "sync/__init__.py": "the synchronization models of this package",
     "torch/__init__.py": "names of the public API",
 }

@@ -39,7 +39,7 @@ def test_a_phase_that_lasts_is_told_once() -> None:
         line("compiling")
         assert stream.written.wait(30)
     assert stream.getvalue().splitlines()[0] == "reading points.csv …"
-    assert "once, about 10 s" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
+    assert "5 to 30 s of an idle processor" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
 
 
 def test_a_phase_that_is_over_at_once_is_not_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,19 +83,18 @@ def test_the_environment_a_block_and_the_option_add_up_with_the_option_first(mon
         assert changes_outside() == {"interval.stage_ends_below": 0.2, "interval.unchanged_within": 1.1}
 
 
-def test_a_job_trains_with_its_settings_and_says_so_in_its_trace() -> None:
-    usual = flegel.run(KMeans(k=3), ROWS, sync="fsp", workers=2, max_iterations=3, processes="no", seed=1)
-    other = flegel.run(
-        KMeans(k=3), ROWS, sync="fsp", workers=2, max_iterations=3, processes="no", seed=1,
-        settings="barriers.first_update_evidence=0,interval.first_measured_part=0.5",
-    )  # fmt: skip
-    assert "on 0.5 of a pass" in other.rows[0]["reason"] or other.rows[0]["visits"] == 200
-    assert usual.rows[0]["visits"] != other.rows[0]["visits"]
-    with flegel.settings({"barriers.first_update_evidence": 0.0, "interval.first_measured_part": 0.5}):
-        block = flegel.run(KMeans(k=3), ROWS, sync="fsp", workers=2, max_iterations=3, processes="no", seed=1)
+def test_a_job_trains_with_its_settings() -> None:
+    """Batches of bsp-mini are counted, not timed: a quarter of the rows in the first round."""
+    quarter = {"barriers.first_update_evidence": 0.0, "barriers.bsp_mini_first_batches": 4}
+    options: Any = {"sync": "bsp-mini", "workers": 2, "max_iterations": 2, "seed": 1}
+    usual = flegel.run(KMeans(k=3), ROWS, processes="no", **options)
+    given = flegel.run(KMeans(k=3), ROWS, processes="no", settings=quarter, **options)
+    assert given.rows[0]["visits"] == len(ROWS) // 4 != usual.rows[0]["visits"]
+    with flegel.settings(quarter):
+        block = flegel.run(KMeans(k=3), ROWS, processes="no", **options)
         with flegel.LocalCluster(2) as cluster:
-            background = cluster.submit(KMeans(k=3), ROWS, sync="fsp", max_iterations=3, seed=1).result()
-    assert block.rows[0]["visits"] == background.rows[0]["visits"] == other.rows[0]["visits"]
+            background = cluster.submit(KMeans(k=3), ROWS, **options).result()
+    assert block.rows[0]["visits"] == background.rows[0]["visits"] == len(ROWS) // 4
 
 
 def test_the_command_line_lists_them_and_marks_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from flegel.algorithms.kmeans.sparse import (
     take_rows,
 )
 from flegel.algorithms.kmeans.swaps import swapped
-from flegel.algorithms.kmeans.wide import WideKernel, is_wide
+from flegel.algorithms.kmeans.wide import WIDE_K, WideKernel, is_wide
 from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
@@ -68,6 +68,7 @@ SPARSE_TRIAL_ROWS = 8192  # the same of sparse rows, which cost their entries on
 LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
 ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 LEAST_ROWS_A_CLUSTER = 4  # of these rows, where clusters are very many
+LISTED_SIZES = 20  # clusters whose sizes are listed; of more the range is told
 TRIAL_WORK = 2**26  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
@@ -133,7 +134,7 @@ class KMeans(Algorithm):
     kernels = Kernels(
         layout="tiles",
         torch_program="flegel.algorithms.kmeans.torch_program:KMeansProgram",
-        compiled_apart=tuple({"k": size} for size in kernel_sizes()),
+        compiled_apart=tuple({"k": size} for size in (*kernel_sizes(), WIDE_K)),
     )
     figures = ReportedFigures(followed=("mean_squared_distance",))
     hyper_names = HyperNames(also_called=ALSO_CALLED_K, starting=("init",))
@@ -299,6 +300,13 @@ class KMeans(Algorithm):
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:
             raise UsageError(f"KMeans: k={self.k} is more than the number of points, {sample.points}.")
+
+    def description(self, aggregator: KMeansSums, parameter: Centroids) -> list[str]:
+        counts = np.asarray(aggregator.counts)
+        if len(counts) <= LISTED_SIZES:
+            return [f"rows in clusters 0 to {len(counts) - 1}: {', '.join(f'{count:,.6g}' for count in counts)}"]
+        low, middle, high = np.min(counts), np.median(counts), np.max(counts)
+        return [f"{len(counts)} clusters of {low:,.6g} to {high:,.6g} rows, {middle:,.6g} in the median"]
 
     def warnings(self, aggregator: KMeansSums, parameter: Centroids) -> list[str]:
         found = []

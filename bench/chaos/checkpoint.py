@@ -91,7 +91,7 @@ def flips(count: int, lines: ResultLog, batch: int = 100) -> None:
 
 def write_one(folder: Path) -> None:
     """The child: write the newest checkpoint once more, as the next one."""
-    from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart
+    from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart
     from flegel.runtime.checkpoint.reader import read
     from flegel.runtime.checkpoint.store import FolderStore
     from flegel.runtime.checkpoint.writer import Checkpointer

@@ -20,7 +20,8 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, make_shard
 from flegel.declarations.learning import Learning
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import LoadShard, TreeLayout
@@ -164,7 +165,8 @@ def run_job(scenario: Scenario, seed: int, rules: tuple[BalanceSettings, Balance
         algorithm, make_policy(SyncSpec("fsp", balance=scenario.mode if rules else "off")), criteria,
         LocalStore(algorithm, np.zeros(1), zero),
         {w: LoadShard(AlgorithmRef("x", {}), {}, w, count, 0, form, form) for w in range(count)},
-        timeouts=Timeouts(load=float("inf"), silence=float("inf"), report=float("inf")), balance=balance,
+        timeouts=Timeouts(load=float("inf"), silence=float("inf"), report=float("inf")),
+        parts=[] if balance is None else [BalancePart(balance)],
     )  # fmt: skip
     learners = {}
     for w in range(count):

@@ -22,7 +22,7 @@ from flegel.configuration.balance import BalanceSettings
 from flegel.core.shard import TILE, make_shard
 from flegel.datasets import open_data
 from flegel.job import Criteria, Job, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.worker.window_codec import bytes_per_point
 from flegel.options import parse_seconds
 from flegel.plan.balance.planner import BalancePlan, Proposal

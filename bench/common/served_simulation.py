@@ -19,11 +19,12 @@ from flegel.core.sharding import Sharding
 from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Command, FromWorker, Send, StartWorker, Timeouts, WorkerJoined
 from flegel.machine.server.care import FIRST_SERVER, MOST_SERVERS, ServerCare
 from flegel.machine.server.client import Push, SliceClient
 from flegel.machine.server.group import ServerGroup
-from flegel.machine.server.served_coordinator import ServedCoordinator
+from flegel.machine.server.part import ServersPart
 from flegel.machine.server.server import Command as ServerCommand
 from flegel.machine.server.server import ParameterServer, ToCoordinator, ToServer, ToWorker
 from flegel.messages import LoadShard, Order, Report, TreeLayout
@@ -117,13 +118,15 @@ class ServedSimulation(Simulation):
     worker_class = ServedSimWorker
 
     def __init__(
-        self, job: ServedCoordinator, paces: dict[int, Pace], learners: dict[int, Learner], costs: Costs, size: int
+        self, job: Coordinator, paces: dict[int, Pace], learners: dict[int, Learner], costs: Costs, size: int
     ) -> None:
         super().__init__(job, paces, learners, costs)
-        self._job = job
+        servers = job.part(ServersPart)
+        assert servers is not None
+        self._care = servers.care
         self._servers: dict[int, ParameterServer] = {}
         self._threads: dict[int, CoordinatorCost] = {}
-        self._unit = size / job.servers.group.cuts.count
+        self._unit = size / self._care.group.cuts.count
         for worker in self.workers.values():
             assert isinstance(worker, ServedSimWorker)
             worker.world = self
@@ -137,7 +140,7 @@ class ServedSimulation(Simulation):
     def execute(self, commands: list[Command], now: float) -> None:
         others: list[Command] = []
         for command in commands:
-            if type(command) is Send and command.worker in self._job.servers.numbers:
+            if type(command) is Send and command.worker in self._care.numbers:
                 left = self.cost.give(command.worker, self._weight(command.arrays), command.arrays, now)
                 arrives = left + self.costs.message
                 self.events.at(arrives, self._ordered, command.worker, command.body, command.arrays)
@@ -195,7 +198,7 @@ class ServedSimulation(Simulation):
         self.execute(self.job.handle(FromWorker(server, body, arrays), taken), taken)
 
 
-def served_job(sync: SyncSpec, criteria: Criteria, workers: int, servers: int, replicas: int = 1) -> ServedCoordinator:
+def served_job(sync: SyncSpec, criteria: Criteria, workers: int, servers: int, replicas: int = 1) -> Coordinator:
     """A coordinator of so many workers and servers, one slice a server."""
     algorithm = VisitCounts()
     theta = np.zeros(servers)
@@ -205,8 +208,8 @@ def served_job(sync: SyncSpec, criteria: Criteria, workers: int, servers: int, r
     serve = ServeJob(AlgorithmRef("", {}), ("array", ()), ("array", ()))
     care = ServerCare(group, serve, servers, min(replicas, servers - 1), FOREVER)
     load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, 0, form, form, version=0)
-    return ServedCoordinator(
-        servers=care, algorithm=algorithm, policy=make_policy(sync), criteria=criteria, store=group,
+    return Coordinator(
+        parts=[ServersPart(care)], algorithm=algorithm, policy=make_policy(sync), criteria=criteria, store=group,
         loads=dict.fromkeys(worker_numbers(workers), load), timeouts=FOREVER,
     )  # fmt: skip
 

@@ -40,7 +40,8 @@ from flegel.core.pytree import Array
 from flegel.core.shard import TILE
 from flegel.errors import FlegelError
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import (
     Command,
@@ -59,9 +60,11 @@ from flegel.machine.coordinator.events import (
     WorkerJoined,
 )
 from flegel.machine.coordinator.membership import Membership, Next
+from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.machine.coordinator.state import JobState
-from flegel.machine.crew_control import CrewControl
 from flegel.machine.fencing import Fence
+from flegel.machine.resting.crew_control import CrewControl
+from flegel.machine.resting.part import RestingPart
 from flegel.messages import LoadShard, Report, TreeLayout, WorkerBeat
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance, BalancePlan, MoveCost, Proposal
@@ -189,11 +192,9 @@ class FaultyJob:
         scenario = self.scenario
         criteria = Criteria(max_iterations=scenario.iterations, tolerance=0)
         algorithm = Clusters()
-        balance = (
-            BalanceControl("async", criteria, timeout=5.0, plan=RandomMoves(scenario))
-            if scenario.random_moves
-            else None
-        )
+        parts: list[CoordinatorPart] = [RestingPart(RandomRests(scenario))] if scenario.random_rests else []
+        if scenario.random_moves:
+            parts.append(BalancePart(BalanceControl("async", criteria, timeout=5.0, plan=RandomMoves(scenario))))
         form = TreeLayout("array", ())
         workers = range(scenario.workers)
         return self._make_coordinator(
@@ -203,12 +204,11 @@ class FaultyJob:
             store=LocalStore(algorithm, theta, empty_statistics()),
             loads={w: LoadShard(AlgorithmRef("x", {}), {}, w, len(workers), 0, form, form) for w in workers},
             timeouts=Timeouts(load=60.0, silence=2.0, report=60.0, hook=60.0, hire=0.5, start=10.0),
-            balance=balance,
+            parts=parts,
             collect=scenario.collect,
             debug=scenario.seed % 2 == 0,  # of the others accounts are looked at when somebody is lost, and at the end
             rows=len(self.rows),
             replace=scenario.replace,
-            crew=RandomRests(scenario) if scenario.random_rests else None,
         )
 
     def _make_coordinator(self, **options: Any) -> Coordinator:
@@ -261,7 +261,7 @@ class FaultyJob:
             again=self._again + sum(end.channel.again for end in self._channels.values()),
             stale=self.stale,
             commits=len(job.trace),
-            moved=job.balance.migrations.points if job.balance else 0,
+            moved=balance.control.migrations.points if (balance := job.part(BalancePart)) else 0,
             incidents=len(job.membership.incidents),
             error=error,
             theta=b"".join(a.tobytes() for a in pytree.flatten(job.parameter)),

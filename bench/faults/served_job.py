@@ -36,7 +36,7 @@ from flegel.machine.server.care import FIRST_SERVER, ServerCare
 from flegel.machine.server.client import Push, SliceClient
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.paced_answers import PacedAnswers
-from flegel.machine.server.served_coordinator import ServedCoordinator
+from flegel.machine.server.part import ServersPart
 from flegel.machine.server.server import Command, ParameterServer, ToCoordinator, ToServer, ToWorker
 from flegel.messages import Answer, Envelope, LoadShard, ReleaseJob, Report, ResetPoints, Train
 from flegel.params.sharded import cuts_for
@@ -201,7 +201,8 @@ class ServedJob(FaultyJob):
         options["loads"] = {
             w: msgspec.structs.replace(load, version=0, forms=forms) for w, load in options["loads"].items()
         }
-        return ServedCoordinator(servers=self.care, **options)
+        options["parts"] = [ServersPart(self.care), *options["parts"]]
+        return Coordinator(**options)
 
     def _make_worker(self, number: int, life: int) -> FaultyWorker:
         return (FaultyServer if number >= FIRST_SERVER else ServedSite)(self, number, life)

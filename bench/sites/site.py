@@ -18,11 +18,12 @@ from flegel.core.pytree import Array
 from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.job import Criteria
-from flegel.machine.coordinator.events import FromGroup, SetTimer, Timer, ToGroup, TraceRow
+from flegel.machine.coordinator.events import SetTimer, Timer, TraceRow
 from flegel.machine.coordinator.state import JobState
 from flegel.machine.group.events import (
     Answered,
     Fenced,
+    FromGroup,
     GroupEvent,
     Offered,
     SendHint,
@@ -30,6 +31,7 @@ from flegel.machine.group.events import (
     StoreCommand,
     Synchronized,
     TimePassed,
+    ToGroup,
 )
 from flegel.machine.group.exchange import GroupExchange, GroupStep
 from flegel.machine.group.group import Group, GroupSettings

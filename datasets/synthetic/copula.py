@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.source import Description
+from flegel.datasets.rows.source import Description
 from flegel.datasets.synthetic import published_figures
 from flegel.datasets.synthetic.block_source import BlockSource
 

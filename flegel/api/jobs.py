@@ -20,13 +20,16 @@ from flegel.configuration.sources import changes_outside
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError, nearest
 from flegel.job import PANELS, Job
+from flegel.loading.class_source import is_built_in
 from flegel.options import NamedOption, check_options, options_of, with_options
 from flegel.results.result import Result
+from flegel.runtime.job import background_compiler
 from flegel.runtime.job.background_job import BackgroundJob
 from flegel.runtime.job.checkpoint_session import data_location, new_session
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import Request, open_training_data, workers_for
 from flegel.runtime.job.run import execute
+from flegel.runtime.job.running_jobs import noted
 from flegel.runtime.job.warm_clusters import warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.local_cluster import HostCluster
@@ -184,7 +187,11 @@ def run(
     session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
     seeing = _observers(callbacks, observers, say)
     began = _start(start, chosen)
-    result = execute(Request(chosen, dataset, job, cluster, session, began, watch, say, phase, observers=seeing))
+    if is_built_in(chosen):
+        background_compiler.start()
+    with noted(type(chosen).__name__.lower(), job.data, workers) as note:
+        watch, phase = note.also(watch, phase)
+        result = execute(Request(chosen, dataset, job, cluster, session, began, watch, say, phase, observers=seeing))
     if out is not None:
         result_store.save_or_rescue(result, out)
     return result
@@ -228,11 +235,13 @@ def resume(
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     if out is not None:
         result_store.check_target(out)
-    result = resume_job(
-        place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
-        begin_anew=begin_anew, cluster=cluster, watch=watch, say=say, phase=phase,
-        observers=_observers(callbacks, observers, say),
-    )  # fmt: skip
+    with noted("resumed", str(place), given.get("workers")) as note:
+        watch, phase = note.also(watch, phase)
+        result = resume_job(
+            place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
+            begin_anew=begin_anew, cluster=cluster, watch=watch, say=say, phase=phase,
+            observers=_observers(callbacks, observers, say),
+        )  # fmt: skip
     if out is not None:
         result_store.save_or_rescue(result, out)
     return result

@@ -20,8 +20,8 @@ from flegel.core.shard import Shard, Sparse, make_shard
 from flegel.core.sharding import Cuts, cut, make_cuts
 from flegel.core.stop_flag import new_flag
 from flegel.datasets.dataset import Dataset
-from flegel.datasets.formats.arrays import ArraySource
-from flegel.datasets.formats.sparse_arrays import SparseSource
+from flegel.datasets.rows.arrays import ArraySource
+from flegel.datasets.rows.sparse_arrays import SparseSource
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
 from flegel.declarations.placement import PlacementHooks

@@ -13,8 +13,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from flegel.cli.local_job import make_algorithm
-from flegel.cli.options import HyperParameters, Label, Partition, Target, Tolerance, Within
+from flegel.cli.local_job import make_algorithm, open_rows
+from flegel.cli.options import (
+    Categorical,
+    Columns,
+    Drop,
+    Format,
+    HyperParameters,
+    Label,
+    Missing,
+    Partition,
+    Target,
+    Tolerance,
+    Within,
+)
 from flegel.errors import FlegelError, UsageError
 from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
 
@@ -40,6 +52,11 @@ def compare(
     seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
     label: Label = None,
     weight: Annotated[str | None, typer.Option(help="Column of the rows' weights, by name or number.")] = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    categorical: Categorical = "auto",
+    missing: Missing = "error",
+    format: Format = None,
     partition: Partition = "shuffle",
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write everything as JSON; - is standard output.")
@@ -61,8 +78,13 @@ def compare(
         from flegel.report.write import render, save
 
         check_places(json_to, out)
+        chosen = make_algorithm(algorithm, settings)
+        rows = open_rows(
+            chosen, data, label=label, weight=weight, columns=columns, drop=drop, categorical=categorical,
+            missing=missing, format=format,
+        )  # fmt: skip
         found = run_comparison(
-            make_algorithm(algorithm, settings), data, sync, workers=workers, label=label, weight=weight, repeat=repeat,
+            chosen, rows, sync, workers=workers, repeat=repeat,
             straggler=straggler, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds, seed=seed,
             partition=partition, log=say, command=_command(),
         )  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.local_job import make_algorithm
-from flegel.cli.options import HyperParameters, Label
+from flegel.cli.local_job import make_algorithm, open_rows
+from flegel.cli.options import Categorical, Columns, Drop, Format, HyperParameters, Label, Missing
 from flegel.errors import UsageError
 from flegel.terminal.reporting import errors_as_sentences
 
@@ -91,6 +91,11 @@ def check(
     settings: HyperParameters = None,
     data: Annotated[str | None, typer.Option("--data", help="Rows to check it on: networks need some.")] = None,
     label: Label = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    categorical: Categorical = "auto",
+    missing: Missing = "error",
+    format: Format = None,
 ) -> None:
     """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes.
 
@@ -109,7 +114,13 @@ def check(
         from flegel.checks.speed_advice import speed_advice
 
         subject = make_algorithm(algorithm, settings)
-        rows = _rows(data, label) if data is not None else (None, None)
+        rows: tuple[Any, Any] = (None, None)
+        if data is not None:
+            opened = open_rows(
+                subject, data, label=label, columns=columns, drop=drop, categorical=categorical, missing=missing,
+                format=format,
+            )  # fmt: skip
+            rows = opened.load() if opened.rows <= CHECKED else opened.sample(CHECKED, 0)
         for line in check_algorithm(subject, *rows):
             print(f"ok  {line}")
         good, bad = check_hard_data(subject) if not subject.kernels.backend else ([], [])
@@ -119,14 +130,6 @@ def check(
             print(f"warning  {line}")
         for line in speed_advice(subject):
             print(f"speed  {line}")
-
-
-def _rows(data: str, label: str | None) -> tuple[Any, Any]:
-    """Some rows of a data set, evenly drawn."""
-    from flegel.datasets import open_data
-
-    dataset = open_data(data, label=label)
-    return dataset.load() if dataset.rows <= CHECKED else dataset.sample(CHECKED, 0)
 
 
 def warm(
@@ -157,8 +160,9 @@ def warm(
         dtypes = (dtype,) if dtype else warm_code.DTYPES
         for name in names or warm_code.own_kernels():
             chosen = [make_algorithm(name, settings)] if settings else warm_code.variants(name)
-            for case in warm_code.cases(name, chosen, dtypes, weights):
-                print(f"{case}: {warm_code.compile_case(case):.1f} s", flush=True)
+            for title, cases in warm_code.groups(name, chosen, dtypes, weights):
+                print(f"{title}: ", end="", flush=True)
+                print(f"{sum(map(warm_code.compile_case, cases)):.1f} s", flush=True)
 
 
 def version() -> None:

@@ -17,6 +17,7 @@ from flegel.terminal.reporting import PhaseLine, print_all, say
 
 if TYPE_CHECKING:
     from flegel.callbacks.callback import Callback
+    from flegel.datasets import Dataset
     from flegel.runtime.job.observers import Observer
 
 
@@ -37,6 +38,21 @@ def make_algorithm(word: str, settings: list[str] | None) -> Any:
         if Path(path).expanduser().exists():  # otherwise the algorithm says what is wrong with the word as it was typed
             hyper[name] = absolute(path)
     return cls(**hyper)
+
+
+def open_rows(
+    algorithm: Any, data: str, *, label: str | None, weight: str | None = None, columns: str | None, drop: str | None,
+    categorical: str, missing: str, format: str | None,
+) -> Dataset:  # fmt: skip
+    """The rows that `flegel submit` would train this algorithm on, for commands that train it in another way."""
+    from flegel.job import Job, parse_names
+    from flegel.runtime.job.request import open_job_data
+
+    job = Job(
+        label=label, weight=weight, columns=parse_names(columns) if columns else None,
+        drop=parse_names(drop) if drop else None, categorical=categorical, missing=missing, format=format,
+    )  # fmt: skip
+    return open_job_data(job, data, algorithm)
 
 
 def start_logging(verbose: bool, as_json: bool, level: int = logging.WARNING) -> None:

@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flegel.cli.bench import check_places
-from flegel.cli.local_job import make_algorithm
-from flegel.cli.options import HyperParameters, Label, Partition, Target, Tolerance, Within
+from flegel.cli.local_job import make_algorithm, open_rows
+from flegel.cli.options import (
+    Categorical,
+    Columns,
+    Drop,
+    Format,
+    HyperParameters,
+    Label,
+    Missing,
+    Partition,
+    Target,
+    Tolerance,
+    Within,
+)
 from flegel.configuration.active import using
 from flegel.configuration.sources import changes_outside
 from flegel.errors import UsageError
@@ -26,8 +38,11 @@ EVERY = 2.0  # seconds between two lines about a long run
 ROWS = "higgs:65536"  # to learn from where no data are named
 CLUSTER_OPTIONS = (
     "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
-    "rack_latency", "uplink", "size", "tree", "shards", "within", "tolerance", "repeat", "seed",
+    "rack_latency", "uplink", "size", "within", "tolerance", "repeat", "seed",
 )  # what a recorded run has already  # fmt: skip
+
+
+READING_OPTIONS = ("columns", "drop", "categorical", "missing", "format")  # a recorded run names rows, not a table
 
 
 def simulate(
@@ -70,8 +85,6 @@ def simulate(
     rack_latency: Annotated[str, typer.Option(help="Additional way between racks.")] = "",
     uplink: Annotated[str, typer.Option(help="Of a rack's uplink, such as 40Gbit.")] = "",
     size: Annotated[str, typer.Option(help="Of θ and of a report, such as 64MB; the algorithm's by default.")] = "",
-    tree: Annotated[int, typer.Option(help="What if: heads of groups of so many workers merge and forward.")] = 0,
-    shards: Annotated[int, typer.Option(help="What if: θ lies on so many servers.")] = 1,
     learning: Annotated[
         str, typer.Option(help="real: train every row; curve: progress fitted to real training; auto: real up to 256.")
     ] = "auto",
@@ -83,6 +96,11 @@ def simulate(
     repeat: Annotated[int, typer.Option(help="Runs of each candidate, each with another seed.")] = 1,
     seed: Annotated[int, typer.Option(help="Decides data, start, speeds and stragglers.")] = 0,
     label: Label = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    categorical: Categorical = "auto",
+    missing: Missing = "error",
+    format: Format = None,
     partition: Partition = "shuffle",
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write everything as JSON; the same seed gives the same bytes.")
@@ -126,16 +144,26 @@ def simulate(
         else:
             from flegel.compare.comparison import in_memory
             from flegel.compare.simulation import SimulationSettings, simulation_runner
-            from flegel.datasets import open_data
 
             if algorithm is None:
                 raise UsageError("Name an algorithm, such as kmeans, or a recorded run with --replay FOLDER.")
             model = _cluster_model(
                 pass_time, spread, drift, spot, latency, jitter, bandwidth, hub, racks, rack_latency, uplink, size,
-                tree, shards, learning,
+                learning,
             )  # fmt: skip
             chosen = make_algorithm(algorithm, settings)
-            rows = in_memory(open_data(data or ROWS, label=label))
+            rows = in_memory(
+                open_rows(
+                    chosen,
+                    data or ROWS,
+                    label=label,
+                    columns=columns,
+                    drop=drop,
+                    categorical=categorical,
+                    missing=missing,
+                    format=format,
+                )
+            )
             held = simulation_runner(
                 SimulationSettings(
                     algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=workers, repeat=repeat,
@@ -151,13 +179,11 @@ def simulate(
 def _only_recorded(context: typer.Context) -> None:
     """Speeds and network are in the trace; an option that says otherwise would have no effect, so it is refused."""
     spelled = {p.name: p.opts[0] for p in context.command.params}
-    given = [
-        spelled[name]
-        for name in CLUSTER_OPTIONS
-        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    ]
-    if given:
-        raise UsageError(f"--replay takes workers, speeds and network from the recorded run; omit {given[0]}.")
+    for names, what in ((CLUSTER_OPTIONS, "workers, speeds and network"), (READING_OPTIONS, "its rows")):
+        for name in names:
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                raise UsageError(f"--replay takes {what} from the recorded run; omit {spelled[name]}.")
 
 
 def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: Path | None) -> None:
@@ -206,8 +232,6 @@ def _cluster_model(
     rack_latency: str,
     uplink: str,
     size: str,
-    tree: int,
-    shards: int,
     learning: str,
 ) -> ClusterModel:
     from dataclasses import replace
@@ -218,9 +242,8 @@ def _cluster_model(
     from flegel.sim.network import NetworkSpec
     from flegel.sim.speeds import Speeds, parse_drift, parse_spot, parse_spread
 
-    for name, value, least in (("racks", racks, 1), ("tree", tree, 0), ("shards", shards, 1)):
-        if value < least:
-            raise UsageError(f"--{name} {value} must be {least} or more.")
+    if racks < 1:
+        raise UsageError(f"--racks {racks} must be 1 or more.")
     parse_spread(spread)
     way = parse_seconds(latency) if latency else MEASURED.message
     network = NetworkSpec(
@@ -229,7 +252,7 @@ def _cluster_model(
         rack_latency=parse_seconds(rack_latency) if rack_latency else 0.0,
     )  # fmt: skip
     speeds = Speeds(spread, parse_drift(drift) if drift else None, parse_spot(spot) if spot else None)
-    costs = replace(MEASURED, message=way, tree=tree, shards=shards)
+    costs = replace(MEASURED, message=way)
     return ClusterModel(parse_seconds(pass_time), speeds, network, costs, learning, _bytes(size) if size else None)
 
 

@@ -1,11 +1,12 @@
-"""`flegel top`: a cluster in a terminal, redrawn every second. Only asks and shows.
+"""`flegel top`: jobs of this host and of a cluster in a terminal, redrawn every second. Only asks and shows.
 
 What it draws is made of the same views that `flegel dashboard` shows; it fits 80 columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from flegel.terminal.reporting import errors_as_sentences
 
 if TYPE_CHECKING:
     from flegel.cluster.transport.protocol import JobView, SlaveView
+    from flegel.runtime.job.running_jobs import RunningJob
 
 MOST_JOBS = 20  # lines of jobs; running ones first
 
@@ -28,35 +30,67 @@ def top(
     master: Master = DEFAULT_MASTER,
     insecure: Insecure = False,
 ) -> None:
-    """Watch a cluster in the terminal: slaves, running jobs, what waits; Ctrl-C ends it.
+    """Watch your jobs on this host, and a cluster: slaves, running jobs, what waits; Ctrl-C ends it.
+
+    Without a terminal it prints one look. Where no master listens at the default address, jobs of this host are all.
 
     For example:
 
+        flegel top
+
         flegel top --master tcp://head:7077
     """
-    with errors_as_sentences():
+    with errors_as_sentences(), ExitStack() as stack:
         from rich.console import Console
         from rich.live import Live
 
-        from flegel.cli.cluster_jobs import open_client
         from flegel.runtime import clock
 
-        console = Console()
-        with open_client(master, insecure) as client:
-            if once:
-                console.print(screen(client.jobs(), client.slaves()))
+        console, look = Console(), _looks(master, insecure, stack)
+        if once or not console.is_terminal:
+            console.print(look())
+            return
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            try:
+                while True:
+                    live.update(look(), refresh=True)
+                    clock.sleep(every)
+            except KeyboardInterrupt:
                 return
-            with Live(console=console, auto_refresh=False, screen=True) as live:
-                try:
-                    while True:
-                        live.update(screen(client.jobs(), client.slaves()), refresh=True)
-                        clock.sleep(every)
-                except KeyboardInterrupt:
-                    return
+
+
+def _looks(master: str, insecure: bool, stack: ExitStack) -> Callable[[], Any]:
+    """What makes one look; it asks a master that was named, or that listens where masters do by default."""
+    from rich.console import Group
+
+    from flegel.cli.cluster_jobs import open_client
+    from flegel.cluster.client import listens
+    from flegel.runtime.job.running_jobs import running
+
+    if master == DEFAULT_MASTER and not listens(master):
+        return lambda: host_screen(running(), f"nothing listens at {master}: no cluster is shown")
+    client = stack.enter_context(open_client(master, insecure))
+    return lambda: Group(host_screen(running()), screen(client.jobs(), client.slaves()))
+
+
+def host_screen(jobs: Sequence[RunningJob], note: str = "") -> Any:
+    """Jobs that this user runs on this host, each named after its process."""
+    from rich.console import Group
+
+    count = f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}" if jobs else "no jobs"
+    summary = f"{count} of yours on this host" + (f"; {note}" if note else "")
+    return Group(summary, _jobs([_view(job) for job in jobs])) if jobs else Group(summary)
+
+
+def _view(job: RunningJob) -> JobView:
+    from flegel.cluster.transport.protocol import JobView
+
+    glance = msgspec.to_builtins(job.seen) if job.seen is not None else {}
+    return JobView(job.name, "", job.phase, job.algorithm, job.data, 0, job.workers, 0.0, glance=glance)
 
 
 def screen(jobs: Sequence[JobView], slaves: Sequence[SlaveView]) -> Any:
-    """One look."""
+    """One look at a cluster."""
     from rich.console import Group
 
     states = {state: sum(job.state == state for job in jobs) for state in ("running", "queued", "done", "failed")}

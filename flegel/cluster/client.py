@@ -67,15 +67,16 @@ def _key_of_master(address: str) -> str:
     try:
         return keys.KeyRegistry().master(address)
     except UsageError:
-        if _listens(address):
+        if listens(address):
             raise
     raise FlegelError(
         f"Nothing listens at {address}; start a master there with `flegel master`, or give the address of one that "
-        "runs. Jobs of this host alone need none: `flegel submit … --dashboard` shows them."
+        "runs. Jobs of this host alone need none: `flegel top` and `flegel submit … --dashboard` show them."
     )
 
 
-def _listens(address: str) -> bool:
+def listens(address: str) -> bool:
+    """Whether anything accepts a connection there."""
     parts = urlsplit(address)
     try:
         with socket.create_connection((parts.hostname, parts.port), PROBE_TIMEOUT):

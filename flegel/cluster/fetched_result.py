@@ -15,8 +15,8 @@ from flegel.runtime.job import result_store
 
 KEPT = (
     "dataset", "sync", "workers", "seed", "converged", "reason", "objective", "iterations", "seconds", "load_seconds",
-    "worker", "utilization", "placement", "outcome", "kernel", "warnings", "metrics", "validation", "classes",
-    "balance", "incidents", "audit",
+    "worker", "utilization", "placement", "outcome", "kernel", "warnings", "description", "metrics", "validation",
+    "classes", "balance", "incidents", "audit",
 )  # fmt: skip
 """Fields that `result.json` holds as they are."""
 

@@ -12,7 +12,7 @@ from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets import Dataset
-from flegel.datasets.source import Rows
+from flegel.datasets.rows.source import Rows
 from flegel.errors import StorageError, UsageError
 
 READ = ("format", "label", "weight", "columns", "drop", "categorical", "missing")

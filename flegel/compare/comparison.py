@@ -86,7 +86,7 @@ def compare(
     candidates = parse_candidates(sync) if isinstance(sync, str) else list(sync)
     cluster: LocalCluster | None = options.get("cluster")
     count = workers if workers is not None else cluster.workers if cluster else default_workers()
-    rows = in_memory(open_data(data, label=label, weight=weight))
+    rows = in_memory(data if isinstance(data, Dataset) else open_data(data, label=label, weight=weight))
     return run_comparison(ComparisonSettings(chosen, rows, candidates, count, **options))
 
 

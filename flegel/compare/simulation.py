@@ -32,14 +32,15 @@ from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
 from flegel.errors import FlegelError, UsageError
 from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
-from flegel.results.result import Result, balance_row, utilization, worker_rows
+from flegel.results.result import Result, sections, utilization, worker_rows
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.job.run import remarks
@@ -173,7 +174,7 @@ class JobSimulator:
         store = LocalStore(algorithm, starting(parameter, algorithm.placement.typed), zero)
         return Coordinator(
             algorithm, make_policy(sync), criteria, store, dict.fromkeys(range(workers), load),
-            timeouts=NO_TIMEOUTS, balance=balancing,
+            timeouts=NO_TIMEOUTS, parts=[] if balancing is None else [BalancePart(balancing)],
         )  # fmt: skip
 
     def run(
@@ -187,7 +188,7 @@ class JobSimulator:
         """One job to its end; `seed` decides speeds, stragglers and the network's jitter."""
         sync = SyncSpec(candidate.sync, **candidate.options)
         self._check(sync)
-        mode = balance_mode(sync, self.workers) if self.real and not self.model.costs.tree else "off"
+        mode = balance_mode(sync, self.workers) if self.real else "off"
         balancing = None if mode == "off" else BalanceControl(mode, criteria)
         learners: dict[int, Learner]
         if self.progress is not None:
@@ -207,8 +208,6 @@ class JobSimulator:
         """Refuses what the cluster model cannot represent."""
         if self.progress is not None and sync.balance not in (None, "off"):
             raise UsageError("With a progress curve there are no points that could move; use --learning real.")
-        if self.model.costs.tree and (sync.name in ("ssp", "asp", "psp") or sync.balance not in (None, "off")):
-            raise UsageError(f"--tree models global barriers only; {sync.name} cannot be simulated with it.")
 
     def _paces(self, straggler: str, seed: int) -> dict[int, Pace]:
         slow = parse_stragglers(straggler, self.workers, seed)
@@ -252,7 +251,7 @@ class JobSimulator:
             kernel="simulated",
             warnings=remarks(job) if self.real else [],
             classes=data.classes,
-            balance=balance_row(job),
+            **sections(job),
         )
 
 
@@ -354,11 +353,9 @@ def describe(simulator: JobSimulator) -> str:
     else:
         learning = "every point is trained for real"
     size = f", {simulator.size:,} bytes of θ" if simulator.size else ""
-    groups = f"; heads of groups of {costs.tree} between, which the engine does not have" if costs.tree else ""
-    shards = f"; θ in {costs.shards} parts, which the engine does not have" if costs.shards > 1 else ""
     return (
         f"Simulated, on virtual time: {speeds}; {network.latency * 1e6:.0f} µs to the coordinator{racks}, whose thread "
-        f"takes {costs.merge * 1e6:.0f} µs a report and {costs.send * 1e6:.0f} µs an order{size}{groups}{shards}; "
+        f"takes {costs.merge * 1e6:.0f} µs a report and {costs.send * 1e6:.0f} µs an order{size}; "
         f"{learning}."
     )
 

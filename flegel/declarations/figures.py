@@ -40,6 +40,10 @@ class ModelHooks:
         """Remarks on the finished model that a user should read (empty clusters and the like)."""
         return []
 
+    def description(self, aggregator: Tree, parameter: Tree) -> list[str]:
+        """What the finished model is like, in a line or two that end the job's report: the sizes of clusters."""
+        return []
+
     def probabilities(self, features: Any, parameter: Tree) -> Array:
         """A row of numbers that sum to 1 for each row: of its classes, or of its clusters."""
         raise UsageError(f"{type(self).__name__} gives no probabilities; use predict.")

@@ -3,7 +3,7 @@
 A worker adds its points a second and makes every barrier longer. With R points a second, barriers of φ seconds and
 rounds of a part x of a pass over N points, progress a second is x·g(x) / (x·N/R + φ), where g is what a visit is worth
 in such a round (plan/interval); the best x is taken for each crew. Crews are the fastest k workers. The functions here
-never see a worker's points, and decide nothing about when to act: machine/crew_control.py does.
+never see a worker's points, and decide nothing about when to act: machine/resting/crew_control.py does.
 """
 
 from __future__ import annotations

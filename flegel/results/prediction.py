@@ -16,7 +16,8 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
-from flegel.datasets import Dataset, Scaling, Treatment, open_for_prediction, open_table, scale
+from flegel.datasets import Dataset, Scaling, Treatment, open_for_prediction, open_table
+from flegel.datasets.rows import scale
 from flegel.datasets.tables.columns import text_of
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.declarations.figures import ModelHooks

@@ -54,6 +54,8 @@ class Result:
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
     warnings: list[str] = field(default_factory=list)
+    description: list[str] = field(default_factory=list)
+    """What the model is like, in a line or two, such as the sizes of clusters."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Figures beside the objective at the end of training, such as the accuracy."""
     validation: dict[str, Any] = field(default_factory=dict)
@@ -176,6 +178,7 @@ class Result:
             f"{self.load_seconds:.3g} s of loading before",
             *(f"{name}: {_shape(value)}" for name, value in self.parameters.items() if value.dtype.kind in "fiub"),
             *([f"classes: {', '.join(self.classes[:20])}"] if self.classes else []),
+            *self.description,
             *(f"note: {text}" for text in self.warnings),
             *self.data_report[:SUMMARY_LINES],
             *([f"  … and {more} more lines in data_report"] if more > 0 else []),
@@ -232,6 +235,7 @@ class Result:
             "model": self.model,
             "kernel": self.kernel,
             "warnings": self.warnings,
+            "description": self.description,
             "classes": self.classes,
         }
 
@@ -312,24 +316,6 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
     ]
 
 
-def audit_row(machine: Coordinator) -> dict[str, Any]:
-    """What audits found; `objective`: by a pass over all points under the final θ; `difference`: of the books to it."""
-    audit = machine.audit
-    if audit is None:
-        return {"mode": "off"}
-    return {
-        "mode": "on",
-        "audits": audit.audits,
-        "recounts": audit.repairs,
-        "at_barriers": audit.at_barriers,
-        "problems": list(audit.problems),
-        "objective": audit.objective,
-        "difference": audit.difference,
-        "seconds": audit.seconds,
-    }
-
-
-FLOWS = 256  # pairs of workers that `--json` tells the moved points of
 COURSE = 64  # moments of a job that `--json` tells the passes of
 
 
@@ -349,24 +335,16 @@ def _course(machine: Coordinator) -> list[dict[str, Any]]:
     ]
 
 
-def balance_row(machine: Coordinator) -> dict[str, Any]:
-    """Moves, points, bytes, the spread of passes at the end and their course, and the reasons."""
+def sections(machine: Coordinator) -> dict[str, Any]:
+    """Fields of a result that tell of parts of the job; of balance also what every job has: the spread of passes at the
+    end, and their course."""
     passes = [w.passes for w in machine.view.workers.values() if w.points]
     spread = max(passes) - min(passes) if passes else 0.0
-    balance = machine.balance
-    if balance is None:
-        return {"mode": "off", "spread": spread, "course": _course(machine)}
-    moves = balance.migrations
-    return {
-        "mode": balance.mode,
-        "spread": spread,
-        "moves": moves.count,
-        "points": moves.points,
-        "bytes": moves.bytes,
-        "notes": list(moves.notes),
-        "flows": sorted(([*pair, *flow] for pair, flow in moves.flows.items()), key=lambda f: -f[2])[:FLOWS],
-        "course": _course(machine),
-    }
+    found: dict[str, Any] = {"balance": {"mode": "off", "spread": spread, "course": _course(machine)}}
+    for part in machine.parts:
+        for name, section in part.section().items():
+            found[name] = {**found.get(name, {}), **section}
+    return found
 
 
 def merging_seconds(machine: Coordinator) -> dict[int, float]:

@@ -13,21 +13,11 @@ from typing import Any, ClassVar
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError
+from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import (
-    BeginCheckpoint,
-    Command,
-    Done,
-    FromWorker,
-    Note,
-    SaveCheckpointPart,
-    SaveCommit,
-    Send,
-    SetTimer,
-    Timer,
-)
+from flegel.machine.coordinator.events import Command, Done, FromWorker, Note, Send, SetTimer, Timer
 from flegel.machine.coordinator.observation import JobSnapshot, observe
-from flegel.sim.coordinator_cost import CoordinatorCost, Costs, TreeCost
+from flegel.sim.coordinator_cost import Costs
 from flegel.sim.event_queue import EventQueue, no_collections
 from flegel.sim.network import Network, NetworkSpec
 from flegel.sim.trainer import Learner, Pace
@@ -63,11 +53,11 @@ class Simulation:
         self.events.now = now
         self._save = save
         self.network = network or Network(NetworkSpec(latency=self.costs.message), len(paces))
-        self.cost = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
+        self.cost = self.costs.thread(len(paces))
         self._size = size
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
-        holds = job.balance is not None or job.checkpoints is not None or bool(job.membership.parts)
+        holds = any(part.needs_points for part in job.parts) or bool(job.membership.shards)
         sent = pytree.without(job.parameter, job.state.algorithm.placement.unsent)
         self.workers = {
             id: self.worker_class(id, paces[id], learners[id], self.events, self.costs, sent, holds) for id in paces
@@ -135,7 +125,7 @@ class Simulation:
     def _forbearing(self) -> bool:
         """The silence check is off: simulated workers send no heartbeats."""
         timeouts = self.job.state.timeouts
-        return self.job.balance is None and math.isinf(timeouts.silence + timeouts.report)
+        return not self.job.has_deadlines and math.isinf(timeouts.silence + timeouts.report)
 
     def _timer(self, timer: Timer) -> None:
         now = self.cost.idle_at(self.events.now)
@@ -147,10 +137,10 @@ class Simulation:
 
     def _arrived(self, worker: int, body: Any, arrays: tuple[Array, ...], size: int) -> None:
         taken = self.cost.take(worker, size, self.events.now)
-        if self.costs.tree:
-            self.events.at(taken, self._taken, worker, body, arrays, taken)
-        else:
+        if self.cost.in_order:
             self._taken(worker, body, arrays, taken)
+        else:
+            self.events.at(taken, self._taken, worker, body, arrays, taken)
 
     def _taken(self, worker: int, body: Any, arrays: tuple[Array, ...], now: float) -> None:
         job, iteration = self.job, self.job.iteration

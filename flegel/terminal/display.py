@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
 from flegel.machine.group.waiting import SAID_EVERY
 from flegel.plan.termination import FAILED
 from flegel.runtime import clock
@@ -51,8 +51,11 @@ def duration(seconds: float | None) -> str:
 
 
 def figures(metrics: dict[str, float], after: str) -> str:
-    """Figures beside the objective, each followed by `after`."""
-    return "".join(f"{name} {value:.4g}{after}" for name, value in metrics.items())
+    """Figures beside the objective, each followed by `after`; the last one has the barrier of held-out ones."""
+    known = [f"{name} {value:.4g}" for name, value in metrics.items() if name != FOLLOWED_AT]
+    if FOLLOWED_AT in metrics and known:
+        known[-1] += f" (iteration {metrics[FOLLOWED_AT]:.0f})"
+    return "".join(f"{text}{after}" for text in known)
 
 
 def ending(result: Result) -> str:
@@ -68,6 +71,7 @@ def summary(result: Result) -> list[str]:
         f"after {result.iterations} iterations, {duration(result.seconds)} of "
         f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",
     ]
+    lines += result.description
     if resting := sum(bool(worker.get("resting")) for worker in result.worker):
         lines.append(f"{resting} of {len(result.worker)} workers rested at the end: the job is faster without them")
     if result.model:

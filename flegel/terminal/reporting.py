@@ -69,7 +69,7 @@ PHASES = {
     "importing": "importing libraries",
     "reading": "reading {data}",
     "init": "choosing the initial parameters",
-    "compiling": "compiling: once, about 10 s; afterwards the code is loaded",
+    "compiling": "compiling: once for an algorithm and a kind of rows, 5 to 30 s of an idle processor",
     "loading": "starting workers, which read their rows; code that is not in the cache is compiled meanwhile",
 }
 

@@ -13,6 +13,7 @@ import pytest
 
 import flegel
 from flegel import Accepts, Algorithm, Learning, LocalCluster
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
@@ -140,7 +141,7 @@ def test_kmeans_keeps_its_statistics_while_points_move(
     data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
     moving(monkeypatch, *MOVES)
     result, machine = run("kmeans", data, workers, balance=mode)
-    assert machine.balance.migrations.points >= 5000
+    assert machine.part(BalancePart).control.migrations.points >= 5000
     z = result.state[:, 0]
     assert (z >= 0).all()
     total, origin = machine.store.statistics, machine.parameter.origin
@@ -159,7 +160,7 @@ def test_labels_travel_with_their_points(
     data, labels = np.tile(points, (4, 1)), np.random.default_rng(2).normal(size=4 * len(points))
     moving(monkeypatch, (0, 1, 1000), (1, 0, 1000), (0, 2, 500))
     result, machine = run(Labelled(), (data, labels), workers)
-    assert machine.balance.migrations.points >= 2 * 512
+    assert machine.part(BalancePart).control.migrations.points >= 2 * 512
     expected = (data * result.state).sum(axis=0)
     assert np.allclose(machine.store.statistics.total, expected, rtol=1e-10, atol=1e-9)
     assert {round(v, 6) for v in (result.state[:, 0] / labels)} <= {1.0, 2.0, 3.0}
@@ -170,7 +171,7 @@ def test_sparse_rows_travel(workers: LocalCluster, monkeypatch: pytest.MonkeyPat
     matrix = sparse.random(9_000, 40, density=0.1, random_state=0, format="csr")
     moving(monkeypatch, (0, 1, 1000), (1, 0, 1000), (2, 0, 500))
     result, machine = run(Rows(), matrix, workers)
-    assert machine.balance.migrations.points >= 2 * 512
+    assert machine.part(BalancePart).control.migrations.points >= 2 * 512
     assert np.isclose(machine.store.statistics[0], result.state.sum(), rtol=1e-10)
     per_row = np.asarray(matrix.sum(axis=1)).ravel()
     times = result.state[:, 0][per_row > 0] / per_row[per_row > 0]

@@ -30,8 +30,8 @@ from flegel.cli.main import app
 from flegel.core import pytree
 from flegel.errors import Interrupted, UsageError
 from flegel.loading.class_source import same_code
-from flegel.machine.checkpoint.plain_data import freeze, thaw
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.machine.plain_data import freeze, thaw
 from flegel.messages import TreeLayout
 from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read

@@ -48,7 +48,7 @@ class DeferringSimulation(Simulation):
     def _answer_fold(self) -> None:
         self._asked = False
         answer = self.job.store.answer()  # type: ignore[attr-defined]
-        self._execute(self.job.handle(answer, self.events.now), self.events.now)
+        self.execute(self.job.handle(answer, self.events.now), self.events.now)
         self._ask_later()
 
 

@@ -21,14 +21,16 @@ from flegel.configuration.balance import BalanceSettings
 from flegel.core import pytree
 from flegel.core.shard import TILE, Shard, make_shard
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator import events
-from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import EvictWorker, StartWorker, Timeouts, WorkerDied, WorkerJoined
 from flegel.machine.coordinator.membership import Next
-from flegel.machine.crew_control import CrewControl
 from flegel.machine.fencing import Fence
 from flegel.machine.migration.endpoints import MigrationSource
+from flegel.machine.resting.crew_control import CrewControl
+from flegel.machine.resting.part import RestingPart
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import visit
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
@@ -243,12 +245,11 @@ class World:
             store=LocalStore(self.algorithm, np.zeros(1), np.zeros(1)),
             loads={w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
             timeouts=FOR_EVER,
-            balance=balancing,
+            parts=[RestingPart(self.crew), *([] if balancing is None else [BalancePart(balancing)])],
             collect=collect,
             debug=True,
             rows=self.rows,
             replace=replace,
-            crew=self.crew,
         )
         self.fence = Fence("job")
         for w in range(workers):

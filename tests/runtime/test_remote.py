@@ -21,6 +21,7 @@ from bench.common.remote_cluster import RemoteCluster
 from flegel import LocalCluster
 from flegel.core.shard import Sparse
 from flegel.errors import ProtocolError, UsageError
+from flegel.machine.balance.part import BalancePart
 from flegel.messages import Hello
 from flegel.runtime import clock
 from flegel.runtime.processes.worker_processes import launch
@@ -84,7 +85,7 @@ def test_points_move_between_hosts_and_the_statistics_hold(
     data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
     moving(monkeypatch, *MOVES)
     result, machine = run("kmeans", data, remote, sync="fsp")
-    assert machine.balance.migrations.points >= 5000
+    assert machine.part(BalancePart).control.migrations.points >= 5000
     z, total, origin = result.state[:, 0], machine.store.statistics, machine.parameter.origin
     assert np.array_equal(np.bincount(z, minlength=10), total.counts)
     for j in range(10):

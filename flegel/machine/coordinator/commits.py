@@ -131,9 +131,7 @@ class Commits:
         for seen in views:
             seen.phase = "idle"
 
-    def finish(
-        self, request: Fold, workers: tuple[int, ...], folded: Folded, in_flight: int, moved_bytes: int, now: float
-    ) -> Updated:
+    def finish(self, request: Fold, workers: tuple[int, ...], folded: Folded, now: float) -> Updated:
         """θ is new: a row of the trace, and what the model hears of it. `workers`: in the order that the model gave."""
         job = self._job
         views = [job.view.workers[worker] for worker in request.workers]
@@ -163,8 +161,8 @@ class Commits:
                 job.reason,
                 [self._spans.pop(w) for w in request.workers if w in self._spans],
                 [w.passes for w in job.view.workers.values()] if len(job.view.workers) <= SPANS_UP_TO else [],
-                in_flight,
-                moved_bytes,
+                job.in_flight,
+                job.moved_bytes,
                 [w.gain for w in job.view.workers.values()] if job.attribute else [],
             )
         )

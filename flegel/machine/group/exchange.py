@@ -21,12 +21,13 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import UsageError
-from flegel.machine.coordinator.events import FromGroup, Note, SetTimer, Timer, ToGroup
+from flegel.machine.coordinator.events import Note, SetTimer, Timer
 from flegel.machine.coordinator.state import JobState
 from flegel.machine.group.events import (
     EndsHeard,
     Evaluated,
     Excluded,
+    FromGroup,
     GroupJoined,
     GroupLost,
     Offered,
@@ -35,6 +36,7 @@ from flegel.machine.group.events import (
     Stalled,
     StatusChanged,
     Synchronized,
+    ToGroup,
     Waiting,
 )
 from flegel.machine.group.outer_step import less, moved

@@ -20,7 +20,8 @@ from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.seeding import REPRESENTATIVES, representatives
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.datasets import Dataset, scale
+from flegel.datasets import Dataset
+from flegel.datasets.rows import scale
 from flegel.errors import DecodeError, StorageError, UsageError
 from flegel.job import Job
 from flegel.loading.class_source import in_plain, reference

@@ -29,12 +29,12 @@ from flegel.loading.class_source import in_plain, is_built_in, plain_hyper, refe
 from flegel.loading.code_gate import mark_of
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import shard_states, snapshot
-from flegel.machine.checkpoint.plain_data import GeneratorState
+from flegel.machine.checkpoint.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.machine.checkpoint.resume import NewerCommit, continue_from, restore
 from flegel.machine.checkpoint.shard_states import WorkerState
-from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
+from flegel.machine.plain_data import GeneratorState
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build
 from flegel.plan.crew import Crew

@@ -23,8 +23,8 @@ from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
 from flegel.job import Job
 from flegel.loading.class_source import is_built_in, reference
-from flegel.machine.coordinator.balance_control import BalanceControl
-from flegel.machine.crew_control import CrewControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.resting.crew_control import CrewControl
 from flegel.plan.balance.planner import Balance
 from flegel.plan.devices import parse_devices, relative_speeds
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess

@@ -20,7 +20,8 @@ from flegel.core.hook_limits import BUILT_IN_START, COMPILING
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, check_state, make_shard
 from flegel.core.stop_flag import new_flag
-from flegel.datasets import Dataset, scale
+from flegel.datasets import Dataset
+from flegel.datasets.rows import scale
 from flegel.declarations.kernels import Kernel, KernelHooks
 from flegel.declarations.optional import defines, hook
 from flegel.errors import AlgorithmError, FlegelWarning

@@ -15,13 +15,13 @@ from typing import Any
 from flegel.algorithm import Algorithm, visit_hooks
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, hold_out, open_data
-from flegel.datasets.partition import parse
+from flegel.datasets.rows.partition import parse
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import defines, hook
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.worker.growing_part import MOST_PASSES
 from flegel.options import check_options

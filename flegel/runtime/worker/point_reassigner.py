@@ -10,7 +10,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, make_shard
-from flegel.datasets import scale
+from flegel.datasets.rows import scale
 from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import open_shared
 from flegel.runtime.worker.current_hook import inside

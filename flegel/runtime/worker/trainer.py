@@ -24,7 +24,8 @@ from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
-from flegel.datasets import Rows, scale
+from flegel.datasets import Rows
+from flegel.datasets.rows import scale
 from flegel.declarations.optional import hook_named
 from flegel.errors import OutOfReach, UsageError, own_traceback
 from flegel.loading.class_source import instantiate

@@ -13,7 +13,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.source import WINDOW_BYTES
+from flegel.datasets.rows.source import WINDOW_BYTES
 from flegel.errors import UsageError, nearest
 from flegel.wording import option
 

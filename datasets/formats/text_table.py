@@ -1,128 +1,30 @@
 """Text tables as they are: any encoding, line ending, delimiter, quoting; cells are split here, and stay text.
 
-Never decides what a cell means. Plain UTF-8 tables of numbers do not come here: `formats.text_source` parses them.
+Never decides what a cell means. Plain UTF-8 tables of numbers do not come here: `text_source` parses them.
 """
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.compressed import open_unpacked
-from flegel.datasets.formats.text_dialect import find_delimiter, has_header, is_missing, is_number
+from flegel.datasets.formats.text_dialect import CellDialect
 from flegel.datasets.formats.text_parse import import_pyarrow_csv
-from flegel.datasets.source import Description
-from flegel.datasets.tables.columns import RawColumn, RawTable, cells, unique_names
+from flegel.datasets.rows.file_signature import check_unchanged, signature
+from flegel.datasets.rows.source import Description
+from flegel.datasets.tables.columns import RawColumn, RawTable, cells
 from flegel.errors import DataError
 
 BATCH = 1 << 15
 BLOCK = 4 << 20
 csv.field_size_limit(16 << 20)
-
-
-@dataclass(frozen=True)
-class CellDialect:
-    """How a text table is split into cells."""
-
-    encoding: str
-    delimiter: str
-    header: bool
-    names: list[str]
-    indexed: bool = False
-    """Rows have one cell more than the header: the first is the index (as R writes it)."""
-    simple: bool = False
-    """PyArrow splits it alike, many times faster: no blanks before quotes, no bare carriage return at the beginning."""
-
-    @property
-    def width(self) -> int:
-        return len(self.names)
-
-
-def find_encoding(head: bytes, whole: bool, origin: str) -> str:
-    """UTF-8 and UTF-16 by their marks or by content, else Windows-1252, which every byte of Latin-1 text is."""
-    for mark, name in ((codecs.BOM_UTF8, "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
-        if head.startswith(mark):
-            return name
-    zeros = head[:4096].count(b"\0")
-    if zeros:
-        sample = head[:4096]
-        if sample[1::2].count(b"\0") == zeros and zeros > len(sample) // 3:
-            return "utf-16-le"
-        if sample[::2].count(b"\0") == zeros and zeros > len(sample) // 3:
-            return "utf-16-be"
-        raise DataError(f"{origin} is not text (it contains zero bytes); rename it if its extension is wrong.")
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
-    except UnicodeDecodeError:
-        return "cp1252"
-    return "utf-8"
-
-
-def split_lines(text: str, delimiter: str) -> Iterator[list[str]]:
-    """Cells of each line; a blank as delimiter means any run of blanks and tabs."""
-    if delimiter == " ":
-        return (line.split() for line in io.StringIO(text, newline=None))
-    if len(delimiter) > 1:
-        return (line.rstrip("\n").split(delimiter) for line in io.StringIO(text, newline=None))
-    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
-
-
-def detect(
-    head: bytes, whole: bool, origin: str, suffix: str, delimiter: str | None, header: bool | None
-) -> CellDialect:
-    """The dialect of a file that begins with `head`."""
-    encoding = find_encoding(head, whole, origin)
-    text = codecs.getincrementaldecoder(encoding)("replace").decode(head, final=whole)
-    lines = [line for line in text.splitlines() if line.strip()][:200]
-    if not whole and len(lines) > 1:
-        lines = lines[:-1] if len(lines) < 200 else lines
-    if not lines:
-        raise DataError(f"{origin} is empty; give a file with rows.")
-    separator = find_delimiter(lines, suffix, delimiter)
-    rows = [row for row in split_lines("\n".join(lines), separator) if any(cell.strip() for cell in row)]
-    rows = [[cell.strip() for cell in row] for row in rows[:100]]
-    if not rows:
-        raise DataError(f"{origin} has only empty cells; give a file with at least one value.")
-    named = has_header(rows) if header is None else header
-    _check_given(rows, lines, delimiter, header, origin)
-    if named and len(rows) < 2:
-        raise DataError(f"{origin} has a header but no rows; give a file with at least one row.")
-    widths = [len(row) for row in (rows[1:] if named else rows)]
-    usual = max(set(widths), key=widths.count)
-    indexed = named and usual == len(rows[0]) + 1
-    names = (["", *rows[0]] if indexed else rows[0]) if named else [str(k) for k in range(usual)]
-    if named and names[0].startswith("#"):
-        names[0] = names[0].lstrip("# ")
-    simple = separator != " " and "\r" not in text.replace("\r\n", "") and not text[:1].isspace()
-    simple = simple and re.search(re.escape(separator) + r'[ \t]+"', text) is None
-    simple = simple and (len(separator) == 1 or (set(separator) == {":"} and ":" not in text.replace(separator, "")))
-    return CellDialect(encoding, separator, named, unique_names(names), indexed, simple)
-
-
-def _check_given(
-    rows: list[list[str]], lines: list[str], delimiter: str | None, header: bool | None, origin: str
-) -> None:
-    """Refuse a delimiter or a header that the file contradicts."""
-    if header and all(map(is_number, rows[0])):
-        raise DataError(f"{origin}: line 1 holds only numbers, so it is no header; omit header=True.")
-    below = rows[1:]
-    if header is False and below and all(is_number(row[k]) for row in below for k in range(len(row))):
-        text = [cell for cell in rows[0] if not is_number(cell) and not is_missing(cell)]
-        if text:
-            raise DataError(f"{origin}: line 1 names the columns ({text[0]!r}, …); omit header=False.")
-    if delimiter is not None and len(rows[0]) == 1:
-        other = next((c for c in ",;\t|" if all(c in line for line in lines)), None)
-        if other is not None:
-            raise DataError(f"{origin}: no line has the delimiter {delimiter!r}; pass delimiter={other!r}, or omit it.")
 
 
 def _encoded(column: Any) -> RawColumn:

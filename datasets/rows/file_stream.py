@@ -6,8 +6,8 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Self
 
-from flegel.datasets.file_signature import check_unchanged, signature
-from flegel.datasets.source import Description, Stream
+from flegel.datasets.rows.file_signature import check_unchanged, signature
+from flegel.datasets.rows.source import Description, Stream
 
 
 class FileStream(Stream):

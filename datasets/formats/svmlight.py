@@ -14,11 +14,11 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.compressed import line_pieces
 from flegel.datasets.formats.text_dialect import LINE_LIMIT
 from flegel.datasets.formats.text_stream import PIECE
-from flegel.datasets.source import Chunk, Description, Stream
+from flegel.datasets.rows.file_signature import check_unchanged, signature
+from flegel.datasets.rows.source import Chunk, Description, Stream
 from flegel.errors import DataError
 
 _ENTRY = re.compile(rb"(?:qid|\d+):[^:\s]*\d[^:\s]*")
@@ -51,7 +51,7 @@ class SvmlightStream(Stream):
         self.first_index = first_index
 
     def _parsed(self) -> Iterator[tuple[Array, Array, Array, Array]]:
-        from flegel.datasets.formats.svmlight.lines import parse  # numba costs a process 70 MB
+        from flegel.datasets.formats.svmlight_lines import parse  # numba costs a process 70 MB
 
         line = 1
         for piece in line_pieces(self.path, 0, PIECE, LINE_LIMIT):

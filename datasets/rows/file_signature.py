@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flegel.datasets.source import Description
+from flegel.datasets.rows.source import Description
 from flegel.errors import DataError
 
 

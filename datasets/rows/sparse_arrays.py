@@ -11,10 +11,10 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.formats.arrays import open_npy, wanted_dtype
-from flegel.datasets.memory import allocate
-from flegel.datasets.row_ranges import expand
-from flegel.datasets.source import Description, Rows, Source, check_finite, column_name
+from flegel.datasets.rows.arrays import open_npy, wanted_dtype
+from flegel.datasets.rows.memory import allocate
+from flegel.datasets.rows.row_ranges import expand
+from flegel.datasets.rows.source import Description, Rows, Source, check_finite, column_name
 from flegel.errors import DataError
 from flegel.wording import number
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.memory import allocate, release
-from flegel.datasets.row_ranges import compress, cut, expand, group
+from flegel.datasets.rows.memory import allocate, release
+from flegel.datasets.rows.row_ranges import compress, cut, expand, group
 from flegel.errors import DataError
 from flegel.wording import number, option
 

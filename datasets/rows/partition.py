@@ -19,7 +19,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE
-from flegel.datasets.row_ranges import compress, expand, group
+from flegel.datasets.rows.row_ranges import compress, expand, group
 from flegel.errors import UsageError
 
 BLOCKS = 4096

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from flegel.datasets.source import Description
+from flegel.datasets.rows.source import Description
 
 _FORMAT = 1
 """Version of the layout of entries. Entries of another version are not found."""

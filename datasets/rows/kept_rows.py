@@ -10,9 +10,9 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.descriptions import source_from
-from flegel.datasets.row_ranges import compress, expand
-from flegel.datasets.source import Description, Rows, Source, WrappedSource
+from flegel.datasets.rows.descriptions import source_from
+from flegel.datasets.rows.row_ranges import compress, expand
+from flegel.datasets.rows.source import Description, Rows, Source, WrappedSource
 from flegel.errors import DataError
 
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.cache_folder import entry_folder, locked
-from flegel.datasets.descriptions import source_from, stream_from
-from flegel.datasets.formats.arrays import ArraySource, open_npy
-from flegel.datasets.formats.sparse_arrays import SparseSource, check_finite_entries
-from flegel.datasets.source import Chunk, Description, Source, Stream, check_finite
+from flegel.datasets.rows.arrays import ArraySource, open_npy
+from flegel.datasets.rows.cache_folder import entry_folder, locked
+from flegel.datasets.rows.descriptions import source_from, stream_from
+from flegel.datasets.rows.source import Chunk, Description, Source, Stream, check_finite
+from flegel.datasets.rows.sparse_arrays import SparseSource, check_finite_entries
 from flegel.errors import DataError
 
 

@@ -12,10 +12,10 @@ from collections.abc import Collection
 from flegel.configuration.active import active
 from flegel.configuration.balance import BalanceSettings
 from flegel.job import Criteria
-from flegel.machine.checkpoint.plain_data import register
 from flegel.machine.coordinator.events import SetTimer, Timer
 from flegel.machine.coordinator.state import JobState
 from flegel.machine.migration.migrations import Migrations, OwnershipChange
+from flegel.machine.plain_data import register
 from flegel.messages import MoveReady, MoveRefused, MoveSent, Order, WindowArrived
 from flegel.params.protocol import ParameterStore
 from flegel.plan.balance.planner import Balance, MoveCost

@@ -13,9 +13,9 @@ import numpy as np
 
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
-from flegel.datasets.memory import memory_limit, release
-from flegel.datasets.row_ranges import expand
-from flegel.datasets.source import Description, Rows, Source, adds_up, check_finite
+from flegel.datasets.rows.memory import memory_limit, release
+from flegel.datasets.rows.row_ranges import expand
+from flegel.datasets.rows.source import Description, Rows, Source, adds_up, check_finite
 from flegel.errors import DataError
 from flegel.loading.damage import damage_as
 from flegel.loading.regular_files import check_regular

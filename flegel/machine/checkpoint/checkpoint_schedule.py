@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flegel.machine.coordinator.events import BeginCheckpoint, Milestone, SaveCommit, SetTimer, Suspend, Timer
+from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCommit, Suspend
+from flegel.machine.coordinator.events import Milestone, SetTimer, Timer
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import CheckpointPart, TakeCheckpoint
 from flegel.sync.policy import Updated

@@ -6,7 +6,7 @@ Classes enter by being defined: `Source` and `Stream` register every subclass un
 
 from __future__ import annotations
 
-from flegel.datasets.source import SOURCES, STREAMS, Description, Source, Stream
+from flegel.datasets.rows.source import SOURCES, STREAMS, Description, Source, Stream
 from flegel.errors import DataError
 
 

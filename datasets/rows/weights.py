@@ -11,9 +11,9 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.descriptions import source_from
-from flegel.datasets.formats.text_dialect import find_column
-from flegel.datasets.source import Description, Rows, Source, WrappedSource
+from flegel.datasets.rows.chosen_columns import find_column
+from flegel.datasets.rows.descriptions import source_from
+from flegel.datasets.rows.source import Description, Rows, Source, WrappedSource
 from flegel.errors import DataError
 from flegel.wording import number
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.cache_folder import entry_folder, locked
-from flegel.datasets.formats.arrays import ArraySource, open_npy
-from flegel.datasets.source import Description
+from flegel.datasets.rows.arrays import ArraySource, open_npy
+from flegel.datasets.rows.cache_folder import entry_folder, locked
+from flegel.datasets.rows.source import Description
 from flegel.errors import DataError
 
 MIN_BYTES = 16 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flegel.core.hook_limits import COMPILING
+from flegel.core.hook_limits import COMPILING_SECONDS
 
 OVERTIME = 3.0
 """Seconds that a job may take beyond its own limit before it is ended."""
@@ -60,14 +60,14 @@ class CoordinatorDeadlines:
         """Why it must end; empty while it may continue. `last_loss`: how it lost a worker, perhaps why it is late."""
         silent, compiling = now - self.last_report, self.phase == "compiling"
         waits = self.loops and silent < OVERTIME
-        more = COMPILING if compiling else OVERTIME + (self.worker_timeout + REPLACING if waits else 0.0)
+        more = COMPILING_SECONDS if compiling else OVERTIME + (self.worker_timeout + REPLACING if waits else 0.0)
         watched = self.phase in ("init", "compiling", "training", "result") or self.loops
         taken = silent if self.phase == "loading" else now - self.since
         hint = f"before that, {last_loss}" if last_loss else "does every hook return?"
         where = f"phase: {self.phase}, in {self.hook}" if self.hook else f"phase: {self.phase}"
         if watched and self.max_seconds is not None and taken > self.max_seconds + more:
             return f"did not end within --max-seconds {self.max_seconds:g} and {more:.0f} s more ({where}); {hint}"
-        extra = {"compiling": COMPILING, "init": self.start_extra}.get(self.phase, 0.0)
+        extra = {"compiling": COMPILING_SECONDS, "init": self.start_extra}.get(self.phase, 0.0)
         if watched and silent > self.hook_timeout + extra:
             limit = f"longer than --hook-timeout {self.hook_timeout:g} s"
             return f"was held up by a hook for {silent:.0f} s, {limit} ({where}); {hint}"

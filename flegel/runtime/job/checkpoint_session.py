@@ -39,7 +39,7 @@ from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build
 from flegel.plan.crew import Crew
 from flegel.runtime import clock
-from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
+from flegel.runtime.checkpoint.format import CHECKPOINT_FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
 from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
@@ -252,7 +252,7 @@ class CheckpointSession:
         ref = in_plain(reference(algorithm))
         class_file, class_sha256 = home_of(type(algorithm)), file_hash(type(algorithm))
         record = JobRecord(
-            format=FORMAT,
+            format=CHECKPOINT_FORMAT,
             epoch=self.stored.epoch + 1 if self.stored else 0,
             job=msgspec.structs.replace(job, algorithm=ref, checkpoint=self.store.place, checkpoint_every=self.every),
             submitted_hyper=self.submitted_hyper,

@@ -2,9 +2,9 @@
 
 An `srun` is a job of its own, or a step where this process runs inside an allocation.
 
-`flegel.slurm.Cluster(slaves=4, partition="batch", time="2:00:00")`. A credential can be decoded only by this user's
-processes on hosts of the same Slurm cluster, once, within five minutes. A slave that is killed, or whose node fails, is
-one lost worker.
+`flegel.slurm.Cluster(slaves=4, options={"partition": "batch", "time": "2:00:00"})`. A credential can be decoded only by
+this user's processes on hosts of the same Slurm cluster, once, within five minutes. A slave that is killed, or whose
+node fails, is one lost worker.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def scancel(*words: str) -> None:
 
 
 class SlurmCluster(LaunchedCluster):
-    """`with flegel.slurm.Cluster(slaves=4, partition="batch") as cluster: …`."""
+    """`with flegel.slurm.Cluster(slaves=4, options={"partition": "batch"}) as cluster: …`."""
 
     def __init__(
         self,

@@ -72,11 +72,11 @@ def test_a_process_that_was_forked_adds_with_threads_of_its_own() -> None:
 def test_a_thread_that_outlives_the_main_one_can_still_add() -> None:
     code = (
         "import threading, numpy as np\n"
-        "from flegel.core.parallel_sums import LARGE, add_fields\n"
+        "from flegel.core.parallel_sums import THREADED_FROM_NUMBERS, add_fields\n"
         "def work():\n"
         "    threading.main_thread().join()\n"
-        "    into = np.zeros(LARGE)\n"
-        "    add_fields([into], [[np.ones(LARGE)] * 3])\n"
+        "    into = np.zeros(THREADED_FROM_NUMBERS)\n"
+        "    add_fields([into], [[np.ones(THREADED_FROM_NUMBERS)] * 3])\n"
         "    print(into.min(), into.max())\n"
         "threading.Thread(target=work).start()\n"
     )

@@ -129,15 +129,6 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             parse=parse_seconds,
         ),
     ] = None
-    first_interval: Annotated[
-        float | None,
-        Option(
-            "fsp: where the search for the interval begins; measured if not given.",
-            SYNCHRONIZATION,
-            metavar="DURATION",
-            parse=parse_seconds,
-        ),
-    ] = None
     coordination: Annotated[
         str | None,
         Option(

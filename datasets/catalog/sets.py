@@ -289,6 +289,17 @@ class RatingsEntry(CatalogEntry):
 
 
 ENTRIES: tuple[type[CatalogEntry], ...] = (
-    Puf, Susy, Hepmass, Higgs, Nbaiot, Ml10m, Ml25m, Mnist, FashionMnist, Cifar10, Syn,
-    BlobsEntry, RatingsEntry,
-)  # fmt: skip
+    Puf,
+    Susy,
+    Hepmass,
+    Higgs,
+    Nbaiot,
+    Ml10m,
+    Ml25m,
+    Mnist,
+    FashionMnist,
+    Cifar10,
+    Syn,
+    BlobsEntry,
+    RatingsEntry,
+)

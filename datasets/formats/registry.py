@@ -163,12 +163,31 @@ TABLE = "table"
 """--format table: columns as they are, in whatever format the file has; never a list of ratings."""
 
 NOT_READ = {
-    ".xls": "an old Excel file", ".ods": "a spreadsheet", ".json": "JSON", ".jsonl": "JSON", ".ndjson": "JSON",
-    ".xml": "XML", ".html": "HTML", ".h5": "HDF5", ".hdf5": "HDF5", ".hdf": "HDF5", ".pkl": "pickled Python objects",
-    ".pickle": "pickled Python objects", ".mat": "a MATLAB file", ".sav": "an SPSS file", ".dta": "a Stata file",
-    ".sas7bdat": "a SAS file", ".rds": "an R file", ".rdata": "an R file", ".orc": "ORC", ".avro": "Avro",
-    ".db": "a database", ".sqlite": "a database", ".arff": "ARFF", ".pdf": "a PDF",
-}  # fmt: skip
+    ".xls": "an old Excel file",
+    ".ods": "a spreadsheet",
+    ".json": "JSON",
+    ".jsonl": "JSON",
+    ".ndjson": "JSON",
+    ".xml": "XML",
+    ".html": "HTML",
+    ".h5": "HDF5",
+    ".hdf5": "HDF5",
+    ".hdf": "HDF5",
+    ".pkl": "pickled Python objects",
+    ".pickle": "pickled Python objects",
+    ".mat": "a MATLAB file",
+    ".sav": "an SPSS file",
+    ".dta": "a Stata file",
+    ".sas7bdat": "a SAS file",
+    ".rds": "an R file",
+    ".rdata": "an R file",
+    ".orc": "ORC",
+    ".avro": "Avro",
+    ".db": "a database",
+    ".sqlite": "a database",
+    ".arff": "ARFF",
+    ".pdf": "a PDF",
+}
 
 
 def check_format(name: str | None) -> None:

@@ -68,17 +68,21 @@ class TextTable(RawTable):
                 reader = csv_module.open_csv(
                     pyarrow.PythonFile(file, mode="r"),
                     csv_module.ReadOptions(
-                        use_threads=False, block_size=BLOCK, column_names=split, skip_rows=int(self.dialect.header),
+                        use_threads=False,
+                        block_size=BLOCK,
+                        column_names=split,
+                        skip_rows=int(self.dialect.header),
                         encoding=encoding,
                     ),
                     csv_module.ParseOptions(
                         delimiter=self.delimiter[0], newlines_in_values=True, ignore_empty_lines=len(names) > 1
                     ),
                     csv_module.ConvertOptions(
-                        column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False,
+                        column_types=dict.fromkeys(names, pyarrow.string()),
+                        strings_can_be_null=False,
                         include_columns=[names[k] for k in dict.fromkeys(wanted)],
                     ),
-                )  # fmt: skip
+                )
                 for batch in reader:
                     if batch.num_rows:
                         yield [_encoded(batch.column(names[k])) for k in wanted]

@@ -95,9 +95,13 @@ class KeptRows(WrappedSource):
     def describe(self) -> Description:
         rows, part, seed = self._told
         return {
-            "kind": self.kind, "inner": self.inner.describe(), "dtype": self.dtype.name,
-            "rows": rows, "part": part, "seed": seed,
-        }  # fmt: skip
+            "kind": self.kind,
+            "inner": self.inner.describe(),
+            "dtype": self.dtype.name,
+            "rows": rows,
+            "part": part,
+            "seed": seed,
+        }
 
     @classmethod
     def from_description(cls, description: Description) -> Source:

@@ -59,7 +59,6 @@ class RunOptions(TypedDict, total=False):
     seed: int
     sync: str
     interval: float | str | None
-    first_interval: float | str | None
     coordination: str | None
     staleness: int | None
     batches: int | None

@@ -42,9 +42,20 @@ from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 ROWS, COLUMNS = 331, 6
 SEED = 3  # of the job as which a class is prepared
 HOOKS = frozenset(
-    {"initParameter", "initState", "initAggregator", "updateDataPoint", "aggregate", "updateParameter", "objective",
-     "terminationCheck", "predict", "kernel", "validate"}
-)  # fmt: skip
+    {
+        "initParameter",
+        "initState",
+        "initAggregator",
+        "updateDataPoint",
+        "aggregate",
+        "updateParameter",
+        "objective",
+        "terminationCheck",
+        "predict",
+        "kernel",
+        "validate",
+    }
+)
 
 
 def check_algorithm(

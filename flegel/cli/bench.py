@@ -80,14 +80,32 @@ def compare(
         check_places(json_to, out)
         chosen = make_algorithm(algorithm, settings)
         rows = open_rows(
-            chosen, data, label=label, weight=weight, columns=columns, drop=drop, categorical=categorical,
-            missing=missing, format=format,
-        )  # fmt: skip
+            chosen,
+            data,
+            label=label,
+            weight=weight,
+            columns=columns,
+            drop=drop,
+            categorical=categorical,
+            missing=missing,
+            format=format,
+        )
         found = run_comparison(
-            chosen, rows, sync, workers=workers, repeat=repeat,
-            straggler=straggler, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds, seed=seed,
-            partition=partition, log=say, command=_command(),
-        )  # fmt: skip
+            chosen,
+            rows,
+            sync,
+            workers=workers,
+            repeat=repeat,
+            straggler=straggler,
+            target=target,
+            within=within,
+            tolerance=tolerance,
+            max_seconds=max_seconds,
+            seed=seed,
+            partition=partition,
+            log=say,
+            command=_command(),
+        )
         for note in found.notes:
             say(f"note: {note}")
         if json_to == "-":

@@ -145,9 +145,14 @@ class JobSimulator:
         found = []
         for sync, per_pass in ((SyncSpec("fsp", 1.0 / FINE), FINE), (SyncSpec("bsp"), 1)):
             job = self._coordinator(
-                self.settings.algorithm, self.plan.parameter, self.plan.zero, sync,
-                Criteria(max_iterations=MOST_PASSES * per_pass, tolerance=1e-6), count, None,
-            )  # fmt: skip
+                self.settings.algorithm,
+                self.plan.parameter,
+                self.plan.zero,
+                sync,
+                Criteria(max_iterations=MOST_PASSES * per_pass, tolerance=1e-6),
+                count,
+                None,
+            )
             Simulation(
                 job, {i: Pace(float(points)) for i in range(count)}, self._learners(shards), Costs(0.0, 0.0)
             ).run()
@@ -173,9 +178,14 @@ class JobSimulator:
         load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.settings.seed, form, form)
         store = LocalStore(algorithm, starting(parameter, algorithm.placement.typed), zero)
         return Coordinator(
-            algorithm, make_policy(sync), criteria, store, dict.fromkeys(range(workers), load),
-            timeouts=NO_TIMEOUTS, parts=[] if balancing is None else [BalancePart(balancing)],
-        )  # fmt: skip
+            algorithm,
+            make_policy(sync),
+            criteria,
+            store,
+            dict.fromkeys(range(workers), load),
+            timeouts=NO_TIMEOUTS,
+            parts=[] if balancing is None else [BalancePart(balancing)],
+        )
 
     def run(
         self,

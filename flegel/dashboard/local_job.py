@@ -44,9 +44,13 @@ class JobDashboard:
 
     def begin(self, job: Job, control: JobControl) -> None:
         about = {
-            "title": self._title, "algorithm": job.algorithm.name.rpartition(":")[2], "sync": job.sync.name,
-            "workers": job.workers, "data": job.data, "live": True,
-        }  # fmt: skip
+            "title": self._title,
+            "algorithm": job.algorithm.name.rpartition(":")[2],
+            "sync": job.sync.name,
+            "workers": job.workers,
+            "data": job.data,
+            "live": True,
+        }
         self._control, self._history = control, RunHistory(RUN, about)
         self._hub.add(self._history)
         logger = logging.getLogger("flegel")

@@ -155,10 +155,9 @@ class FSP(FlexibleBarrier):
     summary = "flexible barriers by time; finds its own interval, stage by stage (the default)"
     stored: ClassVar = {LocalTimers: (), MultiStage: (), Recent: (), FixedInterval: (), Step: ()}
 
-    def __init__(
-        self, interval: Seconds | None = None, first_interval: Seconds | None = None, coordination: str = "semi"
-    ) -> None:
-        super().__init__(FixedInterval(interval) if interval else MultiStage(first_interval), coordination)
+    def __init__(self, interval: Seconds | None = None, coordination: str = "semi") -> None:
+        search = MultiStage(active().interval.first_seconds or None)
+        super().__init__(FixedInterval(interval) if interval else search, coordination)
 
 
 def matters(workers: Sequence[WorkerView]) -> float:

@@ -34,6 +34,7 @@ from flegel.algorithms.seeding import (
     coverage,
     covered,
     holds,
+    in_deviations,
     lloyd,
     numbered,
     polishing_passes,
@@ -62,9 +63,9 @@ LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a colum
 EMPTY = 1e-8  # a component with fewer points than this counts as empty
 CHUNK = 16384  # rows evaluated at a time
 TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
-TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart
+ROWS_A_COMPONENT = 200  # of these rows, where components are many
+TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart; the best one makes as many more
 RESTS = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
-TRIAL_WORK = 2**28  # numbers added to statistics in a pass of a trial: fewer rows where matrices are large
 
 
 BY_COMPONENT = ParameterPlacement(
@@ -187,15 +188,16 @@ class GMM(Algorithm):
         points: float,
         rng: np.random.Generator,
     ) -> Mixture:
-        """Of several starts by k-means, every second one on clipped rows, the one that EM takes furthest."""
+        """Of several starts by k-means the one that EM takes furthest: every second one on rows in deviations of their
+        columns, so that outliers and the values of a column with few of them get clusters of their own, the others on
+        clipped rows in units of the middle of each column, so that they do not."""
         if self.k > len(y):
             raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-        size = TRIAL_WORK // (self.k * self._width(y.shape[1]))
-        some, own = some_weighted(y, mass, int(np.clip(size, *TRIAL_ROWS)), rng)
+        some, own = some_weighted(y, mass, int(np.clip(ROWS_A_COMPONENT * self.k, *TRIAL_ROWS)), rng)
         best, most = None, -np.inf
         blank = self._blank(origin, unit, floor)
         for trial in range(self.n_init):
-            seen = clipped(some) if trial % 2 else some
+            seen = clipped(some) if trial % 2 else in_deviations(some)
             labels = lloyd(seen, self.k, rng, own)[1]
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
@@ -203,7 +205,8 @@ class GMM(Algorithm):
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
-        best, _ = self._passes(some, own, best, polishing_passes(len(some) * self.k * self._width(y.shape[1])))
+        passes = polishing_passes(len(some) * self.k * self._width(y.shape[1]))
+        best, _ = self._passes(some, own, best, max(passes, TRIAL_PASSES))
         return best._replace(points=coverage(points, float(len(some) if own is None else own.sum()), True))
 
     def _step(self, y: Array, own: Array | None, shares: Array, mixture: Mixture) -> Mixture:

@@ -26,6 +26,7 @@ from flegel.algorithms.kmeans.sparse import (
     take_rows,
 )
 from flegel.algorithms.kmeans.swaps import swapped
+from flegel.algorithms.kmeans.trial_start import best_start, rows_by_scatter
 from flegel.algorithms.kmeans.wide import WIDE_K, WideKernel, is_wide
 from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
@@ -34,7 +35,6 @@ from flegel.algorithms.seeding import (
     DRAWN,
     NAMED,
     START_FILE,
-    best_lloyd,
     coverage,
     covered,
     given_rows,
@@ -69,7 +69,7 @@ LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
 ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 LEAST_ROWS_A_CLUSTER = 4  # of these rows, where clusters are very many
 LISTED_SIZES = 20  # clusters whose sizes are listed; of more the range is told
-TRIAL_WORK = 2**26  # multiplications in a pass over them, at most: fewer rows where k·d is large
+TRIAL_WORK = 2**24  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
 class Centroids(NamedTuple):
@@ -119,8 +119,8 @@ class KMeans(Algorithm):
     mean of the sample without outliers, so the error is about 1e-15 of the scatter about it, however large it is.
     It never rises between barriers: a visit lowers a point's own term, the M-step lowers the sum.
     Sparse rows (CSR) are trained as they are, about the origin 0.
-    Start: the best of `n_init`, each a few passes over the sample from a start by k-means++. Other starts are taken as
-    they are.
+    Start: the best of `n_init`, each a few passes over some rows of the sample from a start by k-means++, then swaps of
+    single centroids (`trial_start`). Other starts are taken as they are.
     Reference: S. Lloyd, Least squares quantization in PCM (1982); R. Neal, G. Hinton, A view of the EM
     algorithm that justifies incremental, sparse, and other variants (1998).
     """
@@ -155,19 +155,20 @@ class KMeans(Algorithm):
         if is_wide(self.k, sample.columns):
             return self._wide_start(rows, weights, origin, sample, rng)
         size = max(min(TRIAL_WORK // (self.k * sample.columns), TRIAL_ROWS), LEAST_ROWS, ROWS_A_CLUSTER * self.k)
-        some, own = some_weighted(rows, weights, min(size, MOST_ROWS), rng)
-        some = some - origin
-        if isinstance(self.init, str) and self.init == DRAWN:
+        drawn = isinstance(self.init, str) and self.init == DRAWN
+        if drawn:
+            some, own = rows_by_scatter(rows - origin, weights, min(size, MOST_ROWS), rng)
             if self.k > len(some):
                 raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
-            start = best_lloyd(some, self.k, self.n_init, rng, own)[0] + origin
+            start = best_start(some, self.k, self.n_init, rng, own) + origin
         else:
+            some, own = some_weighted(rows, weights, min(size, MOST_ROWS), rng)
+            some = some - origin
             start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
         spare = more_rows(some, start - origin, min(self.k, SPARE), rng, own) + origin
         spare = spare.astype(rows.dtype).astype(np.float64)
-        shares, drawn = _shares(numbered(some, start - origin), own, self.k)
-        trained = isinstance(self.init, str) and self.init == DRAWN
-        return Centroids(start, origin, spare, shares, coverage(sample.mass, drawn, trained))
+        shares, mass = _shares(numbered(some, start - origin), own, self.k)
+        return Centroids(start, origin, spare, shares, coverage(sample.mass, mass, drawn))
 
     def continueParameter(self, previous: Centroids, sample: Sample, rng: np.random.Generator) -> Centroids:
         return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)

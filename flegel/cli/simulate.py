@@ -37,9 +37,24 @@ if TYPE_CHECKING:
 EVERY = 2.0  # seconds between two lines about a long run
 ROWS = "higgs:65536"  # to learn from where no data are named
 CLUSTER_OPTIONS = (
-    "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
-    "rack_latency", "uplink", "size", "within", "tolerance", "repeat", "seed",
-)  # what a recorded run has already  # fmt: skip
+    "workers",
+    "pass_time",
+    "spread",
+    "drift",
+    "spot",
+    "latency",
+    "jitter",
+    "bandwidth",
+    "hub",
+    "racks",
+    "rack_latency",
+    "uplink",
+    "size",
+    "within",
+    "tolerance",
+    "repeat",
+    "seed",
+)  # what a recorded run has already
 
 
 READING_OPTIONS = ("columns", "drop", "categorical", "missing", "format")  # a recorded run names rows, not a table
@@ -137,10 +152,19 @@ def simulate(
 
             chosen = make_algorithm(algorithm, settings) if algorithm else None
             found, held = again(
-                replay, sync, algorithm=chosen, data=data, label=label, partition=partition, straggler=slow,
-                learning="real" if learning == "auto" else learning, target=target, max_seconds=max_seconds, log=say,
+                replay,
+                sync,
+                algorithm=chosen,
+                data=data,
+                label=label,
+                partition=partition,
+                straggler=slow,
+                learning="real" if learning == "auto" else learning,
+                target=target,
+                max_seconds=max_seconds,
+                log=say,
                 watch=_watch,
-            )  # fmt: skip
+            )
         else:
             from flegel.compare.comparison import in_memory
             from flegel.compare.simulation import SimulationSettings, simulation_runner
@@ -148,9 +172,20 @@ def simulate(
             if algorithm is None:
                 raise UsageError("Name an algorithm, such as kmeans, or a recorded run with --replay FOLDER.")
             model = _cluster_model(
-                pass_time, spread, drift, spot, latency, jitter, bandwidth, hub, racks, rack_latency, uplink, size,
+                pass_time,
+                spread,
+                drift,
+                spot,
+                latency,
+                jitter,
+                bandwidth,
+                hub,
+                racks,
+                rack_latency,
+                uplink,
+                size,
                 learning,
-            )  # fmt: skip
+            )
             chosen = make_algorithm(algorithm, settings)
             rows = in_memory(
                 open_rows(
@@ -166,12 +201,24 @@ def simulate(
             )
             held = simulation_runner(
                 SimulationSettings(
-                    algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=workers, repeat=repeat,
-                    straggler=slow, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds,
-                    seed=seed, partition=partition, log=say, model=model, watch=_watch,
+                    algorithm=chosen,
+                    data=rows,
+                    candidates=parse_candidates(sync),
+                    workers=workers,
+                    repeat=repeat,
+                    straggler=slow,
+                    target=target,
+                    within=within,
+                    tolerance=tolerance,
+                    max_seconds=max_seconds,
+                    seed=seed,
+                    partition=partition,
+                    log=say,
+                    model=model,
+                    watch=_watch,
                     title=f"{type(chosen).__name__} on {rows.name}, {workers:,} simulated workers",
                 )
-            )  # fmt: skip
+            )
             found = held.run()
         _tell(found, held.runs, json_to, out)
 
@@ -247,10 +294,14 @@ def _cluster_model(
     parse_spread(spread)
     way = parse_seconds(latency) if latency else MEASURED.message
     network = NetworkSpec(
-        latency=way, jitter=parse_seconds(jitter) if jitter else 0.0, racks=racks,
-        bandwidth=_bytes_per_second(bandwidth), hub=_bytes_per_second(hub), uplink=_bytes_per_second(uplink),
+        latency=way,
+        jitter=parse_seconds(jitter) if jitter else 0.0,
+        racks=racks,
+        bandwidth=_bytes_per_second(bandwidth),
+        hub=_bytes_per_second(hub),
+        uplink=_bytes_per_second(uplink),
         rack_latency=parse_seconds(rack_latency) if rack_latency else 0.0,
-    )  # fmt: skip
+    )
     speeds = Speeds(spread, parse_drift(drift) if drift else None, parse_spot(spot) if spot else None)
     costs = replace(MEASURED, message=way)
     return ClusterModel(parse_seconds(pass_time), speeds, network, costs, learning, _bytes(size) if size else None)

@@ -461,15 +461,44 @@ class RowsRead(_Message):
 
 Tending = ListPoints | ResetPoints | GiveUpPoints | AssignPoints
 Order = (
-    MeasureMoments | LoadShard | ServerOrder | Train | Stop | HoldReplica | ReduceReports | DropFold | ReceivePoints
-    | SendPoints | TransferOwnership | Tending | FetchStates | TakeCheckpoint | AuditPoints | ReleaseJob | Exit
-)  # fmt: skip
+    MeasureMoments
+    | LoadShard
+    | ServerOrder
+    | Train
+    | Stop
+    | HoldReplica
+    | ReduceReports
+    | DropFold
+    | ReceivePoints
+    | SendPoints
+    | TransferOwnership
+    | Tending
+    | FetchStates
+    | TakeCheckpoint
+    | AuditPoints
+    | ReleaseJob
+    | Exit
+)
 Answer = (
-    Hello | MomentsMeasured | ShardLoaded | Report | Reduced | WorkerBeat | MoveReady | MoveRefused | WindowArrived
-    | MoveSent | PointsListed | PointsGivenUp | PointsAssigned | States | CheckpointPart | PointsAudited
+    Hello
+    | MomentsMeasured
+    | ShardLoaded
+    | Report
+    | Reduced
+    | WorkerBeat
+    | MoveReady
+    | MoveRefused
+    | WindowArrived
+    | MoveSent
+    | PointsListed
+    | PointsGivenUp
+    | PointsAssigned
+    | States
+    | CheckpointPart
+    | PointsAudited
     | WorkerFailed
     | ServerAnswer
-)  # fmt: skip
+)
 Between = Window | WindowReceived | StatisticsPiece | ReadRows | RowsRead | ServerBetween
 Body = Order | Answer | Between
 

@@ -168,9 +168,19 @@ def run(
         if stream is not None:
             with ProgressLine(stream, job.criteria, data if isinstance(data, str) else "rows") as line:
                 return run(
-                    chosen, data, out=out, cluster=cluster, progress=False, start=start, watch=line.and_watch(watch),
-                    say=say, phase=line.and_phase(phase), callbacks=callbacks, observers=observers, **options,
-                )  # fmt: skip
+                    chosen,
+                    data,
+                    out=out,
+                    cluster=cluster,
+                    progress=False,
+                    start=start,
+                    watch=line.and_watch(watch),
+                    say=say,
+                    phase=line.and_phase(phase),
+                    callbacks=callbacks,
+                    observers=observers,
+                    **options,
+                )
     if cluster is not None and _is_behind_master(cluster):
         if start is not None or callbacks or observers:
             raise UsageError("start=, callbacks= and observers= work with workers of this host only; omit them.")
@@ -237,10 +247,20 @@ def resume(
     with noted("resumed", str(place), given.get("workers")) as note:
         watch, phase = note.also(watch, phase)
         result = resume_job(
-            place, given, algorithm=algorithm, data=data, label=label, exact=exact, trust_code=trust_code,
-            begin_anew=begin_anew, cluster=cluster, watch=watch, say=say, phase=phase,
+            place,
+            given,
+            algorithm=algorithm,
+            data=data,
+            label=label,
+            exact=exact,
+            trust_code=trust_code,
+            begin_anew=begin_anew,
+            cluster=cluster,
+            watch=watch,
+            say=say,
+            phase=phase,
             observers=_observers(callbacks, observers, say),
-        )  # fmt: skip
+        )
     if out is not None:
         result_store.save_or_rescue(result, out)
     return result
@@ -266,9 +286,7 @@ class LocalCluster(HostCluster):
         **options: Unpack[RunOptions],
     ) -> Result:
         """As `flegel.run`, on these workers."""
-        return run(
-            algorithm, data, y, out=out, cluster=self, progress=progress, watch=watch, say=say, **options
-        )  # fmt: skip
+        return run(algorithm, data, y, out=out, cluster=self, progress=progress, watch=watch, say=say, **options)
 
     def submit(
         self, algorithm: Algorithm | type[Algorithm] | str, data: Any, **options: Unpack[RunOptions]
@@ -289,9 +307,7 @@ def shutdown() -> None:
     warm_clusters.close()
 
 
-def _check_arguments(
-    out: Any, cluster: Any, watch: Any, say: Any, phase: Any, callbacks: Any, observers: Any
-) -> None:  # fmt: skip
+def _check_arguments(out: Any, cluster: Any, watch: Any, say: Any, phase: Any, callbacks: Any, observers: Any) -> None:
     """Arguments that are no options of a job: raise `UsageError` where one is of another type."""
     if out is not None and not isinstance(out, str | os.PathLike):
         raise UsageError(f"out={out!r} must be the path of a folder.")

@@ -153,10 +153,16 @@ def slave(
                 return dial(master, TO_SLAVE, pair=pair, server=server)
 
         settings = SlaveSettings(
-            called, count, address or own_address(master), folder or default_folder(called),
-            parse_bytes(memory) if memory else host_memory() // max(count, 1), drain,
-            tuple(data or ()), isolation=_isolation(isolation, bool(write)), write=tuple(write or ()),
-        )  # fmt: skip
+            called,
+            count,
+            address or own_address(master),
+            folder or default_folder(called),
+            parse_bytes(memory) if memory else host_memory() // max(count, 1),
+            drain,
+            tuple(data or ()),
+            isolation=_isolation(isolation, bool(write)),
+            write=tuple(write or ()),
+        )
         keep_private(settings.folder)
         SlaveDaemon(settings, call).run()
 
@@ -235,7 +241,9 @@ def up(
         listed = remote.read_hosts(hosts)
         with open_client(master, insecure) as client:
             client.slaves()
-            wrong = {name: why for name, why in remote.up(listed, master, ssh or remote.SSH, insecure).items() if why}
+            wrong = {
+                name: why for name, why in remote.up(listed, master, ssh or remote.SSH_COMMAND, insecure).items() if why
+            }
             until = clock.now() + wait
             missing = {host.name for host in listed} - set(wrong)
             while missing and clock.now() < until:
@@ -254,7 +262,9 @@ def down(hosts: HostsFile, ssh: Ssh = None) -> None:
     with errors_as_sentences():
         from flegel.cluster.launch import ssh as remote
 
-        wrong = {name: why for name, why in remote.down(remote.read_hosts(hosts), ssh or remote.SSH).items() if why}
+        wrong = {
+            name: why for name, why in remote.down(remote.read_hosts(hosts), ssh or remote.SSH_COMMAND).items() if why
+        }
         for name, why in wrong.items():
             print(f"{name:20} {why}")
         if wrong:

@@ -36,9 +36,16 @@ def open_client(address: str, insecure: bool) -> Client:
 
 
 def submit_to(
-    address: str, insecure: bool, chosen: Any, data: str, options: dict[str, Any], folder: Path | None,
-    json_to: str | None, detach: bool, cancel_on_interrupt: bool = False,
-) -> None:  # fmt: skip
+    address: str,
+    insecure: bool,
+    chosen: Any,
+    data: str,
+    options: dict[str, Any],
+    folder: Path | None,
+    json_to: str | None,
+    detach: bool,
+    cancel_on_interrupt: bool = False,
+) -> None:
     """`flegel submit --master`: send the job, then watch it unless `detach`."""
     import msgspec
 

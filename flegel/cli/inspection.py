@@ -117,9 +117,15 @@ def check(
         rows: tuple[Any, Any] = (None, None)
         if data is not None:
             opened = open_rows(
-                subject, data, label=label, columns=columns, drop=drop, categorical=categorical, missing=missing,
+                subject,
+                data,
+                label=label,
+                columns=columns,
+                drop=drop,
+                categorical=categorical,
+                missing=missing,
                 format=format,
-            )  # fmt: skip
+            )
             rows = opened.load() if opened.rows <= CHECKED else opened.sample(CHECKED, 0)
         for line in check_algorithm(subject, *rows):
             print(f"ok  {line}")

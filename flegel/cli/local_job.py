@@ -41,17 +41,30 @@ def make_algorithm(word: str, settings: list[str] | None) -> Any:
 
 
 def open_rows(
-    algorithm: Any, data: str, *, label: str | None, weight: str | None = None, columns: str | None, drop: str | None,
-    categorical: str, missing: str, format: str | None,
-) -> Dataset:  # fmt: skip
+    algorithm: Any,
+    data: str,
+    *,
+    label: str | None,
+    weight: str | None = None,
+    columns: str | None,
+    drop: str | None,
+    categorical: str,
+    missing: str,
+    format: str | None,
+) -> Dataset:
     """The rows that `flegel submit` would train this algorithm on, for commands that train it in another way."""
     from flegel.job import Job, parse_names
     from flegel.runtime.job.request import open_job_data
 
     job = Job(
-        label=label, weight=weight, columns=parse_names(columns) if columns else None,
-        drop=parse_names(drop) if drop else None, categorical=categorical, missing=missing, format=format,
-    )  # fmt: skip
+        label=label,
+        weight=weight,
+        columns=parse_names(columns) if columns else None,
+        drop=parse_names(drop) if drop else None,
+        categorical=categorical,
+        missing=missing,
+        format=format,
+    )
     return open_job_data(job, data, algorithm)
 
 
@@ -64,9 +77,14 @@ def start_logging(verbose: bool, as_json: bool, level: int = logging.WARNING) ->
 
 
 def train_here(
-    chosen: Any, data: str, local: dict[str, Any], outputs: Outputs, served: Served, track: list[str] | None,
+    chosen: Any,
+    data: str,
+    local: dict[str, Any],
+    outputs: Outputs,
+    served: Served,
+    track: list[str] | None,
     line: PhaseLine,
-) -> None:  # fmt: skip
+) -> None:
     """Train on workers of this host, with the options of `for_this_host`; show, save and tell the result."""
     if local.get("checkpoint_every") is not None and local.get("checkpoint") is None:
         raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")

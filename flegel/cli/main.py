@@ -28,9 +28,32 @@ from flegel.runtime.system.standard_streams import protect
 __all__ = ["app", "main"]
 
 COMMANDS = (
-    submit, resume, predict, export, algorithms, models, settings, check, warm, version, compare, report,
-    simulate, dashboard, top, master, slave, group_slave, jobs, status, logs, attach, cancel, suspend, scale,
-)  # fmt: skip
+    submit,
+    resume,
+    predict,
+    export,
+    algorithms,
+    models,
+    settings,
+    check,
+    warm,
+    version,
+    compare,
+    report,
+    simulate,
+    dashboard,
+    top,
+    master,
+    slave,
+    group_slave,
+    jobs,
+    status,
+    logs,
+    attach,
+    cancel,
+    suspend,
+    scale,
+)
 GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "launch": launch_app, "keys": keys_app}
 
 for command in COMMANDS:

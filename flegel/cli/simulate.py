@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flegel.cli.bench import check_places
+from flegel.cli.bench import check_places, show_comparison
 from flegel.cli.local_job import make_algorithm, open_rows
 from flegel.cli.options import (
     Categorical,
@@ -29,17 +29,30 @@ from flegel.errors import UsageError
 from flegel.terminal.reporting import errors_as_sentences, say
 
 if TYPE_CHECKING:
-    from flegel.compare.record import Comparison
     from flegel.compare.simulation import ClusterModel
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.results.result import Result
 
 EVERY = 2.0  # seconds between two lines about a long run
 ROWS = "higgs:65536"  # to learn from where no data are named
 CLUSTER_OPTIONS = (
-    "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
-    "rack_latency", "uplink", "size", "within", "tolerance", "repeat", "seed",
-)  # what a recorded run has already  # fmt: skip
+    "workers",
+    "pass_time",
+    "spread",
+    "drift",
+    "spot",
+    "latency",
+    "jitter",
+    "bandwidth",
+    "hub",
+    "racks",
+    "rack_latency",
+    "uplink",
+    "size",
+    "within",
+    "tolerance",
+    "repeat",
+    "seed",
+)  # what a recorded run has already
 
 
 READING_OPTIONS = ("columns", "drop", "categorical", "missing", "format")  # a recorded run names rows, not a table
@@ -124,12 +137,12 @@ def simulate(
     """
     with errors_as_sentences(), using(changes_outside()):
         from flegel.compare.candidate import parse_candidates
-        from flegel.runtime.job.result_store import check_target
+        from flegel.runtime.job import result_store
 
         check_places(json_to, out)
         if out is not None:
             for candidate in parse_candidates(sync):
-                check_target(_run_folder(out, candidate.label))
+                result_store.check_target(_run_folder(out, candidate.label))
         slow = _stragglers(stragglers)
         if replay is not None:
             _only_recorded(context)
@@ -137,10 +150,19 @@ def simulate(
 
             chosen = make_algorithm(algorithm, settings) if algorithm else None
             found, held = again(
-                replay, sync, algorithm=chosen, data=data, label=label, partition=partition, straggler=slow,
-                learning="real" if learning == "auto" else learning, target=target, max_seconds=max_seconds, log=say,
+                replay,
+                sync,
+                algorithm=chosen,
+                data=data,
+                label=label,
+                partition=partition,
+                straggler=slow,
+                learning="real" if learning == "auto" else learning,
+                target=target,
+                max_seconds=max_seconds,
+                log=say,
                 watch=_watch,
-            )  # fmt: skip
+            )
         else:
             from flegel.compare.comparison import in_memory
             from flegel.compare.simulation import SimulationSettings, simulation_runner
@@ -148,9 +170,20 @@ def simulate(
             if algorithm is None:
                 raise UsageError("Name an algorithm, such as kmeans, or a recorded run with --replay FOLDER.")
             model = _cluster_model(
-                pass_time, spread, drift, spot, latency, jitter, bandwidth, hub, racks, rack_latency, uplink, size,
+                pass_time,
+                spread,
+                drift,
+                spot,
+                latency,
+                jitter,
+                bandwidth,
+                hub,
+                racks,
+                rack_latency,
+                uplink,
+                size,
                 learning,
-            )  # fmt: skip
+            )
             chosen = make_algorithm(algorithm, settings)
             rows = in_memory(
                 open_rows(
@@ -166,14 +199,29 @@ def simulate(
             )
             held = simulation_runner(
                 SimulationSettings(
-                    algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=workers, repeat=repeat,
-                    straggler=slow, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds,
-                    seed=seed, partition=partition, log=say, model=model, watch=_watch,
+                    algorithm=chosen,
+                    data=rows,
+                    candidates=parse_candidates(sync),
+                    workers=workers,
+                    repeat=repeat,
+                    straggler=slow,
+                    target=target,
+                    within=within,
+                    tolerance=tolerance,
+                    max_seconds=max_seconds,
+                    seed=seed,
+                    partition=partition,
+                    log=say,
+                    model=model,
+                    watch=_watch,
                     title=f"{type(chosen).__name__} on {rows.name}, {workers:,} simulated workers",
                 )
-            )  # fmt: skip
+            )
             found = held.run()
-        _tell(found, held.runs, json_to, out)
+        if out is not None:
+            for name, result in held.runs.items():
+                result_store.save(result, _run_folder(out, name), model=False)
+        show_comparison(found, json_to, out)
 
 
 def _only_recorded(context: typer.Context) -> None:
@@ -184,30 +232,6 @@ def _only_recorded(context: typer.Context) -> None:
             source = context.get_parameter_source(name)
             if source is not None and source.name == "COMMANDLINE":
                 raise UsageError(f"--replay takes {what} from the recorded run; omit {spelled[name]}.")
-
-
-def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: Path | None) -> None:
-    import msgspec
-
-    from flegel.compare import write
-    from flegel.compare.table import text, verdict
-    from flegel.report.write import render, save
-    from flegel.runtime.job import result_store
-
-    for note in found.notes:
-        say(f"note: {note}")
-    if json_to == "-":
-        print(msgspec.json.encode(found).decode())
-    else:
-        print(text(found))
-        print(verdict(found))
-    if json_to not in (None, "-"):
-        write(found, Path(json_to))  # type: ignore[arg-type]
-    if out is not None:
-        for name, result in runs.items():
-            result_store.save(result, _run_folder(out, name), model=False)
-        write(found, out / "compare.json")
-        say(f"report: {save(render([found]), out / 'report.html')}")
 
 
 def _run_folder(out: Path, candidate: str) -> Path:
@@ -247,10 +271,14 @@ def _cluster_model(
     parse_spread(spread)
     way = parse_seconds(latency) if latency else MEASURED.message
     network = NetworkSpec(
-        latency=way, jitter=parse_seconds(jitter) if jitter else 0.0, racks=racks,
-        bandwidth=_bytes_per_second(bandwidth), hub=_bytes_per_second(hub), uplink=_bytes_per_second(uplink),
+        latency=way,
+        jitter=parse_seconds(jitter) if jitter else 0.0,
+        racks=racks,
+        bandwidth=_bytes_per_second(bandwidth),
+        hub=_bytes_per_second(hub),
+        uplink=_bytes_per_second(uplink),
         rack_latency=parse_seconds(rack_latency) if rack_latency else 0.0,
-    )  # fmt: skip
+    )
     speeds = Speeds(spread, parse_drift(drift) if drift else None, parse_spot(spot) if spot else None)
     costs = replace(MEASURED, message=way)
     return ClusterModel(parse_seconds(pass_time), speeds, network, costs, learning, _bytes(size) if size else None)

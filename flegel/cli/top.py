@@ -108,9 +108,16 @@ def _slaves(slaves: Sequence[SlaveView]) -> Any:
 
 def _jobs(jobs: Sequence[JobView]) -> Any:
     table = _table(
-        ("job", ""), ("state", ""), ("workers", "right"), ("barriers", "right"), ("objective", "right"),
-        ("interval", "right"), ("busy", "right"), ("points/s", "right"), ("time", "right"),
-    )  # fmt: skip
+        ("job", ""),
+        ("state", ""),
+        ("workers", "right"),
+        ("barriers", "right"),
+        ("objective", "right"),
+        ("interval", "right"),
+        ("busy", "right"),
+        ("points/s", "right"),
+        ("time", "right"),
+    )
     order = {"running": 0, "queued": 1}
     newest = list(reversed(jobs))
     shown = sorted(newest, key=lambda job: order.get(job.state, 2))[:MOST_JOBS]
@@ -128,9 +135,13 @@ def figures(job: JobView) -> tuple[str, ...]:
     spent = seen.compute + seen.wait + seen.respond
     rate = seen.visits / seen.seconds if seen.seconds > 0 else 0.0
     return (
-        str(seen.iteration), number(seen.estimate), duration(seen.interval),
-        f"{seen.compute / spent:.0%}" if spent > 0 else "", count(rate), duration(seen.seconds),
-    )  # fmt: skip
+        str(seen.iteration),
+        number(seen.estimate),
+        duration(seen.interval),
+        f"{seen.compute / spent:.0%}" if spent > 0 else "",
+        count(rate),
+        duration(seen.seconds),
+    )
 
 
 def _table(*columns: tuple[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from flegel.algorithm import Algorithm
-from flegel.cluster.client import Client, checkpoint_name, data_name, own_address, pack
+from flegel.cluster.client import JOB_POLL_SECONDS, Client, checkpoint_name, data_name, own_address, pack
 from flegel.cluster.fetched_result import read_result
 from flegel.cluster.master.facts import OVER
 from flegel.cluster.staging import large_arrays, stage_arrays, stage_rows
@@ -38,9 +38,6 @@ from flegel.runtime.job import result_store
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import open_job_data
 from flegel.sync import make_policy
-
-POLL = 0.3
-"""Seconds between two looks at a job that is waited for."""
 
 
 class ConnectedCluster:
@@ -198,7 +195,7 @@ class SubmittedJob:
         return found
 
     def views(self, timeout: float | None = None) -> Iterator[JobView]:
-        """The job again and again, until it is over."""
+        """Views of the job, one each `JOB_POLL_SECONDS`; raises `TimeoutError` where it has not ended in time."""
         until = None if timeout is None else clock.now() + timeout
         while True:
             view = self.view()
@@ -207,7 +204,7 @@ class SubmittedJob:
                 return
             if until is not None and clock.now() >= until:
                 raise TimeoutError(f"Job {self.name} is still {view.state} after {timeout:g} s.")
-            clock.sleep(POLL)
+            clock.sleep(JOB_POLL_SECONDS)
 
     @property
     def state(self) -> str:
@@ -215,7 +212,7 @@ class SubmittedJob:
         return self.view().state
 
     def done(self) -> bool:
-        """It is over, well or not."""
+        """Whether it has ended: with a result, with an error, or cancelled."""
         return self.state in OVER
 
     def result(self, timeout: float | None = None) -> Result:
@@ -229,7 +226,7 @@ class SubmittedJob:
         return self._result
 
     def exception(self, timeout: float | None = None) -> FlegelError | None:
-        """Wait; why it failed, None where it did not."""
+        """Wait until the job has ended; returns the error that it failed with, None where it has a result."""
         try:
             self.result(timeout)
         except FlegelError as error:
@@ -237,7 +234,7 @@ class SubmittedJob:
         return None
 
     def cancel(self) -> bool:
-        """End it, waiting or running; False where it was over already."""
+        """End it, whether it waits or runs; False where it had ended already."""
         if self.done():
             return False
         self._cluster.ask(lambda client: client.cancel(self.name))
@@ -248,7 +245,7 @@ class SubmittedJob:
         self._cluster.ask(lambda client: client.suspend(self.name))
 
     def progress(self) -> JobSnapshot | None:
-        """What it does at this moment; None before it trains."""
+        """Its last snapshot: iteration, objective, workers; None before training begins."""
         glance = self.view().glance
         return msgspec.convert(glance, JobSnapshot) if glance else None
 

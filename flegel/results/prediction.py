@@ -100,9 +100,9 @@ def _column(table: Any, name: str) -> Array:
     if not given.named or name not in given.names:
         raise UsageError(f"{given.origin} has no column {name!r}{nearest(name, given.names if given.named else [])}")
     parts = [column for (column,) in given.chunks([given.names.index(name)])]
-    return np.concatenate([
-        np.array([*part.texts, None], object)[part.values] if part.textual else part.values for part in parts
-    ])  # fmt: skip
+    return np.concatenate(
+        [np.array([*part.texts, None], object)[part.values] if part.textual else part.values for part in parts]
+    )
 
 
 def _as_numbers(model: FittedModel, labels: Any) -> Array:

@@ -131,9 +131,11 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
         def algorithm(rows: int) -> LR:
             """Its objective is a mean over rows, scikit-learn's a sum."""
             return LR(
-                classes=[float(c) for c in range(len(self.classes_))], l2=(1.0 - ratio) * strength / rows,
-                l1=ratio * strength / rows, intercept=bool(self.fit_intercept),
-            )  # fmt: skip
+                classes=[float(c) for c in range(len(self.classes_))],
+                l2=(1.0 - ratio) * strength / rows,
+                l1=ratio * strength / rows,
+                intercept=bool(self.fit_intercept),
+            )
 
         return self._train(algorithm, X, numbers.astype(np.float64), weights, **options)
 

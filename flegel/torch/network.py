@@ -248,11 +248,16 @@ class NeuralNetwork(Algorithm):
         memory = 1.0 - min(0.1, visits / (NOISE_PASSES * course.points))
         noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator, pooled), memory)
         return TrainingCourse(
-            course.points, course.steps + 1.0, course.samples + visits, noise.variance, noise.square, noise.weight,
+            course.points,
+            course.steps + 1.0,
+            course.samples + visits,
+            noise.variance,
+            noise.square,
+            noise.weight,
             course.loss + fresh * (float(sums[LOSS]) / visits - course.loss),
             course.accuracy + fresh * (float(sums[CORRECT]) / visits - course.accuracy),
             course.known + fresh * (1.0 - course.known),
-        )  # fmt: skip
+        )
 
     def _noise_of(self, aggregator: NetworkSums, pooled: float) -> Any:
         """S and ‖G‖² of this step, with `pooled` the squared length of ΣG: from the spread between reports, or of one

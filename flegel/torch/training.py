@@ -265,9 +265,14 @@ def output_count(network: ModuleSpec) -> int:
 def one_sample(network: ModuleSpec, point: DataPoint, parameter: NetworkWeights) -> NetworkSums:
     """Gradient, loss and answer of one sample, by the plain way: the specification of the kernel."""
     shard = Shard(
-        np.asarray(point.features)[None, :], np.array([point.label]), np.zeros((1, 0)), np.zeros(1, np.uint8), 1,
-        len(np.asarray(point.features)), np.zeros(1, np.int64),
-    )  # fmt: skip
+        np.asarray(point.features)[None, :],
+        np.array([point.label]),
+        np.zeros((1, 0)),
+        np.zeros(1, np.uint8),
+        1,
+        len(np.asarray(point.features)),
+        np.zeros(1, np.int64),
+    )
     empty = NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(3), np.zeros(4))
     kernel = NetworkKernel(network, shard, parameter, empty, torch.device("cpu"))
     kernel.run(shard, 0, 1, 0, np.zeros(1, np.uint8))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flegel.cluster.slave.coordinator_deadlines import REPLACING, CoordinatorDeadlines
-from flegel.core.hook_limits import COMPILING
+from flegel.cluster.slave.coordinator_deadlines import WORKER_REPLACEMENT_SECONDS, CoordinatorDeadlines
+from flegel.core.hook_limits import COMPILING_SECONDS
 
 
 def after(deadlines: CoordinatorDeadlines, seconds: float, now: float = 100.0, reports: bool = False) -> str:
@@ -69,7 +69,7 @@ def test_reading_and_saving_have_no_limit_here(phase: str) -> None:
 
 def test_compiling_has_more_time() -> None:
     deadlines = in_phase("compiling", hook_timeout=10.0)
-    assert not after(deadlines, COMPILING + 9.0) and after(deadlines, COMPILING + 11.0)
+    assert not after(deadlines, COMPILING_SECONDS + 9.0) and after(deadlines, COMPILING_SECONDS + 11.0)
 
 
 def test_training_ends_by_max_seconds_even_if_the_coordinator_forgets_it() -> None:
@@ -78,7 +78,7 @@ def test_training_ends_by_max_seconds_even_if_the_coordinator_forgets_it() -> No
 
 def test_a_coordinator_that_waits_for_a_frozen_worker_is_not_ended_before_that_one_counts_as_lost() -> None:
     deadlines = in_phase("training", max_seconds=4.0)
-    assert not after(deadlines, 4.0 + deadlines.worker_timeout + REPLACING, reports=True)
+    assert not after(deadlines, 4.0 + deadlines.worker_timeout + WORKER_REPLACEMENT_SECONDS, reports=True)
 
 
 def test_lost_workers_are_given_as_the_cause() -> None:

@@ -148,12 +148,15 @@ def _journal() -> Target:
     for fact in facts:
         table.apply(fact)
     records = [*facts, Ended("j", 4.0, 1, "done", "converged"), snapshot(table)]
-    seeds = [journal.MAGIC + b"".join(map(journal.frame, records)), journal.MAGIC + journal.frame(records[-1])]
+    seeds = [
+        journal.JOURNAL_HEADER + b"".join(map(journal.frame, records)),
+        journal.JOURNAL_HEADER + journal.frame(records[-1]),
+    ]
 
     def change(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
         if rng.random() < 0.4:
             return change_bytes(data, rng, others)
-        framed = journal.MAGIC
+        framed = journal.JOURNAL_HEADER
         for record in rng.sample(records, rng.randrange(1, len(records) + 1)):
             body = msgspec.msgpack.encode(record)
             if rng.random() < 0.7:

@@ -244,10 +244,15 @@ def k8s(
     launch(
         request,
         lambda **options: Cluster(
-            image=image, namespace=namespace, kubeconfig=kubeconfig, cpus=cpus, gpus=gpus, node_selector=labels,
+            image=image,
+            namespace=namespace,
+            kubeconfig=kubeconfig,
+            cpus=cpus,
+            gpus=gpus,
+            node_selector=labels,
             **options,
         ),
-    )  # fmt: skip
+    )
 
 
 @launch_app.command(name="list")

@@ -56,9 +56,13 @@ class LaunchRequest(NamedTuple):
     def options(self) -> dict[str, Any]:
         """Of `LaunchedCluster`."""
         return {
-            "slaves": self.slaves, "slots": self.slots, "timeout": self.timeout, "host": self.host, "say": say,
+            "slaves": self.slaves,
+            "slots": self.slots,
+            "timeout": self.timeout,
+            "host": self.host,
+            "say": say,
             "memory": parse_bytes(self.memory) if self.memory else None,
-        }  # fmt: skip
+        }
 
 
 def launch(request: LaunchRequest, make: Callable[..., Any]) -> None:

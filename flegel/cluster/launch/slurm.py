@@ -19,14 +19,20 @@ from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
 from flegel.cluster.launch.processes import munge
-from flegel.cluster.launch.processes.placer import SLAVE, CommandPlacer, outward_address
+from flegel.cluster.launch.processes.placer import SLAVE_COMMAND, CommandPlacer, outward_address
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 
-PATIENCE = 60.0
-STEP = (
-    "--quiet", "--nodes=1", "--ntasks=1", "--exact", "--kill-on-bad-exit=1", "--unbuffered",
-)  # fmt: skip
+SCANCEL_TIMEOUT_SECONDS = 60.0
+"""Of one `scancel`; the controller of a busy cluster answers within seconds."""
+STEP_OPTIONS = (
+    "--quiet",
+    "--nodes=1",
+    "--ntasks=1",
+    "--exact",
+    "--kill-on-bad-exit=1",
+    "--unbuffered",
+)
 """Options of a step: its own processors, so that the steps of an allocation spread over its nodes."""
 
 
@@ -53,12 +59,20 @@ class SlurmPlacer(CommandPlacer):
     def command(self, ticket: SlaveTicket) -> list[str]:
         self._launch = ticket.launch
         if "SLURM_JOB_ID" in os.environ:
-            return ["srun", *STEP, f"--cpus-per-task={self._cpus}", *SLAVE]
+            return ["srun", *STEP_OPTIONS, f"--cpus-per-task={self._cpus}", *SLAVE_COMMAND]
         options = [f"--{name}={value}" if value else f"--{name}" for name, value in self._options.items()]
         return [
-            "srun", "--quiet", f"--job-name={job_name(ticket.launch)}", "--nodes=1", "--ntasks=1",
-            f"--cpus-per-task={self._cpus}", "--kill-on-bad-exit=1", "--unbuffered", *options, *SLAVE,
-        ]  # fmt: skip
+            "srun",
+            "--quiet",
+            f"--job-name={job_name(ticket.launch)}",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--cpus-per-task={self._cpus}",
+            "--kill-on-bad-exit=1",
+            "--unbuffered",
+            *options,
+            *SLAVE_COMMAND,
+        ]
 
     def seal(self, line: bytes) -> bytes:
         return munge.seal(line)
@@ -82,7 +96,7 @@ def job_name(launch: str) -> str:
 def scancel(*words: str) -> None:
     """Signal or cancel jobs; ones that have ended already are no error."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(["scancel", *words], capture_output=True, timeout=PATIENCE)
+        subprocess.run(["scancel", *words], capture_output=True, timeout=SCANCEL_TIMEOUT_SECONDS)
 
 
 class SlurmCluster(LaunchedCluster):

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from flegel.cluster.launch.processes import ticket as tickets
-from flegel.cluster.launch.processes.ticket import READY, SlaveTicket
+from flegel.cluster.launch.processes.ticket import READY_LINE, SlaveTicket
 
-SLAVE = (sys.executable, "-P", "-m", "flegel.cluster.launch.processes.slave_process")
+SLAVE_COMMAND = (sys.executable, "-P", "-m", "flegel.cluster.launch.processes.slave_process")
+SLAVE_END_SECONDS = 20.0
+"""That a slave has to end with all the processes that it runs; then it is killed."""
 
 
 class Placer(Protocol):
@@ -73,18 +75,22 @@ class CommandPlacer:
 
     def command(self, ticket: SlaveTicket) -> list[str]:
         """What is run; nothing in it is secret."""
-        return list(SLAVE)
+        return list(SLAVE_COMMAND)
 
     def seal(self, line: bytes) -> bytes:
         """The ticket as it is sent."""
         return line
 
     def place(self, ticket: SlaveTicket) -> None:
+        """Start the command; a thread waits until the slave asks for its ticket, and writes it to standard input."""
         with (self._folder / f"{ticket.name}.log").open("wb") as log:
             process = subprocess.Popen(
-                self.command(ticket), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                self.command(ticket),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self._commands[ticket.name] = process
         assert process.stdin is not None and process.stdout is not None
         hand_over = threading.Thread(
@@ -96,8 +102,8 @@ class CommandPlacer:
         """When the slave runs, perhaps after hours in a queue, it says so and gets its ticket."""
         with contextlib.suppress(OSError, ValueError):
             for line in out:
-                if line.startswith(READY.encode()):
-                    self.places[ticket.name] = line[len(READY) :].decode(errors="replace").strip()
+                if line.startswith(READY_LINE.encode()):
+                    self.places[ticket.name] = line[len(READY_LINE) :].decode(errors="replace").strip()
                     to.write(self.seal(tickets.encode(ticket)))
                     to.flush()
                     break
@@ -137,19 +143,20 @@ class CommandPlacer:
         process.send_signal(signal.SIGTERM)
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Begin to end one slave at once."""
+        """Tell one slave to end without draining; does not wait for it."""
         if process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):
                 process.stdin.close()
 
     def close(self) -> None:
-        """The end of standard input ends a slave; what does not end within the time is killed with its group."""
+        """Close the standard input of each slave, which ends it; kill those that do not end within
+        `SLAVE_END_SECONDS`."""
         processes = dict(self._commands)
         for process in processes.values():
             self.stop(process)
         for name, process in processes.items():
             try:
-                process.wait(CLOSE_SECONDS)
+                process.wait(SLAVE_END_SECONDS)
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -157,12 +164,8 @@ class CommandPlacer:
             self._forget(name)
 
 
-CLOSE_SECONDS = 20.0
-"""That a slave has to end with all that it runs."""
-
-
 def outward_address() -> str:
-    """This host as others on its network reach it, as far as it is known; the loopback where it has no network."""
+    """The address of this host on the network of its default route; the loopback where it has none."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # reserved for documentation; nothing is sent
         return str(probe.getsockname()[0])

@@ -100,7 +100,7 @@ class CheckpointsOfJob(Part):
         request, prepared, session, running = self.request, self.running.prepared, self._session, self.running
         algorithm = request.algorithm
         if balance_mode(request.job.sync, request.workers) != "off" and may_rest(request.job):
-            session.keep_crew(request.workers)
+            session.keep_active_workers(request.workers)
         held = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
         session.check_forms(algorithm, prepared.parameter, prepared.zero, prepared.state, held)
         limits = hook(algorithm, StateHooks.stateLimits)(prepared.parameter)
@@ -108,7 +108,7 @@ class CheckpointsOfJob(Part):
         self._held = held
         running.owners = [part.ids for part in held]
         running.shards = {worker: part.frames() for worker, part in enumerate(held)}
-        running.resting = session.crew
+        running.resting = session.active_workers
 
     # -- training ------------------------------------------------------------------------------------------
 

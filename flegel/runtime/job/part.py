@@ -22,7 +22,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Event, Timeouts
 from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.params.protocol import ParameterStore
-from flegel.plan.crew import Crew
+from flegel.plan.active_workers import ActiveWorkers
 from flegel.results.result import Result
 from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.job.placement import JobCluster
@@ -63,7 +63,7 @@ class JobRun:
     """Stage load: how workers read their rows."""
     owners: list[Array] = field(default_factory=list)
     """Numbers of the rows of each worker, where an earlier run decided that."""
-    resting: Crew | None = None
+    resting: ActiveWorkers | None = None
     """Who worked and who rested when an earlier run stopped."""
     shards: dict[int, tuple[Array, ...]] = field(default_factory=dict)
     """What workers held in an earlier run, as frames that follow their loads."""

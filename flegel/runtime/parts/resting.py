@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flegel.machine.resting.crew_control import CrewControl
 from flegel.machine.resting.part import RestingPart
+from flegel.machine.resting.resting_control import RestingControl
 from flegel.plan.devices import parse_devices, relative_speeds
 from flegel.runtime.job.part import Part
 
@@ -15,7 +15,7 @@ class Resting(Part):
         """Who rests first: as when a job that goes on stopped, else as the rows were dealt."""
         request, running = self.request, self.running
         job = request.job
-        first = running.resting if running.owners else request.deal.crew
+        first = running.resting if running.owners else request.deal.active_workers
         devices = parse_devices(job.device, job.gpus, request.workers)
         speeds = relative_speeds(devices, request.workers, bool(request.algorithm.kernels.backend))
-        return RestingPart(CrewControl(job.sync.interval, first, speeds))
+        return RestingPart(RestingControl(job.sync.interval, first, speeds))

@@ -43,16 +43,19 @@ ROWS, COLUMNS = 331, 6
 SEED = 3  # of the job as which a class is prepared
 HOOKS = frozenset(
     {
+        "aggregate",
+        "contribution",
+        "hidden",
+        "initAggregator",
         "initParameter",
         "initState",
-        "initAggregator",
-        "updateDataPoint",
-        "aggregate",
-        "updateParameter",
-        "objective",
-        "terminationCheck",
-        "predict",
         "kernel",
+        "objective",
+        "predict",
+        "statistics_of",
+        "terminationCheck",
+        "updateDataPoint",
+        "updateParameter",
         "validate",
     }
 )

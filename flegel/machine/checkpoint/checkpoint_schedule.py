@@ -61,7 +61,7 @@ class CheckpointSchedule:
         self.forced = self.suspended = False
 
     def heard(self, job: JobState, event: Timer | Suspend, now: float, steady: bool) -> bool:
-        """A checkpoint is due, or the job is to be suspended. True: the job ends at once, without that checkpoint. While
+        """A checkpoint is due, or the job is to be suspended. True: the job ends at once, without a checkpoint. While
         members change (not `steady`) no worker is stopped for it: all of them come to rest anyway."""
         flexible = job.policy.flexible
         force = flexible and bool(job.view.training())

@@ -232,7 +232,7 @@ class Policy(Protocol):
 
 Seconds = Annotated[float, "seconds"]
 """An option that is a duration, which users write as 200ms or 1.5s."""
-USUAL_BATCHES = 8  # of a pass, where a model needs batches and the user gave no number
+USUAL_BATCHES_PER_PASS = 8  # of a pass, where a model needs batches and the user gave no number
 
 REGISTERED: dict[str, type[SyncModel]] = {}
 """Every model whose class has been defined so far; `flegel.sync.models` imports the files of the package first."""

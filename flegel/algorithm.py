@@ -337,6 +337,13 @@ class Algorithm:
         """
         return None
 
+    def holds(self, parameter: Tree) -> bool:
+        """True where θ stays as it is until every point has been visited with it. Among workers that are alike `fsp`
+        then makes one barrier a pass: more of them would change nothing, and a round that goes on beyond the pass would
+        visit points again in vain.
+        """
+        return False
+
     def part_noise(self, objective: float, points: int, parameter: Tree) -> float | None:
         """How much of the objective over so many points is due to θ having been fitted to just these, about: what more
         points would teach. A worker with `local_updates` visits a part of its points again while that gains more. None:

@@ -51,6 +51,7 @@ from flegel.algorithms.lr.search import (
     NOT_YET,
     PATIENCE,
     RECOUNT,
+    PLAUSIBLE,
     SETTLED,
     SHORT,
     Curvature,
@@ -83,6 +84,10 @@ columns for two classes, 212 for 23. Beyond, a pass that sums them costs as much
 LATE_PASSES = 30
 """Passes with the metric of the sample and L-BFGS alone. Well-conditioned tables need 15 to 30 in all (a pass that sums
 second derivatives takes columns / 4 times as long); nearly collinear ones need hundreds."""
+WIDE_COLUMNS = 1024
+"""Beyond, steps begin with the diagonal of the second derivatives alone: the few leading directions that would fit into
+a metric cost hundreds of products with the sample, and L-BFGS finds them in as many passes. θ is then held from the
+beginning, as moving steps would need a bound on the curvature in all directions."""
 
 
 class LR(Algorithm):
@@ -108,6 +113,7 @@ class LR(Algorithm):
     """
 
     auxiliary = tuple(name for name in Linear._fields if name.startswith("internal_"))
+    unsent = ("internal_search", "internal_best", "internal_pairs")
     layout = "tiles"
     torch_program = "flegel.algorithms.lr.torch_program:LogisticProgram"
     trivial = "the intercept alone"
@@ -192,7 +198,7 @@ class LR(Algorithm):
         full = self.scaling and size <= FULL_NUMBERS
         late = self.scaling and self.memory and not self.l1 and FULL_NUMBERS < size <= LATE_NUMBERS
         sparse = isinstance(sample.features, Sparse)
-        if full:
+        if full or self._wide(columns):
             metric = coordinates(sample.features, columns, self.intercept, self.intercept and not sparse)
         elif self.scaling:
             centered = self.intercept and not (sparse and late)  # sums over sparse rows are not centered
@@ -209,7 +215,7 @@ class LR(Algorithm):
             classes=np.array(self._values),
             internal_visit=np.array([0.0, 1.0, RECOUNT[0], floor, CAUTIOUS, summed, *least_weight(sample)]),
             internal_importance=self._importance(counts),
-            internal_search=begin(sample.points, self.l1 > 0, rounding_of(sample.features)),
+            internal_search=begin(sample.points, self.l1 > 0 or self._wide(columns), rounding_of(sample.features)),
             internal_best=np.zeros((2, outputs, columns + 1)),
             internal_pairs=np.zeros((pairs, 2, outputs, columns + 1)),
             internal_metric=metric,
@@ -228,6 +234,10 @@ class LR(Algorithm):
         search = begin(sample.points, self.memory, rounding_of(sample.features))
         made = {"internal_visit": numbers, "internal_search": search}
         return fresh._replace(weights=previous.weights, bias=previous.bias, **made)
+
+    def _wide(self, columns: int) -> bool:
+        """Steps begin with the diagonal of the second derivatives alone."""
+        return self.scaling and self.memory and not self.l1 and columns > WIDE_COLUMNS
 
     @property
     def _curvature(self) -> float:
@@ -314,7 +324,8 @@ class LR(Algorithm):
         seen, metric = float(aggregator.seen[0]), parameter.internal_metric
         later = float(parameter.internal_visit[5]) == LATER
         summed, rounding = self.scaling and not later, StepSearch(*parameter.internal_search).rounding
-        return Curvature(aggregator.curvature, seen, metric, self._curvature, summed, float(rounding))
+        wide = self._wide(metric.shape[1] - 1)
+        return Curvature(aggregator.curvature, seen, metric, self._curvature, summed, float(rounding), wide)
 
     def _look(self, aggregator: Gradients, search: StepSearch) -> StepSearch:
         """Once a pass: has the mean loss settled? Without memory, a loss that rose by a tenth halves the steps."""
@@ -363,7 +374,7 @@ class LR(Algorithm):
             search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET, damping=damping)
             parameter = parameter._replace(internal_pairs=np.zeros_like(parameter.internal_pairs))
             return self._moved(aggregator, parameter, best, search)
-        factor = shorter(search, value, float((gradient * (theta - best)).sum()))
+        factor = shorter(search, value, float(np.vdot(gradient, theta - best)), not self.l1)
         search = search._replace(
             length=search.length * factor,
             damping=min(10.0 * search.damping, MOST_DAMPING) if newton and search.length == 1.0 else search.damping,
@@ -384,26 +395,32 @@ class LR(Algorithm):
         if len(pairs) and search.measured:
             pairs = with_pair(pairs, theta - best, gradient - before)
         newton = self._newton(parameter, curvature)
-        softer = search.damping / 5.0 if search.length == 1.0 else search.damping
-        damping = max(softer, LEAST_DAMPING)
+        damping = max(search.damping * (0.2 if search.length == 1.0 else 1.0), LEAST_DAMPING)
         pace = min(1.0, 1.5 * search.pace) if search.length == 1.0 else search.pace
         if penalty.l1:
             step = curvature.proximal(theta, gradient, penalty, damping, pace)
         elif not newton and not search.wary:
-            step = quasi_newton(gradient, pairs, lambda g: curvature.solve(g, penalty, damping), not curvature.full)
+            step = quasi_newton(gradient, pairs, curvature.solver(penalty, damping), not curvature.full)
         else:
             step = curvature.solve(gradient, penalty, damping) * (pace if not self.scaling else 1.0)
         step = self._balanced(theta + self._rate(search) * step) - theta
-        promised = float((gradient * step).sum()) + penalty.l1 * float(
-            np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum()
-        )
+        promised = float(np.vdot(gradient, step))
+        if penalty.l1:
+            promised += penalty.l1 * float(np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum())
+        if not newton and not penalty.l1 and -promised > PLAUSIBLE * value:
+            step *= PLAUSIBLE * value / -promised
+            promised = -PLAUSIBLE * value
         start = start_loss(aggregator, parameter)
         brought = search.best - value if search.measured else NOT_YET
         exact = curvature.full and not penalty.l1 and newton
         free = -promised
         if exact and damping > LEAST_DAMPING:  # without damping, flat directions promise more
             free = -float((gradient * curvature.solve(gradient, penalty, LEAST_DAMPING)).sum())
-        gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
+        gains = search.gains.with_step(brought) if search.measured else search.gains
+        if curvature.full or penalty.l1:
+            gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
+        else:
+            gap = max(free / 2.0, gains.remaining) if search.measured else NOT_YET
         gap /= max(value, 1e-4 * start)
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
         gap = max(gap, doubt) * (1.0 if exact else ESTIMATED)  # one small step says little there
@@ -414,6 +431,7 @@ class LR(Algorithm):
         search = search._replace(
             best=min(value, search.best), measured=search.measured + 1.0, promised=promised, length=1.0,
             damping=damping, pace=pace, gap=min(gap, NOT_YET), brought=brought, doubt=doubt,
+            recent=gains.recent, usual=gains.usual, before=gains.before,
         )  # fmt: skip
         parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
         if float(parameter.internal_visit[5]) == LATER and search.trained >= LATE_PASSES * search.points:
@@ -478,6 +496,9 @@ class LR(Algorithm):
     def efficiency(self, part: float, workers: int) -> float | None:
         """Steps are in proportion to the visits behind them, up to half a pass."""
         return min(1.0, FULL_STEP / part)
+
+    def holds(self, parameter: Linear) -> bool:
+        return bool(StepSearch(*parameter.internal_search).settling)
 
     def objective(self, aggregator: Gradients, parameter: Linear) -> float | None:
         search = StepSearch(*parameter.internal_search)

@@ -38,7 +38,7 @@ def nearest(x, rows):
     """Index of the row of `rows` at the least squared distance from `x`; of equal ones the first.
 
     Works on up to eight rows at a time, which share what is read of `x`. Faster if both have the same dtype: see
-    `Algorithm.narrow_parameter`.
+    `Kernels.narrow_parameter`.
     """
     if x.shape[0] != rows.shape[1] or rows.shape[0] == 0:
         raise ValueError("nearest: rows must be a table with as many columns as x has numbers, and not empty")

@@ -106,18 +106,17 @@ def clipped(rows: Array) -> Array:
     return np.clip(rows, -FAR, FAR)
 
 
+def in_deviations(rows: Array) -> Array:
+    """Rows in standard deviations of their columns, outliers included; columns that do not vary stay as they are."""
+    largest = np.abs(rows).max(axis=0)
+    safe = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers must stay representable
+    deviation = (rows / safe).std(axis=0) * safe
+    return np.asarray(rows / np.where(deviation > 0, deviation, 1.0))
+
+
 def lloyd(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> tuple[Array, Array, float]:
     """k-means from a start by k-means++: centres, the cluster of each row, and the sum of squared distances."""
-    return lloyd_from(rows, _plus_plus(rows, k, rng, weights), weights=weights)
-
-
-def best_lloyd(
-    rows: Array, k: int, starts: int, rng: np.random.Generator, weights: Array | None = None
-) -> tuple[Array, Array, float]:
-    """As `lloyd`, from the best of several starts: compared after the first passes, and only the best goes on."""
-    begun = [lloyd_from(rows, _plus_plus(rows, k, rng, weights), TRIAL_PASSES, weights) for _ in range(starts)]
-    centres = min(begun, key=lambda trial: trial[2])[0]
-    return lloyd_from(rows, centres, LLOYD_PASSES - TRIAL_PASSES, weights)
+    return lloyd_from(rows, plus_plus(rows, k, rng, weights), weights=weights)
 
 
 def lloyd_from(
@@ -142,7 +141,7 @@ def lloyd_from(
 def representatives(sample: Sample, rng: np.random.Generator) -> tuple[Array, Array] | None:
     """Means of small parts of the sample, about 16 rows each, and what each part weighs; None for sparse rows.
 
-    They are all that a group shows of its rows to others (`Algorithm.starts_from_means`).
+    They are all that a group shows of its rows to others (`ParameterPlacement.starts_from_means`).
     """
     if isinstance(sample.features, Sparse):
         return None
@@ -171,7 +170,7 @@ def seed_rows(rows: Array, k: int, how: str, rng: np.random.Generator, weights: 
     if how == "random":
         chances = None if weights is None else weights / weights.sum()
         return np.array(rows[rng.choice(len(rows), k, replace=False, p=chances)], dtype=np.float64)
-    return _plus_plus(rows, k, rng, weights)
+    return plus_plus(rows, k, rng, weights)
 
 
 def given_rows(given: str | Array, k: int, columns: int, owner: str) -> Array:
@@ -195,7 +194,7 @@ def given_rows(given: str | Array, k: int, columns: int, owner: str) -> Array:
     return start
 
 
-def _plus_plus(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> Array:
+def plus_plus(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """Greedy k-means++ (Arthur & Vassilvitskii 2007): of a few candidates drawn by D², keep the best."""
     first = rng.integers(len(rows)) if weights is None else _drawn(weights, rng.random(1))[0]
     start = np.array(rows[first : first + 1], dtype=np.float64)
@@ -213,7 +212,7 @@ def more_rows(rows: Array, centres: Array, count: int, rng: np.random.Generator,
     exact = rows
     middle = rows.mean(axis=0, dtype=np.float64)  # products below must not lose digits to a large mean
     rows, centres = rows - middle, centres - middle
-    norms = np.einsum("ij,ij->i", rows, rows)
+    norms = squared_lengths(rows)
     trials = 2 + int(np.log(count + 1))
     chosen = np.empty(count, np.intp)
     nearest = ((rows - centres[numbered(rows, centres)]) ** 2).sum(axis=1)
@@ -229,6 +228,10 @@ def more_rows(rows: Array, centres: Array, count: int, rng: np.random.Generator,
         best = (shrunk.sum(axis=1) if weights is None else shrunk @ weights).argmin()
         chosen[j], nearest = candidates[best], shrunk[best]
     return np.array(exact[chosen], dtype=np.float64)
+
+
+def squared_lengths(rows: Array) -> Array:
+    return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 
 def _distances(rows: Array, norms: Array, centres: Any) -> Array:

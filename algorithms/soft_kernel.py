@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flegel.algorithm import COUNTING, Kernel
 from flegel.algorithms.simd.registers import register_lanes
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, Sparse
+from flegel.declarations.kernels import COUNTING, Kernel
 
 CUT = -40.0  # relative memberships below e^CUT count as 0: they would lead to denormal numbers
 NEAR = 1e-30  # lower bound of a squared distance: a point on a centroid belongs to it, without a division by 0

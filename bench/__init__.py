@@ -2,3 +2,7 @@
 
 Programs are run from the checkout's root as modules: `python -m bench.figures.skew`. No part of the installed package.
 """
+
+import os
+
+os.environ.setdefault("FLEGEL_WARM", "0")  # no compiler beside a measurement

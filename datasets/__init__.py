@@ -6,10 +6,10 @@ registers every source and stream (see descriptions.py). Never imports the engin
 
 from flegel.datasets.dataset import Dataset, read_rows, read_shard
 from flegel.datasets.held_out import hold_out
-from flegel.datasets.partition import plan_rows
 from flegel.datasets.resolve import open_data, open_for_prediction, open_table
-from flegel.datasets.scale import ColumnMoments, Scaling
-from flegel.datasets.source import Rows
+from flegel.datasets.rows.partition import plan_rows
+from flegel.datasets.rows.scale import ColumnMoments, Scaling
+from flegel.datasets.rows.source import Rows
 from flegel.datasets.tables.treatment import Treatment
 
 __all__ = [

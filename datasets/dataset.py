@@ -13,13 +13,12 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.columnar_cache import SourceStream, columnar
-from flegel.datasets.descriptions import source_from
-from flegel.datasets.formats.arrays import ArraySource
-from flegel.datasets.formats.sparse_arrays import SparseSource
-from flegel.datasets.formats.text_dialect import find_column
-from flegel.datasets.kept_rows import KeptRows
-from flegel.datasets.partition import (
+from flegel.datasets.rows.arrays import ArraySource
+from flegel.datasets.rows.chosen_columns import find_column
+from flegel.datasets.rows.columnar_cache import SourceStream, columnar
+from flegel.datasets.rows.descriptions import source_from
+from flegel.datasets.rows.kept_rows import KeptRows
+from flegel.datasets.rows.partition import (
     MIN_BLOCKS_PER_WORKER,
     Partition,
     one_by_one,
@@ -29,10 +28,11 @@ from flegel.datasets.partition import (
     rows_of_block,
     shard_rng,
 )
-from flegel.datasets.row_ranges import expand
-from flegel.datasets.source import Description, Rows, Source
+from flegel.datasets.rows.row_ranges import expand
+from flegel.datasets.rows.source import Description, Rows, Source
+from flegel.datasets.rows.sparse_arrays import SparseSource
+from flegel.datasets.rows.weights import WeightedSource
 from flegel.datasets.tables.treatment import Treatment
-from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError
 from flegel.wording import option
 

@@ -13,7 +13,7 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.dataset import Dataset
-from flegel.datasets.source import Rows
+from flegel.datasets.rows.source import Rows
 from flegel.errors import StorageError, UsageError
 
 

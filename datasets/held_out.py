@@ -9,11 +9,11 @@ import numpy as np
 
 from flegel.core.shard import Sparse
 from flegel.datasets.dataset import Dataset, HeldOut
-from flegel.datasets.formats.arrays import ArraySource
-from flegel.datasets.formats.sparse_arrays import SparseSource
-from flegel.datasets.kept_rows import KeptRows, held_out_ids
-from flegel.datasets.source import Rows, Source
-from flegel.datasets.weights import WeightedSource
+from flegel.datasets.rows.arrays import ArraySource
+from flegel.datasets.rows.kept_rows import KeptRows, held_out_ids
+from flegel.datasets.rows.source import Rows, Source
+from flegel.datasets.rows.sparse_arrays import SparseSource
+from flegel.datasets.rows.weights import WeightedSource
 
 
 def hold_out(data: Dataset, part: float, seed: int) -> Dataset:

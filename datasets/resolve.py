@@ -14,15 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.formats.readers import files_are_plain, open_files, open_raw
 from flegel.datasets.formats.registry import TABLE, check_format
-from flegel.datasets.options import CATEGORICAL, MISSING, Options, check_choice
+from flegel.datasets.rows.options import CATEGORICAL, MISSING, Options, check_choice
+from flegel.datasets.rows.weights import weights_from_column
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.ratings import recognized
 from flegel.datasets.tables.treatment import Treatment
-from flegel.datasets.weights import weights_from_column
 from flegel.errors import DataError, UsageError, nearest, warn
 from flegel.loading.regular_files import check_regular
 
@@ -131,7 +133,7 @@ def _open_spec(spec: str, rows: int | None, options: Options) -> Dataset:
                 raise UsageError(f"{spec!r}: {number!r} is no number of rows; use for example {name}:200000.") from None
             if rows < 1:
                 raise UsageError(f"{spec!r} selects no rows; use at least {name}:1.")
-        return registry.open_registered(name, rows, options)
+        return _open_registered(name, rows, options)
     paths = _paths(spec)
     if paths is not None:
         data = _keep_rows(Dataset(spec, open_files(paths, options, spec), 0), rows)
@@ -140,6 +142,28 @@ def _open_spec(spec: str, rows: int | None, options: Options) -> Dataset:
     if "/" in spec or "." in spec or "\\" in spec:
         raise DataError(f"{spec} does not exist; check the path.")
     raise UsageError(f"There is no data set and no file {spec!r}{nearest(name, registry.names())}")
+
+
+def _open_registered(name: str, rows: int | None, options: Options) -> Dataset:
+    """Open the first `rows` rows of a set: the real ones where they are in the cache."""
+    known = registry.entry(name)
+    path = None if known.generated else known.real_path()
+    if path is not None:
+        source = known.open_real(path, options)
+        return Dataset(name, source, source.rows if rows is None else min(rows, source.rows))
+    for given, value in options._asdict().items():
+        if value != getattr(Options(), given) and given not in ("dtype", "sparse"):
+            raise UsageError(f"{name} is generated here, so {given}={value!r} has no effect; omit it.")
+    source = known.stand_in(rows or known.default_rows)
+    if options.dtype is not None:
+        source.dtype = np.dtype(options.dtype)
+    note = None
+    if not known.generated:
+        note = (
+            f"{name}: the real data are not in the cache, so {source.rows:,} generated rows stand in "
+            f"for them ({known.remark}); `flegel data fetch {name}` gets the real ones."
+        )
+    return Dataset(name, source, source.rows, stand_in=not known.generated, note=note)
 
 
 def _paths(spec: str) -> list[Path] | None:

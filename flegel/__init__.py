@@ -23,18 +23,28 @@ if not os.path.isdir(os.path.join(_HERE, "algorithms")):  # noqa: PTH112, PTH118
 
 _HOMES = {
     "Algorithm": "flegel.algorithm",
+    "Accepts": "flegel.declarations.accepts",
+    "HiddenState": "flegel.declarations.hidden_state",
+    "HyperNames": "flegel.declarations.hyper_names",
+    "Kernels": "flegel.declarations.kernels",
+    "Learning": "flegel.declarations.learning",
+    "ParameterPlacement": "flegel.declarations.placement",
+    "ReportedFigures": "flegel.declarations.figures",
+    "Statistics": "flegel.declarations.statistics",
+    "Sharding": "flegel.core.sharding",
     "Callback": "flegel.callbacks.callback",
     "EarlyStopping": "flegel.callbacks.early_stopping",
     "DataPoint": "flegel.core.shard",
     "Sample": "flegel.algorithm",
-    "Result": "flegel.result",
-    "LocalCluster": "flegel.api",
+    "Result": "flegel.results.result",
+    "LocalCluster": "flegel.api.jobs",
     "connect": "flegel.cluster.connected",
-    "check_algorithm": "flegel.conformance",
+    "check_algorithm": "flegel.checks.conformance",
     "load": "flegel.runtime.job.result_store",
-    "resume": "flegel.api",
-    "run": "flegel.api",
-    "shutdown": "flegel.api",
+    "resume": "flegel.api.jobs",
+    "run": "flegel.api.jobs",
+    "settings": "flegel.configuration.sources",
+    "shutdown": "flegel.api.jobs",
     "FlegelError": "flegel.errors",
     "UsageError": "flegel.errors",
     "DataError": "flegel.errors",
@@ -43,6 +53,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Accepts",
     "Algorithm",
     "AlgorithmError",
     "Callback",
@@ -51,28 +62,47 @@ __all__ = [
     "EarlyStopping",
     "FlegelError",
     "FlegelWarning",
+    "HiddenState",
+    "HyperNames",
+    "Kernels",
+    "Learning",
     "LocalCluster",
+    "ParameterPlacement",
+    "ReportedFigures",
     "Result",
     "Sample",
+    "Sharding",
+    "Statistics",
     "UsageError",
     "check_algorithm",
     "connect",
     "load",
     "resume",
     "run",
+    "settings",
     "shutdown",
 ]
 
 if TYPE_CHECKING:
     from flegel.algorithm import Algorithm, Sample
-    from flegel.api import LocalCluster, resume, run, shutdown
+    from flegel.api.jobs import LocalCluster, resume, run, shutdown
     from flegel.callbacks.callback import Callback
     from flegel.callbacks.early_stopping import EarlyStopping
+    from flegel.checks.conformance import check_algorithm
     from flegel.cluster.connected import connect
-    from flegel.conformance import check_algorithm
+    from flegel.configuration.sources import settings
     from flegel.core.shard import DataPoint
+    from flegel.core.sharding import Sharding
+    from flegel.declarations.accepts import Accepts
+    from flegel.declarations.figures import ReportedFigures
+    from flegel.declarations.hidden_state import HiddenState
+    from flegel.declarations.hyper_names import HyperNames
+    from flegel.declarations.kernels import Kernels
+    from flegel.declarations.learning import Learning
+    from flegel.declarations.placement import ParameterPlacement
+    from flegel.declarations.statistics import Statistics
     from flegel.errors import AlgorithmError, DataError, FlegelError, FlegelWarning, UsageError
-    from flegel.result import Result
+    from flegel.results.result import Result
     from flegel.runtime.job.result_store import load
 
 

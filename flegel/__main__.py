@@ -26,7 +26,7 @@ def main() -> None:
         if waiting:
             print("starting …", end="", file=sys.stderr, flush=True)
         if sys.argv[1:2] == ["submit"]:
-            from flegel.cli.local.quick import main as submit
+            from flegel.cli.quick import main as submit
 
             if submit(waiting):
                 return

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from flegel.configuration.sources import check_settings, parse_settings
+from flegel.core.kept_state import KeptForm
 from flegel.errors import UsageError, nearest
 from flegel.group_options import GROUPS, GroupSpec
 from flegel.options import Option, parse_bytes, parse_seconds
@@ -36,6 +38,8 @@ class AlgorithmRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hyper: dict[str, Any]
     source: str = ""
     """Module text that defines class `name`; empty for built-ins."""
+    kept: KeptForm | None = None
+    """What the engine keeps of each point, for a class that returns contributions."""
 
     @property
     def builtin(self) -> bool:
@@ -123,15 +127,6 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float | None,
         Option(
             "Time between barriers, such as 200ms; found by itself if not given.",
-            SYNCHRONIZATION,
-            metavar="DURATION",
-            parse=parse_seconds,
-        ),
-    ] = None
-    first_interval: Annotated[
-        float | None,
-        Option(
-            "fsp: where the search for the interval begins; measured if not given.",
             SYNCHRONIZATION,
             metavar="DURATION",
             parse=parse_seconds,
@@ -480,6 +475,18 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             cluster=False,
         ),
     ] = False
+    settings: Annotated[
+        dict[str, float],
+        Option(
+            "Other values of tuned numbers: name=value,… or a TOML file; `flegel settings` lists them.",
+            SYNCHRONIZATION,
+            metavar="NAME=VALUE,…|FILE",
+            parse=parse_settings,
+            accepts="str | os.PathLike[str]",
+            check=check_settings,
+            see="settings.md",
+        ),
+    ] = msgspec.field(default_factory=dict)
     collect_state: Annotated[
         bool,
         Option("Return the hidden state of every point with the result.", OUTPUT, cluster=False, command_line=False),

@@ -225,7 +225,7 @@ class ShardLoaded(_Message):
 
 
 class MomentsMeasured(_Message):
-    """Moments of the rows of a share (see datasets/scale.py), as frames."""
+    """Moments of the rows of a share (see datasets/rows/scale.py), as frames."""
 
 
 class Report(_Message):
@@ -345,7 +345,7 @@ class PointsAudited(_Message):
     numbers: int
     """A sum over the numbers of the points (machine/audit/owned_numbers.py)."""
     reported: tuple[float, ...]
-    """The checksum of everything that was reported (machine/audit/checksums.py)."""
+    """The checksum of everything that was reported (machine/worker/checksums.py)."""
     law: float
     """By how much changes are no differences of contributions; 0: they are."""
     seconds: float = 0.0
@@ -461,15 +461,44 @@ class RowsRead(_Message):
 
 Tending = ListPoints | ResetPoints | GiveUpPoints | AssignPoints
 Order = (
-    MeasureMoments | LoadShard | ServerOrder | Train | Stop | HoldReplica | ReduceReports | DropFold | ReceivePoints
-    | SendPoints | TransferOwnership | Tending | FetchStates | TakeCheckpoint | AuditPoints | ReleaseJob | Exit
-)  # fmt: skip
+    MeasureMoments
+    | LoadShard
+    | ServerOrder
+    | Train
+    | Stop
+    | HoldReplica
+    | ReduceReports
+    | DropFold
+    | ReceivePoints
+    | SendPoints
+    | TransferOwnership
+    | Tending
+    | FetchStates
+    | TakeCheckpoint
+    | AuditPoints
+    | ReleaseJob
+    | Exit
+)
 Answer = (
-    Hello | MomentsMeasured | ShardLoaded | Report | Reduced | WorkerBeat | MoveReady | MoveRefused | WindowArrived
-    | MoveSent | PointsListed | PointsGivenUp | PointsAssigned | States | CheckpointPart | PointsAudited
+    Hello
+    | MomentsMeasured
+    | ShardLoaded
+    | Report
+    | Reduced
+    | WorkerBeat
+    | MoveReady
+    | MoveRefused
+    | WindowArrived
+    | MoveSent
+    | PointsListed
+    | PointsGivenUp
+    | PointsAssigned
+    | States
+    | CheckpointPart
+    | PointsAudited
     | WorkerFailed
     | ServerAnswer
-)  # fmt: skip
+)
 Between = Window | WindowReceived | StatisticsPiece | ReadRows | RowsRead | ServerBetween
 Body = Order | Answer | Between
 

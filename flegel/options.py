@@ -125,7 +125,8 @@ def options_of(record: type[msgspec.Struct]) -> Mapping[str, NamedOption]:
         if get_origin(field.type) is Annotated:
             kind, about = get_args(field.type)[:2]
             name = about.name or field.name
-            found[name] = NamedOption(name, (field.name,), kind, field.default, about)
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            found[name] = NamedOption(name, (field.name,), kind, default, about)
         elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             for inner in options_of(field.type).values():
                 found[inner.name] = NamedOption(

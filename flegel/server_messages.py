@@ -254,9 +254,17 @@ class ReplicaStored(_ServerMessage):
 
 
 ServerOrder = (
-    ServeJob | ServerMap | HoldSlices | ExpectReports | FoldSlices | ChangeAccounts | ReplaceParameter | AbandonFold
-    | CombinedSummary | AnswerSeen
-)  # fmt: skip
+    ServeJob
+    | ServerMap
+    | HoldSlices
+    | ExpectReports
+    | FoldSlices
+    | ChangeAccounts
+    | ReplaceParameter
+    | AbandonFold
+    | CombinedSummary
+    | AnswerSeen
+)
 ServerAnswer = ServerReady | SlicesFolded | SliceSummaries | SlicesStable | SlicesTaken | TransfersSeen
 ServerBetween = (
     PushSlices | PushStored | PullSlices | ParameterSlices | ReplicateSlices | ReplicaStored | TransferAnnounced

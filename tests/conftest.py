@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from flegel import LocalCluster
 
+os.environ.setdefault("FLEGEL_WARM", "0")  # no test starts the compiler that fills the cache beside a first job
 settings.register_profile(  # the same examples in every run: new ones are looked for at night
     "flegel",
     deadline=None,

@@ -15,7 +15,7 @@ from sklearn.cluster import KMeans as Lloyd
 import flegel
 from flegel import LocalCluster, UsageError
 from flegel.algorithms.kmeans import KMeans
-from flegel.result import Result
+from flegel.results.result import Result
 
 pytestmark = pytest.mark.processes
 

@@ -15,10 +15,21 @@ PACKAGE = ROOT / "flegel"
 
 LAYERS = [
     {"errors", "wording"},
-    {"core", "algorithm", "group_options", "job", "loading", "messages", "options", "server_messages"},
+    {
+        "configuration",
+        "core",
+        "algorithm",
+        "declarations",
+        "group_options",
+        "job",
+        "loading",
+        "messages",
+        "options",
+        "server_messages",
+    },
     {"sync", "plan", "params"},
     {"machine"},
-    {"runtime", "sim", "result", "prediction"},
+    {"runtime", "sim", "results"},
     {"cluster"},
     {
         "api",
@@ -27,12 +38,11 @@ LAYERS = [
         "__main__",
         "compare",
         "report",
-        "conformance",
+        "checks",
         "dashboard",
-        "hard_data",
         "metrics",
         "sklearn",
-        "speed_advice",
+        "terminal",
         "torch",
         "__init__",
     },
@@ -45,9 +55,8 @@ PEERS = {
     "params": set(),
     "sync": {"plan"},
     "sim": set(),
-    "runtime": {"result", "prediction"},
-    "result": {"prediction"},
-    "prediction": set(),
+    "runtime": {"results"},
+    "results": set(),
 }
 BESIDE = {"algorithms": 1, "datasets": 1}
 """Layer up to which the two folders beside the engine may reach (errors, and the records that they fill)."""

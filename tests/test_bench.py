@@ -21,10 +21,10 @@ from bench.chaos.simulate import KINDS, some
 from bench.common import suite
 from bench.common.phases import PHASES, timed_phases
 from bench.common.scripted_moves import Script, moves_of, scripted
+from bench.common.scripts import choose, scripts
+from bench.common.suite_runner import SuiteRunner
 from flegel import LocalCluster
 from flegel.compare import Bench, read
-from flegel.compare.suite import choose, folder, scripts
-from flegel.compare.suite_runner import SuiteRunner
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "bench").rglob("*.py"))
@@ -39,7 +39,7 @@ def dotted(path: Path) -> str:
 
 
 MODULES = {dotted(path): path for path in FILES if path.name != "__init__.py"}
-PROGRAMS = [name for name, path in MODULES.items() if "__main__" in path.read_text(encoding="utf-8")]
+PROGRAMS = [name for name, path in MODULES.items() if "\nif __name__ ==" in path.read_text(encoding="utf-8")]
 
 
 @contextlib.contextmanager
@@ -151,5 +151,5 @@ def test_a_tiny_case_of_the_cheapest_figures(figure: str, tmp_path: Path, monkey
 @pytest.mark.slow
 def test_one_small_case_of_every_figure(tmp_path: Path) -> None:
     """As `make smoke`."""
-    chosen, said = choose(scripts(folder(ROOT / "bench")), ["all"]), list[str]()
+    chosen, said = choose(scripts(ROOT / "bench"), ["all"]), list[str]()
     assert SuiteRunner(chosen, tmp_path, {"--scale": "smoke"}, say=said.append, complete=True).run() == [], said

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import flegel.api
+import flegel.api.jobs
 from flegel import LocalCluster
-from flegel.cli.display import PlainDisplay
 from flegel.cli.main import app
 from flegel.errors import UsageError
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import parse_seconds
+from flegel.terminal.display import PlainDisplay
 
 ROWS = np.random.default_rng(3).normal(size=(60, 5))  # with k=6 the shape of other tests, which is compiled already
 
@@ -67,7 +67,7 @@ def files(folder: Path) -> set[str]:
 @pytest.fixture
 def warm(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """`submit` uses workers that are up already."""
-    monkeypatch.setattr(flegel.api, "run", functools.partial(flegel.api.run, cluster=cluster))
+    monkeypatch.setattr(flegel.api.jobs, "run", functools.partial(flegel.api.jobs.run, cluster=cluster))
 
 
 # -- wrong words -------------------------------------------------------------------------------------------

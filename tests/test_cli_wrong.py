@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import flegel.datasets.formats.readers
@@ -18,8 +21,8 @@ from flegel.__main__ import main as program
 from flegel.algorithms import BUILTINS
 from flegel.cli.main import app
 from flegel.cluster.transport import keys
-from flegel.datasets import memory
 from flegel.datasets.catalog.sets import ENTRIES
+from flegel.datasets.rows import memory
 from flegel.errors import DataError, UsageError
 from flegel.runtime.transport.curve import new_key_pair
 
@@ -86,11 +89,6 @@ def test_a_target_is_a_number(words: str) -> None:
 def test_predictions_have_a_place_before_the_model_is_read(words: str, sentence: str) -> None:
     Path("d.csv").mkdir()
     assert sentence in said(f"predict nowhere --data rows.npy --out {words}")
-
-
-def test_benchmarks_of_no_algorithm_are_not_a_success() -> None:
-    suite = Path(__file__).parents[1] / "bench"
-    assert "did you mean 'kmeans'?" in said(f"bench run skew --scale smoke --only kmean --suite {suite}")
 
 
 def test_an_empty_name_shuts_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +170,7 @@ def test_ctrl_c_speaks_of_workers_only_where_there_were_some(monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flegel.cli.cluster_jobs.open_client", stop)
-    monkeypatch.setattr("flegel.api.run", stop)
+    monkeypatch.setattr("flegel.api.jobs.run", stop)
     assert said("jobs", code=130) == "flegel: interrupted."
     assert "all workers were stopped" in said("submit kmeans --data rows.npy --no-save", code=130)
 
@@ -211,3 +209,25 @@ def test_a_file_that_is_there_is_not_written_over_by_generated_rows() -> None:
     Path("mine.csv").write_text("1,2\n", encoding="utf-8")
     assert "mine.csv exists already" in said("data generate higgs --rows 100 --out mine.csv")
     assert Path("mine.csv").read_text(encoding="utf-8") == "1,2\n"
+
+
+def test_options_that_messages_name_exist() -> None:
+    known: set[str] = {"--help"}
+
+    def look(command: Any) -> None:
+        for option in command.params:
+            known.update((*getattr(option, "opts", ()), *getattr(option, "secondary_opts", ())))
+        for inner in getattr(command, "commands", {}).values():
+            look(inner)
+
+    look(get_command(app))
+    flag = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+    named: dict[str, str] = {}
+    for folder in ("flegel", "datasets", "algorithms"):
+        for path in (Path(__file__).resolve().parents[1] / folder).rglob("*.py"):
+            if "launch" in path.parts or path.name in ("page.py", "host.py", "cuda_source.py", "options.py"):
+                continue  # options of other programs, and colours of pages
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    named.update(dict.fromkeys(flag.findall(node.value), f"{path}:{node.lineno}"))
+    assert {name: place for name, place in named.items() if name not in known} == {}

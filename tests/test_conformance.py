@@ -14,8 +14,8 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
 from flegel.algorithms.nmf.kullback import KLNMF
+from flegel.checks.hard_data import check_hard_data
 from flegel.errors import ConformanceError
-from flegel.hard_data import check_hard_data
 
 sys.path.append(str(Path(__file__).parent / "runtime"))
 import broken_promises as broken

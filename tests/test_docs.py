@@ -13,8 +13,8 @@ import pytest
 import typer
 
 from flegel import __version__
-from flegel.cli import reference
 from flegel.cli.main import app
+from tests import reference_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -134,10 +134,10 @@ def test_the_reference_has_no_options_that_are_gone() -> None:
     assert told <= known, f"docs/cli.md tells of {', '.join(sorted(told - known))}"
 
 
-@pytest.mark.parametrize("page", reference.pages(), ids=named)
+@pytest.mark.parametrize("page", reference_tables.pages(), ids=named)
 def test_what_is_derived_from_the_description_of_a_job_is_up_to_date(page: Path) -> None:
-    assert page.read_text(encoding="utf-8") == reference.pages()[page], (
-        f"{named(page)} differs from flegel/job.py; run `{reference.COMMAND}` to bring it up to date"
+    assert page.read_text(encoding="utf-8") == reference_tables.pages()[page], (
+        f"{named(page)} differs from flegel/job.py; run `{reference_tables.COMMAND}` to bring it up to date"
     )
 
 

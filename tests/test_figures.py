@@ -14,10 +14,10 @@ from flegel.algorithm import Algorithm
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
-from flegel.cli.display import summary
-from flegel.datasets.kept_rows import held_out_ids
+from flegel.datasets.rows.kept_rows import held_out_ids
 from flegel.errors import AlgorithmError, UsageError
-from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
+from flegel.terminal.display import figures, summary
 
 RNG = np.random.default_rng(5)
 ROWS = np.concatenate([RNG.normal(size=(300, 3)), RNG.normal(size=(300, 3)) + 2.0])
@@ -109,3 +109,36 @@ def test_a_class_without_evaluate_has_nothing_to_follow() -> None:
 def test_a_part_that_is_none_is_refused(part: float) -> None:
     with pytest.raises(UsageError, match="must be a part of the rows"):
         flegel.run(KMeans(k=2), ROWS, validate=part)
+
+
+def test_a_class_that_is_never_predicted_is_told_with_what_to_type() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 2))
+    labels = np.where(np.arange(400) < 8, "rare", "common")
+    result = flegel.run(LR(), rows, labels, workers=1, processes="no")
+    (note,) = [text for text in result.warnings if "never predicted" in text]
+    assert note.startswith("1 of 2 classes are never predicted for 400 rows of training, 8 of which have them: 'rare'")
+    assert 'class_weight="balanced"' in note
+    balanced = flegel.run(LR(class_weight="balanced"), rows, labels, workers=1, processes="no")
+    assert not any("never predicted" in text for text in balanced.warnings)
+
+
+def test_the_sizes_of_clusters_end_the_report_of_k_means() -> None:
+    rows = np.concatenate([np.zeros((30, 2)), np.full((10, 2), 9.0)]) + np.random.default_rng(0).normal(size=(40, 2))
+    result = flegel.run(KMeans(k=2), rows, workers=1, processes="no")
+    sizes = result.description[0].removeprefix("rows in clusters 0 to 1: ")
+    assert sizes.split(", ") == [str(size) for size in result.sizes]
+    assert result.description[0] in result.summary() and result.description[0] in summary(result)
+    many = flegel.run(KMeans(k=25), rows, workers=1, processes="no")
+    assert many.description[0].startswith("25 clusters of ")
+
+
+def test_figures_of_held_out_rows_are_told_with_the_barrier_that_they_are_of() -> None:
+    """They are made anew once a pass at most: beside the figures of later barriers they looked like theirs."""
+    seen: list[JobSnapshot] = []
+    rows = np.random.default_rng(0).normal(size=(500, 3))
+    result = flegel.run(KMeans(k=3), rows, validate=0.1, workers=1, processes="no", watch=seen.append)
+    assert all(look.metrics[FOLLOWED_AT] <= look.iteration for look in seen if FOLLOWED_AT in look.metrics)
+    assert FOLLOWED_AT not in result.metrics
+    shown = figures({"rmse": 0.5, "validation_rmse": 0.75, FOLLOWED_AT: 7}, ", ")
+    assert shown == "rmse 0.5, validation_rmse 0.75 (iteration 7), "

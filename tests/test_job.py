@@ -13,8 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 import flegel
-from flegel import api
 from flegel.algorithms.kmeans import KMeans
+from flegel.api import jobs as api
 from flegel.cli import job_options
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import UsageError
@@ -125,6 +125,11 @@ def test_what_only_a_cluster_has_is_refused_without_one(words: str) -> None:
     )
 
 
+def _first_member(kind: Any) -> Any:
+    """Of several types the first; a dictionary is one type."""
+    return get_args(kind)[0] if get_args(kind) and get_origin(kind) is not dict else kind
+
+
 def everything() -> Job:
     """A job in which no option has its default."""
 
@@ -133,9 +138,11 @@ def everything() -> Job:
             return not value
         if get_origin(kind) is list:
             return [*(value or []), "x", 3]
+        if get_origin(kind) is dict:
+            return {"interval.shortest_seconds": 0.001}
         return f"{value or ''}x" if kind is str else kind((value or 0) + 1)
 
-    kinds = {name: get_args(o.type)[0] if get_args(o.type) else o.type for name, o in options_of(Job).items()}
+    kinds = {name: _first_member(o.type) for name, o in options_of(Job).items()}
     values = {name: another(option.default, kinds[name]) for name, option in options_of(Job).items()}
     job = Job(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {"k": 3}), "points.npy")
     return with_options(job, {**values, "checkpoint": Path("store")})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.cli.main import app
 from flegel.errors import DataError, UsageError
-from flegel.result import Result
+from flegel.results.result import Result
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2)) + 4.0 * (np.arange(60) % 2)[:, None]
 FRAME = pd.DataFrame({"a": ROWS[:, 0], "b": ROWS[:, 1], "town": np.where(np.arange(60) % 2, "Brno", "Porto")})
@@ -92,3 +93,53 @@ def test_words_that_are_no_options_are_answered_with_those_to_type(words: list[s
     done = CliRunner().invoke(app, ["submit", *words], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
     assert done.exit_code == 2
     assert answer in " ".join(done.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("name", ["id", "customer_id", "PassengerId", "order ID", "index"])
+def test_a_column_of_identifiers_is_told_with_what_to_type(name: str) -> None:
+    said: list[str] = []
+    frame = pd.DataFrame({name: np.arange(60) * 7 % 61, "a": ROWS[:, 0]})
+    flegel.run(KMeans(k=2), frame, workers=1, processes=False, say=said.append)
+    (line,) = [text for text in said if "identifier" in text]
+    assert line.startswith(f"column {name}: another number in every row") and f"drop=['{name}']" in line
+
+
+def test_a_column_of_labels_among_the_features_is_told_with_what_to_type() -> None:
+    said: list[str] = []
+    frame = pd.DataFrame({"a": ROWS[:, 0], "b": ROWS[:, 1], "label": np.arange(60) % 2})
+    flegel.run(KMeans(k=2), frame, workers=1, processes=False, say=said.append)
+    assert any('column label is trained on like a measurement; label="label"' in text for text in said)
+    said.clear()
+    flegel.run(KMeans(k=2), frame, label="label", workers=1, processes=False, say=said.append)
+    assert not any("measurement" in text for text in said)
+
+
+def test_a_measurement_is_no_identifier() -> None:
+    said: list[str] = []
+    frame = pd.DataFrame({"id": np.arange(60) // 2, "avoid": ROWS[:, 0], "GRID": ROWS[:, 1]})
+    flegel.run(KMeans(k=2), frame, workers=1, processes=False, say=said.append)
+    assert not any("identifier" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("command", "runner"), [("compare", "compare"), ("simulate", "simulation.simulation_runner"), ("check", "")]
+)
+def test_commands_that_train_in_another_way_read_tables_as_submit_does(
+    command: str, runner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages about a table name options of `submit`; these commands did not have them."""
+    seen: list[Any] = []
+
+    def stop(*given: Any, **named: Any) -> None:
+        seen.extend([*given, *named.values()])
+        raise UsageError("seen")
+
+    home = f"flegel.compare.{runner}" if runner else "flegel.checks.conformance.check_algorithm"
+    monkeypatch.setattr(home, stop)
+    ratings = [f"{user},{item},{1 + user * item % 5}" for user in range(20) for item in range(15) if (user + item) % 3]
+    (tmp_path / "listed.csv").write_text("\n".join(["a,b,c", *ratings]) + "\n")
+    words = ["nmf", "--data", str(tmp_path / "listed.csv"), "--set", "rank=2", "--format", "ratings"]
+    done = CliRunner().invoke(app, [command, *words, "--columns", "a,b,c"])
+    assert done.exit_code == 2 and "seen" in done.output, done.output
+    rows = next(one for given in seen for one in (given, getattr(given, "data", None)) if hasattr(one, "columns"))
+    assert rows.columns == 15, "a column for each item"

@@ -19,7 +19,7 @@ from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
 from flegel.cli.main import app
 from flegel.datasets import Treatment
-from flegel.prediction import predict
+from flegel.results.prediction import predict
 from flegel.runtime.job.result_store import Model
 
 RNG = np.random.default_rng(0)

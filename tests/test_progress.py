@@ -13,12 +13,12 @@ import pytest
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.cli import progress_line
-from flegel.cli.display import PlainDisplay
-from flegel.cli.progress_line import ProgressLine, line, part_done, progress_stream
 from flegel.job import Criteria
 from flegel.machine.coordinator.observation import JobSnapshot, WorkerSnapshot
 from flegel.runtime import clock
+from flegel.terminal import progress_line
+from flegel.terminal.display import PlainDisplay
+from flegel.terminal.progress_line import ProgressLine, line, part_done, progress_stream
 from tests.observability.test_metrics import SEEN
 from tests.test_progress_lines import Stream
 

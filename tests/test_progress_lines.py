@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flegel.cli import local_job as job
 from flegel.cli.cluster_jobs import jobs_table
-from flegel.cli.display import start_advice
-from flegel.cli.local import job
-from flegel.cli.local.reporting import PhaseLine
+from flegel.terminal.display import start_advice
+from flegel.terminal.reporting import PhaseLine
 
 
 class Stream(io.StringIO):
@@ -39,7 +39,7 @@ def test_a_phase_that_lasts_is_told_once() -> None:
         line("compiling")
         assert stream.written.wait(30)
     assert stream.getvalue().splitlines()[0] == "reading points.csv …"
-    assert "once, about 10 s" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
+    assert "5 to 30 s of an idle processor" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
 
 
 def test_a_phase_that_is_over_at_once_is_not_told() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import typer.main
 
+from flegel.cli import quick
 from flegel.cli.job_options import FLAGS
-from flegel.cli.local import quick
-from flegel.cli.local.quick import plain_submission
 from flegel.cli.main import app
+from flegel.cli.quick import plain_submission
 
 PLAIN = "kmeans --data higgs:1000"
 VALUES = {int: "3", float: "0.5", str: "word"}
@@ -40,7 +40,7 @@ def test_plain_words_are_read_as_typer_reads_them(line: str) -> None:
     assert told is not None
     expected = as_typer_reads(words)
     assert told.options == {name: expected[name] for name in FLAGS}
-    own, expected["settings"] = told._asdict(), list(expected["settings"])
+    own, expected["hyper"] = told._asdict(), list(expected["hyper"])
     assert {name: own[name] for name in own if name != "options"} == {n: expected[n] for n in own if n != "options"}
 
 

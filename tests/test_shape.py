@@ -77,6 +77,21 @@ def test_files_do_not_import_each_other_in_a_circle() -> None:
     assert not cycles({name: imported_modules(path) for name, path in MODULES.items()})
 
 
+def folder_of(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def test_folders_of_data_sets_import_one_way() -> None:
+    """A reader of one of them needs to know only what it stands on."""
+    arrows = {
+        (folder_of(name), folder_of(other))
+        for name, path in MODULES.items()
+        for other in imported_modules(path)
+        if name.startswith("flegel.datasets.") and other.startswith("flegel.datasets.")
+    }
+    assert not [(a, b) for a, b in arrows if a < b and (b, a) in arrows]
+
+
 def test_no_class_name_is_used_twice() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for name, path in MODULES.items():

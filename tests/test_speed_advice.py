@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flegel import Algorithm, DataPoint, Sample, speed_advice
+from flegel import Algorithm, DataPoint, Kernels, Sample
 from flegel.algorithms.points import add_to, nearest
-from flegel.conformance import Trial
+from flegel.checks import speed_advice
+from flegel.checks.conformance import Trial
 
 
 class Wasteful(Algorithm):
@@ -37,7 +38,7 @@ class Move(NamedTuple):
 class Frugal(Wasteful):
     """Returns a point and its cluster, and folds them in."""
 
-    narrow_parameter = True
+    kernels = Kernels(narrow_parameter=True)
 
     def initAggregator(self, sample: Sample, parameter: Any) -> Any:
         return np.zeros(parameter.shape)

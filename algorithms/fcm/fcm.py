@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
     DRAWN,
@@ -33,6 +33,12 @@ from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.core.sharding import Sharding
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.hidden_state import HiddenState
+from flegel.declarations.hyper_names import HyperNames
+from flegel.declarations.kernels import Kernel, Kernels
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
 
 _TRAIN = EntryPoint("flegel.algorithms.fcm.kernel", "train")
@@ -88,17 +94,14 @@ class FCM(Algorithm):
     Reference: J. Bezdek, Pattern Recognition with Fuzzy Objective Function Algorithms (1981).
     """
 
-    starting = ("init",)
-    also_called = ALSO_CALLED_K
-    layout = "tiles"
-    weighted = True
-    ignores_labels = True
-    default_tolerance = 1e-6
-    local_updates = True
-    auxiliary = ("shares", "points")
-    memoryless = True
-    starts_from_means = True
-    sharding = Sharding({"centroids": 0, "shares": 0}, {"counts": 0, "sums": 0, "squares": 0})
+    accepts = Accepts(weighted=True, labels="ignored")
+    state = HiddenState(memoryless=True)
+    learning = Learning(tolerance=1e-6, auxiliary=("shares", "points"), local_updates=True)
+    placement = ParameterPlacement(
+        sharding=Sharding({"centroids": 0, "shares": 0}, {"counts": 0, "sums": 0, "squares": 0}), starts_from_means=True
+    )
+    kernels = Kernels(layout="tiles")
+    hyper_names = HyperNames(also_called=ALSO_CALLED_K, starting=("init",))
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     m: Annotated[float, Meta(gt=1, description="fuzzifier: near 1 is hard, large is fuzzy; 2 is fastest")] = 2.0

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.estimators import fitted_mixture
 from flegel.algorithms.gmm.covariances import covariances_of, precision_factors
 from flegel.algorithms.gmm.moments import Mixture, MixtureMoments, spread_of, unknown_variance, with_unseen
@@ -34,6 +34,7 @@ from flegel.algorithms.seeding import (
     coverage,
     covered,
     holds,
+    in_deviations,
     lloyd,
     numbered,
     polishing_passes,
@@ -49,6 +50,12 @@ from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard
 from flegel.core.sharding import Sharding
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.hidden_state import HiddenState
+from flegel.declarations.hyper_names import HyperNames
+from flegel.declarations.kernels import Kernel, Kernels
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
 
 _TRAIN = EntryPoint("flegel.algorithms.gmm.kernel", "train")
@@ -56,9 +63,16 @@ LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a colum
 EMPTY = 1e-8  # a component with fewer points than this counts as empty
 CHUNK = 16384  # rows evaluated at a time
 TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
-TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart
+ROWS_A_COMPONENT = 200  # of these rows, where components are many
+TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart; the best one makes as many more
 RESTS = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
-TRIAL_WORK = 2**28  # numbers added to statistics in a pass of a trial: fewer rows where matrices are large
+
+
+BY_COMPONENT = ParameterPlacement(
+    sharding=Sharding(dict.fromkeys(("means", "covariances", "whiten", "level"), 0), {"sums": 0, "squares": 0}),
+    starts_from_means=True,
+)
+TIED = ParameterPlacement(unsharded="all components share one matrix (covariance=tied)", starts_from_means=True)
 
 
 class ResponsibilityChange(NamedTuple):
@@ -88,18 +102,17 @@ class GMM(Algorithm):
     Reference: A. Dempster, N. Laird, D. Rubin (1977); R. Neal, G. Hinton (1998).
     """
 
-    layout = "tiles"
-    compiled_apart = ({}, {"covariance": "full"})
-    torch_program = "flegel.algorithms.gmm.torch_program:MixtureProgram"
-    weighted = ignores_labels = maximize = True
-    local_updates = True
-    auxiliary = ("points",)
-    default_tolerance = 1e-6
-    memoryless = True
-    starts_from_means = True
-    trivial = "a single Gaussian"
-    starting = ("init",)
-    also_called = ALSO_CALLED_K
+    accepts = Accepts(weighted=True, labels="ignored")
+    state = HiddenState(memoryless=True)
+    learning = Learning(
+        maximize=True, tolerance=1e-6, trivial="a single Gaussian", auxiliary=("points",), local_updates=True
+    )
+    kernels = Kernels(
+        layout="tiles",
+        torch_program="flegel.algorithms.gmm.torch_program:MixtureProgram",
+        compiled_apart=({}, {"covariance": "full"}),
+    )
+    hyper_names = HyperNames(also_called=ALSO_CALLED_K, starting=("init",))
 
     k: Annotated[int, Meta(ge=1, description="number of components")] = 10
     covariance: Annotated[
@@ -175,15 +188,16 @@ class GMM(Algorithm):
         points: float,
         rng: np.random.Generator,
     ) -> Mixture:
-        """Of several starts by k-means, every second one on clipped rows, the one that EM takes furthest."""
+        """Of several starts by k-means the one that EM takes furthest: every second one on rows in deviations of their
+        columns, so that outliers and the values of a column with few of them get clusters of their own, the others on
+        clipped rows in units of the middle of each column, so that they do not."""
         if self.k > len(y):
             raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-        size = TRIAL_WORK // (self.k * self._width(y.shape[1]))
-        some, own = some_weighted(y, mass, int(np.clip(size, *TRIAL_ROWS)), rng)
+        some, own = some_weighted(y, mass, int(np.clip(ROWS_A_COMPONENT * self.k, *TRIAL_ROWS)), rng)
         best, most = None, -np.inf
         blank = self._blank(origin, unit, floor)
         for trial in range(self.n_init):
-            seen = clipped(some) if trial % 2 else some
+            seen = clipped(some) if trial % 2 else in_deviations(some)
             labels = lloyd(seen, self.k, rng, own)[1]
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
@@ -191,7 +205,8 @@ class GMM(Algorithm):
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
-        best, _ = self._passes(some, own, best, polishing_passes(len(some) * self.k * self._width(y.shape[1])))
+        passes = polishing_passes(len(some) * self.k * self._width(y.shape[1]))
+        best, _ = self._passes(some, own, best, max(passes, TRIAL_PASSES))
         return best._replace(points=coverage(points, float(len(some) if own is None else own.sum()), True))
 
     def _step(self, y: Array, own: Array | None, shares: Array, mixture: Mixture) -> Mixture:
@@ -277,12 +292,8 @@ class GMM(Algorithm):
         return target
 
     @property
-    def sharding(self) -> Sharding | None:  # type: ignore[override]
-        if self.covariance == "tied":
-            return None
-        return Sharding(dict.fromkeys(("means", "covariances", "whiten", "level"), 0), {"sums": 0, "squares": 0})
-
-    unsharded = "all components share one matrix (covariance=tied)"
+    def placement(self) -> ParameterPlacement:  # type: ignore[override]
+        return TIED if self.covariance == "tied" else BY_COMPONENT
 
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
         components = 0, len(oldParameter.weights)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from flegel.algorithm import COUNTING
 from flegel.algorithms.soft_kernel import CUT
+from flegel.declarations.kernels import COUNTING
 
 ROOM = 2**26  # numbers of a block's largest product
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.estimators import fitted_kmeans
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
 from flegel.algorithms.kmeans.shapes import kernel_for, kernel_sizes
@@ -26,7 +26,8 @@ from flegel.algorithms.kmeans.sparse import (
     take_rows,
 )
 from flegel.algorithms.kmeans.swaps import swapped
-from flegel.algorithms.kmeans.wide import WideKernel, is_wide
+from flegel.algorithms.kmeans.trial_start import best_start, rows_by_scatter
+from flegel.algorithms.kmeans.wide import WIDE_K, WideKernel, is_wide
 from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
@@ -34,7 +35,6 @@ from flegel.algorithms.seeding import (
     DRAWN,
     NAMED,
     START_FILE,
-    best_lloyd,
     coverage,
     covered,
     given_rows,
@@ -51,6 +51,13 @@ from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
 from flegel.core.sharding import Sharding
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.figures import ReportedFigures
+from flegel.declarations.hidden_state import HiddenState
+from flegel.declarations.hyper_names import HyperNames
+from flegel.declarations.kernels import Kernel, Kernels
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
 
 ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference of two such sums in float64
@@ -61,7 +68,8 @@ SPARSE_TRIAL_ROWS = 8192  # the same of sparse rows, which cost their entries on
 LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
 ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 LEAST_ROWS_A_CLUSTER = 4  # of these rows, where clusters are very many
-TRIAL_WORK = 2**26  # multiplications in a pass over them, at most: fewer rows where k·d is large
+LISTED_SIZES = 20  # clusters whose sizes are listed; of more the range is told
+TRIAL_WORK = 2**24  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
 class Centroids(NamedTuple):
@@ -111,28 +119,25 @@ class KMeans(Algorithm):
     mean of the sample without outliers, so the error is about 1e-15 of the scatter about it, however large it is.
     It never rises between barriers: a visit lowers a point's own term, the M-step lowers the sum.
     Sparse rows (CSR) are trained as they are, about the origin 0.
-    Start: the best of `n_init`, each a few passes over the sample from a start by k-means++. Other starts are taken as
-    they are.
+    Start: the best of `n_init`, each a few passes over some rows of the sample from a start by k-means++, then swaps of
+    single centroids (`trial_start`). Other starts are taken as they are.
     Reference: S. Lloyd, Least squares quantization in PCM (1982); R. Neal, G. Hinton, A view of the EM
     algorithm that justifies incremental, sparse, and other variants (1998).
     """
 
-    layout = "tiles"
-    compiled_apart = tuple({"k": size} for size in kernel_sizes())
-    torch_program = "flegel.algorithms.kmeans.torch_program:KMeansProgram"
-    weighted = True
-    ignores_labels = True
-    sparse = True
-    local_updates = True
-    auxiliary = ("spare", "shares", "points")
-    default_tolerance = 1e-6
-    memoryless = True
-    starts_from_means = True
-    trivial = "one cluster"
-    starting = ("init",)
-    also_called = ALSO_CALLED_K
-    followed = ("mean_squared_distance",)
-    sharding = Sharding({"centroids": 0}, {"sums": 0})
+    accepts = Accepts(sparse=True, weighted=True, labels="ignored")
+    state = HiddenState(memoryless=True)
+    learning = Learning(
+        tolerance=1e-6, trivial="one cluster", auxiliary=("spare", "shares", "points"), local_updates=True
+    )
+    placement = ParameterPlacement(sharding=Sharding({"centroids": 0}, {"sums": 0}), starts_from_means=True)
+    kernels = Kernels(
+        layout="tiles",
+        torch_program="flegel.algorithms.kmeans.torch_program:KMeansProgram",
+        compiled_apart=tuple({"k": size} for size in (*kernel_sizes(), WIDE_K)),
+    )
+    figures = ReportedFigures(followed=("mean_squared_distance",))
+    hyper_names = HyperNames(also_called=ALSO_CALLED_K, starting=("init",))
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
     init: Annotated[
@@ -150,19 +155,20 @@ class KMeans(Algorithm):
         if is_wide(self.k, sample.columns):
             return self._wide_start(rows, weights, origin, sample, rng)
         size = max(min(TRIAL_WORK // (self.k * sample.columns), TRIAL_ROWS), LEAST_ROWS, ROWS_A_CLUSTER * self.k)
-        some, own = some_weighted(rows, weights, min(size, MOST_ROWS), rng)
-        some = some - origin
-        if isinstance(self.init, str) and self.init == DRAWN:
+        drawn = isinstance(self.init, str) and self.init == DRAWN
+        if drawn:
+            some, own = rows_by_scatter(rows - origin, weights, min(size, MOST_ROWS), rng)
             if self.k > len(some):
                 raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
-            start = best_lloyd(some, self.k, self.n_init, rng, own)[0] + origin
+            start = best_start(some, self.k, self.n_init, rng, own) + origin
         else:
+            some, own = some_weighted(rows, weights, min(size, MOST_ROWS), rng)
+            some = some - origin
             start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
         spare = more_rows(some, start - origin, min(self.k, SPARE), rng, own) + origin
         spare = spare.astype(rows.dtype).astype(np.float64)
-        shares, drawn = _shares(numbered(some, start - origin), own, self.k)
-        trained = isinstance(self.init, str) and self.init == DRAWN
-        return Centroids(start, origin, spare, shares, coverage(sample.mass, drawn, trained))
+        shares, mass = _shares(numbered(some, start - origin), own, self.k)
+        return Centroids(start, origin, spare, shares, coverage(sample.mass, mass, drawn))
 
     def continueParameter(self, previous: Centroids, sample: Sample, rng: np.random.Generator) -> Centroids:
         return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
@@ -283,7 +289,7 @@ class KMeans(Algorithm):
         return squares - float(sums @ sums) / max(float(aggregator.counts.sum()), 1.0) + ROUNDING * squares
 
     def layout_for(self, columns: int) -> str:
-        return "rows" if is_wide(self.k, columns) else self.layout
+        return "rows" if is_wide(self.k, columns) else self.kernels.layout
 
     def kernel(self, share: Shard) -> Kernel | None:
         if isinstance(share.features, Sparse):
@@ -295,6 +301,13 @@ class KMeans(Algorithm):
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:
             raise UsageError(f"KMeans: k={self.k} is more than the number of points, {sample.points}.")
+
+    def description(self, aggregator: KMeansSums, parameter: Centroids) -> list[str]:
+        counts = np.asarray(aggregator.counts)
+        if len(counts) <= LISTED_SIZES:
+            return [f"rows in clusters 0 to {len(counts) - 1}: {', '.join(f'{count:,.6g}' for count in counts)}"]
+        low, middle, high = np.min(counts), np.median(counts), np.max(counts)
+        return [f"{len(counts)} clusters of {low:,.6g} to {high:,.6g} rows, {middle:,.6g} in the median"]
 
     def warnings(self, aggregator: KMeansSums, parameter: Centroids) -> list[str]:
         found = []

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Kernel
 from flegel.algorithms.simd.registers import FEW_ROWS, group_sizes, tile_shape
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
+from flegel.declarations.kernels import Kernel
 
 MANY = 16
 """Centroids from which on it pays to compare in float32 first where points are float64."""

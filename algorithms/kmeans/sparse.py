@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Kernel
 from flegel.algorithms.rows import COMPILED_PRODUCTS, rows_of, times
 from flegel.algorithms.seeding import LLOYD_PASSES, TRIAL_PASSES
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
+from flegel.declarations.kernels import Kernel
 
 _TRAIN = EntryPoint("flegel.algorithms.kmeans.sparse_kernel", "train")
 _ADD_BY_LABEL = EntryPoint("flegel.algorithms.sparse_products", "add_by_label")

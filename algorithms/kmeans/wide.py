@@ -29,9 +29,13 @@ SHORTENED_ROWS = 1024  # rows that are shortened at once: about half a milliseco
 MANY_CENTROIDS = 2048  # above it blocks have 64 points, not 256: the stop flag is read between blocks
 
 
+WIDE_COLUMNS, WIDE_K = 64, 64
+"""Columns and clusters from which on the kernel for wide rows is faster."""
+
+
 def is_wide(k: int, columns: int) -> bool:
     """Does the kernel for wide rows serve this shape?"""
-    return columns >= 64 and k >= 64
+    return columns >= WIDE_COLUMNS and k >= WIDE_K
 
 
 @dataclass

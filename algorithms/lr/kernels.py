@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from flegel.algorithm import Kernel
 from flegel.algorithms.lr.curvature import (
     BLOCK,
     add_block,
@@ -41,6 +40,7 @@ from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse, aligned
+from flegel.declarations.kernels import Kernel
 
 GROUP = 64 if VECTOR_BYTES == 64 else 32
 """Points whose scores are in registers at a time: enough independent sums to keep the multipliers busy."""

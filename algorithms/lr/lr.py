@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.lr import answers, kernels
 from flegel.algorithms.lr.curvature import add_outer
 from flegel.algorithms.lr.model import (
@@ -51,8 +51,8 @@ from flegel.algorithms.lr.search import (
     NOISE,
     NOT_YET,
     PATIENCE,
-    RECOUNT,
     PLAUSIBLE,
+    RECOUNT,
     SETTLED,
     SHORT,
     UNCOUNTED,
@@ -72,6 +72,13 @@ from flegel.algorithms.lr.search import (
 from flegel.algorithms.rows import add_scaled, dot
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.figures import ReportedFigures
+from flegel.declarations.hyper_names import HyperNames
+from flegel.declarations.kernels import Kernel, Kernels
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 
 GAIN = 2.0
@@ -93,6 +100,10 @@ WIDE_COLUMNS = 1024
 """Beyond, steps begin with the diagonal of the second derivatives alone: the few leading directions that would fit into
 a metric cost hundreds of products with the sample, and L-BFGS finds them in as many passes. θ is then held from the
 beginning, as moving steps would need a bound on the curvature in all directions."""
+
+
+REMEMBERED = Statistics(spent=("visits", "unknown"), lagging=("curvature",))
+FORGOTTEN = Statistics(spent=("gradient", "visits", "unknown"), lagging=("curvature",))
 
 
 class LR(Algorithm):
@@ -118,18 +129,20 @@ class LR(Algorithm):
     Labels are numbers (a reader turns words into class numbers); `classes` are by default those of all rows.
     """
 
-    auxiliary = tuple(name for name in Linear._fields if name.startswith("internal_"))
-    unsent = ("internal_search", "internal_best", "internal_pairs")
-    layout = "tiles"
-    torch_program = "flegel.algorithms.lr.torch_program:LogisticProgram"
-    trivial = "the intercept alone"
-    instead: ClassVar[dict[str, str]] = {"C": "give l2 = 1 / (C · rows) for an L2 penalty, or l1 for an L1 penalty"}
-    shown = ("accuracy",)
-    lagging = ("curvature",)
-    supervised = True
-    labels_are_classes = True
-    sparse = True
-    weighted = True
+    accepts = Accepts(sparse=True, weighted=True, labels="classes")
+    learning = Learning(
+        trivial="the intercept alone",
+        auxiliary=tuple(name for name in Linear._fields if name.startswith("internal_")),
+    )
+    placement = ParameterPlacement(
+        unsharded="the length of each step is found along all of θ at once",
+        unsent=("internal_search", "internal_best", "internal_pairs"),
+    )
+    kernels = Kernels(layout="tiles", torch_program="flegel.algorithms.lr.torch_program:LogisticProgram")
+    figures = ReportedFigures(shown=("accuracy",))
+    hyper_names = HyperNames(
+        instead={"C": "give l2 = 1 / (C · rows) for an L2 penalty, or l1 for an L1 penalty"},
+    )
 
     classes: Annotated[
         list[float | str] | None, Meta(description="all label values, or their words, in order; by default those found")
@@ -156,11 +169,10 @@ class LR(Algorithm):
     ] = True
     _words: Sequence[str] | None = None
     """Of the labels, where they are words: told by `validate`."""
-    unsharded = "the length of each step is found along all of θ at once"
 
     @property
-    def spent(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("visits", "unknown") if self.memory else ("gradient", "visits", "unknown")
+    def statistics(self) -> Statistics:  # type: ignore[override]
+        return REMEMBERED if self.memory else FORGOTTEN
 
     @property
     def outputs(self) -> int:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from flegel.algorithm import Kernel
 from flegel.algorithms.nmf.rows import (
     MOST_SWEEPS,
     SETTLED,
     gram_of,
     hold_out,
+    improve_whole_row,
     number_bits,
     row_key,
     settled,
@@ -27,10 +27,13 @@ from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
+from flegel.declarations.kernels import Kernel
 
 TOGETHER = 128  # entries of a row gathered at a time: their factors fit into the first-level cache
 LANES = min(register_lanes(np.float32), 8)
 """Numbers in a vector. The rank is padded to a multiple of it, so wider ones would mostly multiply zeros."""
+DOUBLES = register_lanes(np.float64)
+"""Numbers of float64 in a vector, for whole rows of columns."""
 
 
 @njit(nogil=True, cache=True)
@@ -337,6 +340,17 @@ def _whole(factors, gram_h, columns, values, state, mass, penalty, sweeps, settl
     if not new:
         before[:] = weights
     squares = whole_row_with(factors, gram_h, columns, values, weights, penalty, sweeps, new, new and settle)
+    _note_row(state, weights, before, squares, new, mass, gram, sums)
+    for t in range(columns.shape[0]):
+        if values[t] != 0.0:
+            for f in range(rank):
+                moves[columns[t], f] += mass * (values[t] * (weights[f] - before[f]))
+
+
+@njit(nogil=True, cache=True)
+def _note_row(state, weights, before, squares, new, mass, gram, sums):
+    """The row's new state, which rounds its weights, and the change of WᵀW and of the row's squares."""
+    rank = weights.shape[0]
     for f in range(rank):
         state[f] = weights[f]
         weights[f] = state[f]
@@ -344,13 +358,48 @@ def _whole(factors, gram_h, columns, values, state, mass, penalty, sweeps, settl
     for f in range(rank):
         for g in range(rank):
             gram[f, g] += mass * (weights[f] * weights[g] - before[f] * before[g])
-    for t in range(columns.shape[0]):
-        if values[t] != 0.0:
-            for f in range(rank):
-                moves[columns[t], f] += mass * (values[t] * (weights[f] - before[f]))
     if new:
         sums[0] += mass * squares
         sums[1] += mass
+
+
+@njit(nogil=True, cache=True)
+def _products(turned, values, above):
+    """H·x into `above`, and Σx². `turned` is H with a factor in each row, four of them together; columns are padded."""
+    padded = values.shape[0]
+    zero = spread(0.0, load(values, 0, DOUBLES))
+    squares = zero
+    for c in range(0, padded, DOUBLES):
+        x = load(values, c, DOUBLES)
+        squares = fma(x, x, squares)
+    for f in range(0, turned.shape[0], 4):
+        at = f * padded
+        one, two, three, four = zero, zero, zero, zero
+        for c in range(0, padded, DOUBLES):
+            x = load(values, c, DOUBLES)
+            one = fma(x, load(turned, at + c, DOUBLES), one)
+            two = fma(x, load(turned, at + padded + c, DOUBLES), two)
+            three = fma(x, load(turned, at + 2 * padded + c, DOUBLES), three)
+            four = fma(x, load(turned, at + 3 * padded + c, DOUBLES), four)
+        above[f], above[f + 1], above[f + 2], above[f + 3] = total(one), total(two), total(three), total(four)
+    return total(squares)
+
+
+@njit(nogil=True, cache=True)
+def _add_moves(turned, values, changes):
+    """Row f of `turned` += change of the row's weight f · x; four of them together."""
+    padded = values.shape[0]
+    zero = spread(0.0, load(values, 0, DOUBLES))
+    for f in range(0, turned.shape[0], 4):
+        at = f * padded
+        one, two = spread(changes[f], zero), spread(changes[f + 1], zero)
+        three, four = spread(changes[f + 2], zero), spread(changes[f + 3], zero)
+        for c in range(0, padded, DOUBLES):
+            x = load(values, c, DOUBLES)
+            store(turned, at + c, fma(x, one, load(turned, at + c, DOUBLES)))
+            store(turned, at + padded + c, fma(x, two, load(turned, at + padded + c, DOUBLES)))
+            store(turned, at + 2 * padded + c, fma(x, three, load(turned, at + 2 * padded + c, DOUBLES)))
+            store(turned, at + 3 * padded + c, fma(x, four, load(turned, at + 3 * padded + c, DOUBLES)))
 
 
 @njit(nogil=True, cache=True)
@@ -371,17 +420,37 @@ def _whole_sparse(rows, factors, scale, state, masses, penalty, sweeps, settle, 
 
 @njit(nogil=True, cache=True)
 def _whole_dense(features, factors, scale, state, masses, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
-    gram_h = gram_of(factors)
-    columns = np.arange(features.shape[1])
-    values = np.empty(features.shape[1])
+    """H and its moves lie with a factor in each row while rows are visited: products of whole vectors. The moves are
+    brought along and taken back, so that their sums do not depend on where a pass is cut into calls."""
+    gram_h, (columns, rank) = gram_of(factors), factors.shape
+    padded, groups = -(-columns // DOUBLES) * DOUBLES, -(-rank // 4) * 4
+    turned, turned_moves = np.zeros((groups, padded)), np.zeros((groups, padded))
+    for j in range(columns):
+        for f in range(rank):
+            turned[f, j], turned_moves[f, j] = factors[j, f], moves[j, f]
+    values, above, changes = np.zeros(padded), np.zeros(groups), np.zeros(groups)
+    before, weights = np.zeros(rank), np.empty(rank)
+    reached = end
     for i in range(start, end):
         if raised(flag):
-            return i
-        for j in range(columns.shape[0]):
+            reached = i
+            break
+        for j in range(columns):
             values[j] = features[i, j] / scale
-        mass = 1.0 if masses is None else masses[i]
-        _whole(factors, gram_h, columns, values, state[i], mass, penalty, sweeps, settle, moves, gram, sums)
-    return end
+        mass, new = 1.0 if masses is None else masses[i], state[i, rank] < 0
+        for f in range(rank):
+            weights[f] = state[i, f]
+            before[f] = 0.0 if new else weights[f]
+        squares = _products(turned, values, above)
+        improve_whole_row(gram_h, above[:rank], weights, penalty * columns, sweeps, new, new and settle)
+        _note_row(state[i], weights, before, squares, new, mass, gram, sums)
+        for f in range(rank):
+            changes[f] = mass * (weights[f] - before[f])
+        _add_moves(turned_moves, values, changes)
+    for j in range(columns):
+        for f in range(rank):
+            moves[j, f] = turned_moves[f, j]
+    return reached
 
 
 def whole_matrix(sweeps: int) -> Kernel:

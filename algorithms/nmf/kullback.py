@@ -10,13 +10,17 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.nmf.rows import observed, start_row
 from flegel.core import pytree
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.kernels import Kernel
+from flegel.declarations.learning import Learning
+from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 
 LEAST = 1e-12  # lower bound of a predicted entry, in units of the mean entry
@@ -70,13 +74,9 @@ class KLNMF(Algorithm):
     Reference: D. Lee, S. Seung, Algorithms for non-negative matrix factorization (2000).
     """
 
-    sparse = True
-    ignores_labels = True
-    spent = ("ratios", "counted")
-    auxiliary = ("gathered",)
-    default_tolerance = 1e-6
-    slow_gains = True
-    lagging = ("loss",)  # a visit improves the weights of the last one
+    accepts = Accepts(sparse=True, labels="ignored")
+    statistics = Statistics(spent=("ratios", "counted"), lagging=("loss",))  # a visit improves the last one's weights
+    learning = Learning(tolerance=1e-6, slow_gains=True, auxiliary=("gathered",))
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     sweeps: Annotated[int, Meta(ge=1, description="updates of a row a visit")] = 3

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Kernel, Sample
+from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.estimators import fitted_factorization
 from flegel.algorithms.nmf import kernels
 from flegel.algorithms.nmf.extrapolation import extrapolated
@@ -38,6 +38,14 @@ from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, make_shard
 from flegel.core.sharding import Sharding
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.figures import ReportedFigures
+from flegel.declarations.hidden_state import HiddenState
+from flegel.declarations.hyper_names import HyperNames
+from flegel.declarations.kernels import Kernel, Kernels
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 
 OFFSET = 6.0
@@ -120,6 +128,26 @@ class RowChange(NamedTuple):
     held: Array
 
 
+LAGGING = ("moves", "gram", "loss", "held")
+"""A visit improves the weights of the last one."""
+STEPS = Statistics(spent=("moves", "energy", "progress", "spread"), lagging=LAGGING)
+SUMS = Statistics(lagging=LAGGING)
+OPTIMIZER_FIELDS = ("descended", "pace")
+BY_STEPS = Learning(tolerance=1e-5, trivial="factors of zero", auxiliary=OPTIMIZER_FIELDS)
+BY_SWEEPS = Learning(tolerance=1e-6, slow_gains=True, trivial="factors of zero", auxiliary=OPTIMIZER_FIELDS)
+"""Coordinate descent gains little in a pass when there is still 0.1 % to gain."""
+BY_COLUMN = ParameterPlacement(
+    sharding=Sharding(
+        {"factors": 0, "energy": 0}, dict.fromkeys(("moves", "energy", "progress", "spread", "counts"), 0)
+    ),
+    unsent=OPTIMIZER_FIELDS,
+)
+WHOLE = ParameterPlacement(
+    unsharded="solver=coordinate and solver=multiplicative look at the objective of all of H; use solver=sgd",
+    unsent=OPTIMIZER_FIELDS,
+)
+
+
 class NMF(Algorithm):
     """Factorize a non-negative matrix, rows as points: x_ij ≈ scale · w_i·h_j with w, h ≥ 0.
 
@@ -148,19 +176,11 @@ class NMF(Algorithm):
     methods (2011).
     """
 
-    compiled_apart = tuple({"solver": solver} for solver in ("sgd", "coordinate", "multiplicative"))
-    sparse = True
-    weighted = True
-    ignores_labels = True
-    keep_state = True
-    takes_ratings = True
-    remakes_state = True
-    unsent = ("descended", "pace")
-    followed = ("rmse",)
-    also_called = ALSO_CALLED_RANK
-    lagging = ("moves", "gram", "loss", "held")  # a visit improves the weights of the last one
-    auxiliary = ("descended", "pace")
-    trivial = "factors of zero"
+    accepts = Accepts(sparse=True, weighted=True, labels="ignored", ratings=True)
+    state = HiddenState(kept=True, remade=True)
+    kernels = Kernels(compiled_apart=tuple({"solver": solver} for solver in ("sgd", "coordinate", "multiplicative")))
+    figures = ReportedFigures(followed=("rmse",))
+    hyper_names = HyperNames(also_called=ALSO_CALLED_RANK)
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     solver: Annotated[
@@ -185,26 +205,16 @@ class NMF(Algorithm):
     ] = "float32"
 
     @property
-    def default_tolerance(self) -> float:  # type: ignore[override]
-        """Coordinate descent gains little in a pass when there is still 0.1 % to gain."""
-        return 1e-5 if self.solver == "sgd" else 1e-6
+    def statistics(self) -> Statistics:  # type: ignore[override]
+        return STEPS if self.solver == "sgd" else SUMS
 
     @property
-    def slow_gains(self) -> bool:  # type: ignore[override]
-        return self.solver != "sgd"
+    def learning(self) -> Learning:  # type: ignore[override]
+        return BY_STEPS if self.solver == "sgd" else BY_SWEEPS
 
     @property
-    def spent(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("moves", "energy", "progress", "spread") if self.solver == "sgd" else ()
-
-    @property
-    def sharding(self) -> Sharding | None:  # type: ignore[override]
-        if self.solver != "sgd":
-            return None
-        columns = ("moves", "energy", "progress", "spread", "counts")
-        return Sharding({"factors": 0, "energy": 0}, dict.fromkeys(columns, 0))
-
-    unsharded = "solver=coordinate and solver=multiplicative look at the objective of all of H; use solver=sgd"
+    def placement(self) -> ParameterPlacement:  # type: ignore[override]
+        return BY_COLUMN if self.solver == "sgd" else WHOLE
 
     # -- start ---------------------------------------------------------------------------------------------
 

@@ -384,22 +384,31 @@ def whole_row_with(
         squares += values[t] * values[t]
         for f in range(rank):
             above[f] += values[t] * factors[columns[t], f]
+    improve_whole_row(gram, above, weights, penalty * factors.shape[0], sweeps, first, settle)
+    return squares
+
+
+@njit(nogil=True, cache=True)
+def improve_whole_row(
+    gram: Array, above: Array, weights: Array, ridge: float, sweeps: int, first: bool, settle: bool
+) -> None:
+    """Weights of a row over all columns, in place, from H·x (`above`, which is overwritten) and HHᵀ (`gram`)."""
+    rank = weights.shape[0]
     if first:
         start_whole_row(gram, above, weights)
     if settle or sweeps > 0:
         ridged = gram.copy()
         for f in range(rank):
-            ridged[f, f] += penalty * factors.shape[0]
+            ridged[f, f] += ridge
         descend(ridged, above, weights, max(sweeps, 1), settle)
-        return squares
+        return
     below = np.zeros(rank)
     for f in range(rank):
-        below[f] = penalty * factors.shape[0] * weights[f]
+        below[f] = ridge * weights[f]
         for g in range(rank):
             below[f] += gram[f, g] * weights[g]
     for f in range(rank):
         weights[f] *= above[f] / (below[f] if below[f] > 0.0 else EPSILON)
-    return squares
 
 
 @njit(nogil=True, cache=True)

@@ -91,7 +91,7 @@ def flips(count: int, lines: ResultLog, batch: int = 100) -> None:
 
 def write_one(folder: Path) -> None:
     """The child: write the newest checkpoint once more, as the next one."""
-    from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart
+    from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart
     from flegel.runtime.checkpoint.reader import read
     from flegel.runtime.checkpoint.store import FolderStore
     from flegel.runtime.checkpoint.writer import Checkpointer
@@ -274,7 +274,7 @@ def one_kill(
     found = read(FolderStore(place))
     commit, manifest = found.commit, found.manifest
     assert commit is not None
-    way = "up" if find_algorithm(algorithm).maximize else "down"
+    way = "up" if find_algorithm(algorithm).learning.maximize else "down"
     spent = children_seconds()
     began = time.monotonic()
     second = subprocess.Popen(
@@ -295,7 +295,7 @@ def one_kill(
     again = json.loads(later) if later.startswith("{") else {}
     value, before = after.get("objective"), commit.objective
     worse = None if value is None or before is None else (value - before) / abs(before)
-    if worse is not None and find_algorithm(algorithm).maximize:
+    if worse is not None and find_algorithm(algorithm).learning.maximize:
         worse = -worse
     return {
         "orphans": len(alive),

@@ -18,8 +18,8 @@ from typing import Any
 
 from bench.chaos.disturbances import LinkedCluster, freeze, victims
 from bench.chaos.result_log import ResultLog
+from bench.faults.scenarios import SEVEN
 from flegel.algorithms.kmeans import KMeans
-from flegel.sim.faults.scenarios import SEVEN
 
 WHO = (
     ("master",),

@@ -174,7 +174,7 @@ def revoked_key(a: Attacker, tries: int) -> None:
         line.wait_ready(30)
     time.sleep(0.2)
     target.registry.revoke(pair.public)
-    time.sleep(2 * keys.CACHE_SECONDS)
+    time.sleep(2 * keys.KEYS_CACHE_SECONDS)
     half = tries // 2
     for number in range(half):
         with contextlib.suppress(zmq.Again):

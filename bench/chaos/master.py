@@ -214,7 +214,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from bench.chaos import master
 from flegel.cluster.master import journal
-journal.COMPACT_ABOVE = 600
+journal.COMPACT_ABOVE_BYTES = 600
 book = journal.Journal(Path(sys.argv[1]))
 for number in range(8):
     fact = master.fact(number)

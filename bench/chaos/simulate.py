@@ -29,9 +29,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from flegel.sim.faults.faulty_job import Violation, run
-from flegel.sim.faults.scenarios import anything, delayed, freezing, jumping, losing, partitioned, resting, served
-from flegel.sim.faults.served_job import run_served
+from bench.faults.faulty_job import Violation, run
+from bench.faults.scenarios import anything, delayed, freezing, jumping, losing, partitioned, resting, served
+from bench.faults.served_job import run_served
 
 KINDS = {
     "losing": losing, "anything": anything, "freezing": freezing, "partitioned": partitioned, "jumping": jumping,

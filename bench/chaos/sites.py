@@ -45,7 +45,7 @@ import flegel.runtime.group.session  # before processes are forked
 from bench.chaos.result_log import ResultLog
 from flegel.algorithms.kmeans import KMeans
 from flegel.errors import FlegelError
-from flegel.result import Result, exit_code
+from flegel.results.result import Result, exit_code
 
 KINDS = ("flip", "truncate", "delete", "swap", "irregular", "foreign")
 MODES = ("plain", "keyed")

@@ -40,13 +40,13 @@ import psutil
 
 from bench.chaos.disturbances import LinkedCluster, disturb
 from bench.chaos.result_log import ResultLog, quantile
+from bench.faults.scenarios import SEVEN
 from flegel.algorithms.kmeans import KMeans
 from flegel.cluster.master.facts import Ended, Placed, Submitted
-from flegel.cluster.master.job_lifecycle import KEEP
+from flegel.cluster.master.job_lifecycle import MAX_LISTED_ENDED_JOBS
 from flegel.cluster.master.journal import Journal
 from flegel.cluster.transport.protocol import ClusterJob
-from flegel.runtime.job.class_source import reference
-from flegel.sim.faults.scenarios import SEVEN
+from flegel.loading.class_source import reference
 from tests.cluster.daemon_cluster import DaemonCluster
 
 SAMPLE = 5.0
@@ -117,7 +117,7 @@ def fill_journal(home: Path) -> None:
     (home / "master").mkdir(parents=True, mode=0o700)
     journal = Journal(home / "master" / "journal")
     spec = ClusterJob(reference(KMeans(k=2, init="first")), "blobs:500", workers=1)
-    for number in range(KEEP):
+    for number in range(MAX_LISTED_ENDED_JOBS):
         name, at = f"old-{number}", 1e9 + number
         facts = [
             Submitted(name, at, f"old-ticket-{number}", "somebody", spec),

@@ -70,7 +70,7 @@ def data_for(algorithm: str) -> Any:
 
 
 def make(algorithm: str) -> flegel.Algorithm:
-    from flegel.api import resolve
+    from flegel.api.jobs import resolve
 
     chosen = resolve(algorithm)
     return type(chosen)(rank=5) if algorithm == "nmf" else type(chosen)(k=6)
@@ -244,7 +244,7 @@ def job(kind: str, algorithm: str, sync: str, workers: int, seconds: float, seed
         "orphans": len(children()), "shared_memory": shared_memory(),
     }  # fmt: skip
     if result is not None and machine is not None:
-        sign = -1.0 if machine.state.algorithm.maximize else 1.0
+        sign = -1.0 if machine.state.algorithm.learning.maximize else 1.0
         worse = sign * (result.objective - reference.objective) / abs(reference.objective)
         line |= {
             "objective": result.objective, "undisturbed": reference.objective, "worse_by": worse, "same": worse <= NEAR,

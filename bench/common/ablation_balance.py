@@ -15,16 +15,18 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.balance import BalanceSettings
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, make_shard
+from flegel.declarations.learning import Learning
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance
-from flegel.plan.balance.settings import BalanceSettings
 from flegel.plan.stragglers import parse_stragglers
 from flegel.sim.simulation import Costs, simulate
 from flegel.sim.speeds import Course, Drift, Speeds, draw
@@ -86,7 +88,7 @@ class Outcome:
 class Remainder(Algorithm):
     """The statistics are the sum of what was gained; the objective is the share that is left."""
 
-    averaged = True
+    learning = Learning(averaged=True)
 
     def __init__(self, points: int) -> None:
         super().__init__()
@@ -163,7 +165,8 @@ def run_job(scenario: Scenario, seed: int, rules: tuple[BalanceSettings, Balance
         algorithm, make_policy(SyncSpec("fsp", balance=scenario.mode if rules else "off")), criteria,
         LocalStore(algorithm, np.zeros(1), zero),
         {w: LoadShard(AlgorithmRef("x", {}), {}, w, count, 0, form, form) for w in range(count)},
-        timeouts=Timeouts(load=float("inf"), silence=float("inf"), report=float("inf")), balance=balance,
+        timeouts=Timeouts(load=float("inf"), silence=float("inf"), report=float("inf")),
+        parts=[] if balance is None else [BalancePart(balance)],
     )  # fmt: skip
     learners = {}
     for w in range(count):

@@ -1,58 +1,39 @@
-"""The interval rule on a model of training, as it is and with one of its numbers edited. Reads no clock.
-
-An `Edit` replaces one piece of the source of `flegel/plan/interval/multi_stage.py`, so that a number is measured where
-it stands. An edit whose text is not there exactly once is an error: the list and the rule stay in step.
-"""
+"""The interval rule on a model of training, as it is and with one of its settings switched off. Reads no clock."""
 
 from __future__ import annotations
 
-import inspect
 import math
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
-from flegel.plan.interval import multi_stage
+from flegel.configuration.active import using
+from flegel.plan.interval.multi_stage import MultiStage
 from flegel.plan.interval.search import Round, Step
 
 PASS = 100_000  # points
 MOST_ROUNDS = 20_000
 
-
-@dataclass(frozen=True)
-class Edit:
-    """One number switched off."""
-
-    name: str
-    old: str
-    new: str
-
-
-EDITS = (
-    Edit("FIRST_FRACTION = 1", "FIRST_FRACTION = 1 / 16", "FIRST_FRACTION = 1.0"),
-    Edit("USUAL_LOSS = 1 (Eq. 7 for g that falls to 0)", "DOUBT = 0.6,", "DOUBT = 1.0,"),
-    Edit("USUAL_DOUBT = ∞ (no prior)", "DOUBT = 0.6, 0.15", "DOUBT = 0.6, 1e6"),
-    Edit("PROBE with one long round", "PROBE = (1, 1, 2, 1, 1, 2, 1, 1)", "PROBE = (1, 1, 1, 2, 1, 1, 1)"),
-    Edit("BEHIND = 0 (stages do not end)", "BEHIND = 0.7", "BEHIND = 0.0"),
-    Edit("CHANGED = ∞", "CHANGED = 1.6", "CHANGED = math.inf"),
-    Edit("STEADY = 1", "STEADY = 1.2", "STEADY = 1.0"),
-    Edit("φ: mean of 1 round, not 12", "Recent(12), Recent(5), Recent(5)", "Recent(1), Recent(5), Recent(5)"),
-    Edit("φ: mean of 5 rounds, not 12", "Recent(12), Recent(5), Recent(5)", "Recent(5), Recent(5), Recent(5)"),
-    Edit("speed: 1 round, not 5", "Recent(12), Recent(5), Recent(5)", "Recent(12), Recent(1), Recent(5)"),
-    Edit("pass: 1 round, not 5", "Recent(12), Recent(5), Recent(5)", "Recent(12), Recent(5), Recent(1)"),
-    Edit("probe always upwards", "up = 2.0 * self._eta <= longest", "up = True"),
-    Edit("no second probe after a change above 2", "if apart > 2.0:", "if False:"),
-    Edit("κ x up to 1, not 0.9", "max(1.0 - self._loss * x, 0.1)", "max(1.0 - self._loss * x, 1e-9)"),
-    Edit("a contradiction does not widen the prior", "doubt *= max(1.0, ", "doubt *= max(1.0, 0.0 * "),
-    Edit("prior narrows by all of a measurement, not 1 / 1.5", "= 1.5 * (old", "= 1.0 * (old"),
-    Edit("no error added to a fit (0.02)", "* spread) + 0.02", "* spread) + 1e-9"),
-    Edit("fit without the decay of progress", "n.mean(), work - work.mean()]", "n.mean()]"),
-    Edit("g from the last round, not two", "g[usual][-2:]", "g[usual][-1:]"),
-    Edit("shortest η 1 µs, not 0.2 ms", "SHORTEST = 2e-4", "SHORTEST = 1e-6"),
-    Edit("where g does not fall: 4 η, not 2 η", "return 2.0 * eta", "return 4.0 * eta"),
-)  # fmt: skip
+SWITCHED_OFF: dict[str, dict[str, float]] = {
+    "first_measured_part = 1": {"interval.first_measured_part": 1.0},
+    "expected_loss = 1 (Eq. 7 for g that falls to 0)": {"interval.expected_loss": 1.0},
+    "expected_loss_error = ∞ (no prior)": {"interval.expected_loss_error": 1e6},
+    "stage_ends_below = 0 (stages do not end)": {"interval.stage_ends_below": 0.0},
+    "environment_change = ∞": {"interval.environment_change": math.inf},
+    "unchanged_within = 1": {"interval.unchanged_within": 1.0},
+    "φ: mean of 1 round, not 12": {"interval.barrier_cost_rounds": 1},
+    "φ: mean of 5 rounds, not 12": {"interval.barrier_cost_rounds": 5},
+    "speed: 1 round, not 5": {"interval.speed_rounds": 1},
+    "pass: 1 round, not 5": {"interval.pass_rounds": 1},
+    "no second probe after a change above 2": {"interval.probe_again_above": math.inf},
+    "κ x up to 1, not 0.9": {"interval.smallest_rest": 1e-9},
+    "error of κ narrows by all of a measurement, not 1 / 1.5": {"interval.error_kept": 1.0},
+    "no error added to a fit (0.02)": {"interval.fit_error_floor": 1e-9},
+    "shortest η 1 µs, not 0.2 ms": {"interval.shortest_seconds": 1e-6},
+    "where g does not fall: 4 η, not 2 η": {"interval.growth_where_flat": 4.0},
+}
+"""Settings of the interval, and the values that switch their rules off."""
 
 
 @dataclass(frozen=True)
@@ -102,19 +83,14 @@ MODELS = (
 )
 
 
-def edited(edit: Edit) -> ModuleType:
-    """The rules with this edit, as a module."""
-    source = inspect.getsource(multi_stage)
-    if source.count(edit.old) != 1:
-        raise ValueError(f"{edit.name}: {edit.old!r} stands {source.count(edit.old)} times in multi_stage.py, not once")
-    module = ModuleType("edited_multi_stage")
-    sys.modules[module.__name__] = module  # dataclasses look their module up
-    exec(compile(source.replace(edit.old, edit.new), edit.name, "exec"), module.__dict__)
-    return module
+def seconds_to_target(model: Model, seed: int, changes: Mapping[str, float] | None = None) -> float:
+    """Seconds of virtual time until `model.left` of the objective is left, with these settings changed."""
+    with using(changes or {}):
+        return _seconds_to_target(model, seed)
 
 
-def seconds_to_target(model: Model, seed: int, rules: ModuleType = multi_stage) -> float:
-    adjuster, rng = rules.MultiStage(), np.random.default_rng(seed)
+def _seconds_to_target(model: Model, seed: int) -> float:
+    adjuster, rng = MultiStage(), np.random.default_rng(seed)
     step: Step = adjuster.first(0.0)
     left, work, seconds, rounds = 1.0, 0.0, 0.0, 0
     while left > model.left and rounds < MOST_ROUNDS:

@@ -15,8 +15,8 @@ import numpy as np
 
 from flegel.core.shard import Sparse
 from flegel.datasets import Dataset, open_data
-from flegel.datasets.formats.arrays import ArraySource, open_npy
-from flegel.datasets.formats.sparse_arrays import SparseSource
+from flegel.datasets.rows.arrays import ArraySource, open_npy
+from flegel.datasets.rows.sparse_arrays import SparseSource
 from flegel.runtime.processes.host import cores
 
 PIECES = 8  # that each thread makes, so that none is done long before the others

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flegel import Algorithm
 from flegel.core.sharding import Sharding
+from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
 
 
 class Weights(NamedTuple):
@@ -22,8 +24,8 @@ class LargeModel(Algorithm):
     """Every point pulls all weights towards its first feature."""
 
     parameters: int = 1000
-    sharding: ClassVar[Sharding | None] = Sharding({"weights": 0}, {"gradient": 0})
-    spent: ClassVar[tuple[str, ...]] = ("gradient",)
+    placement = ParameterPlacement(sharding=Sharding({"weights": 0}, {"gradient": 0}))
+    statistics = Statistics(spent=("gradient",))
 
     def initParameter(self, sample: Any, rng: np.random.Generator) -> Any:
         return Weights(np.zeros(self.parameters))

@@ -18,7 +18,7 @@ import numpy as np
 from bench.common.data_cache import DataCache
 from flegel.core import pytree
 from flegel.datasets.dataset import Dataset
-from flegel.datasets.formats.arrays import ArraySource, open_npy
+from flegel.datasets.rows.arrays import ArraySource, open_npy
 from flegel.runtime.job.find_algorithm import find_algorithm
 
 ALGORITHMS = ("kmeans", "gmm", "fcm", "lr", "nmf")

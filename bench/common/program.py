@@ -1,9 +1,12 @@
-"""How programs of `bench` start each other: the command, its environment, the words of one that is started."""
+"""How programs of `bench` start each other (the command, its environment, the words of one that is started), and what
+they note beside their figures: commit, machine, a line in the table of results."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,3 +32,30 @@ def words_of(doc: str | None, *names: str) -> list[str]:
         parser.add_argument(name)
     given = parser.parse_args()
     return [getattr(given, name) for name in names]
+
+
+def commit() -> str:
+    asked = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return asked.stdout.strip() or "unknown"
+
+
+def machine() -> str:
+    name = platform.processor() or platform.machine()
+    cpu = Path("/proc/cpuinfo")
+    if cpu.exists():
+        models = [line for line in cpu.read_text().splitlines() if line.startswith("model name")]
+        name = models[0].partition(":")[2].strip() if models else name
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def list_page(name: str, question: str) -> None:
+    """A line for a page of docs/results in the table of results, where there is none yet."""
+    index = ROOT / "docs" / "results" / "README.md"
+    text = index.read_text(encoding="utf-8")
+    if f"({name}.md)" not in text:
+        row = f"| [{name}]({name}.md) | {question} | [{name}]({name}.json) |"
+        lines = text.splitlines(keepends=True)
+        after = max(i for i, line in enumerate(lines) if line.startswith("| ["))
+        index.write_text("".join([*lines[: after + 1], row + "\n", *lines[after + 1 :]]), encoding="utf-8")

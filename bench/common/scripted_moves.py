@@ -18,14 +18,14 @@ from bench.common.processor_time import Used, used
 from bench.micro.raw_transport import raw_socket, raw_zeromq, warm_memory
 from flegel import LocalCluster, Result
 from flegel.algorithms.kmeans import KMeans
+from flegel.configuration.balance import BalanceSettings
 from flegel.core.shard import TILE, make_shard
 from flegel.datasets import open_data
 from flegel.job import Criteria, Job, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
-from flegel.machine.migration.window_codec import bytes_per_point
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.worker.window_codec import bytes_per_point
 from flegel.options import parse_seconds
 from flegel.plan.balance.planner import BalancePlan, Proposal
-from flegel.plan.balance.settings import BalanceSettings
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.run import execute
 

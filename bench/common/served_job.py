@@ -18,9 +18,9 @@ from bench.common import program
 from bench.common.large_model import LargeModel
 from bench.common.namespaces import Network
 from bench.common.process_memory import peak_of
+from bench.common.remote_cluster import RemoteCluster
 from flegel import run
 from flegel.machine.server.care import FIRST_SERVER
-from flegel.runtime.processes.remote_cluster import RemoteCluster
 from flegel.runtime.processes.worker_processes import launch
 from flegel.runtime.worker.process import WorkerConfig
 

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from bench.common.data_cache import DataCache
 from bench.common.problems import with_one_start
+from bench.common.scripts import UNDER_WAY, check_only, lacking
 from flegel.algorithm import Algorithm
-from flegel.api import LocalCluster, resolve, run
+from flegel.api.jobs import LocalCluster, resolve, run
 from flegel.compare import (
     Bench,
     Chart,
@@ -35,7 +36,6 @@ from flegel.compare import (
 )
 from flegel.compare.candidate import parse_candidates
 from flegel.compare.comparison import OUT_OF_TIME
-from flegel.compare.suite import UNDER_WAY, check_only, lacking
 from flegel.datasets import Dataset
 from flegel.errors import FlegelError, Terminated, UsageError
 

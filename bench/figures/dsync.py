@@ -140,7 +140,7 @@ def clustering(options: argparse.Namespace, bed: Bed) -> Iterator[Line]:
             results = train_in_threads(make, parts, str(bed.folder / f"{name}{seed}"), seed)
             central = flegel.run(make(), rows, workers=1, sync="bsp", processes=False, seed=seed)
             found = make().evaluate(rows, None, results[0].parameter).objective
-            sense = -1.0 if make().maximize else 1.0
+            sense = -1.0 if make().learning.maximize else 1.0
             ratios.append(1.0 + sense * (found - central.objective) / abs(central.objective))
             first = [np.asarray(a, np.float64) for a in results[0].parameter[:2]]
             for result in results[1:]:
@@ -256,7 +256,7 @@ def _middle(values: list[float]) -> float:
 
 def balance(options: argparse.Namespace, bed: Bed) -> Iterator[Line]:
     """Fig. 8: workers by group over ten minutes of virtual time, from 3/3/3 and from 1/1/8."""
-    from flegel.sim.sites.moving_workers import simulate
+    from bench.sites.moving_workers import simulate
 
     for start in ((3, 3, 3), (1, 1, 8)):
         for seed in range(options.seeds):

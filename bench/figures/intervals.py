@@ -10,7 +10,7 @@ from bench.common import suite
 from flegel.compare import Chart, Comparison, Series
 
 FIGURE = "Fig. 15"
-NEEDS = ("option:straggler", "option:interval", "option:first_interval")
+NEEDS = ("option:straggler", "option:interval")
 WEIGHT = 3
 
 ENOUGH = 3  # fixed intervals, without which nothing can be said of the best
@@ -42,9 +42,8 @@ def sweep(a_pass: float, scale: str) -> str:
     """Fixed intervals, then those that search."""
     count = STEPS[scale]
     fixed = [a_pass * 0.01 * 200 ** (i / (count - 1)) for i in range(count)]
-    firsts = [0.01, 1.0] if scale != "smoke" else []
     words = [f"fsp:interval={1e6 * eta:.0f}us" for eta in fixed]
-    return ",".join([*words, "fsp", *(f"fsp:first_interval={eta:g}s" for eta in firsts), "bsp-mini"])
+    return ",".join([*words, "fsp", "bsp-mini"])
 
 
 def _show(bench: suite.Suite, found: Comparison, a_pass: float) -> None:
@@ -52,7 +51,7 @@ def _show(bench: suite.Suite, found: Comparison, a_pass: float) -> None:
     for line in found.lines():
         if line.time is None:
             continue
-        if "interval=" in line.candidate and "first" not in line.candidate:
+        if "interval=" in line.candidate:
             micros = float(line.candidate.rpartition("=")[2].removesuffix("us"))
             fixed.append((micros * 1e-6 / a_pass, line.time.median))
         else:

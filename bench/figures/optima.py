@@ -76,7 +76,7 @@ def pair(
     for sync in ("bsp", model):
         result = flegel.run(make(k=k, init=start), rows, sync=sync, cluster=cluster, max_iterations=3000)
         assert result.objective is not None
-        ends[sync] = -result.objective if make.maximize else result.objective
+        ends[sync] = -result.objective if make.learning.maximize else result.objective
     return float((ends[model] - ends["bsp"]) / abs(ends["bsp"]))
 
 

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.common import program, suite
+from bench.common.scripts import lacking
 from bench.rivals.objectives import OBJECTIVES
 from bench.rivals.registry import FIELDS
-from flegel.api import resolve, run
+from flegel.api.jobs import resolve, run
 from flegel.compare import Chart, Series, Table
 from flegel.compare.stats import first_reaching, loosened, median, turns
-from flegel.compare.suite import lacking
 from flegel.compare.table import seconds
 from flegel.datasets import open_data
 from flegel.runtime.job.prepared_job import take_sample
@@ -162,7 +162,7 @@ def _prepare(bench: suite.Suite, case: suite.Case, folder: Path, within: float) 
         data = open_data((X, y))
     np.save(folder / "X.npy", X)
     algorithm = type(resolve(case.algorithm))(**case.settings)
-    if algorithm.supervised:
+    if algorithm.accepts.supervised:
         np.save(folder / "y.npy", np.asarray(y))
     sample = take_sample(data, bench.options.seed)
     algorithm.validate(sample)

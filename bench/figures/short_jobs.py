@@ -29,8 +29,8 @@ from bench.common.suite import quarter
 from flegel import LocalCluster
 from flegel.compare.candidate import parse_candidates
 from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings
+from flegel.configuration.active import DEFAULTS, using
 from flegel.job import Criteria
-from flegel.sync import policy
 
 PASSES = {"kmeans": 10, "gmm": 26, "fcm": 8, "lr": 4, "nmf": 29}  # of bsp to the target, measured
 PROBE = 40_000  # rows of each worker from which the speed is measured
@@ -67,7 +67,8 @@ class Simulated:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
-        policy.ENOUGH /= STAND_FOR
+        evidence = DEFAULTS.barriers.first_update_evidence / STAND_FOR
+        self._settings = {"barriers.first_update_evidence": evidence}
 
     def train(self, on: Problem, length: float, **options: Any) -> Any:
         candidate = parse_candidates(options.pop("sync"))[0]
@@ -77,7 +78,8 @@ class Simulated:
             algorithm=on.algorithm, data=on.data, candidates=[candidate], workers=self.given.workers,
             partition=on.partition, model=model,
         )  # fmt: skip
-        return JobSimulator(settings, model).run(candidate, Criteria(**options), straggler, 0)
+        with using(self._settings):
+            return JobSimulator(settings, model).run(candidate, Criteria(**options), straggler, 0)
 
     def rows(self, name: str, length: float, problems: Problems) -> int:
         return int(self.given.rows * SIZE[name])

@@ -28,7 +28,7 @@ import numpy as np
 import flegel
 from bench.common.paired_ratio import paired_ratio
 from bench.common.problems import ALGORITHMS, SIZE, WITHIN, Problem, Problems
-from flegel.api import LocalCluster
+from flegel.api.jobs import LocalCluster
 from flegel.errors import FlegelError
 from flegel.runtime.job.find_algorithm import find_algorithm
 
@@ -143,12 +143,13 @@ def sweep(bench: Bench, name: str, rows: int, straggler: str) -> dict[str, Any]:
     fixed: dict[str, list[dict[str, Any]]] = {}
     free: dict[str, list[dict[str, Any]]] = {}
     for turn in range(bench.repeats):
-        firsts = deque((None, "10ms", "200ms", "5s"))
+        firsts = deque((0.0, 0.01, 0.2, 5.0))
         firsts.rotate(turn)  # the first run after the long ones of the sweep is slower than others
         for first in firsts:
             if not bench.late:
-                result = bench.run(on, first_interval=first, **options)
-                free.setdefault(f"first {first or 'measured'}", []).append(figures(result, bench.limit))
+                result = bench.run(on, settings={"interval.first_seconds": first}, **options)
+                label = f"first {first:g} s" if first else "first measured"
+                free.setdefault(label, []).append(figures(result, bench.limit))
         limit = min(bench.limit, 2 * min(runs[-1]["seconds"] for runs in free.values()))
         for eta in np.geomspace(0.001, 0.5, 14):
             if not bench.late:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import queue
 import selectors
 import shlex
@@ -27,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.common.program import ROOT, command, environment
+from bench.common.program import ROOT, command, commit, environment, list_page, machine
 from bench.gauntlet import real
 from bench.gauntlet.cells import FAILURES, MODELS, WORKERS, algorithms_of
 from bench.gauntlet.report import counted, load, page, summary
@@ -142,32 +140,6 @@ def run_all(wanted: list[Unit], cells: Callable[[Unit], list[str]], jobs: int, o
         thread.join()
 
 
-def commit() -> str:
-    asked = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return asked.stdout.strip() or "unknown"
-
-
-def machine() -> str:
-    name = platform.processor() or platform.machine()
-    cpu = Path("/proc/cpuinfo")
-    if cpu.exists():
-        models = [line for line in cpu.read_text().splitlines() if line.startswith("model name")]
-        name = models[0].partition(":")[2].strip() if models else name
-    return f"{name}, {os.cpu_count()} cores"
-
-
-def list_page(index: Path) -> None:
-    """A line for the page in the table of results, where there is none yet."""
-    text = index.read_text(encoding="utf-8")
-    if "gauntlet.md" not in text:
-        row = "| [gauntlet](gauntlet.md) | right on tables that nobody prepared? | [gauntlet](gauntlet.json) |"
-        lines = text.splitlines(keepends=True)
-        after = max(i for i, line in enumerate(lines) if line.startswith("| ["))
-        index.write_text("".join([*lines[: after + 1], row + "\n", *lines[after + 1 :]]), encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2, help="processes that train units (default 2)")
@@ -206,7 +178,7 @@ def main() -> None:
     if options.write:
         (RESULTS / "gauntlet.md").write_text(page(records, about), encoding="utf-8")
         (RESULTS / "gauntlet.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        list_page(RESULTS / "README.md")
+        list_page("gauntlet", "right on tables that nobody prepared?")
     sys.exit(1 if any(facts["verdicts"].get(verdict) for verdict in FAILURES) else 0)
 
 

@@ -196,7 +196,7 @@ def unit(name: str, kind: str, cells: list[tuple[str, int]], cluster: Any) -> di
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is a finding
             cell = {"verdict": "error", "reason": f"{type(error).__name__}: {error}"[:300]}
         if "verdict" not in cell:
-            cell["verdict"] = judge(cell, kind, rows, record["peer"], algorithm.maximize)
+            cell["verdict"] = judge(cell, kind, rows, record["peer"], algorithm.learning.maximize)
         record["cells"][f"{sync}:{workers}"] = cell
     return record
 

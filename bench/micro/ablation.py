@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.common.ablation_balance import SCENARIOS, Outcome, Scenario, run_job
-from bench.common.ablation_interval import EDITS, MODELS, edited, seconds_to_target
-from flegel.plan.balance.settings import SPARING, BalanceSettings
+from bench.common.ablation_interval import MODELS, SWITCHED_OFF, seconds_to_target
+from flegel.configuration.balance import SPARING, BalanceSettings
 
 Rules = tuple[BalanceSettings, BalanceSettings]
 SEEDS = range(3)
@@ -91,19 +91,18 @@ def balance(log: Any = print) -> dict[str, Any]:
 
 
 def interval(log: Any = print) -> dict[str, Any]:
-    """Ratio of the time to the target, median over seeds, for each edit of the rules and each model of training."""
+    """Ratio of the time to the target, median over seeds, for each setting that is switched off and each model."""
     found: dict[str, Any] = {}
     base = {m.name: [seconds_to_target(m, seed) for seed in INTERVAL_SEEDS] for m in MODELS}
-    for edit in EDITS:
-        rules = edited(edit)
+    for name, changes in SWITCHED_OFF.items():
         ratios = {}
         for model in MODELS:
-            times = [seconds_to_target(model, seed, rules) for seed in INTERVAL_SEEDS]
+            times = [seconds_to_target(model, seed, changes) for seed in INTERVAL_SEEDS]
             ratios[model.name] = round(
                 statistics.median(b / a for a, b in zip(base[model.name], times, strict=True)), 4
             )
-        found[edit.name] = ratios
-        log(edit.name, ratios, flush=True)
+        found[name] = ratios
+        log(name, ratios, flush=True)
     return found
 
 

@@ -22,10 +22,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 import flegel
+from bench.common.remote_cluster import RemoteCluster
 from flegel import Algorithm, LocalCluster
 from flegel.core.shard import Shard
 from flegel.runtime import clock
-from flegel.runtime.processes.remote_cluster import RemoteCluster
 from flegel.sync.policy import (
     NOTHING,
     Decision,

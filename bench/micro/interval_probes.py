@@ -35,7 +35,7 @@ class Training:
         sample = Sample(rows, None, points, 10)
         self.theta: Any = pytree.as_doubles(self.algorithm.initParameter(sample, rng))
         self.zero = pytree.zeros_like(self.algorithm.initAggregator(sample, self.theta))
-        self.share = make_shard(rows, None, self.algorithm.initState(points, 10, rng), self.algorithm.layout)
+        self.share = make_shard(rows, None, self.algorithm.initState(points, 10, rng), self.algorithm.kernels.layout)
         self.kernel = build_kernel(self.algorithm, self.share, self.theta, self.zero).kernel
         self.total, self.flag = pytree.copy(self.zero), new_flag()
         self.cursor = self.visits = 0

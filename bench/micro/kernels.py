@@ -73,7 +73,7 @@ class Training:
         self.sample = Sample(rows, None, len(rows), rows.shape[1])
         self.start = algorithm.initParameter(self.sample, np.random.default_rng(0)) if start is None else start
         state = algorithm.initState(len(rows), rows.shape[1], np.random.default_rng(0))
-        self.share = make_shard(rows, None, state, algorithm.layout)
+        self.share = make_shard(rows, None, state, algorithm.kernels.layout)
         self.unvisited = self.share.state.copy()
         kernel = algorithm.kernel(self.share)
         assert kernel is not None

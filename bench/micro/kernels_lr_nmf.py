@@ -63,7 +63,7 @@ def set_up(algorithm: Algorithm, features: Any, labels: Any, points: int, column
     algorithm.validate(sample)
     rng = np.random.default_rng(0)
     parameter = algorithm.initParameter(sample, rng)
-    share = make_shard(features, labels, algorithm.initState(points, columns, rng), algorithm.layout)
+    share = make_shard(features, labels, algorithm.initState(points, columns, rng), algorithm.kernels.layout)
     return share, parameter, pytree.as_doubles(algorithm.initAggregator(sample, parameter))
 
 
@@ -125,7 +125,7 @@ def flegel_to(data: ratings.Ratings, target: float, rank: int, passes: int) -> t
     def one_pass() -> None:
         nonlocal parameter
         for first, last in pairwise(edges):
-            pytree.clear(aggregator, algorithm.spent)
+            pytree.clear(aggregator, algorithm.statistics.spent)
             kernel(share, parameter, aggregator, int(first), int(last), 0, new_flag())
             parameter = algorithm.updateParameter(aggregator, parameter)
 

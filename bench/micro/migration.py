@@ -31,7 +31,8 @@ from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import LoadShard, TreeLayout
@@ -107,7 +108,9 @@ def virtual_job(
     learners, slow = {}, parse_stragglers(straggler, workers)
     shares = fitting_shares(len(data), workers, slow) if mode == "ideal" else even_shares(len(data), workers)
     for w, ids in enumerate(shares):
-        share = make_shard(data[ids], None, algorithm.initState(len(ids), data.shape[1], rng), algorithm.layout, ids)
+        share = make_shard(
+            data[ids], None, algorithm.initState(len(ids), data.shape[1], rng), algorithm.kernels.layout, ids
+        )
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
     criteria, form = Criteria(max_seconds=seconds, tolerance=0, target=target), TreeLayout("array", ())
@@ -115,8 +118,8 @@ def virtual_job(
     job = Coordinator(
         algorithm, make_policy(SyncSpec("fsp")), criteria, LocalStore(algorithm, theta, zero),
         {w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
-        timeouts=for_ever, balance=BalanceControl(mode, criteria) if mode in ("async", "sync") else None,
-        attribute=True,
+        timeouts=for_ever, attribute=True,
+        parts=[BalancePart(BalanceControl(mode, criteria))] if mode in ("async", "sync") else [],
     )  # fmt: skip
     courses = {w: Course(unsteady(scatter, seed, w)) if scatter else None for w in range(workers)}
     paces = {w: Pace(RATE, slow, w, workers, courses[w]) for w in range(workers)}
@@ -160,6 +163,8 @@ def compare(
 def describe(job: Coordinator, reached: float) -> dict[str, Any]:
     workers = list(job.view.workers.values())
     half = job.trace[len(job.trace) // 2 :]
+    balance = job.part(BalancePart)
+    moves = balance.control.migrations if balance is not None else None
     return {
         "spread_at_end": max(w.passes for w in workers) - min(w.passes for w in workers),
         "largest_spread_in_second_half": max(max(r.passes) - min(r.passes) for r in half),
@@ -168,9 +173,9 @@ def describe(job: Coordinator, reached: float) -> dict[str, Any]:
         "gain_by_worker": [w.gain for w in workers],
         "passes_by_worker": [w.passes for w in workers],
         "points_by_worker": [w.points for w in workers],
-        "moves": job.balance.migrations.count if job.balance else 0,
-        "points_moved": job.balance.migrations.points if job.balance else 0,
-        "bytes_moved": job.balance.migrations.bytes if job.balance else 0,
+        "moves": moves.count if moves else 0,
+        "points_moved": moves.points if moves else 0,
+        "bytes_moved": moves.bytes if moves else 0,
     }
 
 

@@ -12,12 +12,13 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from flegel.api import resolve
+from bench.common.grouped_costs import GroupedCosts
+from flegel.api.jobs import resolve
 from flegel.compare.candidate import parse_candidate
 from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings
 from flegel.datasets import open_data
@@ -30,9 +31,9 @@ from flegel.sim.speeds import Speeds
 PROGRESS = FittedProgress((0.0, 1000.0), (1e6, 1.0), 0.5)
 DESIGNS = {
     "one coordinator": {},
-    "heads of groups": {"tree": True},
-    "θ in 16 parts": {"shards": 16},
-    "heads and parts": {"tree": True, "shards": 16},
+    "heads of groups": {"heads": True},
+    "θ in 16 parts": {"parts": 16},
+    "heads and parts": {"heads": True, "parts": 16},
 }
 SIZES = {"2 kB": 2_000, "1 MB": 1_000_000}
 PASS = 60.0  # seconds: the job is large, so that only the barrier is looked at
@@ -40,8 +41,9 @@ PASS = 60.0  # seconds: the job is large, so that only the barrier is looked at
 
 def barrier(workers: int, size: int, design: dict[str, Any], barriers: int) -> dict[str, Any]:
     """φ of a fixed interval, in the middle of a few rounds."""
-    group = max(2, round(workers**0.5)) if design.get("tree") else 0
-    costs = replace(MEASURED, tree=group, shards=design.get("shards", 1))
+    group, parts = max(2, round(workers**0.5)) if design.get("heads") else 0, design.get("parts", 1)
+    costs = replace(MEASURED, merge_byte=MEASURED.merge_byte / parts, send_byte=MEASURED.send_byte / parts)
+    costs = GroupedCosts(**asdict(costs), group=group) if group else costs
     settings = SimulationSettings(
         algorithm=resolve("kmeans"), data=open_data("higgs:4000"), candidates=[], workers=workers, repeat=1
     )
@@ -50,7 +52,7 @@ def barrier(workers: int, size: int, design: dict[str, Any], barriers: int) -> d
     criteria = Criteria(max_iterations=barriers, tolerance=0.0)
     result = simulator.run(parse_candidate(f"fsp:interval={PASS / 8}s"), criteria, "", 0)
     return {
-        "workers": workers, "bytes": size, "group": group, "shards": costs.shards,
+        "workers": workers, "bytes": size, "group": group, "shards": parts,
         "phi": median(row["barrier_cost"] for row in result.rows[1:]), "utilization": result.utilization,
         "beats": min(costs.beat * (group or workers), BUSIEST),
     }  # fmt: skip

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.common.served_simulation import ServedSimulation, VisitLearner, served_job, worker_numbers
 from flegel.job import Criteria, SyncSpec
 from flegel.sim.coordinator_cost import MEASURED
-from flegel.sim.served import ServedSimulation, VisitLearner, served_job, worker_numbers
 from flegel.sim.speeds import Speeds, draw
 from flegel.sim.trainer import Pace
 

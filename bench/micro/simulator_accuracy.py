@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 import flegel
-from flegel.api import LocalCluster, resolve
+from flegel.api.jobs import LocalCluster, resolve
 from flegel.compare.candidate import Candidate, parse_candidates
 from flegel.compare.comparison import in_memory
 from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings
@@ -192,7 +192,7 @@ def measure(bench: Bench, candidates: list[Candidate], repeat: int, within: floa
     base = cases["even"]
     bench.real(Candidate("bsp", "bsp"), base, max_iterations=3, tolerance=0)  # warm
     reference = bench.real(Candidate("bsp", "bsp"), base, tolerance=tolerance)
-    target = loosened(reference.objective, within, bench.algorithm.maximize)
+    target = loosened(reference.objective, within, bench.algorithm.learning.maximize)
     settings = SimulationSettings(
         algorithm=bench.algorithm, data=bench.data, candidates=candidates, workers=bench.workers, seed=bench.seed
     )
@@ -210,7 +210,7 @@ def measure(bench: Bench, candidates: list[Candidate], repeat: int, within: floa
                 _run(bench, candidate, straggler, target, lines[candidate.label])
         for candidate in candidates:
             line = lines[candidate.label]
-            _predict(simulator, candidate, straggler, target, line, bench.algorithm.maximize)
+            _predict(simulator, candidate, straggler, target, line, bench.algorithm.learning.maximize)
             _say(f"{name:28} {candidate.label:18} real {_shown(line.real)}, predicted {line.predicted}")
             found.lines.append(line)
         found.rankings[name] = [
@@ -239,7 +239,9 @@ def _run(bench: Bench, candidate: Candidate, straggler: str, target: float, line
         _say(f"{candidate.label}: {error}")
         line.missed += 1
         return
-    reached = first_reaching([(r["seconds"], r["objective"]) for r in result.rows], target, bench.algorithm.maximize)
+    reached = first_reaching(
+        [(r["seconds"], r["objective"]) for r in result.rows], target, bench.algorithm.learning.maximize
+    )
     if reached is None:
         line.missed += 1
     else:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flegel.api import resolve
+from flegel.api.jobs import resolve
 from flegel.compare.candidate import parse_candidate
 from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSettings
 from flegel.datasets import open_data

@@ -32,6 +32,7 @@ from flegel.algorithms.points import squared_distance
 from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.kernels import Kernels
 from flegel.runtime.backends.numba.kernels import build_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "examples"))
@@ -39,7 +40,7 @@ from clusters import Clusters, Move
 
 
 class FullTheta(Clusters):
-    narrow_parameter = False
+    kernels = Kernels(narrow_parameter=False)
 
 
 class RowByRow(Clusters):
@@ -55,7 +56,7 @@ class RowByRow(Clusters):
 
 
 class PlainLoops(Clusters):
-    narrow_parameter = False
+    kernels = Kernels(narrow_parameter=False)
 
     def updateDataPoint(self, dataPoint, parameter, iterationNum):
         x, last = dataPoint.features, dataPoint.state[0]
@@ -76,7 +77,7 @@ def prepare(algorithm: Algorithm, rows: np.ndarray) -> tuple[Callable[[], float]
     sample = Sample(rows, None, *rows.shape)
     parameter = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
     total = pytree.zeros_like(algorithm.initAggregator(sample, parameter))
-    share = make_shard(rows, None, algorithm.initState(*rows.shape, np.random.default_rng(0)), algorithm.layout)
+    share = make_shard(rows, None, algorithm.initState(*rows.shape, np.random.default_rng(0)), algorithm.kernels.layout)
     flag = new_flag()
     begin = time.process_time()
     built = build_kernel(algorithm, share, parameter, total)

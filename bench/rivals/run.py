@@ -97,7 +97,7 @@ def flegel(config: dict[str, Any], rows: Path, y: Any, clock: Clock, told: Told,
     """Workers read their own parts of the file; rows with labels beside them come as arrays."""
     import numpy as np
 
-    from flegel.api import resolve, run
+    from flegel.api.jobs import resolve, run
 
     algorithm = type(resolve(config["algorithm"]))(**config["settings"])
     data = (np.load(rows), y) if y is not None else str(rows)

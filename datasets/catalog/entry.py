@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from flegel.datasets.cache_folder import data_folder
 from flegel.datasets.formats.readers import open_files
-from flegel.datasets.options import Options
-from flegel.datasets.source import Source
+from flegel.datasets.rows.cache_folder import data_folder
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Source
 
 
 class RemoteFile(NamedTuple):

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-from flegel.datasets.cache_folder import data_folder, locked
 from flegel.datasets.catalog.entry import CatalogEntry, RemoteFile
+from flegel.datasets.rows.cache_folder import data_folder, locked
 from flegel.errors import DataError, FlegelError, UsageError
 from flegel.loading.array_files import check_zip_member
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flegel.datasets.cache_folder import data_folder, locked
 from flegel.datasets.catalog.fetch import Progress, check_name, fetch_url
+from flegel.datasets.rows.cache_folder import data_folder, locked
 from flegel.errors import DataError, UsageError
 
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from flegel.datasets.catalog.entry import CatalogEntry, RemoteFile
-from flegel.datasets.columnar_cache import columnar
 from flegel.datasets.formats.cifar import CifarStream
 from flegel.datasets.formats.concatenated import ConcatenatedSource
 from flegel.datasets.formats.readers import open_files
-from flegel.datasets.options import Options
-from flegel.datasets.source import Source
+from flegel.datasets.rows.columnar_cache import columnar
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Source
 from flegel.datasets.synthetic.copula import CopulaSource
 from flegel.datasets.synthetic.generators import ArbiterPuf, Blobs, Images, Ratings
 from flegel.errors import DataError
@@ -289,6 +289,17 @@ class RatingsEntry(CatalogEntry):
 
 
 ENTRIES: tuple[type[CatalogEntry], ...] = (
-    Puf, Susy, Hepmass, Higgs, Nbaiot, Ml10m, Ml25m, Mnist, FashionMnist, Cifar10, Syn,
-    BlobsEntry, RatingsEntry,
-)  # fmt: skip
+    Puf,
+    Susy,
+    Hepmass,
+    Higgs,
+    Nbaiot,
+    Ml10m,
+    Ml25m,
+    Mnist,
+    FashionMnist,
+    Cifar10,
+    Syn,
+    BlobsEntry,
+    RatingsEntry,
+)

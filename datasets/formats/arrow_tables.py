@@ -6,7 +6,7 @@ Needs PyArrow, an optional dependency. Never reads a column that is not used.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.columnar_cache import columnar
-from flegel.datasets.file_signature import check_unchanged, signature
-from flegel.datasets.formats.text_dialect import find_column
-from flegel.datasets.options import Options
-from flegel.datasets.source import Chunk, Description, Source, Stream, column_name, ways_out, write_columns
+from flegel.datasets.rows.chosen_columns import chosen_columns
+from flegel.datasets.rows.columnar_cache import columnar
+from flegel.datasets.rows.file_signature import check_unchanged, signature
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Chunk, Description, Source, Stream, column_name, ways_out, write_columns
+from flegel.datasets.tables.columns import FileTable, RawColumn, column_of, unique_names
 from flegel.errors import DataError, UsageError
 from flegel.wording import number, option
 
@@ -246,18 +247,53 @@ class TableStream(Stream):
         return cls(TableSource.from_description(description["source"]))
 
 
-def open_table(path: Path, options: Options) -> Source:
-    """Open a table; all columns except a text label must be numbers."""
+def _columns(path: Path, options: Options) -> tuple[list[str], str | None]:
+    """Names of the features and of the label."""
     names = list(open_blocks(path).schema.names)
-    at = None if options.label is None else find_column(options.label, names, len(names), str(path), "label column")
-    label = None if at is None else names[at]
-    if options.columns is None:
-        features = [name for name in names if name != label and not name.startswith("__index_level_")]
-    else:
-        features = [names[find_column(c, names, len(names), str(path), "column")] for c in options.columns]
-    left_out = {names[find_column(c, names, len(names), str(path), "column")] for c in options.drop or ()}
-    features = [name for name in features if name not in left_out and name != label]
-    if not features:
-        raise DataError(f"{path} has no column of features; give a file with at least one.")
-    source = TableSource(path, features, label, options.dtype or "float32")
+    indexes = frozenset(k for k, name in enumerate(names) if name.startswith("__index_level_"))
+    label, features = chosen_columns(names, len(names), options, str(path), indexes)
+    return [names[k] for k in features], None if label is None else names[label]
+
+
+def open_rows(path: Path, options: Options) -> Source:
+    """Open a table; all columns except a text label must be numbers."""
+    source = TableSource(path, *_columns(path, options), options.dtype or "float32")
     return columnar(TableStream(source)) if source.has_text_label else source
+
+
+def is_plain(path: Path, options: Options) -> bool:
+    """Whether `open_rows` takes it: numbers without gaps in sight, and no column that is marked as an index."""
+    blocks = open_blocks(path)
+    names = list(blocks.schema.names)
+    if len(set(names)) != len(names):
+        return False
+    marked = (blocks.schema.pandas_metadata or {}).get("index_columns", [])
+    if any(name in names for name in marked if isinstance(name, str)) and options.columns is None:
+        return False
+    features, label = _columns(path, options)
+    if not all(is_numeric(blocks.schema.field(name).type) for name in features):
+        return False
+    return not blocks.gaps([*features, *([] if label is None else [label])])
+
+
+class ArrowTable(FileTable):
+    """A Parquet or Arrow file, block by block."""
+
+    kind = "arrow"
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.origin = path, str(path)
+        self.blocks = open_blocks(path)
+        stored = list(self.blocks.schema.names)
+        self.names = unique_names(stored)
+        marked = (self.blocks.schema.pandas_metadata or {}).get("index_columns", [])
+        self.indexes = frozenset(
+            k for k, name in enumerate(stored) if name in marked or name.startswith("__index_level_")
+        )
+
+    def chunks(self, wanted: Sequence[int]) -> Iterator[list[RawColumn]]:
+        stored = self.blocks.schema.names
+        for block, rows in enumerate(self.blocks.counts):
+            if rows:
+                table = self.blocks.read(block, sorted({stored[k] for k in wanted}))
+                yield [column_of(table.column(stored[k]), self.names[k], self.origin) for k in wanted]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flegel.datasets.formats.file_stream import FileStream
-from flegel.datasets.source import Chunk
+from flegel.datasets.rows.file_stream import FileStream
+from flegel.datasets.rows.source import Chunk
 from flegel.errors import DataError
 
 _RECORD = 3073

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.descriptions import source_from
 from flegel.datasets.formats.text_dialect import is_number
-from flegel.datasets.partition import block_edges
-from flegel.datasets.row_ranges import cut
-from flegel.datasets.source import Description, Rows, Source, concatenate_sparse
+from flegel.datasets.rows.descriptions import source_from
+from flegel.datasets.rows.partition import block_edges
+from flegel.datasets.rows.row_ranges import cut
+from flegel.datasets.rows.source import Description, Rows, Source, concatenate_sparse
 from flegel.errors import DataError
 
 FILE_LABEL = "@file"

@@ -12,21 +12,13 @@ from typing import Any
 import numpy as np
 
 from flegel.core.shard import Sparse
-from flegel.datasets.formats.compressed import line_pieces, read_head, suffixes
-from flegel.datasets.formats.file_stream import FileStream
-from flegel.datasets.formats.text_dialect import (
-    HEAD_BYTES,
-    LINE_LIMIT,
-    Dialect,
-    detect_dialect,
-    find_delimiter,
-    head_lines,
-    is_number,
-    split,
-)
+from flegel.datasets.formats.compressed import line_pieces, suffixes
+from flegel.datasets.formats.text_dialect import LINE_LIMIT, find_delimiter, is_number, number_dialect, split
 from flegel.datasets.formats.text_parse import parse
 from flegel.datasets.formats.text_stream import PIECE
-from flegel.datasets.source import Chunk
+from flegel.datasets.rows.file_stream import FileStream
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Chunk
 from flegel.errors import DataError
 
 NOT_RATED = 99.0
@@ -40,13 +32,13 @@ def is_jester(path: Path, head: bytes, whole: bool) -> bool:
     """Whether every line at the beginning of a file counts its own ratings, some of which are missing."""
     if b"99" not in head:
         return False
-    try:
-        lines, _ = head_lines(head, str(path), whole)
-    except DataError:
+    lines = [line for line in head.decode("utf-8-sig", "replace").splitlines() if line.strip()][: CHECKED_LINES + 1]
+    lines = lines if whole else lines[:-1]
+    if len(lines) < LEAST_LINES:
         return False
-    lines = lines[:CHECKED_LINES]
-    rows = [split(line, delimiter) for delimiter in [find_delimiter(lines, suffixes(path)[0], None)] for line in lines]
-    if len(rows) < LEAST_LINES or len(rows[0]) < 3 or any(not is_number(cell) for row in rows for cell in row):
+    delimiter = find_delimiter(lines, suffixes(path)[0], None)
+    rows = [split(line, delimiter) for line in lines]
+    if len(rows[0]) < 3 or any(not is_number(cell) for row in rows for cell in row):
         return False
     numbers = [[float(cell) for cell in row] for row in rows]
     missing = [row[1:].count(NOT_RATED) for row in numbers]
@@ -62,8 +54,7 @@ class JesterStream(FileStream):
     def __init__(self, path: Path, dtype: str) -> None:
         self.path, self.origin = path, str(path)
         self.dtype: np.dtype[Any] = np.dtype(dtype)
-        head, whole = read_head(path, HEAD_BYTES)
-        self.dialect: Dialect = detect_dialect(head, whole, self.origin, suffixes(path)[0])
+        self.dialect, _ = number_dialect(path, Options())
         if self.dialect.width < 2:
             raise DataError(f"{path} has one column; the format needs a count and at least one rating.")
         self.columns = self.dialect.width - 1

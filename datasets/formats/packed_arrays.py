@@ -15,11 +15,11 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.file_signature import check_unchanged, signature
-from flegel.datasets.formats.arrays import as_matrix, wanted_dtype
 from flegel.datasets.formats.compressed import open_unpacked
-from flegel.datasets.memory import available
-from flegel.datasets.source import Chunk, Description, Stream
+from flegel.datasets.rows.arrays import as_matrix, wanted_dtype
+from flegel.datasets.rows.file_signature import check_unchanged, signature
+from flegel.datasets.rows.memory import available
+from flegel.datasets.rows.source import Chunk, Description, Stream
 from flegel.errors import DataError, UsageError
 from flegel.loading.array_files import check_zip_member
 from flegel.loading.damage import damage_as

@@ -13,15 +13,15 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.formats.arrays import ArraySource, wanted_dtype
-from flegel.datasets.formats.sparse_arrays import SparseSource
-from flegel.datasets.options import Options
-from flegel.datasets.source import Source
+from flegel.datasets.rows.arrays import ArraySource, wanted_dtype
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Source
+from flegel.datasets.rows.sparse_arrays import SparseSource
+from flegel.datasets.rows.weights import WeightedSource
 from flegel.datasets.tables.columns import column_of
 from flegel.datasets.tables.object_table import ObjectTable, to_array
-from flegel.datasets.tables.open_table import chosen_columns, open_ratings, open_treated
+from flegel.datasets.tables.open_table import open_ratings, open_treated
 from flegel.datasets.tables.ratings import recognized
-from flegel.datasets.weights import WeightedSource
 from flegel.errors import DataError, UsageError
 from flegel.wording import number
 
@@ -56,10 +56,10 @@ def source_from_object(value: Any, options: Options) -> Source:
     label: Any = given
     plain = not options.treats
     if options.label is not None and plain:
-        at, features = chosen_columns(table, options)
+        at, features = table.chosen(options)
         label = None if at is None else table.values(at)
     else:
-        features = chosen_columns(table, options._replace(label=None))[1]
+        features = table.chosen(options._replace(label=None))[1]
     plain = plain and not has_gaps(label) and _all_plain(table, features)
     if not plain:
         if given is not None:
@@ -72,7 +72,7 @@ def source_from_object(value: Any, options: Options) -> Source:
     if table.matrix is not None and features == list(range(table.width)):
         return ArraySource(table.matrix, labels, origin=table.origin, dtype=options.dtype, classes=classes)
     if table.matrix is not None and options.columns is None and options.drop is None and label is not None:
-        at = chosen_columns(table, options)[0]
+        at = table.chosen(options)[0]
         return ArraySource(table.matrix, None, origin=table.origin, dtype=options.dtype, label_column=at)
     parts = [np.asarray(table.values(k)) for k in features]
     matrix = np.empty((table.length, len(parts)), wanted_dtype(np.result_type(*parts), options.dtype))

@@ -18,10 +18,10 @@ from flegel.datasets.formats.registry import (
     format_of,
     table_below,
 )
-from flegel.datasets.options import Options
-from flegel.datasets.source import Source
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Source
 from flegel.datasets.tables.columns import RawTable
-from flegel.datasets.tables.file_tables import FilesTable, folder_keys
+from flegel.datasets.tables.files_table import FilesTable, folder_keys
 from flegel.datasets.tables.open_table import open_ratings, open_treated
 from flegel.datasets.tables.ratings import may_be_ratings
 from flegel.errors import DataError

@@ -9,22 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flegel.datasets.columnar_cache import columnar
-from flegel.datasets.formats.arrays import ArraySource, open_npy
-from flegel.datasets.formats.arrow_tables import open_table
+from flegel.datasets.formats import arrow_tables, npy
 from flegel.datasets.formats.compressed import read_head, suffixes
+from flegel.datasets.formats.excel import ExcelTable
 from flegel.datasets.formats.jester import JesterStream, is_jester
 from flegel.datasets.formats.packed_arrays import IdxStream, NpzStream, idx_labels_beside
-from flegel.datasets.formats.svmlight.stream import SvmlightStream, is_svmlight
-from flegel.datasets.formats.text_dialect import HEAD_BYTES, detect_dialect, find_column
+from flegel.datasets.formats.svmlight import SvmlightStream, is_svmlight
+from flegel.datasets.formats.text_dialect import HEAD_BYTES, detect_dialect, number_dialect
 from flegel.datasets.formats.text_source import TextSource
 from flegel.datasets.formats.text_stream import TextStream
-from flegel.datasets.options import Options
-from flegel.datasets.source import Source
+from flegel.datasets.formats.text_table import TextTable
+from flegel.datasets.rows.columnar_cache import columnar
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Source
 from flegel.datasets.tables.columns import RawTable
-from flegel.datasets.tables.file_tables import ArrowTable, ExcelTable, NpyTable
 from flegel.datasets.tables.open_table import open_ratings, open_treated
-from flegel.datasets.tables.plain_files import plain_arrow, plain_npy, plain_text, text_table
 from flegel.datasets.tables.ratings import recognized
 from flegel.errors import DataError, UsageError, nearest
 from flegel.wording import option
@@ -52,32 +51,21 @@ class Format:
     """Whether `open` takes this table: no text, gap, date, index or other encoding is in sight."""
 
 
-def _open_npy(path: Path, options: Options) -> Source:
-    array = open_npy(path)
-    width = array.shape[1] if array.ndim > 1 else 1
-    at = None if options.label is None else find_column(options.label, None, width, str(path), "label column")
-    return ArraySource(array, origin=str(path), dtype=options.dtype, label_column=at, paths=(str(path), None))
-
-
 def _open_text(path: Path, options: Options) -> Source:
     """Plain text of numbers is read in blocks; compressed text, or text with text labels, is converted first."""
-    head, whole = read_head(path, HEAD_BYTES)
-    suffix, packing = suffixes(path)
-    dialect = detect_dialect(
-        head,
-        whole,
-        str(path),
-        suffix,
-        label=options.label,
-        columns=options.columns,
-        drop=options.drop,
-        delimiter=options.delimiter,
-        header=options.header,
-    )
+    dialect, _ = number_dialect(path, options)
     dtype = options.dtype or "float32"
-    if packing or dialect.text_label:
+    if suffixes(path)[1] or dialect.text_label:
         return columnar(TextStream(path, dialect, dtype))
     return TextSource(path, dialect, dtype)
+
+
+def _plain_text(path: Path, options: Options) -> bool:
+    return number_dialect(path, options)[1]
+
+
+def _text_table(path: Path, options: Options) -> RawTable:
+    return TextTable(path, detect_dialect(path, options))
 
 
 def _tabs(options: Options) -> Options:
@@ -92,52 +80,80 @@ def _is_idx(path: Path, head: bytes, whole: bool) -> bool:
     return "-idx" in path.name or ".idx" in path.name or (head[:2] == b"\0\0" and len(head) > 3 and 1 <= head[3] <= 8)
 
 
-def _open_excel(path: Path, options: Options) -> Source:
-    return open_treated(ExcelTable(path), options)
-
-
-def _open_ratings(path: Path, options: Options) -> Source:
-    return open_ratings(table_below(path, options), options)
-
-
 FORMATS = (
     Format(
-        "parquet", open_table, _TREATED, ("arrow", "feather"), (".parquet", ".pq", ".arrow", ".feather", ".ipc"),
-        _is_arrow, lambda path, options: ArrowTable(path), plain_arrow,
-    ),
-    Format("npy", _open_npy, _TREATED, (), (".npy",), None, lambda path, options: NpyTable(path), plain_npy),
-    Format(
-        "npz", lambda path, options: columnar(NpzStream(path, options.label, options.dtype)), frozenset({"label"}), (),
-        (".npz",),
-    ),
-    Format(
-        "excel", _open_excel, _TREATED, ("xlsx",), (".xlsx", ".xlsm"), None, lambda path, options: ExcelTable(path),
-        lambda path, options: False,
+        "parquet",
+        arrow_tables.open_rows,
+        options=_TREATED,
+        other_names=("arrow", "feather"),
+        suffixes=(".parquet", ".pq", ".arrow", ".feather", ".ipc"),
+        recognizes=_is_arrow,
+        table=lambda path, options: arrow_tables.ArrowTable(path),
+        is_plain=arrow_tables.is_plain,
     ),
     Format(
-        "idx", lambda path, options: columnar(IdxStream(path, idx_labels_beside(path), options.dtype)),
+        "npy",
+        npy.open_rows,
+        options=_TREATED,
+        suffixes=(".npy",),
+        table=lambda path, options: npy.NpyTable(path),
+        is_plain=npy.is_plain,
+    ),
+    Format(
+        "npz",
+        lambda path, options: columnar(NpzStream(path, options.label, options.dtype)),
+        options=frozenset({"label"}),
+        suffixes=(".npz",),
+    ),
+    Format(
+        "excel",
+        lambda path, options: open_treated(ExcelTable(path), options),
+        options=_TREATED,
+        other_names=("xlsx",),
+        suffixes=(".xlsx", ".xlsm"),
+        table=lambda path, options: ExcelTable(path),
+        is_plain=lambda path, options: False,
+    ),
+    Format(
+        "idx",
+        lambda path, options: columnar(IdxStream(path, idx_labels_beside(path), options.dtype)),
         recognizes=_is_idx,
     ),
     Format(
         "svmlight",
-        lambda path, options: columnar(
-            SvmlightStream(path, options.dtype or "float32", width=options.width or 0)
-        ),
-        frozenset({"width"}), ("libsvm",), (".libsvm", ".svm", ".svmlight"), is_svmlight,
+        lambda path, options: columnar(SvmlightStream(path, options.dtype or "float32", width=options.width or 0)),
+        options=frozenset({"width"}),
+        other_names=("libsvm",),
+        suffixes=(".libsvm", ".svm", ".svmlight"),
+        recognizes=is_svmlight,
     ),
     Format(
-        "jester", lambda path, options: columnar(JesterStream(path, options.dtype or "float32")), recognizes=is_jester
-    ),
-    Format("ratings", _open_ratings, frozenset({"columns", "delimiter", "header"})),
-    Format(
-        "text", _open_text, _TREATED | {"delimiter", "header"}, ("csv",),
-        (".csv", ".tsv", ".tab", ".txt", ".data", ".dat"), None, text_table, plain_text,
+        "jester",
+        lambda path, options: columnar(JesterStream(path, options.dtype or "float32")),
+        recognizes=is_jester,
     ),
     Format(
-        "tsv", lambda path, options: _open_text(path, _tabs(options)), _TREATED | {"delimiter", "header"}, (), (), None,
-        lambda path, options: text_table(path, _tabs(options)), lambda path, options: plain_text(path, _tabs(options)),
+        "ratings",
+        lambda path, options: open_ratings(table_below(path, options), options),
+        options=frozenset({"columns", "delimiter", "header"}),
     ),
-)  # fmt: skip
+    Format(
+        "text",
+        _open_text,
+        options=_TREATED | {"delimiter", "header"},
+        other_names=("csv",),
+        suffixes=(".csv", ".tsv", ".tab", ".txt", ".data", ".dat"),
+        table=_text_table,
+        is_plain=_plain_text,
+    ),
+    Format(
+        "tsv",
+        lambda path, options: _open_text(path, _tabs(options)),
+        options=_TREATED | {"delimiter", "header"},
+        table=lambda path, options: _text_table(path, _tabs(options)),
+        is_plain=lambda path, options: _plain_text(path, _tabs(options)),
+    ),
+)
 """The first that recognizes a file reads it; text is what remains."""
 
 BY_NAME = {name: each for each in FORMATS for name in (each.name, *each.other_names)}
@@ -147,12 +163,31 @@ TABLE = "table"
 """--format table: columns as they are, in whatever format the file has; never a list of ratings."""
 
 NOT_READ = {
-    ".xls": "an old Excel file", ".ods": "a spreadsheet", ".json": "JSON", ".jsonl": "JSON", ".ndjson": "JSON",
-    ".xml": "XML", ".html": "HTML", ".h5": "HDF5", ".hdf5": "HDF5", ".hdf": "HDF5", ".pkl": "pickled Python objects",
-    ".pickle": "pickled Python objects", ".mat": "a MATLAB file", ".sav": "an SPSS file", ".dta": "a Stata file",
-    ".sas7bdat": "a SAS file", ".rds": "an R file", ".rdata": "an R file", ".orc": "ORC", ".avro": "Avro",
-    ".db": "a database", ".sqlite": "a database", ".arff": "ARFF", ".pdf": "a PDF",
-}  # fmt: skip
+    ".xls": "an old Excel file",
+    ".ods": "a spreadsheet",
+    ".json": "JSON",
+    ".jsonl": "JSON",
+    ".ndjson": "JSON",
+    ".xml": "XML",
+    ".html": "HTML",
+    ".h5": "HDF5",
+    ".hdf5": "HDF5",
+    ".hdf": "HDF5",
+    ".pkl": "pickled Python objects",
+    ".pickle": "pickled Python objects",
+    ".mat": "a MATLAB file",
+    ".sav": "an SPSS file",
+    ".dta": "a Stata file",
+    ".sas7bdat": "a SAS file",
+    ".rds": "an R file",
+    ".rdata": "an R file",
+    ".orc": "ORC",
+    ".avro": "Avro",
+    ".db": "a database",
+    ".sqlite": "a database",
+    ".arff": "ARFF",
+    ".pdf": "a PDF",
+}
 
 
 def check_format(name: str | None) -> None:

@@ -1,25 +1,36 @@
-"""Detects the dialect of a text table (delimiter, header, columns, label), and explains lines that do not parse.
+"""Detects the dialect of a text table (encoding, delimiter, header), which of its columns are read as numbers, and
+explains lines that do not parse.
 
 Reads only the beginning of a file.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import itertools
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from flegel.datasets.source import column_name, ways_out
+from flegel.datasets.formats.compressed import read_head, suffixes
+from flegel.datasets.rows.chosen_columns import chosen_columns
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import column_name, ways_out
+from flegel.datasets.tables.cells import PLAIN, is_missing
 from flegel.datasets.tables.columns import unique_names
-from flegel.errors import DataError, nearest
+from flegel.errors import DataError
 from flegel.wording import option
 
 HEAD_BYTES = 1 << 18
+HEAD_LINES = 200
+"""Lines at the beginning of a file by which it is judged; all of a file of up to HEAD_BYTES must be plain numbers to be
+read as such."""
 LINE_LIMIT = 16 << 20
 """Longer lines are refused: the file is most likely no table."""
-MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none", "-"})
 _CANDIDATES = {".csv": ",;\t|", ".tsv": "\t,;|", ".tab": "\t,;|"}
 
 
@@ -31,9 +42,27 @@ class MissingCell(DataError):
         self.column = column
 
 
+@dataclass(frozen=True)
+class CellDialect:
+    """How a text table is split into cells."""
+
+    encoding: str
+    delimiter: str
+    header: bool
+    names: list[str]
+    indexed: bool = False
+    """Rows have one cell more than the header: the first is the index (as R writes it)."""
+    simple: bool = False
+    """PyArrow splits it alike, many times faster: no blanks before quotes, no bare carriage return at the beginning."""
+
+    @property
+    def width(self) -> int:
+        return len(self.names)
+
+
 @dataclass
 class Dialect:
-    """How one text table is written."""
+    """How the numbers of one text table are read."""
 
     delimiter: str
     header: int
@@ -44,7 +73,7 @@ class Dialect:
     names: list[str] | None = None
     """Names of all columns of the file."""
     text_label: bool = False
-    skip_lines: int = field(default=0)
+    skip_lines: int = 0
     """Lines before the first row, for line numbers in messages."""
 
     @property
@@ -63,10 +92,6 @@ def is_number(text: str) -> bool:
     return "_" not in text
 
 
-def is_missing(text: str) -> bool:
-    return text.strip().lower() in MISSING
-
-
 def split(line: str, delimiter: str) -> list[str]:
     """Fields of one line; a blank as delimiter means any run of blanks and tabs."""
     if delimiter == " ":
@@ -81,34 +106,33 @@ def split(line: str, delimiter: str) -> list[str]:
     return [cell.strip() for cell in line.split(delimiter)]
 
 
-def head_lines(head: bytes, origin: str, whole: bool) -> tuple[list[str], int]:
-    """The complete lines at the beginning of a file, decoded, and the bytes of a byte-order mark."""
-    if not head.strip():
-        raise DataError(f"{origin} is empty; give a file with rows.")
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{origin} is UTF-16 text; convert it to UTF-8 first.")
-    mark = 3 if head[:3] == b"\xef\xbb\xbf" else 0
-    body = head[mark:]
-    if b"\0" in body:
+def find_encoding(head: bytes, whole: bool, origin: str) -> str:
+    """UTF-8 and UTF-16 by their marks or by content, else Windows-1252, which every byte of Latin-1 text is."""
+    for mark, name in ((codecs.BOM_UTF8, "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+        if head.startswith(mark):
+            return name
+    zeros = head[:4096].count(b"\0")
+    if zeros:
+        sample = head[:4096]
+        if sample[1::2].count(b"\0") == zeros and zeros > len(sample) // 3:
+            return "utf-16-le"
+        if sample[::2].count(b"\0") == zeros and zeros > len(sample) // 3:
+            return "utf-16-be"
         raise DataError(f"{origin} is not text (it contains zero bytes); rename it if its extension is wrong.")
-    if not whole:
-        end = body.rfind(b"\n") + 1
-        if end == 0:
-            raise DataError(f"{origin}: line 1 is longer than {len(body):,} bytes; is this a table of numbers?")
-        body = body[:end]
-    lines: list[str] = []
-    for number, raw in enumerate(body.split(b"\n"), 1):
-        try:
-            lines.append(raw.decode("utf-8").removesuffix("\r"))
-        except UnicodeDecodeError:
-            raise DataError(f"{origin}, line {number} is not UTF-8 text; convert the file to UTF-8.") from None
-        if len(lines) > 200:
-            break
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise DataError(f"{origin} is empty; give a file with rows.")
-    return lines, mark
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"
+
+
+def split_lines(text: str, delimiter: str) -> Iterator[list[str]]:
+    """Cells of each line; a blank as delimiter means any run of blanks and tabs."""
+    if delimiter == " ":
+        return (line.split() for line in io.StringIO(text, newline=None))
+    if len(delimiter) > 1:
+        return (line.rstrip("\n").split(delimiter) for line in io.StringIO(text, newline=None))
+    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
 
 
 def find_delimiter(lines: list[str], suffix: str, given: str | None) -> str:
@@ -175,79 +199,90 @@ def _is_value(cell: str) -> bool:
 _VALUE = re.compile(r"[+-]?\d[\d.,:/T \u00a0'’+-]*\d|\d")
 
 
-def find_column(wanted: str | int, names: list[str] | None, width: int, origin: str, what: str) -> int:
-    """A column by name, or by number from 0 (from the end where negative)."""
-    if isinstance(wanted, str):
-        if names and wanted in names:
-            return names.index(wanted)
-        name = wanted
-        try:
-            wanted = int(name)
-        except ValueError:
-            if not names:
-                raise DataError(
-                    f"{origin} has no column names, so give the {what} as a number from 0 to {width - 1}."
-                ) from None
-            raise DataError(f"{origin} has no column {name!r}{nearest(name, names)}") from None
-    if not -width <= wanted < width:
-        raise DataError(f"{origin} has {width} columns, so there is no {what} {wanted} (they count from 0).")
-    return wanted % width
-
-
-def detect_dialect(
-    head: bytes,
-    whole: bool,
-    origin: str,
-    suffix: str,
-    *,
-    label: str | int | None = None,
-    columns: list[str | int] | None = None,
-    drop: list[str | int] | None = None,
-    delimiter: str | None = None,
-    header: bool | None = None,
-) -> Dialect:
+def detect(
+    head: bytes, whole: bool, origin: str, suffix: str, delimiter: str | None, header: bool | None
+) -> CellDialect:
     """The dialect of a file that begins with `head` (`whole`: there is nothing more)."""
-    lines, mark = head_lines(head, origin, whole)
+    encoding = find_encoding(head, whole, origin)
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(head, final=whole)
+    lines = [line for line in text.splitlines() if line.strip()][: HEAD_LINES + 1]
+    if not lines:
+        raise DataError(f"{origin} is empty; give a file with rows.")
+    if not whole and len(lines) == 1:
+        raise DataError(f"{origin}: line 1 is longer than {len(head):,} bytes; is this a table of numbers?")
+    lines = lines if whole else lines[:-1]
+    commented = lines[0].startswith("#") and header is not False
+    lines[0] = lines[0].lstrip("# ") if commented else lines[0]
     separator = find_delimiter(lines, suffix, delimiter)
-    if lines[0].startswith("#") and (header is not False):
-        lines[0] = lines[0].lstrip("# ")
-        header = True
-    rows = [split(line, separator) for line in lines[:50]]
-    named = has_header(rows) if header is None else header
-    if named and header and all(map(is_number, rows[0])):
-        raise DataError(f"{origin}: line 1 holds only numbers, so it is no header; omit header=True.")
-    names = rows[0] if named else None
-    data = rows[1:] if named else rows
-    if not data:
+    rows = [row for row in split_lines("\n".join(lines), separator) if any(cell.strip() for cell in row)]
+    rows = [[cell.strip() for cell in row] for row in rows[:100]]
+    if not rows:
+        raise DataError(f"{origin} has only empty cells; give a file with at least one value.")
+    named = commented or (has_header(rows) if header is None else header)
+    _check_given(rows, lines, delimiter, header, origin)
+    if named and len(rows) < 2:
         raise DataError(f"{origin} has a header but no rows; give a file with at least one row.")
-    width = len(names) if names else len(data[0])
-    indexed = columns is None and names is not None and names[0] == "" and _counts_up(data)
-    if names is not None:
-        names = unique_names(names)
-    at = None if label is None else find_column(label, names, width, origin, "label column")
-    if columns is None:
-        features = [i for i in range(width) if i != at and not (indexed and i == 0)]
-    else:
-        features = [find_column(c, names, width, origin, "column") for c in columns]
-    left_out = {find_column(c, names, width, origin, "column") for c in drop or ()}
-    features = [i for i in features if i not in left_out and i != at]
-    if not features:
-        raise DataError(f"{origin} has no column but the label; give a file with features.")
-    below = [row[at] for row in data if at < len(row)] if at is not None else []
+    widths = [len(row) for row in (rows[1:] if named else rows)]
+    usual = max(set(widths), key=widths.count)
+    indexed = named and usual == len(rows[0]) + 1
+    names = (["", *rows[0]] if indexed else rows[0]) if named else [str(k) for k in range(usual)]
+    simple = separator != " " and "\r" not in text.replace("\r\n", "") and not text[:1].isspace()
+    simple = simple and re.search(re.escape(separator) + r'[ \t]+"', text) is None
+    simple = simple and (len(separator) == 1 or (set(separator) == {":"} and ":" not in text.replace(separator, "")))
+    return CellDialect(encoding, separator, named, unique_names(names), indexed, simple)
+
+
+def _check_given(
+    rows: list[list[str]], lines: list[str], delimiter: str | None, header: bool | None, origin: str
+) -> None:
+    """Refuse a delimiter or a header that the file contradicts."""
+    if header and all(map(is_number, rows[0])):
+        raise DataError(f"{origin}: line 1 holds only numbers, so it is no header; omit header=True.")
+    below = rows[1:]
+    if header is False and below and all(is_number(row[k]) for row in below for k in range(len(row))):
+        text = [cell for cell in rows[0] if not is_number(cell) and not is_missing(cell)]
+        if text:
+            raise DataError(f"{origin}: line 1 names the columns ({text[0]!r}, …); omit header=False.")
+    if delimiter is not None and len(rows[0]) == 1:
+        other = next((c for c in ",;\t|" if all(c in line for line in lines)), None)
+        if other is not None:
+            raise DataError(f"{origin}: no line has the delimiter {delimiter!r}; pass delimiter={other!r}, or omit it.")
+
+
+def detect_dialect(path: Path, options: Options) -> CellDialect:
+    """The dialect of a file."""
+    head, whole = read_head(path, HEAD_BYTES)
+    return detect(head, whole, str(path), suffixes(path)[0], options.delimiter, options.header)
+
+
+def number_dialect(path: Path, options: Options) -> tuple[Dialect, bool]:
+    """How the chosen columns of a file are read as numbers, and whether they are plain: UTF-8, one sign between cells,
+    no index, no gap and no other cell than a number at its beginning."""
+    head, whole = read_head(path, HEAD_BYTES)
+    found = detect(head, whole, str(path), suffixes(path)[0], options.delimiter, options.header)
+    text = head.decode("utf-8-sig", "replace").rstrip()
+    lines = text.split("\n") if whole else text.split("\n", HEAD_LINES + 1)[:-1]
+    rows = [split(line.rstrip("\r"), found.delimiter) for line in lines[found.header :]]
+    counted = found.header and split(lines[0], found.delimiter)[:1] == [""] and _counts_up(rows[:50])
+    names = found.names if found.header else None
+    label, features = chosen_columns(names, found.width, options, str(path), frozenset({0} if counted else ()))
+    labels = [] if label is None else [row[label] for row in rows if label < len(row)]
+    mark = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
     dialect = Dialect(
-        delimiter=separator,
-        header=mark + (head[mark:].index(b"\n") + 1 if named else 0),
-        width=width,
+        delimiter=found.delimiter,
+        header=mark + (head[mark:].find(b"\n") + 1 if found.header else 0),
+        width=found.width,
         features=features,
-        label=at,
+        label=label,
         names=names,
-        text_label=bool(below) and not all(is_number(cell) or is_missing(cell) for cell in below),
-        skip_lines=int(named),
+        text_label=not all(is_number(cell) or is_missing(cell) for cell in labels),
+        skip_lines=int(found.header),
     )
-    for number, line in enumerate(lines[dialect.skip_lines : 50], dialect.skip_lines + 1):
-        advice = "if line 1 names the columns, omit header=False" if header is False and number == 1 else ""
-        check_line(line, number, dialect, origin, advice)
-    return dialect
+    plain = found.encoding in ("utf-8", "utf-8-sig") and not found.indexed and len(found.delimiter) == 1
+    plain = plain and b"\r" not in head.replace(b"\r\n", b"") and not any(map(is_missing, labels))
+    return dialect, plain and all(
+        len(row) == found.width and all(PLAIN.fullmatch(row[k]) for k in features) for row in rows
+    )
 
 
 def _counts_up(rows: list[list[str]]) -> bool:

@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets import recorder
-from flegel.datasets.file_signature import check_unchanged, signature
-from flegel.datasets.formats.arrays import ArraySource
 from flegel.datasets.formats.text_blocks import BLOCKS, MAX_BLOCK, MIN_BLOCK, TextFile, block_starts, count_lines
-from flegel.datasets.formats.text_dialect import Dialect, MissingCell
+from flegel.datasets.formats.text_dialect import CellDialect, Dialect, MissingCell
 from flegel.datasets.formats.text_parse import parse
-from flegel.datasets.recorder import Recorder
-from flegel.datasets.source import Description, Source, column_name, ways_out, write_columns
+from flegel.datasets.formats.text_table import TextTable
+from flegel.datasets.rows import recorder
+from flegel.datasets.rows.arrays import ArraySource
+from flegel.datasets.rows.file_signature import check_unchanged, signature
+from flegel.datasets.rows.recorder import Recorder
+from flegel.datasets.rows.source import Description, Source, column_name, ways_out, write_columns
 from flegel.datasets.tables.columns import unique_names
 from flegel.datasets.tables.survey import survey
-from flegel.datasets.tables.text_table import CellDialect, TextTable
 from flegel.errors import DataError
 
 COUNTED_BYTES = 256 << 20

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from flegel.datasets.file_signature import check_unchanged, signature
 from flegel.datasets.formats.compressed import line_pieces
 from flegel.datasets.formats.text_dialect import LINE_LIMIT, Dialect
 from flegel.datasets.formats.text_parse import parse
-from flegel.datasets.source import Chunk, Description, Stream
+from flegel.datasets.rows.file_signature import check_unchanged, signature
+from flegel.datasets.rows.source import Chunk, Description, Stream
 
 PIECE = 8 << 20
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.source import Source
+from flegel.datasets.rows.source import Source
 from flegel.datasets.synthetic.row_cache import RowCache
 from flegel.errors import DataError
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.source import Description
+from flegel.datasets.rows.source import Description
 from flegel.datasets.synthetic import published_figures
 from flegel.datasets.synthetic.block_source import BlockSource
-from flegel.datasets.synthetic.normal_scores import SPAN
 
 
 @functools.cache
@@ -61,7 +60,7 @@ class _ClassFigures:
         scores = factors @ self.loadings.T
         if self.residual is not None:
             scores += rng.standard_normal(scores.shape, np.float32) * self.residual
-        at = (scores + np.float32(SPAN)) * np.float32((self.knots - 1) / (2 * SPAN))
+        at = (scores + np.float32(published_figures.SPAN)) * np.float32((self.knots - 1) / (2 * published_figures.SPAN))
         np.maximum(at, 0, out=at)  # no value is below the smallest one; large values are extrapolated
         low = np.minimum(at, self.knots - 2).astype(np.int32)
         at -= low

@@ -12,8 +12,8 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.row_ranges import expand
-from flegel.datasets.source import Description, Rows, Source, concatenate_sparse
+from flegel.datasets.rows.row_ranges import expand
+from flegel.datasets.rows.source import Description, Rows, Source, concatenate_sparse
 from flegel.datasets.synthetic.block_source import BlockSource, block_rng
 from flegel.errors import DataError
 

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.synthetic.normal_scores import SPAN
 
 KNOTS = 33
+SPAN = 3.5
+"""Quantiles are tabulated at equal steps of the normal score from -SPAN to SPAN, and extended linearly. Fits use
+the same grid."""
 
 
 def _uniform(scores: Array) -> Array:
@@ -31,13 +33,25 @@ _SHAPES: dict[str, Callable[[Array], Array]] = {
 
 # name of a column, shape, distance of the classes in standard deviations
 SUSY = [
-    ("lepton_1_pT", "positive", 0.55), ("lepton_1_eta", "normal", 0.0), ("lepton_1_phi", "angle", 0.0),
-    ("lepton_2_pT", "positive", 0.35), ("lepton_2_eta", "normal", 0.0), ("lepton_2_phi", "angle", 0.0),
-    ("missing_energy_magnitude", "positive", 0.95), ("missing_energy_phi", "angle", 0.0),
-    ("MET_rel", "skewed", 0.85), ("axial_MET", "normal", -0.45), ("M_R", "positive", 0.45),
-    ("M_TR_2", "positive", 0.9), ("R", "positive", 0.6), ("MT2", "skewed", 0.75), ("S_R", "positive", 0.35),
-    ("M_Delta_R", "positive", 0.7), ("dPhi_r_b", "positive", 0.1), ("cos_theta_r1", "positive", -0.1),
-]  # fmt: skip
+    ("lepton_1_pT", "positive", 0.55),
+    ("lepton_1_eta", "normal", 0.0),
+    ("lepton_1_phi", "angle", 0.0),
+    ("lepton_2_pT", "positive", 0.35),
+    ("lepton_2_eta", "normal", 0.0),
+    ("lepton_2_phi", "angle", 0.0),
+    ("missing_energy_magnitude", "positive", 0.95),
+    ("missing_energy_phi", "angle", 0.0),
+    ("MET_rel", "skewed", 0.85),
+    ("axial_MET", "normal", -0.45),
+    ("M_R", "positive", 0.45),
+    ("M_TR_2", "positive", 0.9),
+    ("R", "positive", 0.6),
+    ("MT2", "skewed", 0.75),
+    ("S_R", "positive", 0.35),
+    ("M_Delta_R", "positive", 0.7),
+    ("dPhi_r_b", "positive", 0.1),
+    ("cos_theta_r1", "positive", -0.1),
+]
 _HEPMASS_DISTANCES = """
     0.6 0 0 0.7 0 0.1 0.5 0 0 0.2 0.45 0 0 0.2 0.3 0 0 0.1 0.2 0 0 0.1 0.5 0.55 0.1 0.65 1.15
 """.split()  # noqa: SIM905 - easier to read

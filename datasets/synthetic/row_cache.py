@@ -21,11 +21,11 @@ import numpy as np
 
 from flegel.core.native_code import target
 from flegel.core.pytree import Array
-from flegel.datasets import recorder
-from flegel.datasets.cache_folder import entry_folder
-from flegel.datasets.formats.arrays import ArraySource
-from flegel.datasets.recorder import Recorder
-from flegel.datasets.source import Description
+from flegel.datasets.rows import recorder
+from flegel.datasets.rows.arrays import ArraySource
+from flegel.datasets.rows.cache_folder import entry_folder
+from flegel.datasets.rows.recorder import Recorder
+from flegel.datasets.rows.source import Description
 
 MOST_ENTRY, MOST_BYTES = 512 << 20, 1 << 30
 

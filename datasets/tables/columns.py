@@ -10,14 +10,18 @@ import decimal
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.source import Description, column_name
+from flegel.datasets.rows.chosen_columns import chosen_columns
+from flegel.datasets.rows.file_signature import check_unchanged, signature
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Description, column_name
 from flegel.errors import DataError
-from flegel.wording import option
+from flegel.wording import number, option
 
 CHUNK_ROWS = 1 << 16
 
@@ -39,9 +43,14 @@ class RawColumn(NamedTuple):
         return self._replace(values=self.values[start:stop])
 
 
+TABLES: dict[str, type[RawTable]] = {}
+"""Classes by their `kind`, which is how a description names them. Defining a class with a `kind` enters it."""
+
+
 class RawTable(ABC):
     """Named columns, read in order."""
 
+    kind: ClassVar[str]
     names: list[str]
     """Of all columns; made up where `named` is False."""
     named: bool = True
@@ -61,6 +70,15 @@ class RawTable(ABC):
     def row_name(self, row: int) -> str:
         """Where a row is found, for messages: 'line 12', 'row 3'."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):
+            TABLES[cls.kind] = cls
+
+    def chosen(self, options: Options) -> tuple[int | None, list[int]]:
+        """The label and the features, by position."""
+        return chosen_columns(self.names if self.named else None, len(self.names), options, self.origin)
+
     def title(self, k: int) -> str:
         """A column for messages: 'column 3 (eta)', counted from 1 as people do."""
         return column_name(self.names if self.named else None, k)
@@ -73,9 +91,43 @@ class RawTable(ABC):
         """Plain JSON from which another process opens the same table."""
         raise DataError(f"{self.origin} is in the memory of this process only; save it to a file.")
 
+    @classmethod
+    def from_description(cls, description: Description) -> RawTable:
+        """The table that `describe` was called on, or an equal one."""
+        raise DataError(f"A table of kind {cls.kind!r} is in the memory of one process only; save it to a file.")
+
     def dtype(self, wanted: Sequence[int]) -> np.dtype[Any]:
         """The type of features made of these columns."""
         return np.dtype(np.float32)
+
+
+def table_from(description: Description) -> RawTable:
+    """The table that `describe` was called on, or an equal one."""
+    kind = description.get("kind")
+    if not isinstance(kind, str) or kind not in TABLES:
+        raise DataError(f"This version of Flegel has no table of kind {kind!r}; install one version.")
+    return TABLES[kind].from_description(description)
+
+
+class FileTable(RawTable):
+    """A table in a file that needs no further options."""
+
+    path: Path
+
+    @abstractmethod
+    def __init__(self, path: Path) -> None: ...
+
+    def row_name(self, row: int) -> str:
+        return f"row {number(row)}"
+
+    def describe(self) -> Description:
+        return {"kind": self.kind, "path": str(self.path), "signature": signature(self.path)}
+
+    @classmethod
+    def from_description(cls, description: Description) -> Self:
+        path = Path(description["path"])
+        check_unchanged(path, description)
+        return cls(path)
 
 
 def cells(values: Sequence[str | None] | Array) -> RawColumn:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from flegel.datasets.options import Options
+from flegel.datasets.rows.options import Options
 from flegel.datasets.tables import cells
 from flegel.datasets.tables.cells import CellFormat
 from flegel.datasets.tables.columns import RawTable

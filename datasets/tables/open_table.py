@@ -12,14 +12,13 @@ import msgspec
 import numpy as np
 
 from flegel.core.shard import Sparse
-from flegel.datasets.cache_folder import entry_folder
-from flegel.datasets.columnar_cache import columnar
-from flegel.datasets.formats.arrays import ArraySource
-from flegel.datasets.formats.sparse_arrays import SparseSource
-from flegel.datasets.formats.text_dialect import find_column
-from flegel.datasets.memory import available
-from flegel.datasets.options import Options
-from flegel.datasets.source import Source
+from flegel.datasets.rows.arrays import ArraySource
+from flegel.datasets.rows.cache_folder import entry_folder
+from flegel.datasets.rows.columnar_cache import columnar
+from flegel.datasets.rows.memory import available
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Source
+from flegel.datasets.rows.sparse_arrays import SparseSource
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.decide import decide
 from flegel.datasets.tables.object_table import ObjectTable
@@ -29,29 +28,11 @@ from flegel.datasets.tables.second_pass import finish
 from flegel.datasets.tables.stream import TreatedStream
 from flegel.datasets.tables.survey import survey
 from flegel.datasets.tables.treatment import Treatment, join_rows
-from flegel.errors import UNDECODABLE, DataError, UsageError
+from flegel.errors import UNDECODABLE, DataError
 from flegel.wording import option
 
 SURVEY = 1
 """Version of the decisions; raised when a survey of the same table would decide otherwise."""
-
-
-def chosen_columns(table: RawTable, options: Options) -> tuple[int | None, list[int]]:
-    """The label and the features of a table, by position."""
-    width, names = len(table.names), table.names if table.named else None
-    label = None
-    if options.label is not None:
-        label = find_column(options.label, names, width, table.origin, "label column")
-    features = list(range(width))
-    if options.columns is not None:
-        features = [find_column(c, names, width, table.origin, "column") for c in options.columns]
-    left_out = {find_column(c, names, width, table.origin, "column") for c in options.drop or ()}
-    if label in left_out:
-        raise UsageError(f"{option('drop')} leaves out the label column {table.names[label or 0]!r}; omit one of both.")
-    features = [k for k in features if k != label and k not in left_out]
-    if not features:
-        raise DataError(f"{table.origin} has no column of features left; choose some with {option('columns')}.")
-    return label, features
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -92,7 +73,7 @@ def open_ratings(table: RawTable, options: Options) -> Source:
 
 def _decided(table: RawTable, options: Options) -> Decided:
     """From a survey of all rows."""
-    label, features = chosen_columns(table, options)
+    label, features = table.chosen(options)
     found = survey(table, sorted({*features, *([] if label is None else [label])}))
     rows = next(iter(found.values())).rows
     if not rows:

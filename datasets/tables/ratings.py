@@ -14,12 +14,11 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.formats.text_dialect import find_column
-from flegel.datasets.options import Options
-from flegel.datasets.source import Chunk, Description, Stream
+from flegel.datasets.rows.chosen_columns import find_column
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.source import Chunk, Description, Stream
 from flegel.datasets.tables import cells
-from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
-from flegel.datasets.tables.file_tables import table_from
+from flegel.datasets.tables.columns import RawColumn, RawTable, table_from, text_of
 from flegel.errors import DataError, UsageError
 from flegel.wording import option
 

@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.datasets.source import Chunk, Description, Stream
-from flegel.datasets.tables.columns import RawTable
-from flegel.datasets.tables.file_tables import table_from
+from flegel.datasets.rows.source import Chunk, Description, Stream
+from flegel.datasets.tables.columns import RawTable, table_from
 from flegel.datasets.tables.treatment import Treatment, label_values
 from flegel.errors import DataError
 from flegel.wording import option

@@ -15,9 +15,9 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.options import Options
-from flegel.datasets.scale import Scaling
-from flegel.datasets.scale import apply as apply_scaling
+from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.scale import Scaling
+from flegel.datasets.rows.scale import apply as apply_scaling
 from flegel.datasets.tables.cells import CellFormat, boolean_value, date_value, is_missing, number_value, plain_numbers
 from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
 from flegel.datasets.tables.object_table import ObjectTable

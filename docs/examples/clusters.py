@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flegel import Algorithm
+from flegel import Algorithm, Kernels
 from flegel.algorithms.points import add_to, dot, nearest
 
 
@@ -23,7 +23,7 @@ class Sums(NamedTuple):
 class Clusters(Algorithm):
     """K-means: the objective is the sum of squared distances to the own cluster's mean."""
 
-    narrow_parameter = True
+    kernels = Kernels(narrow_parameter=True)
 
     k: int = 10
 

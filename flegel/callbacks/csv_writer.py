@@ -14,7 +14,7 @@ from flegel.runtime.job import result_store
 if TYPE_CHECKING:
     from flegel.job import Job
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.result import Result
+    from flegel.results.result import Result
 
 
 class CsvWriter(Callback):

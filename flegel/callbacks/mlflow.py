@@ -14,7 +14,7 @@ from flegel.runtime import clock
 if TYPE_CHECKING:
     from flegel.job import Job
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.result import Result
+    from flegel.results.result import Result
 
 BATCH = 1000  # metrics of one request; MLflow takes no more
 FLUSH = 2.0  # seconds between two writes: each is a transaction

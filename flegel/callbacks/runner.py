@@ -16,7 +16,7 @@ from flegel.errors import UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import SHOWN, JobSnapshot, at_barrier
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobControl
 

@@ -12,7 +12,7 @@ from flegel.errors import require
 if TYPE_CHECKING:
     from flegel.job import Job
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.result import Result
+    from flegel.results.result import Result
 
 
 class TensorBoardWriter(Callback):
@@ -33,9 +33,7 @@ class TensorBoardWriter(Callback):
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(snapshot).items()]
-        self._writer.add_event(
-            Event(wall_time=wall_seconds(), step=snapshot.iteration, summary=Summary(value=values))
-        )  # fmt: skip
+        self._writer.add_event(Event(wall_time=wall_seconds(), step=snapshot.iteration, summary=Summary(value=values)))
 
     def after_training(self, result: Result | None) -> None:
         if self._writer is not None:

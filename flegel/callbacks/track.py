@@ -12,8 +12,11 @@ from flegel.callbacks.wandb import WandbWriter
 from flegel.errors import UsageError, nearest
 
 TRACKERS: dict[str, Callable[[str], Callback]] = {
-    "csv": CsvWriter, "mlflow": MlflowWriter, "tensorboard": TensorBoardWriter, "wandb": WandbWriter,
-}  # fmt: skip
+    "csv": CsvWriter,
+    "mlflow": MlflowWriter,
+    "tensorboard": TensorBoardWriter,
+    "wandb": WandbWriter,
+}
 
 
 def trackers(words: Iterable[str]) -> list[Callback]:

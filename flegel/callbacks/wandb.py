@@ -11,7 +11,7 @@ from flegel.errors import require
 if TYPE_CHECKING:
     from flegel.job import Job
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.result import Result
+    from flegel.results.result import Result
 
 
 class WandbWriter(Callback):

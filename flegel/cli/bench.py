@@ -1,18 +1,34 @@
-"""`flegel compare`, `flegel report` and `flegel bench`: options to comparisons and pages. Decides and draws nothing."""
+"""`flegel compare`, `flegel report` and `flegel bench`: options to comparisons and pages. Decides and draws nothing.
+
+The benchmark suite itself is part of a checkout.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from flegel.cli.local.job import make_algorithm
-from flegel.cli.local.reporting import WORKERS_STOPPED, errors_as_sentences, say
-from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
-from flegel.errors import FlegelError, StorageError, UsageError
+from flegel.cli.local_job import make_algorithm, open_rows
+from flegel.cli.options import (
+    Categorical,
+    Columns,
+    Drop,
+    Format,
+    HyperParameters,
+    Label,
+    Missing,
+    Partition,
+    Target,
+    Tolerance,
+    Within,
+)
+from flegel.errors import FlegelError, UsageError
+from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
 
 bench_app = typer.Typer(
     help="The benchmark suite: the figures of the papers, on your own machine.", no_args_is_help=True
@@ -28,7 +44,7 @@ def compare(
     straggler: Annotated[str, typer.Option(help="Slow workers on purpose, such as 0-3:8x or 0-3:32ms/1000.")] = "",
     workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
     repeat: Annotated[int, typer.Option(help="Runs of each candidate; they take turns.")] = 3,
-    settings: Settings = None,
+    settings: HyperParameters = None,
     target: Target = None,
     within: Within = 0.001,
     tolerance: Tolerance = 1e-4,
@@ -36,6 +52,11 @@ def compare(
     seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
     label: Label = None,
     weight: Annotated[str | None, typer.Option(help="Column of the rows' weights, by name or number.")] = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    categorical: Categorical = "auto",
+    missing: Missing = "error",
+    format: Format = None,
     partition: Partition = "shuffle",
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write everything as JSON; - is standard output.")
@@ -57,11 +78,34 @@ def compare(
         from flegel.report.write import render, save
 
         check_places(json_to, out)
+        chosen = make_algorithm(algorithm, settings)
+        rows = open_rows(
+            chosen,
+            data,
+            label=label,
+            weight=weight,
+            columns=columns,
+            drop=drop,
+            categorical=categorical,
+            missing=missing,
+            format=format,
+        )
         found = run_comparison(
-            make_algorithm(algorithm, settings), data, sync, workers=workers, label=label, weight=weight, repeat=repeat,
-            straggler=straggler, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds, seed=seed,
-            partition=partition, log=say, command=_command(),
-        )  # fmt: skip
+            chosen,
+            rows,
+            sync,
+            workers=workers,
+            repeat=repeat,
+            straggler=straggler,
+            target=target,
+            within=within,
+            tolerance=tolerance,
+            max_seconds=max_seconds,
+            seed=seed,
+            partition=partition,
+            log=say,
+            command=_command(),
+        )
         for note in found.notes:
             say(f"note: {note}")
         if json_to == "-":
@@ -102,19 +146,13 @@ def report(
 Suite = Annotated[
     Path | None, typer.Option("--suite", envvar="FLEGEL_BENCH", help="The folder bench of a checkout of Flegel.")
 ]
-SCALES = ("smoke", "laptop", "small", "paper")
 
 
 @bench_app.command("list")
 def list_benches(suite: Suite = None) -> None:
     """What the suite can answer, and what it cannot here. Those with a figure are what `run all` runs."""
     with errors_as_sentences():
-        from flegel.compare.suite import folder, scripts
-
-        for script in scripts(folder(suite)):
-            print(f"{script.name:19} {script.figure:10} {script.question}")
-            for why in script.missing:
-                print(f"{'':30} unavailable: {why}")
+        _run_in_checkout(suite, "list")
 
 
 @bench_app.command("run")
@@ -140,19 +178,11 @@ def run_benches(
 
         flegel bench run all --scale small --workers 16 --budget 540 --out runs/bench
     """
-    with errors_as_sentences(f"; what was measured so far is in {out}"):
-        from flegel.compare.suite import check_only, choose, folder, scripts
-        from flegel.compare.suite_runner import SuiteRunner
-
-        if scale not in SCALES:
-            raise UsageError(f"--scale {scale!r} must be one of {', '.join(SCALES)}.")
-        check_only(only)
-        flags = {"--scale": scale, "--workers": workers, "--repeat": repeat, "--seed": seed, "--only": only or None}
-        chosen, complete = choose(scripts(folder(suite)), names), scale == "smoke" and budget is None
-        failed = SuiteRunner(chosen, out, flags, budget, say, complete).run()
-        _collect(out)
-        if failed:
-            raise FlegelError(f"These benchmarks failed: {', '.join(failed)}.")
+    with errors_as_sentences():
+        given: dict[str, object] = {"scale": scale, "workers": workers, "repeat": repeat, "seed": seed}
+        given |= {"only": only or None, "budget": budget, "out": out}
+        flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
+        _run_in_checkout(suite, "run", *flags, "--", *names)
 
 
 @bench_app.command("report")
@@ -163,27 +193,38 @@ def report_benches(
 ) -> None:
     """One page of all benchmarks in a folder."""
     with errors_as_sentences():
-        _collect(folder, out, title)
+        from flegel.report.write import save_benchmarks
+
+        print(save_benchmarks(folder, out, title))
 
 
-def _collect(folder: Path, out: Path | None = None, title: str = "") -> None:
-    from flegel.compare import Bench, Comparison
-    from flegel.compare.suite import _order
-    from flegel.report.write import Item, load, render, save
+def suite_folder(given: Path | None = None) -> Path:
+    """Where the suite lies: as told, or beside the package in a checkout. Its programs are run, so one that happens to
+    lie in the current folder does not count."""
+    import flegel
 
-    found: list[Item] = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            item = load(path)
-        except StorageError:
-            continue  # figures of a script with a format of its own
-        if isinstance(item, Bench | Comparison):
-            found.append(item)
-    if not found:
-        raise UsageError(f"There are no benchmarks in {folder}; run some with flegel bench run NAME.")
-    found.sort(key=lambda item: _order(item.figure) if isinstance(item, Bench) and item.figure else (9, 0, ""))
-    page = render(found, title or "Flegel: benchmarks")
-    print(save(page, out or folder / "report.html"))
+    place = given if given is not None else Path(flegel.__file__).resolve().parents[1] / "bench"
+    if (place / "run_suite.py").is_file():
+        return place.resolve()
+    if given is not None:
+        raise UsageError(f"{given} holds no benchmark suite; give the folder bench of a checkout of Flegel.")
+    raise UsageError(
+        "The benchmark suite comes with a checkout of Flegel, not with the package; name its folder with --suite, or "
+        "in the environment as FLEGEL_BENCH."
+    )
+
+
+def _run_in_checkout(suite: Path | None, *words: str) -> NoReturn:
+    """This process becomes `python -m bench.run_suite` of the checkout: its signals and its exit code are the suite's
+    own."""
+    root = str(suite_folder(suite).parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    sys.stdout.flush()
+    os.execve(
+        sys.executable,
+        [sys.executable, "-P", "-m", "bench.run_suite", *words],
+        {**os.environ, "PYTHONPATH": path},
+    )
 
 
 def check_places(json_to: str | None, out: Path | None) -> None:

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from flegel.cli.cluster_jobs import open_client
-from flegel.cli.local.job import start_logging
-from flegel.cli.local.reporting import errors_as_sentences, say
+from flegel.cli.local_job import start_logging
 from flegel.cli.options import DEFAULT_MASTER, Insecure, LogJson, Master, Verbose
 from flegel.errors import FlegelError, UsageError
 from flegel.options import parse_bytes
+from flegel.terminal.reporting import errors_as_sentences, say
 
 Publish = Callable[[Sequence[Any], Sequence[Any]], None]
 OpenToAll = Annotated[
@@ -56,7 +56,7 @@ def master(
         from flegel.cluster.transport import keys
         from flegel.cluster.transport.protocol import RIGHTS
         from flegel.cluster.transport.secure_server import listen as listen_on
-        from flegel.runtime.processes.malloc_settings import share_heap
+        from flegel.runtime.system.malloc_settings import share_heap
         from flegel.runtime.system.private_files import keep_private
 
         share_heap()
@@ -133,7 +133,7 @@ def slave(
         from flegel.cluster.transport.protocol import TO_SLAVE, check_name
         from flegel.cluster.transport.secure_client import SecureClient, dial
         from flegel.runtime.processes.host import cores, host_memory
-        from flegel.runtime.processes.malloc_settings import share_heap
+        from flegel.runtime.system.malloc_settings import share_heap
         from flegel.runtime.system.private_files import keep_private
 
         share_heap()
@@ -153,10 +153,16 @@ def slave(
                 return dial(master, TO_SLAVE, pair=pair, server=server)
 
         settings = SlaveSettings(
-            called, count, address or own_address(master), folder or default_folder(called),
-            parse_bytes(memory) if memory else host_memory() // max(count, 1), drain,
-            tuple(data or ()), isolation=_isolation(isolation, bool(write)), write=tuple(write or ()),
-        )  # fmt: skip
+            called,
+            count,
+            address or own_address(master),
+            folder or default_folder(called),
+            parse_bytes(memory) if memory else host_memory() // max(count, 1),
+            drain,
+            tuple(data or ()),
+            isolation=_isolation(isolation, bool(write)),
+            write=tuple(write or ()),
+        )
         keep_private(settings.folder)
         SlaveDaemon(settings, call).run()
 
@@ -235,7 +241,9 @@ def up(
         listed = remote.read_hosts(hosts)
         with open_client(master, insecure) as client:
             client.slaves()
-            wrong = {name: why for name, why in remote.up(listed, master, ssh or remote.SSH, insecure).items() if why}
+            wrong = {
+                name: why for name, why in remote.up(listed, master, ssh or remote.SSH_COMMAND, insecure).items() if why
+            }
             until = clock.now() + wait
             missing = {host.name for host in listed} - set(wrong)
             while missing and clock.now() < until:
@@ -254,7 +262,9 @@ def down(hosts: HostsFile, ssh: Ssh = None) -> None:
     with errors_as_sentences():
         from flegel.cluster.launch import ssh as remote
 
-        wrong = {name: why for name, why in remote.down(remote.read_hosts(hosts), ssh or remote.SSH).items() if why}
+        wrong = {
+            name: why for name, why in remote.down(remote.read_hosts(hosts), ssh or remote.SSH_COMMAND).items() if why
+        }
         for name, why in wrong.items():
             print(f"{name:20} {why}")
         if wrong:

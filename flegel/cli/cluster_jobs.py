@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flegel.cli.local.reporting import errors_as_sentences, print_all
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
 from flegel.errors import AlgorithmError, ExitCode, FlegelError, StorageError, Terminated, UsageError
+from flegel.terminal.reporting import errors_as_sentences, print_all
 
 if TYPE_CHECKING:
     from flegel.cluster.client import Client
@@ -36,22 +36,31 @@ def open_client(address: str, insecure: bool) -> Client:
 
 
 def submit_to(
-    address: str, insecure: bool, chosen: Any, data: str, options: dict[str, Any], folder: Path | None,
-    json_to: str | None, detach: bool, cancel_on_interrupt: bool = False,
-) -> None:  # fmt: skip
+    address: str,
+    insecure: bool,
+    chosen: Any,
+    data: str,
+    options: dict[str, Any],
+    folder: Path | None,
+    json_to: str | None,
+    detach: bool,
+    cancel_on_interrupt: bool = False,
+) -> None:
     """`flegel submit --master`: send the job, then watch it unless `detach`."""
     import msgspec
 
     from flegel.cluster.client import checkpoint_name, data_name, pack
     from flegel.cluster.transport.protocol import ClusterJob
+    from flegel.configuration.sources import changes_outside
+    from flegel.loading.class_source import reference
     from flegel.options import with_options
     from flegel.plan.stragglers import parse_stragglers
-    from flegel.runtime.job.class_source import reference
     from flegel.sync import make_policy
 
     algorithm, code, source = pack(reference(chosen, whole=True))
     job = with_options(ClusterJob(algorithm, data_name(data), code=code), options)
-    job = msgspec.structs.replace(job, checkpoint=checkpoint_name(job.checkpoint))
+    settings = {**changes_outside(), **job.settings}
+    job = msgspec.structs.replace(job, checkpoint=checkpoint_name(job.checkpoint), settings=settings)
     make_policy(job.sync)
     if job.straggler and job.workers:
         parse_stragglers(job.straggler, job.workers)
@@ -67,9 +76,9 @@ def submit_to(
 def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, cancel: bool = False) -> None:
     import msgspec
 
-    from flegel.cli.display import make_display, summary
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.result import exit_code
+    from flegel.results.result import exit_code
+    from flegel.terminal.display import make_display, summary
 
     display = make_display(sys.stderr)
     said, suspension = "", Suspension()

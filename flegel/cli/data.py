@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flegel.cli.options import Categorical, Columns, Drop, Format, Missing
 from flegel.errors import FlegelError, UsageError
 
 app = typer.Typer(help="Data sets by name: what there is, where it comes from, and getting it.", no_args_is_help=True)
@@ -77,11 +78,11 @@ def _line(key: str, value: Any) -> None:
 def show(
     data: Annotated[str, typer.Argument(metavar="NAME|PATH", help="A data set's name, a file, a folder or a pattern.")],
     label: Annotated[str | None, typer.Option(help="Label column, by name or number.")] = None,
-    columns: Annotated[str | None, typer.Option(metavar="NAMES", help="Columns that are features: a,b,c.")] = None,
-    drop: Annotated[str | None, typer.Option(metavar="NAMES", help="Columns that are left out.")] = None,
-    categorical: Annotated[str, typer.Option(help="What text becomes: auto, onehot, ordinal or drop.")] = "auto",
-    missing: Annotated[str, typer.Option(help="What gaps become: error, drop, mean, median, indicator.")] = "error",
-    format: Annotated[str | None, typer.Option(help="csv, tsv, parquet, svmlight, ratings, table, …")] = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    categorical: Categorical = "auto",
+    missing: Missing = "error",
+    format: Format = None,
 ) -> None:
     """What a job would make of a table: its rows, its columns and what becomes of each. Trains nothing.
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.local.reporting import errors_as_sentences
 from flegel.errors import StorageError, UsageError
+from flegel.terminal.reporting import errors_as_sentences
 
 CHECKED = 256  # rows on which both models are compared
 AGREE = 0.99  # part of them that must agree: float32 decides rows on a border between two classes either way

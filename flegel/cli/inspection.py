@@ -1,4 +1,7 @@
-"""`flegel algorithms`, `models`, `check`, `warm`, `version`: what there is, whether a class works. Keeps no model."""
+"""`flegel algorithms`, `models`, `settings`, `check`, `warm`, `version`: what there is, whether a class works.
+
+Keeps no model.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.local.job import make_algorithm
-from flegel.cli.local.reporting import errors_as_sentences
-from flegel.cli.options import Label, Settings
+from flegel.cli.local_job import make_algorithm, open_rows
+from flegel.cli.options import Categorical, Columns, Drop, Format, HyperParameters, Label, Missing
 from flegel.errors import UsageError
+from flegel.terminal.reporting import errors_as_sentences
 
 CHECKED = 1000  # rows on which an algorithm is checked, at most
 
@@ -49,11 +52,50 @@ def models() -> None:
             print(f"{name:11} {model.summary}")
 
 
+def settings(
+    subject: Annotated[str | None, typer.Argument(help="Only those of a subject, such as interval.")] = None,
+) -> None:
+    """List the tuned numbers of the engine: value, unit, and what each decides.
+
+    Values are those of a job that would start now: FLEGEL_SETTINGS counts. Change some for a job with --settings.
+
+    For example:
+
+        flegel settings interval
+
+        flegel submit kmeans --data higgs --settings interval.shortest_seconds=0.001
+    """
+    with errors_as_sentences():
+        import textwrap
+
+        from flegel.configuration.active import DEFAULTS, all_settings, using
+        from flegel.configuration.sources import changes_outside
+        from flegel.errors import nearest
+
+        subjects = list(vars(DEFAULTS))
+        if subject is not None and subject not in subjects:
+            raise UsageError(f"No settings are called {subject!r}{nearest(subject, subjects)}")
+        with using(changes_outside()) as found:
+            for name, each in all_settings().items():
+                owner, _, short = name.partition(".")
+                if subject not in (None, owner):
+                    continue
+                value = getattr(getattr(found, owner), short)
+                changed = f" (default {each.default:g})" if value != each.default else ""
+                print(f"{name} = {value:g} {each.about.unit}{changed}")
+                print(textwrap.indent(textwrap.fill(each.about.meaning, 96), "    "))
+
+
 def check(
     algorithm: Annotated[str, typer.Argument(help="file.py:Class, or a built-in name.")],
-    settings: Settings = None,
+    settings: HyperParameters = None,
     data: Annotated[str | None, typer.Option("--data", help="Rows to check it on: networks need some.")] = None,
     label: Label = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    categorical: Categorical = "auto",
+    missing: Missing = "error",
+    format: Format = None,
 ) -> None:
     """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes.
 
@@ -67,15 +109,27 @@ def check(
         flegel check net.py:Net --data fashion-mnist
     """
     with errors_as_sentences():
-        from flegel.conformance import check_algorithm
-        from flegel.hard_data import check_hard_data
-        from flegel.speed_advice import speed_advice
+        from flegel.checks.conformance import check_algorithm
+        from flegel.checks.hard_data import check_hard_data
+        from flegel.checks.speed_advice import speed_advice
 
         subject = make_algorithm(algorithm, settings)
-        rows = _rows(data, label) if data is not None else (None, None)
+        rows: tuple[Any, Any] = (None, None)
+        if data is not None:
+            opened = open_rows(
+                subject,
+                data,
+                label=label,
+                columns=columns,
+                drop=drop,
+                categorical=categorical,
+                missing=missing,
+                format=format,
+            )
+            rows = opened.load() if opened.rows <= CHECKED else opened.sample(CHECKED, 0)
         for line in check_algorithm(subject, *rows):
             print(f"ok  {line}")
-        good, bad = check_hard_data(subject) if not subject.backend else ([], [])
+        good, bad = check_hard_data(subject) if not subject.kernels.backend else ([], [])
         for line in good:
             print(f"ok  {line}")
         for line in bad:
@@ -84,20 +138,12 @@ def check(
             print(f"speed  {line}")
 
 
-def _rows(data: str, label: str | None) -> tuple[Any, Any]:
-    """Some rows of a data set, evenly drawn."""
-    from flegel.datasets import open_data
-
-    dataset = open_data(data, label=label)
-    return dataset.load() if dataset.rows <= CHECKED else dataset.sample(CHECKED, 0)
-
-
 def warm(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[ALGORITHM]...", help="Built-in names or file.py:Class; all by default."),
     ] = None,
-    settings: Settings = None,
+    settings: HyperParameters = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; both by default.")] = None,
     weights: Annotated[bool, typer.Option("--weights", help="Also for rows with weights.")] = False,
 ) -> None:
@@ -120,8 +166,9 @@ def warm(
         dtypes = (dtype,) if dtype else warm_code.DTYPES
         for name in names or warm_code.own_kernels():
             chosen = [make_algorithm(name, settings)] if settings else warm_code.variants(name)
-            for case in warm_code.cases(name, chosen, dtypes, weights):
-                print(f"{case}: {warm_code.compile_case(case):.1f} s", flush=True)
+            for title, cases in warm_code.groups(name, chosen, dtypes, weights):
+                print(f"{title}: ", end="", flush=True)
+                print(f"{sum(map(warm_code.compile_case, cases)):.1f} s", flush=True)
 
 
 def version() -> None:

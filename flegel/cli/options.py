@@ -8,13 +8,18 @@ import typer
 
 from flegel.job import CLUSTER, OUTPUT, TRAINING
 
-Settings = Annotated[
+HyperParameters = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="NAME=VALUE", help="A hyper-parameter as name=value; repeatable.", rich_help_panel=TRAINING
     ),
 ]
 Label = Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")]
+Columns = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns that are features, as in submit: a,b,c.")]
+Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns that are left out, as in submit: a,b,c.")]
+Categorical = Annotated[str, typer.Option(help="What text becomes: auto, onehot, ordinal or drop.")]
+Missing = Annotated[str, typer.Option(help="What gaps become: error, drop, mean, median or indicator.")]
+Format = Annotated[str | None, typer.Option(help="Format of the data: csv, tsv, parquet, svmlight, ratings, table, …")]
 Partition = Annotated[str, typer.Option(help="Who owns which rows, as in submit.")]
 Target = Annotated[
     float | None, typer.Option(help="Objective to reach; 0.1 % short of what bsp converges to by default.")

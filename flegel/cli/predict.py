@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli.local.reporting import errors_as_sentences
-from flegel.cli.local.rows_file import check_rows_file, write_rows
+from flegel.cli.rows_file import check_rows_file, write_rows
+from flegel.terminal.reporting import errors_as_sentences
 
 LINES = 1000
 """Lines that are printed between two looks whether somebody reads them."""

@@ -9,23 +9,55 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flegel.cli.bench import check_places
-from flegel.cli.local.job import make_algorithm
-from flegel.cli.local.reporting import errors_as_sentences, say
-from flegel.cli.options import Label, Partition, Settings, Target, Tolerance, Within
+from flegel.cli.local_job import make_algorithm, open_rows
+from flegel.cli.options import (
+    Categorical,
+    Columns,
+    Drop,
+    Format,
+    HyperParameters,
+    Label,
+    Missing,
+    Partition,
+    Target,
+    Tolerance,
+    Within,
+)
+from flegel.configuration.active import using
+from flegel.configuration.sources import changes_outside
 from flegel.errors import UsageError
+from flegel.terminal.reporting import errors_as_sentences, say
 
 if TYPE_CHECKING:
     from flegel.compare.record import Comparison
     from flegel.compare.simulation import ClusterModel
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.result import Result
+    from flegel.results.result import Result
 
 EVERY = 2.0  # seconds between two lines about a long run
 ROWS = "higgs:65536"  # to learn from where no data are named
 CLUSTER_OPTIONS = (
-    "workers", "pass_time", "spread", "drift", "spot", "latency", "jitter", "bandwidth", "hub", "racks",
-    "rack_latency", "uplink", "size", "tree", "shards", "within", "tolerance", "repeat", "seed",
-)  # what a recorded run has already  # fmt: skip
+    "workers",
+    "pass_time",
+    "spread",
+    "drift",
+    "spot",
+    "latency",
+    "jitter",
+    "bandwidth",
+    "hub",
+    "racks",
+    "rack_latency",
+    "uplink",
+    "size",
+    "within",
+    "tolerance",
+    "repeat",
+    "seed",
+)  # what a recorded run has already
+
+
+READING_OPTIONS = ("columns", "drop", "categorical", "missing", "format")  # a recorded run names rows, not a table
 
 
 def simulate(
@@ -68,12 +100,10 @@ def simulate(
     rack_latency: Annotated[str, typer.Option(help="Additional way between racks.")] = "",
     uplink: Annotated[str, typer.Option(help="Of a rack's uplink, such as 40Gbit.")] = "",
     size: Annotated[str, typer.Option(help="Of θ and of a report, such as 64MB; the algorithm's by default.")] = "",
-    tree: Annotated[int, typer.Option(help="What if: heads of groups of so many workers merge and forward.")] = 0,
-    shards: Annotated[int, typer.Option(help="What if: θ lies on so many servers.")] = 1,
     learning: Annotated[
         str, typer.Option(help="real: train every row; curve: progress fitted to real training; auto: real up to 256.")
     ] = "auto",
-    settings: Settings = None,
+    settings: HyperParameters = None,
     target: Target = None,
     within: Within = 0.001,
     tolerance: Tolerance = 1e-4,
@@ -81,6 +111,11 @@ def simulate(
     repeat: Annotated[int, typer.Option(help="Runs of each candidate, each with another seed.")] = 1,
     seed: Annotated[int, typer.Option(help="Decides data, start, speeds and stragglers.")] = 0,
     label: Label = None,
+    columns: Columns = None,
+    drop: Drop = None,
+    categorical: Categorical = "auto",
+    missing: Missing = "error",
+    format: Format = None,
     partition: Partition = "shuffle",
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write everything as JSON; the same seed gives the same bytes.")
@@ -102,7 +137,7 @@ def simulate(
 
     See docs/simulate.md for what the models leave out.
     """
-    with errors_as_sentences():
+    with errors_as_sentences(), using(changes_outside()):
         from flegel.compare.candidate import parse_candidates
         from flegel.runtime.job.result_store import check_target
 
@@ -117,31 +152,73 @@ def simulate(
 
             chosen = make_algorithm(algorithm, settings) if algorithm else None
             found, held = again(
-                replay, sync, algorithm=chosen, data=data, label=label, partition=partition, straggler=slow,
-                learning="real" if learning == "auto" else learning, target=target, max_seconds=max_seconds, log=say,
+                replay,
+                sync,
+                algorithm=chosen,
+                data=data,
+                label=label,
+                partition=partition,
+                straggler=slow,
+                learning="real" if learning == "auto" else learning,
+                target=target,
+                max_seconds=max_seconds,
+                log=say,
                 watch=_watch,
-            )  # fmt: skip
+            )
         else:
             from flegel.compare.comparison import in_memory
             from flegel.compare.simulation import SimulationSettings, simulation_runner
-            from flegel.datasets import open_data
 
             if algorithm is None:
                 raise UsageError("Name an algorithm, such as kmeans, or a recorded run with --replay FOLDER.")
             model = _cluster_model(
-                pass_time, spread, drift, spot, latency, jitter, bandwidth, hub, racks, rack_latency, uplink, size,
-                tree, shards, learning,
-            )  # fmt: skip
+                pass_time,
+                spread,
+                drift,
+                spot,
+                latency,
+                jitter,
+                bandwidth,
+                hub,
+                racks,
+                rack_latency,
+                uplink,
+                size,
+                learning,
+            )
             chosen = make_algorithm(algorithm, settings)
-            rows = in_memory(open_data(data or ROWS, label=label))
+            rows = in_memory(
+                open_rows(
+                    chosen,
+                    data or ROWS,
+                    label=label,
+                    columns=columns,
+                    drop=drop,
+                    categorical=categorical,
+                    missing=missing,
+                    format=format,
+                )
+            )
             held = simulation_runner(
                 SimulationSettings(
-                    algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=workers, repeat=repeat,
-                    straggler=slow, target=target, within=within, tolerance=tolerance, max_seconds=max_seconds,
-                    seed=seed, partition=partition, log=say, model=model, watch=_watch,
+                    algorithm=chosen,
+                    data=rows,
+                    candidates=parse_candidates(sync),
+                    workers=workers,
+                    repeat=repeat,
+                    straggler=slow,
+                    target=target,
+                    within=within,
+                    tolerance=tolerance,
+                    max_seconds=max_seconds,
+                    seed=seed,
+                    partition=partition,
+                    log=say,
+                    model=model,
+                    watch=_watch,
                     title=f"{type(chosen).__name__} on {rows.name}, {workers:,} simulated workers",
                 )
-            )  # fmt: skip
+            )
             found = held.run()
         _tell(found, held.runs, json_to, out)
 
@@ -149,13 +226,11 @@ def simulate(
 def _only_recorded(context: typer.Context) -> None:
     """Speeds and network are in the trace; an option that says otherwise would have no effect, so it is refused."""
     spelled = {p.name: p.opts[0] for p in context.command.params}
-    given = [
-        spelled[name]
-        for name in CLUSTER_OPTIONS
-        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    ]
-    if given:
-        raise UsageError(f"--replay takes workers, speeds and network from the recorded run; omit {given[0]}.")
+    for names, what in ((CLUSTER_OPTIONS, "workers, speeds and network"), (READING_OPTIONS, "its rows")):
+        for name in names:
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                raise UsageError(f"--replay takes {what} from the recorded run; omit {spelled[name]}.")
 
 
 def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: Path | None) -> None:
@@ -204,8 +279,6 @@ def _cluster_model(
     rack_latency: str,
     uplink: str,
     size: str,
-    tree: int,
-    shards: int,
     learning: str,
 ) -> ClusterModel:
     from dataclasses import replace
@@ -216,18 +289,21 @@ def _cluster_model(
     from flegel.sim.network import NetworkSpec
     from flegel.sim.speeds import Speeds, parse_drift, parse_spot, parse_spread
 
-    for name, value, least in (("racks", racks, 1), ("tree", tree, 0), ("shards", shards, 1)):
-        if value < least:
-            raise UsageError(f"--{name} {value} must be {least} or more.")
+    if racks < 1:
+        raise UsageError(f"--racks {racks} must be 1 or more.")
     parse_spread(spread)
     way = parse_seconds(latency) if latency else MEASURED.message
     network = NetworkSpec(
-        latency=way, jitter=parse_seconds(jitter) if jitter else 0.0, racks=racks,
-        bandwidth=_bytes_per_second(bandwidth), hub=_bytes_per_second(hub), uplink=_bytes_per_second(uplink),
+        latency=way,
+        jitter=parse_seconds(jitter) if jitter else 0.0,
+        racks=racks,
+        bandwidth=_bytes_per_second(bandwidth),
+        hub=_bytes_per_second(hub),
+        uplink=_bytes_per_second(uplink),
         rack_latency=parse_seconds(rack_latency) if rack_latency else 0.0,
-    )  # fmt: skip
+    )
     speeds = Speeds(spread, parse_drift(drift) if drift else None, parse_spot(spot) if spot else None)
-    costs = replace(MEASURED, message=way, tree=tree, shards=shards)
+    costs = replace(MEASURED, message=way)
     return ClusterModel(parse_seconds(pass_time), speeds, network, costs, learning, _bytes(size) if size else None)
 
 

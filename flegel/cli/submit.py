@@ -11,8 +11,9 @@ import typer
 from typer.core import TyperCommand
 
 from flegel.cli import cluster_jobs
+from flegel.cli.dashboard import DEFAULT_PLACE
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
-from flegel.cli.local.job import (
+from flegel.cli.local_job import (
     Outputs,
     Served,
     folder_for,
@@ -22,11 +23,10 @@ from flegel.cli.local.job import (
     trackers_for,
     train_here,
 )
-from flegel.cli.local.reporting import CHECKPOINTS_KEPT, WORKERS_STOPPED, PhaseLine, errors_as_sentences
-from flegel.cli.options import Insecure, LogJson, MaybeMaster, Settings, Verbose
-from flegel.cli.watch.dashboard import DEFAULT_PLACE
+from flegel.cli.options import HyperParameters, Insecure, LogJson, MaybeMaster, Verbose
 from flegel.errors import FlegelError, UsageError
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
+from flegel.terminal.reporting import CHECKPOINTS_KEPT, WORKERS_STOPPED, PhaseLine, errors_as_sentences
 
 Out = Annotated[
     Path | None,
@@ -116,7 +116,7 @@ def _hyper_parameters(algorithm: str) -> set[str]:
         cls = find_algorithm(algorithm)
     except FlegelError:
         return set()
-    return {*cls.hyper_parameters(), *cls.also_called}
+    return {*cls.hyper_parameters(), *cls.hyper_names.also_called}
 
 
 @for_submit
@@ -131,7 +131,7 @@ def submit(
             rich_help_panel=DATA,
         ),
     ],
-    settings: Settings = None,
+    hyper: HyperParameters = None,
     out: Out = None,
     json_to: Json = None,
     labels: Labels = None,
@@ -177,7 +177,7 @@ def submit(
         line("importing")
         if here and ":" in algorithm:  # a class of the user's, which numba compiles
             fork_server.preload("numba")
-        chosen = make_algorithm(algorithm, settings)
+        chosen = make_algorithm(algorithm, hyper)
         outputs = Outputs(folder_for(save, out, algorithm, data), json_to, labels)
         outputs.check()
         if master is not None and not here:
@@ -277,7 +277,7 @@ def resume(
             return
         outputs = Outputs(folder_for(save, out, "resumed", place.rstrip("/").rpartition("/")[2]), json_to, labels)
         outputs.check()
-        from flegel import api
+        from flegel.api import jobs as api
 
         job = partial(
             api.resume, place, trust_code=trust_code, begin_anew=begin_anew, callbacks=trackers_for(track), **options

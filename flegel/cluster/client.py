@@ -20,7 +20,7 @@ import msgspec
 from flegel.cluster.master.facts import OVER
 from flegel.cluster.transport import keys
 from flegel.cluster.transport.protocol import (
-    MAX_CODE,
+    MAX_SOURCE_BYTES,
     TO_CLIENT,
     Accepted,
     CancelJob,
@@ -44,41 +44,47 @@ from flegel.cluster.transport.secure_client import SecureClient, dial
 from flegel.core.own_pauses import Deadline
 from flegel.errors import FlegelError, StorageError, UsageError
 from flegel.job import AlgorithmRef
+from flegel.loading.class_source import in_plain
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
-from flegel.runtime.job.class_source import in_plain
 from flegel.runtime.transport.curve import KeyPair
 
-CONNECT_TIMEOUT = 10.0
-"""Seconds until a master that has never answered is taken to be away."""
-ANSWER_TIMEOUT = 90.0
-"""Seconds to wait for an answer; a master that was restarted, or frozen for a minute, answers within them."""
-POLL = 0.3
-PROBE_TIMEOUT = 2.0
-"""Seconds until an address that accepts no connection is taken to have no master; a connection takes one round trip."""
+CONNECT_TIMEOUT_SECONDS = 10.0
+"""Within which a master must answer the first message; a connection takes milliseconds, a busy master seconds."""
+ANSWER_TIMEOUT_SECONDS = 90.0
+"""Within which every later request is answered, also by a master that was restarted, or frozen for a minute."""
+JOB_POLL_SECONDS = 0.3
+"""Between two requests about a job that somebody waits for: short for a person, a small load for a master."""
+PROBE_TIMEOUT_SECONDS = 2.0
+"""Within which an address must accept a connection to count as a master's; a connection takes one round trip."""
 
 Some = TypeVar("Some")
 
 
 def _key_of_master(address: str) -> str:
-    """As this host was told; where it was not, and nothing listens there, that is what there is to say."""
+    """The public key of the master at this address, from the list of this host.
+
+    Where the list has none and nothing listens at the address, the error says that nothing listens: a missing key
+    would send the user to look for the wrong cause.
+    """
     try:
         return keys.KeyRegistry().master(address)
     except UsageError:
-        if _listens(address):
+        if listens(address):
             raise
     raise FlegelError(
         f"Nothing listens at {address}; start a master there with `flegel master`, or give the address of one that "
-        "runs. Jobs of this host alone need none: `flegel submit … --dashboard` shows them."
+        "runs. Jobs of this host alone need none: `flegel top` and `flegel submit … --dashboard` show them."
     )
 
 
-def _listens(address: str) -> bool:
+def listens(address: str) -> bool:
+    """Whether any process accepts connections at this address."""
     parts = urlsplit(address)
     try:
-        with socket.create_connection((parts.hostname, parts.port), PROBE_TIMEOUT):
+        with socket.create_connection((parts.hostname, parts.port), PROBE_TIMEOUT_SECONDS):
             return True
     except OSError:
         return False
@@ -121,12 +127,13 @@ class Client:
         self.close()
 
     def _ask(self, request: Any, kind: type[Some], frames: tuple[bytes, ...] = ()) -> tuple[Some, tuple[bytes, ...]]:
+        """Send a request and wait for its answer, which must be of type `kind`; a refusal is raised as an error."""
         if not self._number:
-            self._connection.wait_ready(CONNECT_TIMEOUT)
+            self._connection.wait_ready(CONNECT_TIMEOUT_SECONDS)
         self._number += 1
         request.number = self._number
         self._connection.send(request, frames)
-        deadline = Deadline(ANSWER_TIMEOUT, clock.now())
+        deadline = Deadline(ANSWER_TIMEOUT_SECONDS, clock.now())
         while not deadline.passed(clock.now()):
             for answer, pieces in self._connection.receive(0.2):
                 if answer.number != self._number:
@@ -135,7 +142,9 @@ class Client:
                     raise UsageError(answer.text) if answer.usage else FlegelError(answer.text)
                 if isinstance(answer, kind):
                     return answer, pieces
-        raise FlegelError(f"The master at {self.address} did not answer within {ANSWER_TIMEOUT:.0f} s. Is it running?")
+        raise FlegelError(
+            f"The master at {self.address} did not answer within {ANSWER_TIMEOUT_SECONDS:.0f} s. Is it running?"
+        )
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -167,22 +176,22 @@ class Client:
         return self._ask(ResumeJob(name, getpass.getuser()), Accepted)[0].text
 
     def watch(self, name: str) -> Iterator[JobView]:
-        """The job again and again, until it is over."""
+        """Views of the job, one each `JOB_POLL_SECONDS`, the last one when it has ended."""
         while True:
             view = self.job(name)
             yield view
             if view.state in OVER:
                 return
-            clock.sleep(POLL)
+            clock.sleep(JOB_POLL_SECONDS)
 
     def wait(self, name: str) -> JobView:
-        """Until the job is over."""
+        """Wait until the job has ended; returns its last view."""
         return list(self.watch(name))[-1]
 
     # -- files ---------------------------------------------------------------------------------------------------
 
     def log(self, name: str, follow: bool = False) -> Iterator[str]:
-        """Lines of all slaves, by time; with `follow` until the job is over."""
+        """Lines of the logs of all slaves, in the order of time; with `follow` until the job has ended."""
         have: dict[str, int] = {}
         partial: dict[str, bytes] = {}
         while True:
@@ -193,9 +202,13 @@ class Client:
             yield from sorted(lines, key=lambda line: line[:20])
             if over:
                 return
-            clock.sleep(POLL)
+            clock.sleep(JOB_POLL_SECONDS)
 
     def _lines(self, name: str, source: str, have: dict[str, int], partial: dict[str, bytes]) -> list[str]:
+        """Whole lines that a log has gained since the last call.
+
+        `have` has the bytes of each log that were read, `partial` the beginning of a line whose end is not written yet.
+        """
         content = partial.pop(source, b"")
         while True:
             offset = have.get(source, 0)
@@ -208,7 +221,8 @@ class Client:
         return [line.decode(errors="replace") for line in lines]
 
     def fetch(self, view: JobView, folder: Path) -> dict[str, Any]:
-        """The files of a job that is done, into a folder that appears whole or not at all; returns its figures."""
+        """Download the files of a finished job into a folder, which appears whole or not at all; returns
+        `result.json`."""
         result_store.check_target(folder)
         scratch = folder.absolute().with_name(f".{folder.name}.{os.getpid()}.part")
         try:
@@ -255,8 +269,10 @@ def pack(ref: AlgorithmRef) -> tuple[AlgorithmRef, str, str]:
     ref = in_plain(ref)
     if not ref.source:
         return ref, "", ""
-    if len(ref.source.encode()) > MAX_CODE:
-        raise UsageError(f"{ref.name} and what it uses are more than {MAX_CODE >> 10} KiB of source; make it smaller.")
+    if len(ref.source.encode()) > MAX_SOURCE_BYTES:
+        raise UsageError(
+            f"{ref.name} and what it uses are more than {MAX_SOURCE_BYTES >> 10} KiB of source; make it smaller."
+        )
     digest = hashlib.sha256(ref.source.encode()).hexdigest()
     return msgspec.structs.replace(ref, source=""), digest, ref.source
 

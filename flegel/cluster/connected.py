@@ -17,29 +17,27 @@ from typing import Any
 import msgspec
 
 from flegel.algorithm import Algorithm
-from flegel.cluster.client import Client, checkpoint_name, data_name, own_address, pack
+from flegel.cluster.client import JOB_POLL_SECONDS, Client, checkpoint_name, data_name, own_address, pack
 from flegel.cluster.fetched_result import read_result
 from flegel.cluster.master.facts import OVER
 from flegel.cluster.staging import large_arrays, stage_arrays, stage_rows
 from flegel.cluster.transport.framing import host_of, is_loopback
 from flegel.cluster.transport.protocol import ClusterJob, JobView, SlaveView
+from flegel.configuration.sources import changes_outside
 from flegel.datasets import Dataset
 from flegel.datasets.lazy.parts import write_parts, writer_of
 from flegel.errors import AlgorithmError, FlegelError, UsageError, nearest
 from flegel.job import Job
+from flegel.loading.class_source import reference
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import check_options, options_of, with_options
 from flegel.plan.stragglers import parse_stragglers
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
-from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import open_job_data
 from flegel.sync import make_policy
-
-POLL = 0.3
-"""Seconds between two looks at a job that is waited for."""
 
 
 class ConnectedCluster:
@@ -105,7 +103,8 @@ class ConnectedCluster:
                 place = data_name(os.fspath(data))
             ref, code, source = pack(whole)
             spec = with_options(ClusterJob(ref, place, code=code), _for_cluster(options))
-            spec = msgspec.structs.replace(spec, checkpoint=checkpoint_name(spec.checkpoint))
+            settings = {**changes_outside(), **spec.settings}
+            spec = msgspec.structs.replace(spec, checkpoint=checkpoint_name(spec.checkpoint), settings=settings)
             make_policy(spec.sync)
             if spec.straggler and spec.workers:
                 parse_stragglers(spec.straggler, spec.workers)
@@ -196,7 +195,7 @@ class SubmittedJob:
         return found
 
     def views(self, timeout: float | None = None) -> Iterator[JobView]:
-        """The job again and again, until it is over."""
+        """Views of the job, one each `JOB_POLL_SECONDS`; raises `TimeoutError` where it has not ended in time."""
         until = None if timeout is None else clock.now() + timeout
         while True:
             view = self.view()
@@ -205,7 +204,7 @@ class SubmittedJob:
                 return
             if until is not None and clock.now() >= until:
                 raise TimeoutError(f"Job {self.name} is still {view.state} after {timeout:g} s.")
-            clock.sleep(POLL)
+            clock.sleep(JOB_POLL_SECONDS)
 
     @property
     def state(self) -> str:
@@ -213,7 +212,7 @@ class SubmittedJob:
         return self.view().state
 
     def done(self) -> bool:
-        """It is over, well or not."""
+        """Whether it has ended: with a result, with an error, or cancelled."""
         return self.state in OVER
 
     def result(self, timeout: float | None = None) -> Result:
@@ -227,7 +226,7 @@ class SubmittedJob:
         return self._result
 
     def exception(self, timeout: float | None = None) -> FlegelError | None:
-        """Wait; why it failed, None where it did not."""
+        """Wait until the job has ended; returns the error that it failed with, None where it has a result."""
         try:
             self.result(timeout)
         except FlegelError as error:
@@ -235,7 +234,7 @@ class SubmittedJob:
         return None
 
     def cancel(self) -> bool:
-        """End it, waiting or running; False where it was over already."""
+        """End it, whether it waits or runs; False where it had ended already."""
         if self.done():
             return False
         self._cluster.ask(lambda client: client.cancel(self.name))
@@ -246,7 +245,7 @@ class SubmittedJob:
         self._cluster.ask(lambda client: client.suspend(self.name))
 
     def progress(self) -> JobSnapshot | None:
-        """What it does at this moment; None before it trains."""
+        """Its last snapshot: iteration, objective, workers; None before training begins."""
         glance = self.view().glance
         return msgspec.convert(glance, JobSnapshot) if glance else None
 

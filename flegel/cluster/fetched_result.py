@@ -9,16 +9,36 @@ from flegel.algorithm import Algorithm
 from flegel.datasets import Dataset, Scaling
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
-from flegel.prediction import TrainingRows
-from flegel.result import Result
+from flegel.results.prediction import TrainingRows
+from flegel.results.result import Result
 from flegel.runtime.job import result_store
 
-KEPT = (
-    "dataset", "sync", "workers", "seed", "converged", "reason", "objective", "iterations", "seconds", "load_seconds",
-    "worker", "utilization", "placement", "outcome", "kernel", "warnings", "metrics", "validation", "classes",
-    "balance", "incidents", "audit",
-)  # fmt: skip
-"""Fields that `result.json` holds as they are."""
+FIELDS_COPIED_FROM_JSON = (
+    "dataset",
+    "sync",
+    "workers",
+    "seed",
+    "converged",
+    "reason",
+    "objective",
+    "iterations",
+    "seconds",
+    "load_seconds",
+    "worker",
+    "utilization",
+    "placement",
+    "outcome",
+    "kernel",
+    "warnings",
+    "description",
+    "metrics",
+    "validation",
+    "classes",
+    "balance",
+    "incidents",
+    "audit",
+)
+"""Fields of `Result` that are read from `result.json` without conversion."""
 
 
 def read_result(folder: Path, algorithm: Algorithm, rows: Dataset | None = None) -> Result:
@@ -33,7 +53,7 @@ def read_result(folder: Path, algorithm: Algorithm, rows: Dataset | None = None)
 def _result(
     folder: Path, algorithm: Algorithm, figures: dict[str, Any], model: result_store.Model, rows: Dataset | None
 ) -> Result:
-    known: dict[str, Any] = {name: figures[name] for name in KEPT}
+    known: dict[str, Any] = {name: figures[name] for name in FIELDS_COPIED_FROM_JSON}
     scaling = None if model.scaling is None else Scaling(*model.scaling)
     treatment = model.treatment
     if rows is not None:

@@ -25,14 +25,17 @@ from flegel.runtime import clock
 from flegel.runtime.group.bucket import Bucket
 from flegel.runtime.group.keys import RefusedObject, Seal
 
-SILENCE = 30.0  # seconds without a new beat after which a group is not chosen
-TRIES = 3  # connections by which a way is measured; the shortest counts
-REGISTERED = 60.0  # seconds for a slave to register
+GROUP_SILENCE_SECONDS = 30.0
+"""Without a new heartbeat in the bucket for so long, a group is not chosen; groups write one each second."""
+CONNECTIONS_PER_MEASUREMENT = 3
+"""By which the round trip to a master is measured; the shortest counts, because the others met other traffic."""
+REGISTRATION_SECONDS = 60.0
+"""Within which a started slave must be listed by its master; a start takes seconds, on a busy host tens of them."""
 _log = logging.getLogger(__name__)
 
 
 class MasterClient(Protocol):
-    """What is asked of a master."""
+    """The requests that a group slave sends to a master."""
 
     def jobs(self) -> tuple[JobView, ...]: ...
 
@@ -58,7 +61,7 @@ class GroupSlave:
         """`masters`: address by group. `start`: a slave process for a master. `load`: of a group, by its beat."""
         self._masters, self._bucket, self._seal, self._name = dict(masters), bucket, seal, name
         self._slots, self._start, self._client, self._load = slots, start, client, load
-        self._table = MemberTable("", SILENCE, SILENCE)
+        self._table = MemberTable("", GROUP_SILENCE_SECONDS, GROUP_SILENCE_SECONDS)
         self._process: subprocess.Popen[bytes] | None = None
         self.group = ""
         self._moved_at = clock.now()
@@ -71,7 +74,8 @@ class GroupSlave:
         self._moved_at = clock.now()
 
     def look(self) -> str:
-        """Read, measure, decide, and move where that is better; returns the reason."""
+        """Read the loads of all groups, measure the round trips, and move to another group where that is better;
+        returns the reason of the decision."""
         groups = self.seen()
         if not groups:
             return "no group tells its load"
@@ -90,7 +94,7 @@ class GroupSlave:
         return why
 
     def seen(self) -> dict[str, GroupLoad]:
-        """Groups that train, and whose master can be reached."""
+        """Loads of the groups that train and whose master accepts a connection."""
         for group in self._masters:
             with contextlib.suppress(OSError, RefusedObject, DecodeError):
                 held = self._bucket.get(MEMBERS + group)
@@ -104,9 +108,10 @@ class GroupSlave:
         return found
 
     def _attach(self, group: str) -> None:
+        """Start a slave process for the master of this group, and wait until that master lists it."""
         self.group, address = group, self._masters[group]
         self._process = self._start(address)
-        until = clock.now() + REGISTERED
+        until = clock.now() + REGISTRATION_SECONDS
         with self._asking(address) as client:
             while clock.now() < until and self._process.poll() is None:
                 if any(slave.name == self._name and slave.state == "here" for slave in client.slaves()):
@@ -115,7 +120,7 @@ class GroupSlave:
                 clock.sleep(0.2)
 
     def _detach(self) -> None:
-        """Drains: the workers here give their points to others of the group, as far as there are others."""
+        """Leave the group: the workers here first move their points to other workers of it, where it has any."""
         self.close()
         with self._asking(self._masters[self.group]) as client:
             self._staff(client)
@@ -130,7 +135,7 @@ class GroupSlave:
 
     @contextlib.contextmanager
     def _asking(self, address: str) -> Iterator[MasterClient]:
-        """A client; where its master does not answer, that is logged: a slave finds its way without."""
+        """A client of this master. Its errors are logged and not raised: the slave process connects by itself."""
         try:
             with self._client(address) as client:
                 yield client
@@ -138,7 +143,7 @@ class GroupSlave:
             _log.warning("%s: %s", address, error)
 
     def close(self) -> None:
-        """Drain and end."""
+        """Let the slave process drain, and wait until it has ended."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait()
@@ -146,10 +151,10 @@ class GroupSlave:
 
 
 def round_trip(address: str) -> float | None:
-    """Seconds to open a connection to a master; None where nobody answers."""
+    """Seconds to open a connection to a master; None where the address accepts none."""
     host, port = host_of(address), int(address.rpartition(":")[2])
     took = []
-    for _ in range(TRIES):
+    for _ in range(CONNECTIONS_PER_MEASUREMENT):
         began = clock.now()
         try:
             with socket.create_connection((host, port), timeout=2.0):

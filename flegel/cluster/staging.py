@@ -12,27 +12,27 @@ from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets import Dataset
-from flegel.datasets.source import Rows
+from flegel.datasets.rows.source import Rows
 from flegel.errors import StorageError, UsageError
 
-READ = ("format", "label", "weight", "columns", "drop", "categorical", "missing")
-"""Options that say how a table becomes rows: they have been followed when the rows are written."""
-MESSAGE_BYTES = 64 << 10
-"""An array of a hyper-parameter up to this size travels inside the description of a job, which a master keeps."""
-PART_BYTES = 64 << 20
-"""Size of a file; slaves read only what they need of each."""
+TABLE_READING_OPTIONS = ("format", "label", "weight", "columns", "drop", "categorical", "missing")
+"""Options that say how a table becomes rows; written rows need none of them."""
+MAX_ARRAY_BYTES_IN_MESSAGE = 64 << 10
+"""A larger array of a hyper-parameter goes to a file: a master stores the description of each job in its journal."""
+ROWS_FILE_BYTES = 64 << 20
+"""Of one file of rows, about; a slave reads only the parts of a file that its workers need."""
 
 
 def stage_rows(data: Dataset, folder: Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Write all rows as plain numbers: features, then label, then weight. The path, and the options that read it."""
     if data.sparse:
         raise UsageError("Sparse rows cannot be handed to a cluster yet; write them to a file that its hosts can read.")
-    rest: dict[str, Any] = {name: value for name, value in options.items() if name not in READ}
+    rest: dict[str, Any] = {name: value for name, value in options.items() if name not in TABLE_READING_OPTIONS}
     if data.labelled:
         rest["label"] = data.columns + int(data.weighted)
     if data.weighted:
         rest["weight"] = data.columns
-    step = max(PART_BYTES // ((data.columns + 2) * data.dtype.itemsize), 1)
+    step = max(ROWS_FILE_BYTES // ((data.columns + 2) * data.dtype.itemsize), 1)
     try:
         for number, start in enumerate(range(0, data.rows, step)):
             rows = data.source.take(np.array([[start, min(start + step, data.rows)]]))
@@ -46,7 +46,7 @@ def large_arrays(algorithm: Algorithm) -> dict[str, Array]:
     """Hyper-parameters that are better read from a file than put into the message that submits a job."""
     known = algorithm.hyper_parameters()
     arrays = {k: v for k, v in algorithm.hyper().items() if isinstance(v, np.ndarray) and known[k].file is not None}
-    return {k: v for k, v in arrays.items() if v.nbytes > MESSAGE_BYTES}
+    return {k: v for k, v in arrays.items() if v.nbytes > MAX_ARRAY_BYTES_IN_MESSAGE}
 
 
 def stage_arrays(arrays: Mapping[str, Array], folder: Path) -> dict[str, str]:

@@ -65,6 +65,6 @@ def parse_candidate(word: str) -> Candidate:
 
 def supported(option: str) -> bool:
     """`flegel.run` takes such an option."""
-    from flegel.api import run
+    from flegel.api.jobs import run
 
     return option in inspect.signature(run).parameters

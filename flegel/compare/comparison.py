@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from flegel.algorithm import Algorithm
-from flegel.api import LocalCluster, run
+from flegel.algorithm import Algorithm, described_hyper
+from flegel.api.jobs import LocalCluster, run
 from flegel.compare.candidate import Candidate, parse_candidates, supported
 from flegel.compare.picture import picture
 from flegel.compare.record import Attempt, Comparison, Picture, RunEnvironment
@@ -22,7 +22,7 @@ from flegel.datasets import Dataset, open_data
 from flegel.errors import FlegelError, UsageError
 from flegel.job import check_seed
 from flegel.plan.stragglers import parse_stragglers
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import default_workers
@@ -86,7 +86,7 @@ def compare(
     candidates = parse_candidates(sync) if isinstance(sync, str) else list(sync)
     cluster: LocalCluster | None = options.get("cluster")
     count = workers if workers is not None else cluster.workers if cluster else default_workers()
-    rows = in_memory(open_data(data, label=label, weight=weight))
+    rows = in_memory(data if isinstance(data, Dataset) else open_data(data, label=label, weight=weight))
     return run_comparison(ComparisonSettings(chosen, rows, candidates, count, **options))
 
 
@@ -133,7 +133,7 @@ class ComparisonRunner:
     def __init__(self, settings: ComparisonSettings, cluster: LocalCluster | None) -> None:
         self.settings, self.cluster = settings, cluster
         self.features, self.labels = settings.data.load()
-        self.maximize = settings.algorithm.maximize
+        self.maximize = settings.algorithm.learning.maximize
         self.attempts: list[Attempt] = []
         self.results: dict[int, tuple[Result, Picture]] = {}
         self.notes: list[str] = [settings.data.note] if settings.data.note else []
@@ -161,7 +161,7 @@ class ComparisonRunner:
         return Comparison(
             title=settings.title or f"{type(settings.algorithm).__name__} on {settings.data.name}",
             algorithm=type(settings.algorithm).__name__,
-            hyperparameters={k: _plain(v) for k, v in settings.algorithm.described_hyper().items()},
+            hyperparameters={k: _plain(v) for k, v in described_hyper(settings.algorithm).items()},
             dataset=settings.data.summary(),
             workers=settings.workers,
             straggler=settings.straggler,

@@ -260,6 +260,13 @@ class Bench(
     """Named figures for the check against recorded floors."""
 
 
+def figure_order(figure: str) -> tuple[int, int, str]:
+    """To sort benchmarks by: figures of the papers by number, then tables, then the others."""
+    digits = "".join(c if c.isdigit() else " " for c in figure).split()
+    kind = 0 if figure.startswith("Fig") else 1 if figure.startswith("Table") else 2
+    return kind, int(digits[0]) if digits else 99, figure
+
+
 Document = Comparison | Bench
 
 

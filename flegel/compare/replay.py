@@ -132,20 +132,35 @@ def replay(
     goal = target if target is not None else _end(result, chosen, rows)
     with damage_as(job.damage):
         heard = record(job.rows, result["workers"])
-        mine = recorded_attempt(job, float(goal), chosen.maximize)
+        mine = recorded_attempt(job, float(goal), chosen.learning.maximize)
         shown = picture(job.rows, result["worker"], result.get("staleness", {}))
-        course = progress(job.rows, rows.rows, chosen.maximize) if learning == "curve" else None
+        course = progress(job.rows, rows.rows, chosen.learning.maximize) if learning == "curve" else None
     model = ClusterModel(
-        rates=heard.rates, courses=heard.courses, costs=heard.costs, learning=learning,
-        network=NetworkSpec(latency=heard.costs.message), pass_seconds=heard.seconds, progress=course,
-    )  # fmt: skip
+        rates=heard.rates,
+        courses=heard.courses,
+        costs=heard.costs,
+        learning=learning,
+        network=NetworkSpec(latency=heard.costs.message),
+        pass_seconds=heard.seconds,
+        progress=course,
+    )
     settings = SimulationSettings(
-        algorithm=chosen, data=rows, candidates=parse_candidates(sync), workers=result["workers"], repeat=1,
-        straggler=straggler, target=float(goal), seed=result["seed"], partition=partition, log=log, model=model,
+        algorithm=chosen,
+        data=rows,
+        candidates=parse_candidates(sync),
+        workers=result["workers"],
+        repeat=1,
+        straggler=straggler,
+        target=float(goal),
+        seed=result["seed"],
+        partition=partition,
+        log=log,
+        model=model,
         target_note="given" if target is not None else f"what the recorded {result['sync']} ended at",
-        max_seconds=max_seconds or 100 * heard.seconds, watch=watch,
+        max_seconds=max_seconds or 100 * heard.seconds,
+        watch=watch,
         title=f"What if: {type(chosen).__name__} on {rows.name}, recorded under {result['sync']}",
-    )  # fmt: skip
+    )
     runner = simulation_runner(settings)
     found = runner.run()
     found = _with(found, mine, shown)

@@ -28,16 +28,19 @@ from flegel.compare.stats import loosened, thinned
 from flegel.core.pytree import Tree, flatten, starting
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
 from flegel.errors import FlegelError, UsageError
 from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
-from flegel.result import Result, balance_row, utilization, worker_rows
+from flegel.results.result import Result, sections, utilization, worker_rows
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.job.run import remarks
@@ -122,9 +125,10 @@ class JobSimulator:
         for index, ids in enumerate(data.owners(workers, self.settings.partition, self.settings.seed)):
             rows: Any = reorder(features, ids) if isinstance(features, Sparse) else features[ids]
             state = algorithm.initState(len(ids), data.columns, np.random.default_rng([self.settings.seed, index]))
-            own = algorithm.labels_for_points(None if labels is None else labels[ids])
+            own = algorithm.accepts.kept_labels(None if labels is None else labels[ids])
             mine = None if weights is None else weights[ids]
-            shards.append(make_shard(rows, own, state, algorithm.layout_for(data.columns), ids, weights=mine))
+            layout = hook(algorithm, KernelHooks.layout_for)(data.columns)
+            shards.append(make_shard(rows, own, state, layout, ids, weights=mine))
         return shards
 
     def _learners(self, shards: list[Shard]) -> dict[int, Learner]:
@@ -141,9 +145,14 @@ class JobSimulator:
         found = []
         for sync, per_pass in ((SyncSpec("fsp", 1.0 / FINE), FINE), (SyncSpec("bsp"), 1)):
             job = self._coordinator(
-                self.settings.algorithm, self.plan.parameter, self.plan.zero, sync,
-                Criteria(max_iterations=MOST_PASSES * per_pass, tolerance=1e-6), count, None,
-            )  # fmt: skip
+                self.settings.algorithm,
+                self.plan.parameter,
+                self.plan.zero,
+                sync,
+                Criteria(max_iterations=MOST_PASSES * per_pass, tolerance=1e-6),
+                count,
+                None,
+            )
             Simulation(
                 job, {i: Pace(float(points)) for i in range(count)}, self._learners(shards), Costs(0.0, 0.0)
             ).run()
@@ -153,7 +162,7 @@ class JobSimulator:
         if not found[0] or not found[1]:
             raise UsageError(f"{type(self.settings.algorithm).__name__} has no objective, so there is nothing to fit.")
         self.reference = _converged_at(found[1], self.settings.tolerance)
-        return fit(found[0], found[1], 1.0 / FINE, self.settings.algorithm.maximize)
+        return fit(found[0], found[1], 1.0 / FINE, self.settings.algorithm.learning.maximize)
 
     def _coordinator(
         self,
@@ -167,10 +176,16 @@ class JobSimulator:
     ) -> Coordinator:
         form = TreeLayout("array", ())
         load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.settings.seed, form, form)
+        store = LocalStore(algorithm, starting(parameter, algorithm.placement.typed), zero)
         return Coordinator(
-            algorithm, make_policy(sync), criteria, LocalStore(algorithm, starting(parameter, algorithm.typed), zero),
-            dict.fromkeys(range(workers), load), timeouts=NO_TIMEOUTS, balance=balancing,
-        )  # fmt: skip
+            algorithm,
+            make_policy(sync),
+            criteria,
+            store,
+            dict.fromkeys(range(workers), load),
+            timeouts=NO_TIMEOUTS,
+            parts=[] if balancing is None else [BalancePart(balancing)],
+        )
 
     def run(
         self,
@@ -183,7 +198,7 @@ class JobSimulator:
         """One job to its end; `seed` decides speeds, stragglers and the network's jitter."""
         sync = SyncSpec(candidate.sync, **candidate.options)
         self._check(sync)
-        mode = balance_mode(sync, self.workers) if self.real and not self.model.costs.tree else "off"
+        mode = balance_mode(sync, self.workers) if self.real else "off"
         balancing = None if mode == "off" else BalanceControl(mode, criteria)
         learners: dict[int, Learner]
         if self.progress is not None:
@@ -203,8 +218,6 @@ class JobSimulator:
         """Refuses what the cluster model cannot represent."""
         if self.progress is not None and sync.balance not in (None, "off"):
             raise UsageError("With a progress curve there are no points that could move; use --learning real.")
-        if self.model.costs.tree and (sync.name in ("ssp", "asp", "psp") or sync.balance not in (None, "off")):
-            raise UsageError(f"--tree models global barriers only; {sync.name} cannot be simulated with it.")
 
     def _paces(self, straggler: str, seed: int) -> dict[int, Pace]:
         slow = parse_stragglers(straggler, self.workers, seed)
@@ -248,7 +261,7 @@ class JobSimulator:
             kernel="simulated",
             warnings=remarks(job) if self.real else [],
             classes=data.classes,
-            balance=balance_row(job),
+            **sections(job),
         )
 
 
@@ -350,11 +363,9 @@ def describe(simulator: JobSimulator) -> str:
     else:
         learning = "every point is trained for real"
     size = f", {simulator.size:,} bytes of θ" if simulator.size else ""
-    groups = f"; heads of groups of {costs.tree} between, which the engine does not have" if costs.tree else ""
-    shards = f"; θ in {costs.shards} parts, which the engine does not have" if costs.shards > 1 else ""
     return (
         f"Simulated, on virtual time: {speeds}; {network.latency * 1e6:.0f} µs to the coordinator{racks}, whose thread "
-        f"takes {costs.merge * 1e6:.0f} µs a report and {costs.send * 1e6:.0f} µs an order{size}{groups}{shards}; "
+        f"takes {costs.merge * 1e6:.0f} µs a report and {costs.send * 1e6:.0f} µs an order{size}; "
         f"{learning}."
     )
 

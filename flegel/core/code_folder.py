@@ -31,12 +31,7 @@ NOT_COMPILED = frozenset(
 def code_folder() -> Path:
     """FLEGEL_CACHE, else NUMBA_CACHE_DIR, else the user's cache folder, else one that lasts as long as the machine is
     up. (FLEGEL_CACHE=0 keeps parsed text out of the cache; compiled code is none.)"""
-    told = os.environ.get("FLEGEL_CACHE", "")
-    base = (told if told != "0" else "") or os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    for folder in (
-        Path(base or "~/.cache").expanduser() / "flegel" / "code",
-        Path(tempfile.gettempdir()) / f"flegel-{os.getuid()}",
-    ):
+    for folder in _lasting_folders():
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             probe = folder / f".probe-{os.getpid()}"
@@ -47,6 +42,20 @@ def code_folder() -> Path:
         except OSError:
             continue
     return Path(tempfile.mkdtemp(prefix="flegel-"))
+
+
+def _lasting_folders() -> tuple[Path, Path]:
+    told = os.environ.get("FLEGEL_CACHE", "")
+    base = (told if told != "0" else "") or os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    return (
+        Path(base or "~/.cache").expanduser() / "flegel" / "code",
+        Path(tempfile.gettempdir()) / f"flegel-{os.getuid()}",
+    )
+
+
+def is_lasting() -> bool:
+    """Whether the next process finds what is kept now."""
+    return code_folder() in _lasting_folders()
 
 
 def _is_private(folder: Path) -> bool:

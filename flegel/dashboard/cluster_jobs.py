@@ -92,9 +92,13 @@ class ClusterDashboard:
         known = self._seen.get(view.job)
         if known is None:
             about = {
-                "title": view.job, "algorithm": view.algorithm, "sync": seen.policy, "workers": view.workers,
-                "data": view.data, "live": True,
-            }  # fmt: skip
+                "title": view.job,
+                "algorithm": view.algorithm,
+                "sync": seen.policy,
+                "workers": view.workers,
+                "data": view.data,
+                "live": True,
+            }
             known = (RunHistory(view.job, about), 0, 0)
             self._hub.add(known[0])
         history, iteration, visits = known
@@ -119,9 +123,18 @@ def _row(seen: JobSnapshot, visits: int) -> TraceRow:
     """The last barrier of a look; those between two looks are not told by a master."""
     passes = [w.passes for w in seen.workers if w.points]
     return TraceRow(
-        seen.seconds, seen.iteration, seen.objective, seen.interval, seen.estimate, visits, 0.0, seen.reason,
-        passes=passes, in_flight=seen.in_flight, moved_bytes=seen.moved_bytes,
-    )  # fmt: skip
+        seen.seconds,
+        seen.iteration,
+        seen.objective,
+        seen.interval,
+        seen.estimate,
+        visits,
+        0.0,
+        seen.reason,
+        passes=passes,
+        in_flight=seen.in_flight,
+        moved_bytes=seen.moved_bytes,
+    )
 
 
 def _plain(view: JobView) -> dict[str, Any]:

@@ -32,9 +32,18 @@ def row_record(row: TraceRow, visits: int, reason: str) -> list[Any]:
     passes = sorted(row.passes)
     spread = [passes[0], median(passes), passes[-1]] if passes else [None, None, None]
     return [
-        round(row.seconds, 6), row.iteration, _finite(row.objective), _finite(row.estimate), _finite(row.interval),
-        visits, round(row.barrier_cost, 6), row.in_flight, row.moved_bytes, *spread, reason[:LONGEST],
-    ]  # fmt: skip
+        round(row.seconds, 6),
+        row.iteration,
+        _finite(row.objective),
+        _finite(row.estimate),
+        _finite(row.interval),
+        visits,
+        round(row.barrier_cost, 6),
+        row.in_flight,
+        row.moved_bytes,
+        *spread,
+        reason[:LONGEST],
+    ]
 
 
 def look_frame(run: str, seen: JobSnapshot) -> Frame:
@@ -42,10 +51,23 @@ def look_frame(run: str, seen: JobSnapshot) -> Frame:
     workers = seen.workers
     hosts = sorted({w.host for w in workers})
     return {
-        "kind": "look", "run": run, "at": round(seen.at, 4), "phase": seen.phase, "points": seen.points,
-        "unseen": seen.unseen, "loaded": seen.loaded, "loads": seen.loads, "verdict": seen.verdict[:LONGEST],
-        "members": seen.members, "resting": seen.resting, "iteration": seen.iteration, "visits": seen.visits,
-        "in_flight": seen.in_flight, "moved_bytes": seen.moved_bytes, "compute": seen.compute, "wait": seen.wait,
+        "kind": "look",
+        "run": run,
+        "at": round(seen.at, 4),
+        "phase": seen.phase,
+        "points": seen.points,
+        "unseen": seen.unseen,
+        "loaded": seen.loaded,
+        "loads": seen.loads,
+        "verdict": seen.verdict[:LONGEST],
+        "members": seen.members,
+        "resting": seen.resting,
+        "iteration": seen.iteration,
+        "visits": seen.visits,
+        "in_flight": seen.in_flight,
+        "moved_bytes": seen.moved_bytes,
+        "compute": seen.compute,
+        "wait": seen.wait,
         "respond": seen.respond,
         "hosts": hosts,
         "worker": {
@@ -63,7 +85,7 @@ def look_frame(run: str, seen: JobSnapshot) -> Frame:
         },
         "flows": [[f.source, f.target, f.points, f.bytes, f.under_way] for f in seen.flows],
         "incidents": [msgspec.to_builtins(i) for i in seen.incidents[-200:]],
-    }  # fmt: skip
+    }
 
 
 class RunHistory:

@@ -17,7 +17,7 @@ from flegel.errors import UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobControl
 
@@ -44,9 +44,13 @@ class JobDashboard:
 
     def begin(self, job: Job, control: JobControl) -> None:
         about = {
-            "title": self._title, "algorithm": job.algorithm.name.rpartition(":")[2], "sync": job.sync.name,
-            "workers": job.workers, "data": job.data, "live": True,
-        }  # fmt: skip
+            "title": self._title,
+            "algorithm": job.algorithm.name.rpartition(":")[2],
+            "sync": job.sync.name,
+            "workers": job.workers,
+            "data": job.data,
+            "live": True,
+        }
         self._control, self._history = control, RunHistory(RUN, about)
         self._hub.add(self._history)
         logger = logging.getLogger("flegel")

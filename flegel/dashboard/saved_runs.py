@@ -38,9 +38,13 @@ def history_of(name: str, result: dict[str, Any], rows: list[dict[str, Any]] | N
     """From the JSON of a result and, where there are, the rows of its trace."""
     trace = [_row(r) for r in rows] if rows is not None else [_bare(r) for r in result["trace"]]
     about = {
-        "title": name, "algorithm": str(result["algorithm"]), "sync": str(result["sync"]),
-        "workers": result["workers"], "data": str(result["dataset"].get("name", "")), "live": False,
-    }  # fmt: skip
+        "title": name,
+        "algorithm": str(result["algorithm"]),
+        "sync": str(result["sync"]),
+        "workers": result["workers"],
+        "data": str(result["dataset"].get("name", "")),
+        "live": False,
+    }
     history = RunHistory(name, about)
     history.take_rows(trace)
     history.take(_last(result, trace), ())
@@ -64,28 +68,53 @@ def _last(result: dict[str, Any], trace: list[TraceRow]) -> JobSnapshot:
     workers, balance, last = result["worker"], result.get("balance", {}), trace[-1] if trace else None
     seconds = {k: sum(w[f"{k}_seconds"] for w in workers) for k in ("compute", "wait", "barrier")}
     return JobSnapshot(
-        str(result["algorithm"]), str(result["sync"]), "over", len(workers), len(workers),
-        visits=sum(w["visits"] for w in workers), seconds=result["seconds"], at=result["seconds"],
-        iteration=result["iterations"], objective=result["objective"], estimate=result["objective"],
-        interval=last.interval if last else None, points=sum(w["points"] for w in workers),
-        moved_bytes=int(balance.get("bytes", 0)), verdict=str(result["reason"]), members=len(workers),
-        compute=seconds["compute"], wait=seconds["wait"], respond=seconds["barrier"],
+        str(result["algorithm"]),
+        str(result["sync"]),
+        "over",
+        len(workers),
+        len(workers),
+        visits=sum(w["visits"] for w in workers),
+        seconds=result["seconds"],
+        at=result["seconds"],
+        iteration=result["iterations"],
+        objective=result["objective"],
+        estimate=result["objective"],
+        interval=last.interval if last else None,
+        points=sum(w["points"] for w in workers),
+        moved_bytes=int(balance.get("bytes", 0)),
+        verdict=str(result["reason"]),
+        members=len(workers),
+        compute=seconds["compute"],
+        wait=seconds["wait"],
+        respond=seconds["barrier"],
         workers=tuple(
             WorkerSnapshot(
-                w["id"], w["points"], w["passes"], w["visits"] / max(w["compute_seconds"], 1e-9), w["compute_seconds"],
-                w["wait_seconds"], w["barrier_seconds"], w.get("gain") or 0.0, "idle", w["visits"],
+                w["id"],
+                w["points"],
+                w["passes"],
+                w["visits"] / max(w["compute_seconds"], 1e-9),
+                w["compute_seconds"],
+                w["wait_seconds"],
+                w["barrier_seconds"],
+                w.get("gain") or 0.0,
+                "idle",
+                w["visits"],
             )
             for w in workers
         ),
         flows=tuple(FlowSnapshot(a, b, points, size, 0) for a, b, points, size in balance.get("flows", ())),
         incidents=tuple(
             IncidentSnapshot(
-                str(i["kind"]), i["worker"], str(i["why"]), i["at"], (i["resumed"] or i["at"]) - i["at"],
+                str(i["kind"]),
+                i["worker"],
+                str(i["why"]),
+                i["at"],
+                (i["resumed"] or i["at"]) - i["at"],
                 i.get("unvisited", 0),
             )
             for i in result.get("incidents", ())
         ),
-    )  # fmt: skip
+    )
 
 
 def _notes(result: dict[str, Any]) -> list[Any]:

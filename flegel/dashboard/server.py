@@ -173,9 +173,15 @@ class DashboardServer:
         self._socket = _listen(host, port)
         self.access = Access(host, self._socket.getsockname()[1], also, may_act=actions is not None)
         config = uvicorn.Config(
-            make_app(hub, actions, self.access), log_config=None, access_log=False, server_header=False,
-            timeout_graceful_shutdown=1, lifespan="off", ws="none", limit_concurrency=200,
-        )  # fmt: skip
+            make_app(hub, actions, self.access),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+            lifespan="off",
+            ws="none",
+            limit_concurrency=200,
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="dashboard", daemon=True

@@ -16,8 +16,8 @@ from collections.abc import Collection
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
-from flegel.core.pytree import Array
 from flegel.errors import FlegelError, StorageError
 from flegel.loading.damage import damage_as
 from flegel.loading.regular_files import open_regular
@@ -30,7 +30,7 @@ DIMENSIONS = 32
 ENCRYPTED = 0x1
 
 
-def read_npy(path: str | os.PathLike[str], error: type[FlegelError] = StorageError) -> Array:
+def read_npy(path: str | os.PathLike[str], error: type[FlegelError] = StorageError) -> npt.NDArray[Any]:
     """The one array of a `.npy` file."""
     with open_regular(path, error) as (stream, size), damage_as(f"{os.fspath(path)} is no array of numbers", error):
         return _array(stream, size)
@@ -41,7 +41,7 @@ def read_npz(
     wanted: Collection[str],
     optional: Collection[str] = (),
     error: type[FlegelError] = StorageError,
-) -> dict[str, Array]:
+) -> dict[str, npt.NDArray[Any]]:
     """These members of an `.npz` file, and those of `optional` that it has."""
     text = f"{os.fspath(path)} is no file of arrays"
     with open_regular(path, error) as (stream, _), damage_as(text, error), zipfile.ZipFile(stream) as archive:
@@ -51,7 +51,7 @@ def read_npz(
             raise error(f"{os.fspath(path)} is damaged: it lacks {', '.join(sorted(missing))[:200]}.")
         chosen = [name for name in (*wanted, *optional) if name in members]
         _check_sizes({name: members[name] for name in chosen})
-        found: dict[str, Array] = {}
+        found: dict[str, npt.NDArray[Any]] = {}
         for name in chosen:
             with archive.open(members[name]) as member:
                 found[name] = _array(member, members[name].file_size)
@@ -81,7 +81,7 @@ def _check_sizes(members: dict[str, zipfile.ZipInfo]) -> None:
         raise ValueError(f"it would unpack to {inflated} bytes; at most {INFLATED} are accepted")
 
 
-def _array(stream: Any, size: int) -> Array:
+def _array(stream: Any, size: int) -> npt.NDArray[Any]:
     """One array of `size` bytes with its header. All of it is read, so that a checksum of the stream is checked."""
     shape, fortran, dtype, header = _header(stream)
     if dtype.kind not in "fiub" or dtype.itemsize > 8 or dtype.subdtype is not None:
@@ -95,7 +95,7 @@ def _array(stream: Any, size: int) -> Array:
     _fill(stream, memoryview(content))
     if stream.read(1):
         raise ValueError("it is longer than its header says")
-    array: Array = np.frombuffer(content, dtype)
+    array: npt.NDArray[Any] = np.frombuffer(content, dtype)
     array = array.reshape(shape, order="F" if fortran else "C")
     return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flegel.core.pytree import Array
+import numpy.typing as npt
+
 from flegel.errors import UsageError
 from flegel.loading.array_files import read_npy
 
@@ -52,7 +53,7 @@ def check_allowed(path: str, folders: Collection[Path], owner: str) -> None:
         raise UsageError(f"{owner}: files are read from {allowed} only, not {path}.")
 
 
-def read_array(path: str, owner: str) -> Array:
+def read_array(path: str, owner: str) -> npt.NDArray[Any]:
     """The array of a `.npy` file that a hyper-parameter of `owner` names."""
     check_allowed(path, allowed_folders(), owner)
     try:

@@ -21,7 +21,7 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.metrics.families import Family, JobFigures, build_info
 from flegel.options import parse_address
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.job.observers import JobControl
 
 

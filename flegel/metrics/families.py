@@ -83,10 +83,12 @@ class JobFigures:
         ]
         found.append(
             Family(
-                "flegel_barrier_seconds", "histogram", "Seconds of a round that the average worker did not compute.",
+                "flegel_barrier_seconds",
+                "histogram",
+                "Seconds of a round that the average worker did not compute.",
                 self._barriers.samples(),
             )
-        )  # fmt: skip
+        )
         if self._seen is not None:
             found += job_families([({}, self._seen, self._visits)])
         return found
@@ -138,11 +140,13 @@ def cluster_families(jobs: Sequence[Any], slaves: Sequence[Any]) -> list[Family]
         Family("flegel_slaves", "gauge", "Slaves by state.", _by_state(present, SLAVE_STATES)),
         Family("flegel_slots", "gauge", "Slots of all slaves that are here.", slots),
         Family(
-            "flegel_barriers", "counter", "Barriers of running jobs.",
+            "flegel_barriers",
+            "counter",
+            "Barriers of running jobs.",
             [MetricSample("_total", labels, s.iteration) for labels, s in seen],
         ),
         *job_families([(labels, s, s.visits) for labels, s in seen]),
-    ]  # fmt: skip
+    ]
 
 
 def build_info() -> Family:

@@ -16,7 +16,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, merges_reports
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.params.hooks import guarded
@@ -42,7 +42,7 @@ class Ledger:
         self._algorithm = algorithm
         self._zero = zero
         self._names = pytree.names(zero)
-        self._keeps = tuple(name not in algorithm.spent for name in self._names)
+        self._keeps = tuple(name not in algorithm.statistics.spent for name in self._names)
         self._single = not pytree.is_bundle(zero)
         self._plain = sums_alone(algorithm)
         self._bundle: Callable[[Sequence[Array]], Tree] = itemgetter(0) if self._single else type(zero)._make
@@ -183,7 +183,7 @@ class Ledger:
         for account in (*self._accounts.values(), *self._remote.values()):
             pytree.add(fresh, account)
         for name, into, value in zip(self._names, pytree.flatten(self.total), pytree.flatten(fresh), strict=True):
-            if name not in self._algorithm.spent:
+            if name not in self._algorithm.statistics.spent:
                 into[...] = value
 
     @property
@@ -215,7 +215,7 @@ class Ledger:
 
     def spend(self) -> None:
         """After θ was updated: gradients are used up."""
-        pytree.clear(self.total, self._algorithm.spent)
+        pytree.clear(self.total, self._algorithm.statistics.spent)
 
     def discrepancy(self) -> float:
         """Largest relative difference between the total and the sum over owners, kept fields only."""
@@ -237,7 +237,7 @@ def _equal(one: Tree, other: Tree) -> bool:
 
 def sums_alone(algorithm: Algorithm) -> bool:
     """Reports are merged by addition; no code of the user has a say in it."""
-    return type(algorithm).aggregate is Algorithm.aggregate or not algorithm.merges_reports
+    return type(algorithm).aggregate is Algorithm.aggregate or not merges_reports(algorithm)
 
 
 def merge(algorithm: Algorithm, target: Tree, change: Tree) -> Tree:

@@ -66,7 +66,7 @@ class LocalStore:
         if not self._attribute:
             self._ledger.commit_all(request.workers, request.changes)
             return {}
-        better = 1.0 if self._algorithm.maximize else -1.0
+        better = 1.0 if self._algorithm.learning.maximize else -1.0
         gains: dict[int, float] = {}
         for worker, change in zip(request.workers, request.changes, strict=True):
             before = self._value(request.place)

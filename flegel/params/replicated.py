@@ -43,7 +43,7 @@ class ReplicatedStore:
     def __init__(self, algorithm: Algorithm, parameter: Tree, zero: Tree) -> None:
         self.parameter, self.statistics = parameter, pytree.copy(zero)
         self._algorithm, self._zero = algorithm, zero
-        self._keeps = any(name not in algorithm.spent for name in pytree.names(zero))
+        self._keeps = any(name not in algorithm.statistics.spent for name in pytree.names(zero))
         """Some statistics outlive a fold: losing their owner means to count again."""
         self._links: MemberLinks | None = None
         self._addresses: dict[int, str] = {}

@@ -15,10 +15,10 @@ from flegel.wording import option
 
 def sharding_of(algorithm: Algorithm) -> Sharding:
     """What the class declares; refuses one that cannot be cut."""
-    cls, declared = type(algorithm), algorithm.sharding
-    why = "" if declared is not None else algorithm.unsharded
-    if declared is not None and _older(cls, "sharding", "updateParameter"):
-        why = "it overrides updateParameter and says nothing of `sharding`"
+    cls, declared = type(algorithm), algorithm.placement.sharding
+    why = "" if declared is not None else algorithm.placement.unsharded
+    if declared is not None and _older(cls, "placement", "updateParameter"):
+        why = "it overrides updateParameter and says nothing of its `placement`"
     if not why and not sums_alone(algorithm):
         why = "its aggregate does more than add"
     if why or declared is None:

@@ -3,7 +3,7 @@
 A worker adds its points a second and makes every barrier longer. With R points a second, barriers of φ seconds and
 rounds of a part x of a pass over N points, progress a second is x·g(x) / (x·N/R + φ), where g is what a visit is worth
 in such a round (plan/interval); the best x is taken for each crew. Crews are the fastest k workers. The functions here
-never see a worker's points, and decide nothing about when to act: machine/crew_control.py does.
+never see a worker's points, and decide nothing about when to act: machine/resting/crew_control.py does.
 """
 
 from __future__ import annotations
@@ -14,18 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
-from flegel.plan.interval.multi_stage import USUAL_LOSS
 from flegel.plan.interval.search import PARTS, milliseconds
-
-SLOW = 0.1
-"""Of the fastest worker's speed, below which a worker may rest. Workers that share processors differ by a factor of
-three to five for a while, and equal ones should never rest: what a smaller crew saves is a guess until it was tried."""
-GROWING = 0.5  # part of a barrier's cost that is taken to grow with the workers, while one number of them was seen only
-FIRST_BARRIER, FIRST_EACH = 1.5e-3, 3e-4
-"""Seconds of a barrier of one worker, and for each further one, before anything was measured. Sixteen cores and a GPU:
-1.8 ms with one worker, 5 to 8 ms with sixteen."""
-MEMORY = 0.8  # share of the past in the mean cost of barriers: about five of them
 
 BarrierCost = Callable[[int], float]
 """From a number of workers to seconds."""
@@ -62,11 +53,15 @@ class BarrierCosts:
         self._seen: dict[int, float] = {}
 
     def add(self, workers: int, seconds: float) -> None:
+        rules = active().resting
         before = self._seen.get(workers)
-        self._seen[workers] = seconds if before is None else MEMORY * before + (1.0 - MEMORY) * seconds
+        self._seen[workers] = (
+            seconds if before is None else rules.cost_memory * before + (1.0 - rules.cost_memory) * seconds
+        )
 
     def at(self, workers: int) -> float:
         """Seconds of a barrier of so many workers."""
+        rules = active().resting
         if workers in self._seen:
             return self._seen[workers]
         if not self._seen:
@@ -74,14 +69,15 @@ class BarrierCosts:
         near = sorted(self._seen, key=lambda n: (abs(n - workers), n))[:2]
         cost, ratio = self._seen[near[0]], workers / near[0]
         if len(near) == 1:
-            return cost * (1.0 - GROWING + GROWING * ratio)
+            return cost * (1.0 - rules.growing_cost + rules.growing_cost * ratio)
         slope = max((self._seen[near[1]] - cost) / (near[1] - near[0]), 0.0)
         return max(cost + slope * (workers - near[0]), cost * min(ratio, 1.0))
 
 
 def first_cost(workers: int) -> float:
     """Seconds of a barrier, before any was seen."""
-    return FIRST_BARRIER + FIRST_EACH * (workers - 1)
+    rules = active().resting
+    return rules.first_barrier_seconds + rules.first_barrier_seconds_each * (workers - 1)
 
 
 def progress(rate: float, barrier: float, worth: Worth) -> float:
@@ -92,7 +88,7 @@ def progress(rate: float, barrier: float, worth: Worth) -> float:
         return rate * worth.interval / (worth.interval + barrier)
     if worth.noise is not None:  # at b = √(φ·B·R), see plan/interval/gradient_noise
         return (1.0 / math.sqrt(rate) + math.sqrt(barrier / worth.noise)) ** -2
-    each = 1.0 - USUAL_LOSS * PARTS if worth.by_part is None else worth.by_part
+    each = 1.0 - active().interval.expected_loss * PARTS if worth.by_part is None else worth.by_part
     return float(worth.points * np.max(PARTS * each / (PARTS * worth.points / rate + barrier)))
 
 
@@ -100,7 +96,7 @@ def best_crew(rates: Mapping[int, float], present: Collection[int], cost: Barrie
     """The fastest k workers, for the k with the most progress. `rates`: of all workers, resting ones among them;
     `present`: those that train now."""
     order = sorted(rates, key=lambda worker: (-rates[worker], worker))
-    fast = SLOW * rates[order[0]]
+    fast = active().resting.may_rest_below * rates[order[0]]
     least = sum(rates[worker] >= fast for worker in order)
     speeds = np.cumsum([rates[worker] for worker in order])
     found = {k: progress(float(speeds[k - 1]), cost(k), worth) for k in _sizes(least, len(order), len(present))}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flegel.configuration.active import active
 from flegel.errors import UsageError
 from flegel.plan.crew import Crew, Worth, best_crew, first_cost
 from flegel.wording import option
@@ -18,7 +19,6 @@ GPU_SHARE_OF_NETWORKS = 30
 CORE_SPEED = 1e10
 """Multiplications a second of one core in compiled kernels; 1e9 to 4e10 were measured. Enough to tell a pass of
 milliseconds from one of seconds, which is what decides whether processors help a GPU."""
-SURE = 0.1  # gain from which workers rest before anything was measured
 
 _NAME = re.compile(r"cpu|cuda(:\d+)?|torch(:\w+)?")
 
@@ -91,7 +91,7 @@ def first_deal(speeds: dict[int, float], work: Work, rest: bool) -> FirstDeal:
         core = CORE_SPEED * work.rows / work.multiplications
         rates = {worker: speed * core for worker, speed in speeds.items()}
         crew = best_crew(rates, tuple(speeds), first_cost, Worth(float(work.rows), interval=work.interval))
-        if crew.resting and crew.gain >= SURE:
+        if crew.resting and crew.gain >= active().resting.sure_gain:
             named = [w for w in speeds if w in fast or w in crew.resting]
             shares = [f"{w}={'none' if w in crew.resting else format(speeds[w], 'g')}" for w in named]
             return FirstDeal("shuffle:" + ",".join(shares), crew)

@@ -5,7 +5,7 @@ change from one barrier to the next is always small and would stop the job too e
 enough: while a fast worker with most points stands still, the others go over theirs again. An algorithm that
 knows its distance to the minimum (`optimality`) is judged by that instead: a small change may also mean small steps.
 
-Methods with gains that shrink slowly (`Algorithm.slow_gains`) must also have gained little in the second half of all
+Methods with gains that shrink slowly (`Learning.slow_gains`) must also have gained little in the second half of all
 passes, and less in its end than in its beginning: each pass may gain a millionth, and all that are still to come a
 percent.
 
@@ -21,17 +21,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from flegel.configuration.active import active
 from flegel.job import TOLERANCE, Criteria
 from flegel.wording import option
 
-FAR_WORSE = 10.0  # multiples of the first objective's size: transients of converging runs stay below
-ROUNDING = 1e-9  # relative: objectives of two models that differ by less count as equal
-HALF_GAIN = 100.0  # tolerances: gain of the second half of all passes; where F − F* ∝ 1/passes it is what remains
-SHRINK = 0.6  # gain of the last quarter of all passes over that of the quarter before: 0.5 where F − F* ∝ 1/passes
-STEADY_GAIN = 0.1  # tolerances a pass: gains that do not shrink may go on for a thousand passes
-MARK_EVERY = 1.02  # ratio of passes between two objectives that are kept for that: 230 of them in 1,000 passes
-STALL_PASSES = 12  # without progress towards the target, after which a job is said to stall
-STALL_PART = 1e-3  # of the distance to the target: at less in `STALL_PASSES` it takes 12,000 passes more, at best
+EQUAL_WITHIN = 1e-9  # relative: rounding; objectives that differ by less count as equal
 
 SOUND = ("converged", "target", "halted", "stopped")
 """Outcomes that quality brought about. The others: `limit` and those of `FAILED`."""
@@ -113,7 +107,7 @@ class Termination:
         """A worker that had not made a further pass when everybody was looked at."""
         self._checked: float | None = None
         self._first: float | None = None
-        self._recent: deque[float] = deque(maxlen=STALL_PASSES + 1)
+        self._recent: deque[float] = deque(maxlen=active().termination.stall_passes + 1)
         """Objectives of the last passes."""
 
     @property
@@ -123,7 +117,7 @@ class Termination:
 
     def due(self, progress: Progress) -> bool:
         """A further full pass of every worker is over: time for the checks that need one."""
-        if progress.slowest_pass - self._checked_at < 1.0 - ROUNDING:
+        if progress.slowest_pass - self._checked_at < 1.0 - EQUAL_WITHIN:
             return False
         workers = progress.workers or {}
         if self._behind in workers and self._lacks(self._behind, workers[self._behind]):
@@ -135,7 +129,7 @@ class Termination:
         """It has not visited as many points since the last check as it has. One that is new counts from now on."""
         before = self._visits.get(worker, seen.visits if self._checked_at else 0)
         before = self._visits[worker] = min(before, seen.visits)  # one that was replaced begins anew
-        return seen.visits - before < seen.points * (1.0 - ROUNDING)
+        return seen.visits - before < seen.points * (1.0 - EQUAL_WITHIN)
 
     def judge(self, progress: Progress, user_says_stop: bool) -> Verdict | None:
         """Called at every barrier; `user_says_stop` is `terminationCheck`, asked only when due."""
@@ -181,7 +175,7 @@ class Termination:
         self._recent.clear()
 
     def _divergence(self, progress: Progress) -> Verdict | None:
-        """Numbers that are not finite, or an objective that is `FAR_WORSE` times worse than the first."""
+        """Numbers that are not finite, or an objective that is `diverged_multiple` times worse than the first."""
         value, where = progress.objective, f"in iteration {progress.iteration}"
         if progress.diverged:
             return Verdict(False, f"diverged: {progress.diverged} {where}", "diverged")
@@ -193,7 +187,7 @@ class Termination:
             return None  # an estimate from the first few points says little
         if self._first is None:
             self._first = value
-        if self._worse(value, self._first) > FAR_WORSE * max(abs(self._first), 1e-300):
+        if self._worse(value, self._first) > active().termination.diverged_multiple * max(abs(self._first), 1e-300):
             return Verdict(
                 False,
                 f"diverged: the objective went from {self._first:.4g} to {value:.4g} {where}; a smaller step, "
@@ -209,7 +203,7 @@ class Termination:
     def _clearly_worse(self, value: float, other: float, progress: Progress) -> bool:
         """Worse by more than rounding explains."""
         worse = self._worse(value, other)
-        return worse > ROUNDING * abs(other) and worse > progress.error()
+        return worse > EQUAL_WITHIN * abs(other) and worse > progress.error()
 
     def _quality(self, progress: Progress) -> Verdict | None:
         if progress.points and progress.halted >= progress.points:
@@ -243,21 +237,22 @@ class Termination:
     def _mark(self, progress: Progress) -> None:
         if not self._slow or not progress.exact or progress.objective is None:
             return
-        if not self._marks or progress.slowest_pass >= MARK_EVERY * self._marks[-1][0]:
+        if not self._marks or progress.slowest_pass >= active().termination.kept_objectives_ratio * self._marks[-1][0]:
             self._marks.append((progress.slowest_pass, progress.objective))
 
     def _rests(self, progress: Progress, value: float) -> bool:
         """The second half of all passes has gained little and gains shrink; true of methods without slow gains."""
+        rules = active().termination
         if not self._slow:
             return True
-        size = max(abs(value), ROUNDING * abs(progress.baseline or 0.0), 1e-300)
+        size = max(abs(value), EQUAL_WITHIN * abs(progress.baseline or 0.0), 1e-300)
         passes, then, before = progress.slowest_pass, self._at(0.5, progress), self._at(0.75, progress)
         if then is None or before is None:
             return False
-        if self._worse(then, value) > HALF_GAIN * self._tolerance * size:
+        if self._worse(then, value) > rules.half_gain * self._tolerance * size:
             return False
         last, earlier = self._worse(before, value), self._worse(then, before)
-        return last <= SHRINK * earlier or last <= STEADY_GAIN * self._tolerance * size * passes / 4
+        return last <= rules.shrinking_gain * earlier or last <= rules.steady_gain * self._tolerance * size * passes / 4
 
     def _at(self, part: float, progress: Progress) -> float | None:
         """The objective when this part of all passes was done."""
@@ -291,14 +286,15 @@ class Termination:
 
     def _stalled(self, progress: Progress) -> Verdict | None:
         """The target is out of reach: so little progress in so many passes that it would take thousands more."""
+        rules = active().termination
         target, value, recent = self._criteria.target, progress.objective, self._recent
         if target is None or value is None or not progress.exact:
             return None
         recent.append(value)
         distance, gained = self._worse(value, target), self._worse(recent[0], value)
-        if len(recent) <= STALL_PASSES or gained > STALL_PART * distance:
+        if len(recent) <= rules.stall_passes or gained > rules.stall_part * distance:
             return None
-        return self._short_of(target, value, f"{STALL_PASSES} passes gained {max(gained, 0.0):.2g}")
+        return self._short_of(target, value, f"{rules.stall_passes} passes gained {max(gained, 0.0):.2g}")
 
     def _short_of(self, target: float, value: float, why: str) -> Verdict:
         return Verdict(

@@ -121,8 +121,13 @@ def curves(
         canvas.add("line", x1=left, x2=right, y1=y(level[0]), y2=y(level[0]), class_="axis", stroke_dasharray="3 3")
         canvas.text(right, y(level[0]) - 5, level[1], "end", "soft small")
     for line in lines:
-        canvas.add("path", d=_path(line.points, x, y, steps), class_=f"line s{line.colour}",
-                   stroke_dasharray=DASHES[line.colour] or None, title=line.name)  # fmt: skip
+        canvas.add(
+            "path",
+            d=_path(line.points, x, y, steps),
+            class_=f"line s{line.colour}",
+            stroke_dasharray=DASHES[line.colour] or None,
+            title=line.name,
+        )
         last = line.points[-1]
         canvas.add("circle", cx=x(last[0]), cy=y(last[1]), r=3.5, class_=f"f{line.colour}", title=line.name)
         for px, py in line.points if marks else ():
@@ -173,8 +178,15 @@ def _draw_legend(canvas: Canvas, placed: Sequence[tuple[float, float, str, int]]
         if solid:
             canvas.add("rect", x=x, y=y - 9, width=16, height=10, class_=f"f{colour}")
         else:
-            canvas.add("line", x1=x, x2=x + 20, y1=y - 4, y2=y - 4, class_=f"line s{colour}",
-                       stroke_dasharray=DASHES[colour] or None)  # fmt: skip
+            canvas.add(
+                "line",
+                x1=x,
+                x2=x + 20,
+                y1=y - 4,
+                y2=y - 4,
+                class_=f"line s{colour}",
+                stroke_dasharray=DASHES[colour] or None,
+            )
         canvas.text(x + 25, y, name, "start", "small")
 
 
@@ -204,8 +216,15 @@ def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
         for place, value in series.points:
             x = left + slot * place + margin + thick * i
             if not chart.log_y or value > 0:
-                canvas.add("rect", x=x, y=y(value), width=max(thick - 1, 0.8), height=max(bottom - y(value), 0.5),
-                           class_=f"f{colours[series.name]}", title=f"{series.name}: {short(value)}")  # fmt: skip
+                canvas.add(
+                    "rect",
+                    x=x,
+                    y=y(value),
+                    width=max(thick - 1, 0.8),
+                    height=max(bottom - y(value), 0.5),
+                    class_=f"f{colours[series.name]}",
+                    title=f"{series.name}: {short(value)}",
+                )
     for i, name in enumerate(chart.groups):
         every = max(1, int(-(-len(name) * LETTER // slot))) if len(chart.groups) > 8 else 1
         if i % every == 0:

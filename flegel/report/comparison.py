@@ -84,9 +84,14 @@ def objective(comparison: Comparison) -> str:
 
     def draw(width: float) -> Canvas:
         return curves(
-            lines, width, "seconds" + (" (logarithmic)" if log else ""), "objective",
-            log_x=log, level=(comparison.target, "target"), show_x=seconds if log else short,
-        )  # fmt: skip
+            lines,
+            width,
+            "seconds" + (" (logarithmic)" if log else ""),
+            "objective",
+            log_x=log,
+            level=(comparison.target, "target"),
+            show_x=seconds if log else short,
+        )
 
     return heading("Objective against time", level=3) + figure(
         draw, "One run each, the one in the middle. A curve begins when every point has been visited once."
@@ -137,12 +142,16 @@ def workers(pictures: dict[str, Picture]) -> str:
     for name, shown in pictures.items():
         rows = [
             [
-                str(w["id"]), f"{w['points']:,}", f"{w['passes']:.2f}", seconds(w["compute_seconds"]),
-                seconds(w["wait_seconds"]), seconds(w["barrier_seconds"]),
+                str(w["id"]),
+                f"{w['points']:,}",
+                f"{w['passes']:.2f}",
+                seconds(w["compute_seconds"]),
+                seconds(w["wait_seconds"]),
+                seconds(w["barrier_seconds"]),
                 f"{_busy(w):.0%}",
             ]
             for w in shown.workers
-        ]  # fmt: skip
+        ]
         columns = ["worker", "points", "passes", "computing", "waiting", "responding", "utilization"]
         inside = table(columns, rows)
         if any(k != "0" for k in shown.staleness):
@@ -179,9 +188,17 @@ def attempts(comparison: Comparison) -> str:
         for a in comparison.attempts
     ]
     columns = [
-        "round", "model", "to target", "outcome", "engine's objective", "evaluated", "others", "steal", "disturbed",
+        "round",
+        "model",
+        "to target",
+        "outcome",
+        "engine's objective",
+        "evaluated",
+        "others",
+        "steal",
+        "disturbed",
         "ended",
-    ]  # fmt: skip
+    ]
     return details(f"All {len(rows)} runs", table(columns, rows, words={1, 3, 8, 9}))
 
 

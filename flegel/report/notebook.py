@@ -5,7 +5,7 @@ from __future__ import annotations
 from flegel.report import timeline
 from flegel.report.saved_run import objective_curve, of_result
 from flegel.report.svg import style
-from flegel.result import Result
+from flegel.results.result import Result
 
 WIDTH = 640.0
 SCOPE = ".flegel-run"

@@ -90,8 +90,15 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: AxisScale, y: f
     for begin, end in timeline.moving:
         if begin < scale.high:
             x, stop = scale(begin), scale(min(end, scale.high))
-            canvas.add("rect", x=x, y=bottom + 2.5, width=max(stop - x, 0.6), height=4, class_=FILL["move"],
-                       title="points move between workers")  # fmt: skip
+            canvas.add(
+                "rect",
+                x=x,
+                y=bottom + 2.5,
+                width=max(stop - x, 0.6),
+                height=4,
+                class_=FILL["move"],
+                title="points move between workers",
+            )
     if goes_on:
         canvas.text(scale.end + 5, (y + bottom) / 2 + 5, "⋯", "start", "strong")
     elif name:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard
+from flegel.declarations.learning import Learning
+from flegel.declarations.statistics import Statistics
 
 LEAST = 0.1  # of a fresh visit: what the stalest one is worth
 
@@ -70,8 +72,8 @@ class LearningCurve(Algorithm):
     """θ is (passes in the measure of the curve, visits in all); statistics are visits, and visits times the visits that
     their θ knew."""
 
-    spent = ("value",)
-    averaged = True
+    statistics = Statistics(spent=("value",))
+    learning = Learning(averaged=True)
 
     def __init__(self, progress: FittedProgress, points: int) -> None:
         super().__init__()
@@ -96,7 +98,7 @@ class LearningCurve(Algorithm):
 class RisingCurve(LearningCurve):
     """Where more is better."""
 
-    maximize: ClassVar[bool] = True
+    learning = Learning(averaged=True, maximize=True)
 
 
 def curve(progress: FittedProgress, points: int) -> LearningCurve:

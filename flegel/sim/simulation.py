@@ -13,21 +13,11 @@ from typing import Any, ClassVar
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError
+from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import (
-    BeginCheckpoint,
-    Command,
-    Done,
-    FromWorker,
-    Note,
-    SaveCheckpointPart,
-    SaveCommit,
-    Send,
-    SetTimer,
-    Timer,
-)
+from flegel.machine.coordinator.events import Command, Done, FromWorker, Note, Send, SetTimer, Timer
 from flegel.machine.coordinator.observation import JobSnapshot, observe
-from flegel.sim.coordinator_cost import CoordinatorCost, Costs, TreeCost
+from flegel.sim.coordinator_cost import Costs
 from flegel.sim.event_queue import EventQueue, no_collections
 from flegel.sim.network import Network, NetworkSpec
 from flegel.sim.trainer import Learner, Pace
@@ -63,12 +53,12 @@ class Simulation:
         self.events.now = now
         self._save = save
         self.network = network or Network(NetworkSpec(latency=self.costs.message), len(paces))
-        self._cost = (TreeCost if self.costs.tree else CoordinatorCost)(self.costs, len(paces))
+        self.cost = self.costs.thread(len(paces))
         self._size = size
         self._sized: tuple[object, int] = ((), HEADER)
         self._done: Done | None = None
-        holds = job.balance is not None or job.checkpoints is not None or bool(job.membership.parts)
-        sent = pytree.without(job.parameter, job.state.algorithm.unsent)
+        holds = any(part.needs_points for part in job.parts) or bool(job.membership.shards)
+        sent = pytree.without(job.parameter, job.state.algorithm.placement.unsent)
         self.workers = {
             id: self.worker_class(id, paces[id], learners[id], self.events, self.costs, sent, holds) for id in paces
         }
@@ -89,7 +79,7 @@ class Simulation:
         return self.job
 
     def _run(self, limit: int | None, watch: Callable[[JobSnapshot], None] | None) -> None:
-        self._execute(self.job.start(self.events.now), self.events.now)
+        self.execute(self.job.start(self.events.now), self.events.now)
         left = limit if limit is not None else 1 << 62
         while left > 0 and self._done is None:
             before = self.events.count
@@ -102,7 +92,7 @@ class Simulation:
 
     # -- between coordinator and workers -------------------------------------------------------------------
 
-    def _bytes(self, arrays: tuple[Array, ...]) -> int:
+    def message_bytes(self, arrays: tuple[Array, ...]) -> int:
         if not arrays:
             return HEADER
         if self._size is not None:
@@ -111,11 +101,11 @@ class Simulation:
             self._sized = (arrays, sum(a.nbytes for a in arrays) + HEADER)
         return self._sized[1]
 
-    def _execute(self, commands: list[Command], now: float) -> None:
-        cost, network, wake = self._cost, self.network, self.costs.wake
+    def execute(self, commands: list[Command], now: float) -> None:
+        cost, network, wake = self.cost, self.network, self.costs.wake
         for command in commands:
             if type(command) is Send:
-                size = self._bytes(command.arrays)
+                size = self.message_bytes(command.arrays)
                 left = cost.give(command.worker, size if command.arrays else 0, command.arrays, now)
                 arrives = network.down(command.worker, size, left)
                 to = self.workers[command.worker]
@@ -135,30 +125,30 @@ class Simulation:
     def _forbearing(self) -> bool:
         """The silence check is off: simulated workers send no heartbeats."""
         timeouts = self.job.state.timeouts
-        return self.job.balance is None and math.isinf(timeouts.silence + timeouts.report)
+        return not self.job.has_deadlines and math.isinf(timeouts.silence + timeouts.report)
 
     def _timer(self, timer: Timer) -> None:
-        now = self._cost.idle_at(self.events.now)
-        self._execute(self.job.handle(timer, now), now)
+        now = self.cost.idle_at(self.events.now)
+        self.execute(self.job.handle(timer, now), now)
 
     def _answered(self, worker: int, body: Any, arrays: tuple[Array, ...], when: float) -> None:
-        size = self._bytes(arrays)
+        size = self.message_bytes(arrays)
         self.events.at(self.network.up(worker, size, when), self._arrived, worker, body, arrays, size)
 
     def _arrived(self, worker: int, body: Any, arrays: tuple[Array, ...], size: int) -> None:
-        taken = self._cost.take(worker, size, self.events.now)
-        if self.costs.tree:
-            self.events.at(taken, self._taken, worker, body, arrays, taken)
-        else:
+        taken = self.cost.take(worker, size, self.events.now)
+        if self.cost.in_order:
             self._taken(worker, body, arrays, taken)
+        else:
+            self.events.at(taken, self._taken, worker, body, arrays, taken)
 
     def _taken(self, worker: int, body: Any, arrays: tuple[Array, ...], now: float) -> None:
         job, iteration = self.job, self.job.iteration
         commands = job.handle(FromWorker(worker, body, arrays), now)
         if job.iteration != iteration and self.costs.update:
-            self._cost.work(self.costs.update)
+            self.cost.work(self.costs.update)
         if commands:
-            self._execute(list(commands), now)
+            self.execute(list(commands), now)
 
 
 def simulate(

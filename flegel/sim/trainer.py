@@ -11,10 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, Kernel
+from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard
+from flegel.declarations.kernels import Kernel
 from flegel.machine.worker.deadline_estimate import late
 from flegel.plan.stragglers import NONE, Slowdown, Stragglers
 from flegel.sim.speeds import Course

@@ -15,10 +15,10 @@ from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, make_shard, unpack_tiles
 from flegel.machine.migration.endpoints import MigrationSource
-from flegel.machine.migration.window_codec import put_states
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import visit
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.machine.worker.window_codec import put_states
 from flegel.messages import (
     Answer,
     LoadShard,

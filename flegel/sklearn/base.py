@@ -21,11 +21,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from flegel.algorithm import Algorithm
-from flegel.api import run
+from flegel.api.jobs import run
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.errors import UsageError
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.sklearn.rows import prepared
 
 LEAST_TOLERANCE = 1e-300  # stands for 0, which would switch the engine's criterion off

@@ -109,9 +109,11 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         mean = float(mass @ np.asarray(X.sum(axis=1), dtype=np.float64).reshape(-1) / (mass.sum() * X.shape[1]))
         mean = mean if mean > 0 else 1.0
         algorithm = Algorithm(
-            rank=self.n_components_, solver=SOLVERS[self.solver], regularization=float(self.alpha_W) / mean,
+            rank=self.n_components_,
+            solver=SOLVERS[self.solver],
+            regularization=float(self.alpha_W) / mean,
             precision="float64" if X.dtype == np.float64 else "float32",
-        )  # fmt: skip
+        )
         factors = self._train(algorithm, X, None, weights, **options).parameter.factors
         return np.asarray(factors.T) * math.sqrt(mean)
 

@@ -128,7 +128,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         return start
 
     def _fitted_centres(self, algorithm: Algorithm, X: Any, weights: Array | None, **options: Any) -> Array:
-        if scipy.sparse.issparse(X) and not algorithm.sparse:
+        if scipy.sparse.issparse(X) and not algorithm.accepts.sparse:
             X = X.toarray()
         return np.asarray(self._train(algorithm, X, None, weights, **options).parameter.centroids)
 

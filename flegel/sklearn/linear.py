@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from flegel.algorithms.lr.lr import LR
 from flegel.algorithms.lr.model import Linear
 from flegel.core.pytree import Array
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.sklearn.base import EngineEstimator, share
 
 PARTIAL_PASSES = 3  # of `partial_fit`: one to measure the start, two to measure steps from it
@@ -131,9 +131,11 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
         def algorithm(rows: int) -> LR:
             """Its objective is a mean over rows, scikit-learn's a sum."""
             return LR(
-                classes=[float(c) for c in range(len(self.classes_))], l2=(1.0 - ratio) * strength / rows,
-                l1=ratio * strength / rows, intercept=bool(self.fit_intercept),
-            )  # fmt: skip
+                classes=[float(c) for c in range(len(self.classes_))],
+                l2=(1.0 - ratio) * strength / rows,
+                l1=ratio * strength / rows,
+                intercept=bool(self.fit_intercept),
+            )
 
         return self._train(algorithm, X, numbers.astype(np.float64), weights, **options)
 

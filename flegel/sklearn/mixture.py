@@ -113,9 +113,12 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
                 wanted = (self.n_components, columns)
                 raise ValueError(f"The parameter 'means' should have the shape of {wanted}, but got {init.shape}")
         return GMM(
-            k=int(self.n_components), covariance=self.covariance_type, regularization=float(self.regularization),
-            init=init, n_init=self._check_number("n_init", 1),
-        )  # fmt: skip
+            k=int(self.n_components),
+            covariance=self.covariance_type,
+            regularization=float(self.regularization),
+            init=init,
+            n_init=self._check_number("n_init", 1),
+        )
 
     def _given_start(self, columns: int) -> Mixture:
         if self.means_init is None:

@@ -67,14 +67,8 @@ def check_topology(spec: SyncSpec, topology: str) -> None:
 
 
 def _check(spec: SyncSpec) -> None:
-    for name in ("interval", "first_interval"):
-        value = getattr(spec, name)
-        if value is not None and not 0 < value < 86400:
-            raise UsageError(f"--{name.replace('_', '-')} {value:g} must be more than 0 and less than a day.")
-    if spec.interval is not None and spec.first_interval is not None:
-        raise UsageError(
-            f"{option('interval')} fixes the interval and {option('first_interval')} begins a search for it; give one."
-        )
+    if spec.interval is not None and not 0 < spec.interval < 86400:
+        raise UsageError(f"{option('interval', f'{spec.interval:g}')} must be more than 0 and less than a day.")
     if spec.coordination not in (None, "semi", "centralized"):
         raise UsageError(f"{option('coordination', spec.coordination)} must be semi or centralized.")
     if spec.balance not in (None, "off", "async", "sync"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from flegel.sync.policy import BATCHES
+from flegel.sync.policy import USUAL_BATCHES
 from flegel.sync.ssp import SSP
 
 
@@ -17,6 +17,6 @@ class ASP(SSP):
     name = "asp"
     summary = "no barrier at all; may diverge"
 
-    def __init__(self, batches: int = BATCHES) -> None:
+    def __init__(self, batches: int = USUAL_BATCHES) -> None:
         super().__init__(batches=batches)
         self.staleness = math.inf

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from flegel.configuration.active import active
 from flegel.plan.interval.multi_stage import MultiStage, Recent
 from flegel.plan.interval.search import Step
 from flegel.sync.fsp import FlexibleBarrier
 from flegel.sync.local_timers import LocalTimers
 from flegel.sync.policy import Decision, Event, Updated, View
-
-UNEVEN = 0.15
-"""Part of all workers' time that bsp would wait on these speeds, above which they count as different. Workers that are
-alike wait 2 to 8 % by chance."""
-ROUNDS = 2
-"""Rounds in a row that must say so before the choice changes: speeds of one round are noisy."""
 
 
 class Auto(FlexibleBarrier):
@@ -45,10 +40,11 @@ class Auto(FlexibleBarrier):
 
     def _choose(self, view: View) -> str:
         """Changes the choice where two rounds in a row call for it; says why."""
-        waiting = idle_part(view)
-        wanted = waiting > (UNEVEN if not self._chosen.probes else UNEVEN / 3)
+        rules = active().barriers
+        waiting, unequal = idle_part(view), rules.unequal_idle
+        wanted = waiting > (unequal if not self._chosen.probes else unequal / 3)
         self._agreeing = self._agreeing + 1 if wanted != self._chosen.probes else 0
-        if self._agreeing < ROUNDS:
+        if self._agreeing < rules.rounds_to_choose:
             return ""
         self._chosen.probes, self._agreeing = wanted, 0
         if wanted:

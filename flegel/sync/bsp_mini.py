@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from flegel.configuration.active import active
 from flegel.plan.interval.search import Search
 from flegel.sync.policy import (
     NOTHING,
@@ -22,8 +23,6 @@ from flegel.sync.policy import (
     View,
 )
 
-SMALLEST = 32  # parts of a pass, where the search begins
-
 
 class BSPMini(SyncModel):
     """A barrier after each batch."""
@@ -34,7 +33,7 @@ class BSPMini(SyncModel):
     all_report = True
 
     def __init__(self, batches: int | None = None, factor: float = 2.0) -> None:
-        self._search = Search(1.0 / (batches or SMALLEST), factor, grow=True, most=1.0)
+        self._search = Search(1.0 / (batches or active().barriers.bsp_mini_first_batches), factor, grow=True, most=1.0)
         self._search.settled = batches is not None
 
     @property

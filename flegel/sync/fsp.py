@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import ClassVar
 
+from flegel.configuration.active import active
 from flegel.plan.interval.multi_stage import MultiStage, Recent
 from flegel.plan.interval.search import FixedInterval, Interval, Round, Step
 from flegel.sync.local_timers import LocalTimers
@@ -37,10 +38,6 @@ from flegel.sync.policy import (
     Woken,
     WorkerView,
 )
-
-MATTERS = 0.75  # of the mean speed: so much that stands idle ends a round
-PATIENCE = 1.5  # times the usual length of a round of whole passes, after which it ends without the late
-ALIKE = 0.7  # of the mean speed over the whole job, above which nobody counts as slow
 
 
 class FlexibleBarrier(SyncModel):
@@ -118,7 +115,10 @@ class FlexibleBarrier(SyncModel):
             return Decision((TrainWorkers(workers, points),), self._step.reason)
         if self._step.whole:
             self._matters, usual = math.inf, eta + (median(self._phi) if self._phi else 0.0)
-            return Decision((TrainWorkers(workers), Wake(now + PATIENCE * usual, view.round)), self._step.reason)
+            return Decision(
+                (TrainWorkers(workers), Wake(now + active().barriers.whole_pass_patience * usual, view.round)),
+                self._step.reason,
+            )
         own = None
         if self._arrivals:
             through = lap(list(view.workers.values()), self._matters) if self._matters else eta
@@ -155,17 +155,16 @@ class FSP(FlexibleBarrier):
     summary = "flexible barriers by time; finds its own interval, stage by stage (the default)"
     stored: ClassVar = {LocalTimers: (), MultiStage: (), Recent: (), FixedInterval: (), Step: ()}
 
-    def __init__(
-        self, interval: Seconds | None = None, first_interval: Seconds | None = None, coordination: str = "semi"
-    ) -> None:
-        super().__init__(FixedInterval(interval) if interval else MultiStage(first_interval), coordination)
+    def __init__(self, interval: Seconds | None = None, coordination: str = "semi") -> None:
+        search = MultiStage(active().interval.first_seconds or None)
+        super().__init__(FixedInterval(interval) if interval else search, coordination)
 
 
 def matters(workers: Sequence[WorkerView]) -> float:
     """Points a second that count as a worker; none where the speed of somebody is unknown yet."""
     if not workers or any(w.rate <= 0 for w in workers if w.points):
         return 0.0
-    return MATTERS * sum(w.rate for w in workers) / len(workers)
+    return active().barriers.idle_speed_ending_round * sum(w.rate for w in workers) / len(workers)
 
 
 def lap(workers: Sequence[WorkerView], enough: float | None = None) -> float:
@@ -196,7 +195,7 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
 def alike(workers: Sequence[WorkerView]) -> bool:
     """Nobody is slow, by all that was computed so far: single rounds of some milliseconds are disturbed too often."""
     rates = [w.visits / w.compute for w in workers if w.compute > 0]
-    return len(rates) == len(workers) > 0 and min(rates) > ALIKE * sum(rates) / len(rates)
+    return len(rates) == len(workers) > 0 and min(rates) > active().barriers.equal_speed * sum(rates) / len(rates)
 
 
 def _first(values: list[tuple[float, float]], enough: float) -> float:

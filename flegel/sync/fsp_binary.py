@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from flegel.configuration.active import active
 from flegel.plan.interval.search import BinarySearch, Search, Step
 from flegel.sync.fsp import FlexibleBarrier
 from flegel.sync.local_timers import LocalTimers
-from flegel.sync.policy import Seconds
 
 
 class FSPBinary(FlexibleBarrier):
@@ -17,5 +17,5 @@ class FSPBinary(FlexibleBarrier):
     summary = "flexible barriers by time; halves the interval while that pays"
     stored: ClassVar = {LocalTimers: (), BinarySearch: (), Search: (), Step: ()}
 
-    def __init__(self, first_interval: Seconds | None = None, coordination: str = "semi", factor: float = 2.0) -> None:
-        super().__init__(BinarySearch(first_interval, factor), coordination)
+    def __init__(self, coordination: str = "semi", factor: float = 2.0) -> None:
+        super().__init__(BinarySearch(active().interval.first_seconds or None, factor), coordination)

@@ -15,12 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from statistics import median
 
-WEIGHT = 0.3  # of the newest lateness
-LAST, FEW = 8, 3  # rounds by which a worker is judged; the worst of them does not count: a single hitch says nothing
-USUAL = 3.0  # times the median distance from the median: reports are taken in one by one, and somebody is always last
-LEAST = 0.003  # seconds: to answer so late is not late
-FADING = 0.95  # of the patience is kept from one round to the next: δ should do what it can
-SHORTEST = 0.25  # of η: however late a worker is, it is left that much time to train
+from flegel.configuration.active import active
 
 
 class LocalTimers:
@@ -46,7 +41,7 @@ class LocalTimers:
         self._now.clear()
         self._moving.clear()
         for worker, delta in self.delta.items():  # no further than matters, or it would not find back
-            self.delta[worker] = max(delta, (SHORTEST - 1) * eta)
+            self.delta[worker] = max(delta, (active().barriers.shortest_training - 1) * eta)
         return dict.fromkeys(besides, eta) | {worker: eta + delta for worker, delta in self.delta.items()}
 
     def arrived(self, worker: int, now: float, moving: bool = False) -> None:
@@ -63,47 +58,50 @@ class LocalTimers:
         self._cut = now
         for worker, at in self._now.items():
             if worker in self.delta:
-                self.delta[worker] = min(self.delta[worker] + WEIGHT * (now - at), 0.0)
+                self.delta[worker] = min(self.delta[worker] + active().barriers.lateness_weight * (now - at), 0.0)
 
     def close(self) -> None:
         """All have arrived: learn. Who was through with its share before the signal counts as having come with it."""
+        rules = active().barriers
         cut = self._cut
         times = {worker: at if cut is None else max(at, cut) for worker, at in self._now.items()}
         punctual = [at for worker, at in times.items() if worker not in self.delta] or list(times.values())
         if not punctual:
             return
         middle = median(punctual)
-        usual = USUAL * median(abs(at - middle) for at in punctual)
+        usual = rules.usual_scatter * median(abs(at - middle) for at in punctual)
         if cut is None:
-            self._usual += WEIGHT * (usual - self._usual)
+            self._usual += rules.lateness_weight * (usual - self._usual)
         for worker, at in times.items():
             if cut is None or self._now[worker] > cut:
-                self._judge(worker, at - middle, max(self._usual, usual, LEAST))
+                self._judge(worker, at - middle, max(self._usual, usual, rules.punctual_within_seconds))
         if cut is None:
             self._wait()
 
     def _judge(self, worker: int, late: float, usual: float) -> None:
+        rules = active().barriers
         if worker in self._moving and worker not in self.delta:
             return
         seen = self._late.setdefault(worker, [])
         seen.append(late)
-        del seen[:-LAST]
+        del seen[: -rules.judged_rounds]
         typical = sum(sorted(seen)[:-1]) / max(len(seen) - 1, 1)
         if worker not in self.delta:
-            if len(seen) >= FEW and typical > usual:
+            if len(seen) >= rules.fewest_judged_rounds and typical > usual:
                 self.delta[worker], self._mean[worker], self._late[worker] = 0.0, 0.0, []
             return
         if self._cut is None:
-            self._mean[worker] += WEIGHT * (late - self._mean[worker])
+            self._mean[worker] += rules.lateness_weight * (late - self._mean[worker])
             mean = self._mean[worker]
             beyond = mean - self._usual if mean > self._usual else min(mean, 0.0)
-            self.delta[worker] = min(self.delta[worker] - WEIGHT * beyond, 0.0)
-        if len(seen) == LAST and abs(typical) <= usual and self.delta[worker] > -usual:
+            self.delta[worker] = min(self.delta[worker] - rules.lateness_weight * beyond, 0.0)
+        if len(seen) == rules.judged_rounds and abs(typical) <= usual and self.delta[worker] > -usual:
             del self.delta[worker], self._late[worker]  # as punctual as the others: the signal will do
 
     def _wait(self) -> None:
         """Only for what is there in every round."""
-        seen = [self._late[worker][-FEW:] for worker in self.delta if worker in self._now]
+        rules = active().barriers
+        seen = [self._late[worker][-rules.fewest_judged_rounds :] for worker in self.delta if worker in self._now]
         last = max((min(each) for each in seen if each), default=-self._eta)
-        change = WEIGHT * min(max(last, -self._eta), self._eta)
-        self.patience = FADING * max(self.patience + change, 0.0)
+        change = rules.lateness_weight * min(max(last, -self._eta), self._eta)
+        self.patience = rules.patience_kept * max(self.patience + change, 0.0)

@@ -14,11 +14,11 @@ from typing import Annotated, ClassVar, Protocol, get_args, get_type_hints
 
 import msgspec
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
-ENOUGH = 500.0  # numbers of data for each number of θ (docs/adr/first-pass.md)
-
-ENOUGH_OF_A_PASS = 20.0  # one part in so many tells the speed of a worker
+MEASURED_PARTS_OF_A_PASS = 20.0
+"""One part of a pass in so many tells the speed of a worker."""
 
 # -- what a policy sees ------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ class WorkerView:
 
     def note_rate(self, visits: int, seconds: float) -> None:
         """So many points took so long. A few points say little: most of their time is that of getting started."""
-        fresh, weight = visits / seconds, min(1.0, ENOUGH_OF_A_PASS * visits / max(self.points, 1))
+        fresh, weight = visits / seconds, min(1.0, MEASURED_PARTS_OF_A_PASS * visits / max(self.points, 1))
         self.rate = fresh if self.rate <= 0 else self.rate + weight * (fresh - self.rate)
 
     @property
@@ -83,14 +83,14 @@ class View:
     evidence: float = math.inf
     """Numbers in the data for each number in θ: how much a full pass says about θ."""
     in_batches: bool = False
-    """Signals do not interrupt what a worker has begun (`Algorithm.in_batches`)."""
+    """Signals do not interrupt what a worker has begun (`Kernels.in_batches`)."""
     _awaited: list[WorkerView] = field(default_factory=list)
 
     @property
     def least(self) -> float:
         """The part of the first pass that an update should rest on. θ made from too few points leads k-means and
         its kin to worse optima, from which later passes do not come back."""
-        return min(1.0, ENOUGH / self.evidence)
+        return min(1.0, active().barriers.first_update_evidence / self.evidence)
 
     @property
     def points(self) -> int:
@@ -234,7 +234,7 @@ class Policy(Protocol):
 
 Seconds = Annotated[float, "seconds"]
 """An option that is a duration, which users write as 200ms or 1.5s."""
-BATCHES = 8  # of a pass, where a model needs batches and the user gave no number
+USUAL_BATCHES = 8  # of a pass, where a model needs batches and the user gave no number
 
 REGISTERED: dict[str, type[SyncModel]] = {}
 """Every model whose class has been defined so far; `flegel.sync.models` imports the files of the package first."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 
+from flegel.configuration.active import active
 from flegel.sync.policy import (
-    BATCHES,
     NOTHING,
+    USUAL_BATCHES,
     Decision,
     Event,
     Reported,
@@ -25,14 +26,7 @@ from flegel.sync.policy import (
     View,
 )
 
-NEARLY = 0.05
-"""Of predicted utilization: a shorter horizon is worth that much. Speeds of one round foretell those of the next to
-some percent only, and who is early goes on training anyway. With 0.005, four equal workers whose times vary by 2 % did
-35 iterations between updates; with 0.05 they do one."""
-NEARLY_FOR_GRADIENTS = 0.15
-"""The same for networks: gradients are spent by an update, so half as many updates cost more than a tenth more samples
-are worth. Three workers of speeds 1 : 2 : 3 on two cores made an update in 420 ms with 0.05, twice that of bsp-mini."""
-HORIZON = 2 * BATCHES
+HORIZON = 2 * USUAL_BATCHES
 """Iterations of the slowest worker, at most: with more of them the promise hardly grows, and to look through a thousand
 took longer than to train."""
 
@@ -44,7 +38,7 @@ class PSP(SyncModel):
     name = "psp"
     summary = "predicts how many iterations fit; who is early goes on training"
 
-    def __init__(self, batches: int = 2 * BATCHES) -> None:
+    def __init__(self, batches: int = 2 * USUAL_BATCHES) -> None:
         self.batches = batches
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
@@ -54,7 +48,8 @@ class PSP(SyncModel):
             case Updated():
                 times = {w.id: self._seconds(w.points, w.rate) for w in view.workers.values()}
                 # One less than a pass at most: who is done early needs points that this θ has not seen.
-                nearly = NEARLY_FOR_GRADIENTS if view.in_batches else NEARLY
+                rules = active().barriers
+                nearly = rules.psp_shorter_horizon_of_networks if view.in_batches else rules.psp_shorter_horizon
                 counts, use = iterations(times, max(self.batches - 1, 1), nearly)
                 shown = ", ".join(f"{w}:{n}" for w, n in list(counts.items())[:16])
                 return self._train(view, counts, f"iterations {shown}; predicted utilization {use:.1%}")
@@ -74,12 +69,13 @@ class PSP(SyncModel):
         return Decision((TrainWorkers(tuple(view.workers), points, linger=not view.in_batches),), reason)
 
 
-def iterations(times: dict[int, float], most: int, nearly: float = NEARLY) -> tuple[dict[int, int], float]:
+def iterations(times: dict[int, float], most: int, nearly: float | None = None) -> tuple[dict[int, int], float]:
     """Counts 1 … `most` by worker that keep all busy, and the utilization they promise (Eq. 1 of the PSP paper).
 
     Candidate horizons are the moments at which some worker would end an iteration; within each, everybody does as many
     as fit, one at least. Among those that promise nearly the best, the shortest is taken: θ is fresher.
     """
+    nearly = active().barriers.psp_shorter_horizon if nearly is None else nearly
     slow = max(times.values(), default=0.0)
     if slow <= 0:
         return dict.fromkeys(times, 1), 1.0

@@ -10,8 +10,8 @@ import math
 from collections import Counter
 
 from flegel.sync.policy import (
-    BATCHES,
     NOTHING,
+    USUAL_BATCHES,
     Decision,
     Event,
     Regrouped,
@@ -34,7 +34,7 @@ class SSP(SyncModel):
     flexible = True
     transient = ("_clocks",)
 
-    def __init__(self, staleness: int = 1, batches: int = BATCHES) -> None:
+    def __init__(self, staleness: int = 1, batches: int = USUAL_BATCHES) -> None:
         self.staleness: float = staleness
         self.batches = batches
         self._clocks = _Clocks()

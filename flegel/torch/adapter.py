@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from flegel.errors import UsageError, nearest
+from flegel.loading.class_source import load_module, source_with
 from flegel.loading.code_gate import Consent
-from flegel.runtime.job.class_source import load_module, source_with
 from flegel.torch.network import NeuralNetwork
 from flegel.torch.optimizers import OPTIMIZERS
 from flegel.torch.torch_optimizer import optimizer_class

@@ -8,6 +8,7 @@ judges progress. It never sees a worker.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,11 @@ from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Sparse
 from flegel.core.sharding import Sharding
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.kernels import Kernels
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 from flegel.plan.interval.gradient_noise import can_be_told, from_reports, from_two_batches, gain
 from flegel.torch.optimizers import OPTIMIZERS, StepSettings, rate_factor
@@ -51,6 +57,15 @@ def require_torch() -> None:
         raise UsageError("Networks need PyTorch; install it with: pip install 'flegel[torch]'.")
 
 
+WHOLE_NETWORK = ParameterPlacement(
+    unsharded="only the optimizers of flegel.torch.optimizers work on slices, a class of torch.optim does not",
+    unsent=("optimizer", "course"),
+    additive=("weights", "buffers"),
+    typed=True,
+)
+BY_BLOCK = replace(WHOLE_NETWORK, sharding=Sharding({"weights": 0, "optimizer": 1}, {"gradient": 0}, granule=BLOCK))
+
+
 class NeuralNetwork(Algorithm):
     """Train a neural network (PyTorch) by gradient sums over flexible batches.
 
@@ -59,16 +74,13 @@ class NeuralNetwork(Algorithm):
     far as the measured gradient noise says that these are worth it (AdaScale).
     """
 
-    backend = "network"
-    typed = True
-    supervised = True
-    averaged = True
-    in_batches = True
-    spent = NetworkSums._fields
-    unsent = ("optimizer", "course")
-    additive = ("weights", "buffers")
-    per_report = ("buffers", "spread")
-    auxiliary = NetworkWeights._fields  # a first update need not rest on 500 numbers for each weight
+    accepts = Accepts(labels="required")
+    statistics = Statistics(spent=NetworkSums._fields, per_report=("buffers", "spread"))
+    learning = Learning(
+        averaged=True,
+        auxiliary=NetworkWeights._fields,  # a first update need not rest on 500 numbers for each weight
+    )
+    kernels = Kernels(backend="network", in_batches=True)
 
     optimizer: Annotated[
         str, Meta(description="sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, or a class of torch.optim")
@@ -178,12 +190,8 @@ class NeuralNetwork(Algorithm):
         return one_sample(self, dataPoint, parameter)
 
     @property
-    def sharding(self) -> Sharding | None:  # type: ignore[override]
-        if self.optimizer not in OPTIMIZERS:
-            return None
-        return Sharding({"weights": 0, "optimizer": 1}, {"gradient": 0}, granule=BLOCK)
-
-    unsharded = "only the optimizers of flegel.torch.optimizers work on slices, a class of torch.optim does not"
+    def placement(self) -> ParameterPlacement:  # type: ignore[override]
+        return BY_BLOCK if self.optimizer in OPTIMIZERS else WHOLE_NETWORK
 
     def updateParameter(self, aggregator: NetworkSums, oldParameter: NetworkWeights) -> NetworkWeights:
         weights = 0, len(oldParameter.weights)
@@ -240,11 +248,16 @@ class NeuralNetwork(Algorithm):
         memory = 1.0 - min(0.1, visits / (NOISE_PASSES * course.points))
         noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator, pooled), memory)
         return TrainingCourse(
-            course.points, course.steps + 1.0, course.samples + visits, noise.variance, noise.square, noise.weight,
+            course.points,
+            course.steps + 1.0,
+            course.samples + visits,
+            noise.variance,
+            noise.square,
+            noise.weight,
             course.loss + fresh * (float(sums[LOSS]) / visits - course.loss),
             course.accuracy + fresh * (float(sums[CORRECT]) / visits - course.accuracy),
             course.known + fresh * (1.0 - course.known),
-        )  # fmt: skip
+        )
 
     def _noise_of(self, aggregator: NetworkSums, pooled: float) -> Any:
         """S and ‖G‖² of this step, with `pooled` the squared length of ΣG: from the spread between reports, or of one

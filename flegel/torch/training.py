@@ -18,7 +18,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard
 from flegel.errors import UsageError
 from flegel.runtime import clock
-from flegel.runtime.processes import malloc_settings
+from flegel.runtime.system import malloc_settings
 from flegel.torch import flat, probing
 from flegel.torch.micro_batches import MicroBatches
 from flegel.torch.records import ModuleSpec, NetworkSums, NetworkWeights
@@ -265,9 +265,14 @@ def output_count(network: ModuleSpec) -> int:
 def one_sample(network: ModuleSpec, point: DataPoint, parameter: NetworkWeights) -> NetworkSums:
     """Gradient, loss and answer of one sample, by the plain way: the specification of the kernel."""
     shard = Shard(
-        np.asarray(point.features)[None, :], np.array([point.label]), np.zeros((1, 0)), np.zeros(1, np.uint8), 1,
-        len(np.asarray(point.features)), np.zeros(1, np.int64),
-    )  # fmt: skip
+        np.asarray(point.features)[None, :],
+        np.array([point.label]),
+        np.zeros((1, 0)),
+        np.zeros(1, np.uint8),
+        1,
+        len(np.asarray(point.features)),
+        np.zeros(1, np.int64),
+    )
     empty = NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(3), np.zeros(4))
     kernel = NetworkKernel(network, shard, parameter, empty, torch.device("cpu"))
     kernel.run(shard, 0, 1, 0, np.zeros(1, np.uint8))

@@ -73,7 +73,7 @@ class Run:
 
     def barrier(self, points: int) -> None:
         """Every worker trains this many points, reports, and θ moves once."""
-        pytree.clear(self.statistics, self.algorithm.spent)
+        pytree.clear(self.statistics, self.algorithm.statistics.spent)
         self.trained_with = self.parameter
         for w, share in enumerate(self.shares):
             report = pytree.zeros_like(self.statistics)
@@ -121,6 +121,6 @@ def start(
     for first, last in pairwise(edges):
         state = algorithm.initState(int(last - first), sample.columns, rng)
         own = None if labels is None else labels[first:last]
-        shares.append(make_shard(rows_between(features, first, last), own, state, algorithm.layout, int(first)))
+        shares.append(make_shard(rows_between(features, first, last), own, state, algorithm.kernels.layout, int(first)))
     statistics = pytree.as_doubles(algorithm.initAggregator(sample, parameter))
     return Run(algorithm, sample, shares, parameter, statistics, [0] * workers)

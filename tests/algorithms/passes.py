@@ -28,7 +28,7 @@ def start(algorithm: Algorithm, rows: np.ndarray, seed: int = 0) -> tuple[Shard,
     algorithm.validate(sample)
     parameter = pytree.as_doubles(algorithm.initParameter(sample, rng))
     state = algorithm.initState(len(rows), rows.shape[1], rng)
-    share = make_shard(rows, None, state, algorithm.layout)
+    share = make_shard(rows, None, state, algorithm.kernels.layout)
     return share, parameter, pytree.as_doubles(algorithm.initAggregator(sample, parameter))
 
 

@@ -38,7 +38,7 @@ def test_the_statistics_of_one_pass_tell_the_objective_of_a_trivial_model(algori
     sample, rng = Sample(ROWS, LABELS, len(ROWS), ROWS.shape[1]), np.random.default_rng(0)
     algorithm.validate(sample)
     theta = algorithm.initParameter(sample, rng)
-    share = make_shard(ROWS, LABELS, algorithm.initState(len(ROWS), ROWS.shape[1], rng), algorithm.layout)
+    share = make_shard(ROWS, LABELS, algorithm.initState(len(ROWS), ROWS.shape[1], rng), algorithm.kernels.layout)
     sums, kernel = algorithm.initAggregator(sample, theta), algorithm.kernel(share)
     assert kernel is not None
     kernel(share, theta, sums, 0, len(ROWS), 0, new_flag())

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from passes import by_kernel, by_points, data_file, random_stretches, sample_of, start
 
+from flegel.algorithm import Sample
 from flegel.algorithms.gmm import GMM
+from flegel.algorithms.seeding import in_deviations
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
@@ -212,3 +214,21 @@ def test_on_skin_it_follows_scikit_learn() -> None:
         by_kernel(algorithm, share, parameter, statistics)
         parameter = algorithm.updateParameter(statistics, parameter)
     assert algorithm.evaluate(rows, None, parameter).objective == pytest.approx(peer.score(rows) * len(rows), rel=1e-6)
+
+
+def test_a_start_finds_the_values_of_a_column_among_heavy_tails() -> None:
+    """Components that hold one value each have by far the largest likelihood. In units of the middle of each column
+    tails are all that k-means sees; in deviations it finds the values."""
+    for seed in range(3):
+        rng = np.random.default_rng(100 + seed)
+        rows = rng.standard_t(2.0, size=(3000, 6))
+        rows[:, 0] = rng.integers(2, size=3000)
+        sample = Sample(rows, None, len(rows), 6)
+        found = GMM(k=2, covariance="full").initParameter(sample, np.random.default_rng(seed))
+        assert np.sort(found.means[:, 0]) == pytest.approx([0.0, 1.0], abs=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e150, 1e-150])
+def test_deviations_are_those_of_all_numbers_whatever_their_size(scale: float) -> None:
+    rows = np.random.default_rng(0).normal(size=(100, 3)) * [1.0, 100.0, 0.0] * scale
+    assert in_deviations(rows).std(axis=0) == pytest.approx([1.0, 1.0, 0.0])

@@ -9,7 +9,6 @@ import pytest
 from local_training import Run, sparse_of, start
 
 from bench.micro.connections import connections
-
 from flegel.algorithms.lr import LR, lr
 from flegel.algorithms.lr.lr import FULL_NUMBERS, LATE_NUMBERS, LATE_PASSES
 from flegel.algorithms.lr.search import LATER, StepSearch, begin, quasi_newton, shorter
@@ -80,7 +79,9 @@ def test_well_conditioned_tables_never_sum_them() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_diagonal_is_taken_out_before_all_are_summed(sparse: bool) -> None:
     rows, labels = table(80, 12, 1e8)
-    run = start(LR(l2=0.01 / POINTS, classes=[float(c) for c in range(12)]), sparse_of(rows) if sparse else rows, labels)
+    run = start(
+        LR(l2=0.01 / POINTS, classes=[float(c) for c in range(12)]), sparse_of(rows) if sparse else rows, labels
+    )
     while run.parameter.internal_visit[5] != 1.0:
         run.passes(1)
     np.testing.assert_allclose(run.statistics.curvature, 0.0, atol=1e-9)

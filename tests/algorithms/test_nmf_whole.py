@@ -81,7 +81,7 @@ def test_kullback_leibler_kernel_does_what_the_hooks_say() -> None:
     run = start(algorithm, whole)
     plain, state = pytree.zeros_like(run.statistics), algorithm.initState(len(whole), 18, np.random.default_rng(0))
     for _ in range(3):
-        pytree.clear(plain, algorithm.spent)
+        pytree.clear(plain, algorithm.statistics.spent)
         parameter = run.parameter
         run.passes(1)
         for i, row in enumerate(whole):

@@ -50,7 +50,7 @@ class Job:
 
     def shard(self, which: Array, layout: str, weights: Array | None) -> Shard:
         state = self.algorithm.initState(len(which), COLUMNS, np.random.default_rng(5))
-        labels = LABELS[which] if self.algorithm.supervised else None
+        labels = LABELS[which] if self.algorithm.accepts.supervised else None
         return make_shard(self.rows(ROWS[which]), labels, state, layout, weights=weights)
 
     def train(self, shard: Shard, by_hooks: bool) -> dict[str, Array]:
@@ -58,7 +58,7 @@ class Job:
         total, algorithm = pytree.copy(self.zero), self.algorithm
         kernel = interpreted(algorithm) if by_hooks else build_kernel(algorithm, shard, self.parameter, total).kernel
         for iteration in range(2):
-            pytree.clear(total, algorithm.spent)
+            pytree.clear(total, algorithm.statistics.spent)
             if not by_hooks:
                 kernel(shard, self.parameter, total, 0, shard.points, iteration, new_flag())
                 continue
@@ -80,7 +80,7 @@ def check(algorithm: Algorithm, dtype: str, as_sparse: bool = False) -> None:
     job, relative = Job(algorithm, dtype, as_sparse), 1e-4 if dtype == "float32" else 1e-8
     if isinstance(algorithm, LR):
         relative = max(relative, 1e-6)  # its state is kept in float32
-    everyone, layout = np.arange(POINTS), algorithm.layout
+    everyone, layout = np.arange(POINTS), algorithm.kernels.layout
     weighted = job.train(job.shard(everyone, layout, WEIGHTS), by_hooks=False)
     assert_same(job.train(job.shard(everyone, "rows", WEIGHTS), by_hooks=True), weighted, relative)
     if not isinstance(algorithm, NMF) or algorithm.solver != "sgd":  # its steps depend on each other

@@ -14,7 +14,7 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans.kmeans import Centroids, KMeansSums
 from flegel.algorithms.kmeans.wide import WideKernel, best_count, is_wide
 from flegel.algorithms.kmeans.wide_start import follow, means, start_of
-from flegel.algorithms.seeding import best_lloyd, numbered
+from flegel.algorithms.seeding import lloyd, numbered
 from flegel.core.pytree import Array
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
@@ -174,7 +174,7 @@ def test_a_start_is_as_good_as_greedy_kmeans_plus_plus(weighted: bool) -> None:
 
         found = start_of(rows, K, 8, rng, weights)
         assert found.centres.shape == (K, 96) and found.spare.shape == (8, 96) and found.labels.max() < K
-        ratios.append(cost(found.centres) / cost(best_lloyd(rows, K, 3, rng, weights)[0]))
+        ratios.append(cost(found.centres) / min(cost(lloyd(rows, K, rng, weights)[0]) for _ in range(3)))
     assert np.median(ratios) < 1.05
 
 

@@ -19,9 +19,9 @@ from flegel.algorithm import Algorithm
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.machine.migration.endpoints import MigrationSource
 from flegel.machine.migration.migrations import Migrations
-from flegel.machine.migration.window_codec import put_states, take_states
 from flegel.machine.worker.executor import visit
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.machine.worker.window_codec import put_states, take_states
 from flegel.machine.worker.worker import BeginTrain
 from flegel.messages import (
     LoadShard,

@@ -7,8 +7,8 @@ import pytest
 
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.errors import DecodeError
-from flegel.machine.migration.window_codec import take_states
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.machine.worker.window_codec import take_states
 from flegel.messages import Window
 
 KINDS = ["rows", "tiles", "sparse"]

@@ -6,17 +6,19 @@ import os
 import signal
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import flegel
-from flegel import Algorithm, LocalCluster
+from flegel import Accepts, Algorithm, Learning, LocalCluster
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
 from flegel.plan.termination import Progress, Termination, Verdict
+from tests.contributing import ByContribution, ByHidden
 from tests.coordinators import coordinators
 
 pytestmark = pytest.mark.processes
@@ -30,8 +32,8 @@ class Sums(NamedTuple):
 class Labelled(Algorithm):
     """Σ label · x over all points, kept: each point remembers what it gave."""
 
-    supervised: ClassVar[bool] = True
-    averaged: ClassVar[bool] = True
+    accepts = Accepts(labels="required")
+    learning = Learning(averaged=True)
 
     def initParameter(self, sample: Any, rng: Any) -> Any:
         return np.zeros(1)
@@ -55,7 +57,7 @@ class Labelled(Algorithm):
 class Rows(Algorithm):
     """Sparse rows: Σ of the entries, kept, and the number of rows."""
 
-    sparse: ClassVar[bool] = True
+    accepts = Accepts(sparse=True)
 
     def initParameter(self, sample: Any, rng: Any) -> Any:
         return np.ones(1)
@@ -114,6 +116,24 @@ def run(algorithm: Any, data: Any, cluster: LocalCluster, **more: Any) -> tuple[
 MOVES = [(0, 1, 3000), (0, 2, 2000), (1, 0, 3000), (2, 1, 1000)]
 
 
+@pytest.mark.parametrize("cls", [ByContribution, ByHidden])
+def test_what_the_engine_keeps_of_points_moves_with_them(
+    workers: LocalCluster, monkeypatch: pytest.MonkeyPatch, points: np.ndarray, cls: Any
+) -> None:
+    data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
+    moving(monkeypatch, *MOVES)
+    result, machine = run(cls(k=4), data, workers)
+    assert machine.balance.migrations.points >= 5000
+    total, state = machine.store.statistics, result.state
+    if cls is ByContribution:
+        kept = np.concatenate([np.ravel(total.sums), total.counts, np.ravel(total.far)])
+        np.testing.assert_allclose(state.sum(axis=0), kept, rtol=1e-9, atol=1e-7)
+    else:
+        assert (state[:, 0] == 1).all()
+        assert np.array_equal(np.bincount(state[:, 1].astype(int), minlength=4), total.counts)
+        np.testing.assert_allclose(total.far, state[:, 2].sum(), rtol=1e-9)
+
+
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_kmeans_keeps_its_statistics_while_points_move(
     workers: LocalCluster, monkeypatch: pytest.MonkeyPatch, points: np.ndarray, mode: str
@@ -121,7 +141,7 @@ def test_kmeans_keeps_its_statistics_while_points_move(
     data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
     moving(monkeypatch, *MOVES)
     result, machine = run("kmeans", data, workers, balance=mode)
-    assert machine.balance.migrations.points >= 5000
+    assert machine.part(BalancePart).control.migrations.points >= 5000
     z = result.state[:, 0]
     assert (z >= 0).all()
     total, origin = machine.store.statistics, machine.parameter.origin
@@ -140,7 +160,7 @@ def test_labels_travel_with_their_points(
     data, labels = np.tile(points, (4, 1)), np.random.default_rng(2).normal(size=4 * len(points))
     moving(monkeypatch, (0, 1, 1000), (1, 0, 1000), (0, 2, 500))
     result, machine = run(Labelled(), (data, labels), workers)
-    assert machine.balance.migrations.points >= 2 * 512
+    assert machine.part(BalancePart).control.migrations.points >= 2 * 512
     expected = (data * result.state).sum(axis=0)
     assert np.allclose(machine.store.statistics.total, expected, rtol=1e-10, atol=1e-9)
     assert {round(v, 6) for v in (result.state[:, 0] / labels)} <= {1.0, 2.0, 3.0}
@@ -151,7 +171,7 @@ def test_sparse_rows_travel(workers: LocalCluster, monkeypatch: pytest.MonkeyPat
     matrix = sparse.random(9_000, 40, density=0.1, random_state=0, format="csr")
     moving(monkeypatch, (0, 1, 1000), (1, 0, 1000), (2, 0, 500))
     result, machine = run(Rows(), matrix, workers)
-    assert machine.balance.migrations.points >= 2 * 512
+    assert machine.part(BalancePart).control.migrations.points >= 2 * 512
     assert np.isclose(machine.store.statistics[0], result.state.sum(), rtol=1e-10)
     per_row = np.asarray(matrix.sum(axis=1)).ravel()
     times = result.state[:, 0][per_row > 0] / per_row[per_row > 0]

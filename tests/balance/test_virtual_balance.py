@@ -10,16 +10,17 @@ import pytest
 
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
+from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
-from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime.backends.numba.kernels import build_kernel
 from flegel.sim.simulation import Costs, simulate
@@ -57,7 +58,7 @@ def train(
     for w in range(workers):
         ids = np.arange(len(data) * w // workers, len(data) * (w + 1) // workers)
         state = algorithm.initState(len(ids), data.shape[1], rng)
-        shard = make_shard(data[ids], None, state, algorithm.layout, ids)
+        shard = make_shard(data[ids], None, state, algorithm.kernels.layout, ids)
         kernel = kernel or build_kernel(algorithm, shard, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, shard, zero, new_flag())
     criteria = Criteria(max_seconds=seconds, tolerance=0, target=target)
@@ -65,7 +66,8 @@ def train(
     job = Coordinator(
         algorithm, make_policy(SyncSpec("fsp", balance=mode)), criteria, LocalStore(algorithm, theta, zero),
         {w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
-        timeouts=FOR_EVER, debug=True, balance=None if mode == "off" else BalanceControl(mode, criteria, rules),
+        timeouts=FOR_EVER, debug=True,
+        parts=[] if mode == "off" else [BalancePart(BalanceControl(mode, criteria, rules))],
     )  # fmt: skip
     paces = {w: Pace(1e6, slow, w, workers, (courses or {}).get(w)) for w in range(workers)}
     simulate(job, paces, dict(learners), Costs(bandwidth=2e8))
@@ -96,7 +98,7 @@ def test_with_balance_passes_differ_by_at_most_one(jobs: dict[str, Coordinator],
 def test_the_objective_never_rises_although_points_move(jobs: dict[str, Coordinator]) -> None:
     values = [r.objective for r in jobs["async"].trace if r.objective is not None]
     assert all(b <= a * (1 + 1e-12) for a, b in pairwise(values))
-    assert jobs["async"].balance is not None and jobs["async"].balance.migrations.points > ROWS / 16
+    assert jobs["async"].part(BalancePart).control.migrations.points > ROWS / 16
 
 
 def test_lazy_data_reach_the_same_objective_sooner(jobs: dict[str, Coordinator]) -> None:
@@ -169,7 +171,7 @@ def test_on_a_crowded_host_balance_costs_next_to_nothing() -> None:
 
 def test_nothing_moves_where_all_are_alike() -> None:
     job, _ = train("async", clustered(), straggler="", seconds=0.1)
-    assert job.balance is not None and job.balance.migrations.count == 0
+    assert job.part(BalancePart).control.migrations.count == 0
 
 
 def test_reasons_are_in_the_trace(jobs: dict[str, Coordinator]) -> None:

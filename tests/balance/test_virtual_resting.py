@@ -13,10 +13,12 @@ from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.crew_control import CrewControl
+from flegel.machine.resting.crew_control import CrewControl
+from flegel.machine.resting.part import RestingPart
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
@@ -43,15 +45,15 @@ def train(rest: bool, slow: float = 100.0, costs: Costs = DEAR, seconds: float =
     kernel: Any = None
     for w in range(WORKERS):
         ids = np.arange(ROWS * w // WORKERS, ROWS * (w + 1) // WORKERS)
-        shard = make_shard(data[ids], None, algorithm.initState(len(ids), 4, rng), algorithm.layout, ids)
+        shard = make_shard(data[ids], None, algorithm.initState(len(ids), 4, rng), algorithm.kernels.layout, ids)
         kernel = kernel or build_kernel(algorithm, shard, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, shard, zero, new_flag())
     criteria, form = Criteria(max_seconds=seconds, tolerance=0), TreeLayout("array", ())
     job = Coordinator(
         algorithm, make_policy(SyncSpec("fsp")), criteria, LocalStore(algorithm, theta, zero),
         {w: LoadShard(AlgorithmRef("x", {}), {}, w, WORKERS, 0, form, form) for w in range(WORKERS)},
-        timeouts=FOR_EVER, debug=True, balance=BalanceControl("async", criteria),
-        crew=CrewControl() if rest else None, rows=ROWS,
+        timeouts=FOR_EVER, debug=True, rows=ROWS,
+        parts=[*([RestingPart(CrewControl())] if rest else []), BalancePart(BalanceControl("async", criteria))],
     )  # fmt: skip
     stragglers = parse_stragglers(f"1-7:{slow:g}x" + (f",0:{when}" if when else ""), WORKERS)
     return simulate(job, {w: Pace(4e6, stragglers, w, WORKERS) for w in range(WORKERS)}, learners, costs)

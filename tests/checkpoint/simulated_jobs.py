@@ -13,14 +13,18 @@ from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.checkpoint import shard_states, snapshot
-from flegel.machine.checkpoint.plain_data import pack, unpack
+from flegel.machine.checkpoint.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
+from flegel.machine.checkpoint.part import CheckpointsPart
 from flegel.machine.checkpoint.resume import NewerCommit, restore
-from flegel.machine.checkpoint.shard_states import WorkerState, worker_state_from
-from flegel.machine.coordinator.balance_control import BalanceControl
-from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit, Timeouts
+from flegel.machine.coordinator.events import Timeouts
+from flegel.machine.coordinator.part import CoordinatorPart
+from flegel.machine.plain_data import pack, unpack
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
@@ -56,9 +60,7 @@ class Shelf:
             case SaveCheckpointPart(worker, kept, arrays):
                 state, halted, ids, *pending = (a.copy() for a in arrays)
                 known = self.numbers[worker] = ids if len(ids) else self.numbers[worker]
-                self.parts.setdefault(kept.number, {})[worker] = worker_state_from(
-                    kept, [state, halted, known, *pending]
-                )
+                self.parts.setdefault(kept.number, {})[worker] = WorkerState(kept, known, state, halted, tuple(pending))
             case SaveCommit():
                 self.commits.append(command)
 
@@ -101,7 +103,7 @@ def job(
     learners = {}
     for w, ids in enumerate(owners):
         state = algorithm.initState(len(ids), COLUMNS, np.random.default_rng(w))
-        share = make_shard(rows[ids], None, state, algorithm.layout, ids)
+        share = make_shard(rows[ids], None, state, algorithm.kernels.layout, ids)
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
     form = TreeLayout("array", ())
@@ -111,11 +113,12 @@ def job(
     }
     limits = criteria or Criteria(max_iterations=60, tolerance=0)
     mode = balance_mode(spec, workers)
+    plugged: list[CoordinatorPart] = [] if mode == "off" else [BalancePart(BalanceControl(mode, limits))]
+    if every:
+        plugged.append(CheckpointsPart(CheckpointSchedule(every)))
     made = Coordinator(
         algorithm, make_policy(spec), limits, LocalStore(algorithm, theta, zero), loads,
-        timeouts=FOR_EVER, debug=True, checkpoints=CheckpointSchedule(every) if every else None,
-        balance=None if mode == "off" else BalanceControl(mode, limits),
-        parts={w: p.frames() for w, p in enumerate(parts)},
+        timeouts=FOR_EVER, debug=True, parts=plugged, shards={w: p.frames() for w, p in enumerate(parts)},
     )  # fmt: skip
     now = 0.0
     if save is not None and shelf is not None:

@@ -12,7 +12,8 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
-from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, TraceRow
+from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart
+from flegel.machine.coordinator.events import TraceRow
 from flegel.messages import TreeLayout
 from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.store import CheckpointStore, DiskCalls

@@ -20,8 +20,8 @@ from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
 from flegel.errors import FlegelError, StorageError
 from flegel.job import Criteria, SyncSpec
-from flegel.machine.checkpoint.plain_data import freeze, pack, thaw, unpack
 from flegel.machine.checkpoint.state_limits import check_clocks, check_position, check_runs, check_state
+from flegel.machine.plain_data import freeze, pack, thaw, unpack
 from flegel.plan.interval.multi_stage import MultiStage
 from flegel.plan.termination import Termination
 from flegel.runtime.checkpoint.format import digest, seal, unseal

@@ -29,18 +29,19 @@ from flegel.algorithms.nmf import NMF
 from flegel.cli.main import app
 from flegel.core import pytree
 from flegel.errors import Interrupted, UsageError
-from flegel.machine.checkpoint.plain_data import freeze, thaw
+from flegel.loading.class_source import same_code
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.machine.plain_data import freeze, thaw
 from flegel.messages import TreeLayout
 from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.job.checkpoint_session import CheckpointWarning
-from flegel.runtime.job.class_source import same_code
 from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.resume import replace
 from tests.checkpoint import random_algorithm
 from tests.checkpoint.random_algorithm import Drawing
+from tests.contributing import ByContribution, ByHidden
 
 pytestmark = pytest.mark.processes
 
@@ -52,6 +53,8 @@ ALGORITHMS: dict[str, Any] = {
     "nmf": lambda: NMF(rank=3),
     "own": Drawing,
     "weights": lambda: KMeans(k=5),
+    "contribution": lambda: ByContribution(k=4),
+    "hidden": lambda: ByHidden(k=4),
 }
 
 

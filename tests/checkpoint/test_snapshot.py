@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.core import pytree
 from flegel.errors import StorageError
 from flegel.job import Criteria, SyncSpec
+from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.checkpoint import snapshot
-from flegel.machine.checkpoint.plain_data import freeze, pack, thaw, unpack
 from flegel.machine.checkpoint.resume import NewerCommit
 from flegel.machine.checkpoint.shard_states import WorkerState, redeal
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.plain_data import freeze, pack, thaw, unpack
 from flegel.messages import CheckpointPart
-from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.interval.multi_stage import MultiStage
 from flegel.sync import make_policy, models
 from tests.checkpoint.simulated_jobs import ROWS, Shelf, job, objectives

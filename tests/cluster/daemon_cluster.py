@@ -17,7 +17,7 @@ import psutil
 from flegel.cluster.client import Client, pack
 from flegel.cluster.transport.protocol import ClusterJob, JobView
 from flegel.job import Criteria, SyncSpec
-from flegel.runtime.job.class_source import reference
+from flegel.loading.class_source import reference
 
 WAIT = 120.0
 """Seconds after which a test that waits fails."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from flegel.cluster.master.actions import Action, Caller, RecordFact, ReplyTo, SendTo
 from flegel.cluster.master.facts import OVER, RUNNING
-from flegel.cluster.master.journal import MAGIC, frame, read
+from flegel.cluster.master.journal import JOURNAL_HEADER, frame, read
 from flegel.cluster.master.master import Master
 from flegel.cluster.transport.protocol import (  # fmt: skip
     COORDINATOR,
@@ -107,7 +107,7 @@ class SimulatedCluster:
 
     def __init__(self, slaves: int = 2, slots: int = 2) -> None:
         self.now = 1000.0
-        self.disk = MAGIC
+        self.disk = JOURNAL_HEADER
         self.slaves = {f"s{i}": FakeSlave(f"s{i}", slots) for i in range(slaves)}
         self.tickets: dict[str, str] = {}
         """What clients were told: ticket → job."""

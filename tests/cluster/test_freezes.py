@@ -19,15 +19,15 @@ from flegel.cluster.client import Client
 from flegel.cluster.master.actions import Caller
 from flegel.cluster.master.daemon import MasterDaemon
 from flegel.cluster.master.facts import RUNNING
-from flegel.cluster.master.state import FROZEN_AFTER, LOST_AFTER
+from flegel.cluster.master.state import FROZEN_SLAVE_SECONDS, SLAVE_SILENCE_SECONDS
 from flegel.cluster.slave import child_processes
-from flegel.cluster.slave.coordinator_deadlines import LONGEST_STOP, CoordinatorDeadlines
+from flegel.cluster.slave.coordinator_deadlines import MAX_EXCUSED_SECONDS, CoordinatorDeadlines
 from flegel.cluster.slave.daemon import SlaveDaemon
 from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.transport import keys, protocol, secure_client
 from flegel.cluster.transport.protocol import CancelJob, Denied, SlaveBeat, SlaveRefused
 from flegel.cluster.transport.secure_client import SecureClient, dial
-from flegel.cluster.transport.secure_server import IDLE, Received, Sender, _Peer, listen
+from flegel.cluster.transport.secure_server import IDLE_SESSION_SECONDS, Received, Sender, _Peer, listen
 from flegel.core.own_pauses import Deadline, OwnPauses
 from flegel.errors import FlegelError, UsageError
 from flegel.job import AlgorithmRef
@@ -35,7 +35,7 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.liveness import Liveness
 from flegel.messages import WorkerBeat
 from flegel.runtime import clock
-from flegel.runtime.processes.exit_codes import DISCONNECTED, describe_exit
+from flegel.runtime.system.exit_codes import DISCONNECTED, describe_exit
 from tests.cluster.simulated_cluster import SimulatedCluster
 from tests.cluster.test_hostile import RecordingServer
 from tests.cluster.test_master_machine import settled_cluster, turn
@@ -67,7 +67,7 @@ def test_a_slave_that_died_while_the_master_was_frozen_is_lost_a_lease_later() -
     simulated.kill_slave(victim)
     simulated.freeze_master(60.0)
     assert attempts(simulated) == [1, 1]
-    simulated.tick(LOST_AFTER + 1)
+    simulated.tick(SLAVE_SILENCE_SECONDS + 1)
     assert any(job.state != RUNNING for job in simulated.master.table.jobs.values())
 
 
@@ -81,7 +81,9 @@ def test_a_slave_that_is_frozen_keeps_its_jobs_and_gets_no_new_ones(seconds: flo
     simulated.beat(other)
     simulated.submit("ticket-new", 3, "bob")
     turn(simulated, times=1)
-    assert seconds <= LOST_AFTER or simulated.master.view(simulated.master.find("kmeans-2")).state == "queued"
+    assert (
+        seconds <= SLAVE_SILENCE_SECONDS or simulated.master.view(simulated.master.find("kmeans-2")).state == "queued"
+    )
     simulated.slaves[frozen].frozen = False
     simulated.settle()
     assert attempts(simulated)[0] == 1
@@ -92,7 +94,7 @@ def test_a_slave_that_stays_away_is_lost_in_the_end(gone: str) -> None:
     simulated = settled_cluster(jobs=1)
     for slave in simulated.slaves.values():
         setattr(slave, gone, True)
-    simulated.tick(FROZEN_AFTER + 1)
+    simulated.tick(FROZEN_SLAVE_SECONDS + 1)
     assert all(job.state != RUNNING for job in simulated.master.table.jobs.values())
     simulated.settle()
 
@@ -124,7 +126,7 @@ def test_time_in_which_a_coordinator_was_stopped_is_no_time_of_a_hook(seconds: f
     deadlines.progress_seen(1.0)
     assert deadlines.exceeded(1.0 + seconds)
     now = 1.0
-    while now < 1.0 + min(seconds, LONGEST_STOP):
+    while now < 1.0 + min(seconds, MAX_EXCUSED_SECONDS):
         now += 0.5
         deadlines.excuse(0.5, now)
     assert deadlines.exceeded(now) == ""
@@ -138,7 +140,7 @@ def test_a_process_that_is_stopped_for_ever_is_not_excused_for_ever() -> None:
     while not deadlines.exceeded(now):
         now += 0.5
         deadlines.excuse(0.5, now)
-        assert now < 2 * LONGEST_STOP
+        assert now < 2 * MAX_EXCUSED_SECONDS
 
 
 def test_a_clock_that_goes_back_is_no_pause() -> None:
@@ -200,10 +202,10 @@ def test_a_server_whose_clock_jumps_forgets_no_conversation(time: list[float], j
         assert list(server._peers) == [("k", 1)]
         quiet = 0.0
         while server._peers:
-            assert quiet <= IDLE + 30.0, "one that stays silent is forgotten in the end"
+            assert quiet <= IDLE_SESSION_SECONDS + 30.0, "one that stays silent is forgotten in the end"
             time[0], quiet = time[0] + 10.1, quiet + 10.1
             server._expire(time[0])
-        assert quiet > IDLE - 30.0
+        assert quiet > IDLE_SESSION_SECONDS - 30.0
 
 
 @pytest.mark.parametrize("jump", [5.0, 60.0, 3600.0])
@@ -237,7 +239,7 @@ def test_a_frozen_master_is_called_stopped_and_not_a_stranger(tmp_path: Path, mo
     """A listening socket of a process that is stopped: the kernel accepts, and nobody answers."""
     import socket
 
-    monkeypatch.setattr(secure_client, "FROZEN", 0.3)
+    monkeypatch.setattr(secure_client, "FROZEN_HANDSHAKE_SECONDS", 0.3)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

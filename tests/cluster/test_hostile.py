@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flegel.cluster.master.client_requests import MAX_WAITING
+from flegel.cluster.master.client_requests import MAX_WAITING_JOBS_PER_USER
 from flegel.cluster.master.daemon import MasterDaemon
 from flegel.cluster.master.facts import FAILED, RUNNING
 from flegel.cluster.transport import protocol
@@ -117,7 +117,7 @@ def test_no_message_of_the_right_type_ends_the_master(tmp_path_factory: pytest.T
         sender = rng.choice(senders[rng.choice(protocol.RIGHTS[kind])])
         if rng.random() < 0.1:
             sender = Sender("", ANYBODY, "", 1)
-        frames = tuple(b"z" * rng.choice((0, 5, protocol.CHUNK + 1)) for _ in range(rng.randrange(3)))
+        frames = tuple(b"z" * rng.choice((0, 5, protocol.FILE_CHUNK_BYTES + 1)) for _ in range(rng.randrange(3)))
         master._handle(Received(sender, body, frames))
         if rng.random() < 0.1:
             master._execute(master._machine.tick(clock.now() + rng.choice((0, 1, 100))))
@@ -227,9 +227,9 @@ def test_no_more_than_some_jobs_of_a_user_may_wait(running: tuple[MasterDaemon, 
         master._handle(Received(sender, protocol.SubmitJob(f"ticket-{sender.name}-{number:05}", spec), ()))
         return server.sent[-1][0]
 
-    for number in range(MAX_WAITING):
+    for number in range(MAX_WAITING_JOBS_PER_USER):
         assert isinstance(submit(SUBMIT, number), protocol.Accepted)
-    assert f"no more than {MAX_WAITING} may" in submit(SUBMIT, MAX_WAITING).text
+    assert f"no more than {MAX_WAITING_JOBS_PER_USER} may" in submit(SUBMIT, MAX_WAITING_JOBS_PER_USER).text
     assert isinstance(submit(SUBMIT, 0), protocol.Accepted), "the same ticket is the same job, also then"
     assert isinstance(submit(Sender("k5", "submit", "cecil", 1), 0), protocol.Accepted), "others have their own number"
     master._handle(Received(SUBMIT, protocol.CancelJob(job.id), ()))
@@ -239,7 +239,7 @@ def test_no_more_than_some_jobs_of_a_user_may_wait(running: tuple[MasterDaemon, 
 
 def test_a_description_that_is_too_long_is_refused(running: tuple[MasterDaemon, Any]) -> None:
     master, job = running
-    algorithm = AlgorithmRef(job.spec.algorithm.name, {"init": "x" * protocol.MAX_SPEC})
+    algorithm = AlgorithmRef(job.spec.algorithm.name, {"init": "x" * protocol.MAX_JOB_SPEC_BYTES})
     spec = msgspec.structs.replace(job.spec, algorithm=algorithm)
     master._handle(Received(SUBMIT, protocol.SubmitJob("ticket-0002", spec), ()))
     assert "The description of the job takes" in master.server.sent[-1][0].text  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from simulated_cluster import SimulatedCluster
 
 from flegel.cluster.master import journal as journals
 from flegel.cluster.master.facts import Ended, JobTable, Placed, Submitted
-from flegel.cluster.master.journal import MAGIC, Journal, frame, read
+from flegel.cluster.master.journal import JOURNAL_HEADER, Journal, frame, read
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
@@ -54,7 +54,7 @@ def history() -> tuple[bytes, list[int]]:
         simulated.submit(f"ticket-{number}", 2, "ann")
     simulated.settle()
     content, offsets = simulated.disk, []
-    offset = len(MAGIC)
+    offset = len(JOURNAL_HEADER)
     while offset < len(content):
         offsets.append(offset)
         offset = journals._next(content, offset)[1]
@@ -98,7 +98,7 @@ def test_a_torn_tail_is_cut_and_the_next_record_follows_it(tmp_path: Path) -> No
 
 def test_damage_in_the_middle_is_refused_with_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    path.write_bytes(MAGIC + frame(submitted(1))[:-1] + b"?" + frame(submitted(2)))
+    path.write_bytes(JOURNAL_HEADER + frame(submitted(1))[:-1] + b"?" + frame(submitted(2)))
     with pytest.raises(StorageError, match=r"damaged at byte .* Restore it from a copy"):
         Journal(path)
     path.write_bytes(b"something else entirely")
@@ -107,7 +107,7 @@ def test_damage_in_the_middle_is_refused_with_a_sentence(tmp_path: Path) -> None
 
 
 def test_compaction_changes_nothing_but_the_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "COMPACT_ABOVE", 2000)
+    monkeypatch.setattr(journals, "COMPACT_ABOVE_BYTES", 2000)
     journal = Journal(tmp_path / "journal")
     sizes = []
     write(journal, submitted(1), submitted(2))

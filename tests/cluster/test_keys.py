@@ -79,7 +79,7 @@ def test_a_name_cannot_leave_its_folder(tmp_path: Path, name: str) -> None:
 def test_adding_and_revoking_count_for_a_registry_that_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(keys, "KEYS_CACHE_SECONDS", 0.0)
     running, hand = keys.KeyRegistry(tmp_path), keys.KeyRegistry(tmp_path)
     assert not running.admit(OTHER.public)
     hand.add(OTHER.public, "read", "ann")
@@ -93,7 +93,7 @@ def test_adding_and_revoking_count_for_a_registry_that_is_in_use(
 
 
 def test_a_list_that_was_tampered_with_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(keys, "KEYS_CACHE_SECONDS", 0.0)
     registry = keys.KeyRegistry(tmp_path)
     registry.add(OTHER.public, "submit")
     assert registry.admit(OTHER.public)

@@ -148,7 +148,7 @@ def test_a_key_is_revoked_in_the_middle_of_its_conversation(host: Host) -> None:
         client.send(Ask(1))
         assert len(answers(client, 1)) == 1
         keys.KeyRegistry(host.folder).revoke("local-submit")
-        clock.sleep(2 * keys.CACHE_SECONDS)
+        clock.sleep(2 * keys.KEYS_CACHE_SECONDS)
         client.send(Ask(2))
         with pytest.raises(PeerRefused, match="not known here any more"):
             until(lambda: False, client)

@@ -247,7 +247,7 @@ def test_a_long_list_of_jobs_has_the_newest() -> None:
 
 
 def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_processes, "MAX_LOG", 10_000)
+    monkeypatch.setattr(child_processes, "MAX_LOG_BYTES", 10_000)
     log = child_processes.JobLog(tmp_path / "log")
     for _ in range(100):
         log.write("worker 0", b"x" * 1000)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flegel.compare import suite
+from bench.common import scripts as suite
 from flegel.compare.candidate import parse_candidates
 from flegel.errors import UsageError
 

@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from flegel.compare import Bench, read, suite_runner, write
-from flegel.compare.suite import choose, folder, read_script, scripts
-from flegel.compare.suite_runner import SuiteRunner
+from bench import run_suite
+from bench.common import suite_runner
+from bench.common.scripts import choose, read_script, scripts
+from bench.common.suite_runner import SuiteRunner
+from flegel.cli import bench as command
+from flegel.cli.main import app
+from flegel.compare import Bench, read, write
 from flegel.report.write import load, render
 from tests.compare.samples import bench
 from tests.source_trees import nodes, parse
@@ -57,9 +62,32 @@ def _defined(path: Path) -> set[str]:
 
 
 def test_the_suite_is_found_beside_the_package_or_where_one_says(tmp_path: Path) -> None:
-    assert folder() == BENCH == folder(BENCH)
+    assert command.suite_folder() == BENCH == command.suite_folder(BENCH)
     with pytest.raises(Exception, match="holds no benchmark suite"):
-        folder(tmp_path)
+        command.suite_folder(tmp_path)
+
+
+def test_the_command_becomes_the_program_of_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    become: list[list[str]] = []
+    monkeypatch.setattr(
+        "os.execve", lambda program, words, environment: become.append([*words, environment["PYTHONPATH"]])
+    )
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for words in (f"bench list --suite {BENCH}", f"bench run skew fig7 --scale smoke --only kmeans --suite {BENCH}"):
+        CliRunner().invoke(app, words.split(), catch_exceptions=False)
+    listed, ran = become
+    assert listed[1:] == ["-P", "-m", "bench.run_suite", "list", str(BENCH.parent)]
+    assert ran[4:-1] == ["run", "--scale=smoke", "--seed=0", "--only=kmeans", "--out=runs/bench", "--", "skew", "fig7"]
+
+
+def test_wrong_words_for_the_suite_are_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, told in (("--only kmean", "did you mean 'kmeans'?"), ("--scale large", "must be one of smoke, laptop")):
+        monkeypatch.setattr("sys.argv", ["run_suite", "run", "skew", *words.split()])
+        with pytest.raises(SystemExit) as ended:
+            run_suite.main()
+        assert ended.value.code == 2 and told in capsys.readouterr().err
 
 
 def test_the_race_with_stragglers_gets_the_largest_part() -> None:

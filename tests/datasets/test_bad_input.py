@@ -84,7 +84,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "label column missing": (write("a.csv", "x,y\n1,2\n"), {"label": "z"}, "no column 'z'"),
     "label column by name without names": (write("a.csv", GOOD), {"label": "z"}, "no column names"),
     "label column out of range": (write("a.csv", GOOD), {"label": 7}, "has 3 columns"),
-    "nothing but a label": (write("a.csv", "1\n2\n"), {"label": 0}, "no column but the label"),
+    "nothing but a label": (write("a.csv", "1\n2\n"), {"label": 0}, "no column of features besides the label"),
     "huge line": (write("a.csv", b"1," * 400_000), {}, "longer than"),
     "not UTF-8": (write("a.csv", b"a,b\n1,2\n\xff\xfe\xfa,3\n"), {}, "line 3, column 1"),
     "not UTF-8, further down": (
@@ -192,7 +192,7 @@ def test_files_of_one_folder_must_have_the_same_columns(tmp_path: Path) -> None:
 def test_a_bad_row_deep_in_a_large_file_is_named_and_half_written_columns_vanish(
     tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flegel.datasets import recorder
+    from flegel.datasets.rows import recorder
 
     monkeypatch.setattr(recorder, "MIN_BYTES", 1000)
     lines = [f"{k},{k}\n" for k in range(30_000)]

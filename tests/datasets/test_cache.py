@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from flegel.datasets import Dataset, open_data, read_shard
-from flegel.datasets import recorder as recorder_module
-from flegel.datasets.recorder import wait_for_writes
+from flegel.datasets.rows import recorder as recorder_module
+from flegel.datasets.rows.recorder import wait_for_writes
 from flegel.datasets.synthetic import row_cache
 from flegel.datasets.synthetic.copula import CopulaSource
 from flegel.errors import DataError

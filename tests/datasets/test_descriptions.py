@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import flegel.datasets
-from flegel.datasets.descriptions import source_from, stream_from
-from flegel.datasets.source import SOURCES, STREAMS, Source, Stream
+from flegel.datasets.rows.descriptions import source_from, stream_from
+from flegel.datasets.rows.source import SOURCES, STREAMS, Source, Stream
 from flegel.errors import DataError
 
 

@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 from flegel.core.shard import Sparse
 from flegel.datasets import Rows, hold_out, open_data, read_shard
-from flegel.datasets.kept_rows import held_out_ids
+from flegel.datasets.rows.kept_rows import held_out_ids
 from flegel.errors import DataError
 
 ROWS = np.arange(4000.0).reshape(1000, 4)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flegel.datasets import memory
+from flegel.datasets.rows import memory
 
 GIB = 1 << 30
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flegel.datasets import open_data, plan_rows
-from flegel.datasets.row_ranges import compress, cut, expand, group
+from flegel.datasets.rows.row_ranges import compress, cut, expand, group
 from flegel.errors import DataError, UsageError
 from tests.datasets.helpers import check_shards
 

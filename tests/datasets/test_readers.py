@@ -64,11 +64,19 @@ def test_windows_line_ends_byte_order_marks_quotes_and_a_missing_last_line_end(t
         "blank end": b"a,b\n1,2\n3,4\n\n\n",
         "padded": b"a, b\n1, 2\n3, 4\n",
         "hash": b"# a,b\n1,2\n3,4\n",
+        "hash and blanks, as np.savetxt writes it": b"# a b\n1 2\n3 4\n",
     }.items():
         (tmp_path / "t.csv").write_bytes(text)
         data = open_data(tmp_path / "t.csv")
         assert data.names == ["a", "b"], name
         assert data.load()[0].tolist() == [[1, 2], [3, 4]], name
+
+
+def test_a_label_cannot_be_dropped_whatever_else_the_table_holds(tmp_path: Path) -> None:
+    for text in ("a,b\n1,2\n3,4\n", "a,b\n1,2\nx,4\n"):
+        (tmp_path / "t.csv").write_text(text)
+        with pytest.raises(UsageError, match="leaves out the label column 'b'"):
+            open_data(tmp_path / "t.csv", label="b", drop=["b"])
 
 
 def test_a_file_without_pyarrow_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

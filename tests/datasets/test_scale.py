@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from flegel.core.shard import Sparse
-from flegel.datasets.scale import apply, empty_moments, merge, moments, scaling
+from flegel.datasets.rows.scale import apply, empty_moments, merge, moments, scaling
 from flegel.errors import UsageError
 from tests.datasets.helpers import dense
 

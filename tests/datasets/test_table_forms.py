@@ -249,7 +249,12 @@ file("codes of digits and letters", "a,b\n1,12A\n2,13\n3,12A\n4,9X\n", options={
 file("blanks around text", "a,b\n1,x \n2, x\n3,y\n", lambda f: f.assign(b=f["b"].str.strip()))
 file("nothing but text", "b,c\nx,u\ny,v\nx,u\n")
 file("nothing but text, without names", "x,u\ny,v\nx,u\nx,v\n", header=None)
-file("no features are left", "id,a\nx,1\ny,2\n", "no column but the label", options={"drop": ["id"], "label": "a"})
+file(
+    "no features are left",
+    "id,a\nx,1\ny,2\n",
+    "no column of features besides the label",
+    options={"drop": ["id"], "label": "a"},
+)
 
 # -- names, indexes, chosen columns --------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import pytest
 
 from flegel.core.shard import Sparse
 from flegel.datasets import Treatment, open_data, open_for_prediction
-from flegel.datasets.scale import Scaling, advice
+from flegel.datasets.rows.scale import Scaling, advice
 from flegel.datasets.tables.cells import CellFormat, date_value, number_value, shape
 from flegel.datasets.tables.columns import cells
 from flegel.datasets.tables.survey import ColumnSurvey

@@ -9,10 +9,13 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
-from flegel.machine.coordinator.balance_control import BalanceControl
-from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
+from flegel.machine.checkpoint.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.checkpoint.part import CheckpointsPart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Command, Done, FromWorker, Send, SetTimer, Timeouts, Timer
+from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.messages import LoadShard, Report, ShardLoaded, Stop, Train, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.sync import make_policy
@@ -57,6 +60,9 @@ class Scene:
     ) -> None:
         self.algorithm = algorithm or Mean()
         self.count, self.points = workers, points
+        parts: list[CoordinatorPart] = [] if balance is None else [BalancePart(balance)]
+        if checkpoints is not None:
+            parts.append(CheckpointsPart(checkpoints))
         self.machine = Coordinator(
             algorithm=self.algorithm,
             policy=make_policy(SyncSpec(sync, interval, coordination=coordination)),
@@ -67,8 +73,7 @@ class Scene:
             timeouts=timeouts or Timeouts(),
             debug=True,
             replace=replace,
-            balance=balance,
-            checkpoints=checkpoints,
+            parts=parts,
         )
 
     def start(self, now: float = 0.0) -> list[Command]:

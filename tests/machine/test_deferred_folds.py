@@ -16,17 +16,9 @@ from virtual_training import train
 from flegel.core import pytree
 from flegel.errors import ProtocolError, WorkerLost
 from flegel.job import Criteria, SyncSpec
-from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
-from flegel.machine.coordinator.events import (
-    BeginCheckpoint,
-    Command,
-    FoldFinished,
-    Note,
-    Suspend,
-    Timeouts,
-    Timer,
-    WorkerDied,
-)
+from flegel.machine.checkpoint.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.checkpoint.events import BeginCheckpoint, Suspend
+from flegel.machine.coordinator.events import Command, FoldFinished, Note, Timeouts, Timer, WorkerDied
 from flegel.messages import CheckpointPart, WorkerBeat
 from flegel.params.local import LocalStore
 from flegel.params.protocol import Fold, Folded

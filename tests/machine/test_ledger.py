@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flegel import Statistics
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.errors import AlgorithmError
@@ -22,7 +23,7 @@ class Sums(NamedTuple):
 
 
 class Kept(Algorithm):
-    spent: ClassVar[tuple[str, ...]] = ("gradient",)
+    statistics = Statistics(spent=("gradient",))
 
 
 def zero() -> Sums:

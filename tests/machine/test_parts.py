@@ -10,18 +10,10 @@ from scene import Mean, Scene, load
 
 from flegel.errors import WorkerLost
 from flegel.job import Criteria, SyncSpec
-from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.checkpoint.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.checkpoint.events import BeginCheckpoint, Suspend
 from flegel.machine.coordinator.commits import Commits
-from flegel.machine.coordinator.events import (
-    BeginCheckpoint,
-    EvictWorker,
-    Send,
-    StartWorker,
-    Suspend,
-    Timeouts,
-    Timer,
-    WorkerDied,
-)
+from flegel.machine.coordinator.events import EvictWorker, Send, StartWorker, Timeouts, Timer, WorkerDied
 from flegel.machine.coordinator.liveness import Liveness
 from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.observation import JobSnapshot, observe
@@ -80,7 +72,7 @@ def test_a_report_leaves_the_held_ones_when_it_is_handed_over_and_a_lost_one_doe
     assert parts.commits.forget(1) == 10 and sorted(parts.commits.held) == [0, 2]
     request = parts.commits.request((2, 0))
     assert request.workers == [0, 2] and not parts.commits.held and parts.commits.forget(0) == 0
-    event = parts.commits.finish(request, (2, 0), parts.fold(request), 0, 0, 2.0)
+    event = parts.commits.finish(request, (2, 0), parts.fold(request), 2.0)
     assert event.workers == (2, 0) and parts.job.iteration == 1 and parts.job.view.round == 1
     assert parts.job.store.statistics.tolist() == [101.0, 2.0] and parts.commits.staleness == {0: 2}
 

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from scene import Scene, timers, trains
 
+from flegel.configuration.balance import BalanceSettings
 from flegel.job import Criteria
+from flegel.machine.balance.balance_control import CROWDED, BalanceControl
+from flegel.machine.balance.part import BalancePart
+from flegel.machine.checkpoint.part import snapshot_of
 from flegel.machine.checkpoint.resume import restore
 from flegel.machine.checkpoint.shard_states import WorkerState
-from flegel.machine.coordinator.balance_control import CROWDED, BalanceControl
 from flegel.machine.coordinator.events import Command, Send
 from flegel.machine.coordinator.membership import Next
 from flegel.messages import CheckpointPart, ReceivePoints, Train
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
-from flegel.plan.balance.settings import BalanceSettings
 
 
 class Asked(Balance):
@@ -121,18 +123,20 @@ def loads_after(pause: float, how: str) -> list[Any]:
     now = 5.0 + pause
     if how == "crew":
         scene.machine.membership.redistribution.unvisited.add(0)
-        scene.machine._do(Next.RESUME, now)
+        scene.machine.carry_out(Next.RESUME, now)
     else:
-        assert scene.machine.balance is not None and scene.machine.commits.last is not None
-        scene.machine.balance._balance = Balance(BalanceSettings())
-        state, held = scene.machine.snapshot(scene.machine.commits.last, 5.0), dict[int, WorkerState]()
+        balance = scene.machine.part(BalancePart)
+        assert balance is not None and scene.machine.commits.last is not None
+        balance.control._balance = Balance(BalanceSettings())
+        state, held = snapshot_of(scene.machine, scene.machine.commits.last, 5.0), dict[int, WorkerState]()
         again, plan = Scene(sync="fsp", interval=10.0, balance=BalanceControl("async", CRITERIA)), Asked()
         for number in scene.machine.view.workers:
             kept = CheckpointPart(0, ((10, 5),), 0, 0.0, 0)
             held[number] = WorkerState(kept, np.arange(10), np.zeros((10, 0)), np.zeros(10, np.uint8))
         restore(again.machine, state, held)
-        assert again.machine.balance is not None
-        again.machine.balance._balance = plan
+        balance = again.machine.part(BalancePart)
+        assert balance is not None
+        balance.control._balance = plan
         scene = again
         scene.loaded(now)
     barrier(scene, now + 1.0)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flegel.algorithm import COUNTING, Algorithm, Sample
+from flegel import Kernels
+from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
+from flegel.declarations.hidden_state import StateHooks
+from flegel.declarations.kernels import COUNTING
+from flegel.declarations.optional import hook
 from flegel.machine.audit.owned_numbers import CHUNK, MODULUS, OwnedNumbers, sum_below, sum_of
 from flegel.machine.audit.recount import Recount
 from flegel.runtime.backends.numba.backend import BACKEND
@@ -19,7 +23,7 @@ from flegel.runtime.backends.numba.backend import BACKEND
 class FirstVisits(Algorithm):
     """Counts points whose state says that they were never visited."""
 
-    layout = "tiles"
+    kernels = Kernels(layout="tiles")
 
     def kernel(self, shard: Shard):  # type: ignore[no-untyped-def]
         def run(shard, parameter, aggregator, start, end, iteration, flag):  # type: ignore[no-untyped-def]
@@ -65,7 +69,7 @@ def test_what_is_counted_at_the_end_is_what_evaluate_says(algorithm: Algorithm, 
     kernel = BACKEND.build(algorithm, shard, theta, empty, interpret=False)
     recount = Recount(algorithm, kernel, theta, empty, fresh)
     counted = recount._sum([(shard, 0, 200), (shard, 200, 331)], pytree.flatten(theta), COUNTING)
-    value = algorithm.recounted(pytree.unflatten(empty, counted), theta)
+    value = hook(algorithm, StateHooks.recounted)(pytree.unflatten(empty, counted), theta)
     wanted = algorithm.evaluate(rows, None, theta)
     assert wanted is not None and value == pytest.approx(wanted.objective, rel=1e-12)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.sim.faults.reliable_channel import HOLD, PATIENCE, Packet, ReliableChannel
+from bench.faults.reliable_channel import HOLD, PATIENCE, Packet, ReliableChannel
 
 ONE, NEXT = (0, 0), (0, 1)
 

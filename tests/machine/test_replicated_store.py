@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scene import Mean, Scene, done, trains
 
+from flegel import Statistics
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, ProtocolError
+from flegel.machine.checkpoint.part import snapshot_of
 from flegel.machine.coordinator.events import Command, Send, Timeouts, WorkerDied
 from flegel.machine.worker.replica import HeldReports, Replica, SliceSum, digest
 from flegel.messages import (
@@ -163,7 +165,7 @@ def test_the_coordinator_decides_when_and_hears_one_copy_of_the_result() -> None
     assert scene.machine.trace[-1].objective == 6.0
     crew.finish(crew.barrier(3.0), 3.5)
     assert scene.total.tolist() == [9.0, 6.0]
-    assert scene.machine.snapshot(scene.machine.commits.last, 4.0), "a checkpoint"  # type: ignore[arg-type]
+    assert snapshot_of(scene.machine, scene.machine.commits.last, 4.0), "a checkpoint"  # type: ignore[arg-type]
 
 
 def test_copies_that_differ_end_the_job_in_a_sentence() -> None:
@@ -204,7 +206,7 @@ def test_the_loss_of_a_worker_in_a_fold_undoes_it_and_all_points_count_again(how
 
 def test_statistics_without_memory_lose_nothing_but_the_round_of_the_lost_worker() -> None:
     class Gradient(Mean):
-        spent = ("value",)
+        statistics = Statistics(spent=("value",))
 
     scene, crew = stage(workers=3, algorithm=Gradient())
     crew.finish(crew.barrier(2.0, (4.0, 2.0)), 2.5)

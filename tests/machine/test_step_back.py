@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import flegel
+from flegel import Learning, Statistics
 from flegel.algorithm import Algorithm, Sample
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint
@@ -29,8 +30,8 @@ class Gradient(NamedTuple):
 class Descent(Algorithm):
     """Mean of a column by gradient descent, with a step that may be far too long."""
 
-    spent: ClassVar[tuple[str, ...]] = ("slope", "loss", "seen")
-    averaged = True
+    statistics = Statistics(spent=("slope", "loss", "seen"))
+    learning = Learning(averaged=True)
     length: float = 0.4
     shorter: float = 1.0
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from flegel import ParameterPlacement, Statistics
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.params.local import LocalStore
@@ -26,9 +27,8 @@ class Sums(NamedTuple):
 class Descent(Algorithm):
     """A gradient method with a state that only the coordinator needs."""
 
-    typed = True
-    spent = ("gradient", "visits")
-    unsent = ("moments",)
+    placement = ParameterPlacement(typed=True, unsent=("moments",))
+    statistics = Statistics(spent=("gradient", "visits"))
 
     def updateParameter(self, aggregator: Sums, oldParameter: Weights) -> Weights:
         step = aggregator.gradient / aggregator.visits[0]
@@ -36,7 +36,7 @@ class Descent(Algorithm):
 
 
 class DoubleDescent(Descent):
-    typed = False
+    placement = ParameterPlacement(unsent=("moments",))
 
 
 THETA = Weights(np.ones(3, np.float32), np.zeros(2))
@@ -46,8 +46,8 @@ REPORT = Sums(np.full(3, 0.5, np.float32), np.ones(1))
 @pytest.mark.parametrize(("kind", "expected"), [(Descent, np.float32), (DoubleDescent, np.float64)])
 def test_types_are_kept_from_the_first_parameter_to_the_last(kind: type[Algorithm], expected: type) -> None:
     algorithm = kind()
-    zero = pytree.zeros_like(REPORT, algorithm.typed)
-    store = LocalStore(algorithm, pytree.starting(THETA, algorithm.typed), zero)
+    zero = pytree.zeros_like(REPORT, algorithm.placement.typed)
+    store = LocalStore(algorithm, pytree.starting(THETA, algorithm.placement.typed), zero)
     for number in range(3):
         store.fold(Fold(number, [0, 1], [pytree.as_typed(REPORT, zero)] * 2, "round 0"))
     assert store.parameter.weights.dtype == store.statistics.gradient.dtype == expected
@@ -57,6 +57,6 @@ def test_types_are_kept_from_the_first_parameter_to_the_last(kind: type[Algorith
 
 
 def test_workers_do_not_get_what_they_do_not_need() -> None:
-    sent = pytree.without(THETA, Descent.unsent)
+    sent = pytree.without(THETA, Descent.placement.unsent)
     assert pytree.names(sent) == ("weights",) and sent.weights is THETA.weights
     assert pytree.without(THETA, ()) is THETA

@@ -48,7 +48,7 @@ class DeferringSimulation(Simulation):
     def _answer_fold(self) -> None:
         self._asked = False
         answer = self.job.store.answer()  # type: ignore[attr-defined]
-        self._execute(self.job.handle(answer, self.events.now), self.events.now)
+        self.execute(self.job.handle(answer, self.events.now), self.events.now)
         self._ask_later()
 
 
@@ -78,7 +78,7 @@ def train(
     learners = {}
     for worker, ids in enumerate(np.array_split(rng.permutation(len(rows)), len(speeds))):
         own = np.ascontiguousarray(rows[ids])
-        shard = make_shard(own, None, algorithm.initState(len(ids), own.shape[1], rng), algorithm.layout, ids)
+        shard = make_shard(own, None, algorithm.initState(len(ids), own.shape[1], rng), algorithm.kernels.layout, ids)
         kernel = build_kernel(algorithm, shard, theta, zero).kernel
         learners[worker] = KernelLearner(algorithm, kernel, shard, zero, new_flag())
     form, count = TreeLayout("array", ()), len(speeds)

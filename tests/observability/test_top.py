@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 
 from flegel.cli.cluster_jobs import jobs_table
-from flegel.cli.watch.top import MOST_JOBS, figures, screen
+from flegel.cli.top import MOST_JOBS, figures, screen
 from flegel.cluster.transport.protocol import JobView, SlaveView
 from tests.observability.test_metrics import SEEN
 

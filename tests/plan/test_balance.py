@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.core.shard import TILE
 from flegel.plan.balance.planner import Balance, MoveCost, assign_tiles, consider
 from flegel.plan.balance.remaining_time import TimeLeft
-from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.balance.speed_estimate import DutyCycle, Speed
 from flegel.plan.balance.target_passes import (
     SuperWorker,

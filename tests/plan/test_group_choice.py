@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bench.sites.moving_workers import simulate
 from flegel.plan.group_choice import GroupLoad, choose_group
-from flegel.sim.sites.moving_workers import simulate
 
 
 def test_a_worker_moves_only_where_its_own_move_leaves_a_gain_of_a_fifth() -> None:

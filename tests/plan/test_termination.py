@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from flegel.cli import display
-from flegel.cli.local import job
+from flegel.cli import local_job as job
 from flegel.job import Criteria
 from flegel.plan.termination import SOUND, Progress, Termination
+from flegel.terminal import display
 
 
 def at(iteration=1, seconds=1.0, objective=10.0, exact=True, passes=0.0, halted=0, points=100, diverged=""):

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from bench.faults.faulty_job import FaultyJob
+from bench.faults.scenarios import anything, losing
 from flegel.algorithms.kmeans import KMeans
 from flegel.compare.candidate import parse_candidates
 from flegel.compare.simulation import ClusterModel, SimulationSettings, simulation_runner
 from flegel.datasets import open_data
-from flegel.sim.faults.faulty_job import FaultyJob
-from flegel.sim.faults.scenarios import anything, losing
 from flegel.sim.learning_curve import FittedProgress
 from flegel.sim.network import NetworkSpec
 from flegel.sim.speeds import Speeds, parse_drift, parse_spot

@@ -17,25 +17,27 @@ import numpy as np
 
 from flegel import messages
 from flegel.algorithm import Algorithm
+from flegel.configuration.balance import BalanceSettings
 from flegel.core import pytree
 from flegel.core.shard import TILE, Shard, make_shard
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
+from flegel.machine.balance.balance_control import BalanceControl
+from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator import events
-from flegel.machine.coordinator.balance_control import BalanceControl
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import EvictWorker, StartWorker, Timeouts, WorkerDied, WorkerJoined
 from flegel.machine.coordinator.membership import Next
-from flegel.machine.crew_control import CrewControl
 from flegel.machine.fencing import Fence
 from flegel.machine.migration.endpoints import MigrationSource
-from flegel.machine.migration.window_codec import put_states, take_states
+from flegel.machine.resting.crew_control import CrewControl
+from flegel.machine.resting.part import RestingPart
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import visit
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.machine.worker.window_codec import put_states, take_states
 from flegel.messages import Envelope, LoadShard, SendPoints, ShardLoaded, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import BalancePlan, Proposal
-from flegel.plan.balance.settings import BalanceSettings
 from flegel.plan.crew import Crew
 from flegel.sim.inline_worker import InlineWorker
 from flegel.sync import make_policy
@@ -243,12 +245,11 @@ class World:
             store=LocalStore(self.algorithm, np.zeros(1), np.zeros(1)),
             loads={w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
             timeouts=FOR_EVER,
-            balance=balancing,
+            parts=[RestingPart(self.crew), *([] if balancing is None else [BalancePart(balancing)])],
             collect=collect,
             debug=True,
             rows=self.rows,
             replace=replace,
-            crew=self.crew,
         )
         self.fence = Fence("job")
         for w in range(workers):
@@ -404,7 +405,7 @@ class World:
             for envelope, arrays in letters
             if isinstance(envelope.body, messages.Report) and number in crew and crew[number].life == life
         )
-        kept = sum(float(s.change[0]) for s in crew.values() if s.executor.machine._extra_visits)
+        kept = sum(float(s.change[0]) for s in crew.values() if s.executor.machine.extra_visits)
         return held + mail + kept
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flegel import Algorithm, DataPoint, Sample
+from flegel import Algorithm, DataPoint, Sample, Statistics
 from flegel.core.shard import Shard
 
 
@@ -166,7 +166,7 @@ class DrawsFromThinAir(Good):
 class Gradient(Good):
     """Everything is used up at a barrier, so there is nothing to conserve."""
 
-    spent: ClassVar[tuple[str, ...]] = ("sums", "count")
+    statistics = Statistics(spent=("sums", "count"))
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Any, iterationNum: int) -> Any:
         columns = dataPoint.features.shape[0]

@@ -15,13 +15,13 @@ import flegel
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.datasets import Dataset
-from flegel.machine.audit.checksums import checksum, differences
 from flegel.machine.coordinator.events import Send
 from flegel.machine.coordinator.orders import WorkerOrders
+from flegel.machine.worker.checksums import checksum, differences
 from flegel.messages import Train
 from flegel.params.ledger import Ledger
 from flegel.params.local import LocalStore
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.backends.numba.backend import NumbaKernel
 from flegel.runtime.processes.thread_cluster import ThreadCluster
 

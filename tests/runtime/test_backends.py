@@ -14,6 +14,7 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.errors import AlgorithmError, UsageError
+from flegel.loading.class_source import reference
 from flegel.machine.audit.recount import Recount
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.worker import BeginLoad, BeginTrain, ShardReady, TrainerDone
@@ -22,7 +23,6 @@ from flegel.params.tree_layout import form_of
 from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.protocol import Backend, ShardKernel
 from flegel.runtime.backends.registry import BACKENDS, choose
-from flegel.runtime.job.class_source import reference
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.trainer import Trainer
 

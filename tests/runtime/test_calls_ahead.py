@@ -9,6 +9,7 @@ import pytest
 from test_compile import prepare
 from test_points import CLUSTERS
 
+from flegel import Kernels
 from flegel.algorithm import Algorithm
 from flegel.algorithms import points
 from flegel.algorithms.over_tiles import (
@@ -195,7 +196,7 @@ def test_sums_over_points_are_those_of_single_points(name: str) -> None:
 class RowByRow(CLUSTERS):  # type: ignore[misc, valid-type]
     """The same in a loop, with θ in another precision."""
 
-    narrow_parameter = False
+    kernels = Kernels(narrow_parameter=False)
 
     def updateDataPoint(self, dataPoint: Any, parameter: Any, iterationNum: int) -> Any:
         x, last = dataPoint.features, dataPoint.state[0]

@@ -16,8 +16,8 @@ import pytest
 from flegel.algorithm import Algorithm
 from flegel.errors import AlgorithmError, UsageError, own_traceback
 from flegel.job import AlgorithmRef
+from flegel.loading.class_source import in_plain, instantiate, load_class, reference
 from flegel.loading.code_gate import Consent
-from flegel.runtime.job.class_source import in_plain, instantiate, load_class, reference
 from flegel.runtime.job.find_algorithm import find_algorithm
 
 

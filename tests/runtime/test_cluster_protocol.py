@@ -9,12 +9,12 @@ import pytest
 from fake_cluster import FakeCluster
 from waiting import until
 
-from flegel.api import LocalCluster
+from bench.common.remote_cluster import RemoteCluster
+from flegel.api.jobs import LocalCluster
 from flegel.errors import UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Exit, Hello, ReleaseJob
 from flegel.runtime.processes.cluster_protocol import Cluster
-from flegel.runtime.processes.remote_cluster import RemoteCluster
 from flegel.runtime.processes.thread_cluster import ThreadCluster
 
 

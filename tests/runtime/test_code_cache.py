@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from flegel.algorithms.kmeans.shapes import kernel_sizes
+from flegel.algorithms.kmeans.wide import WIDE_COLUMNS, WIDE_K
 from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
 from flegel.core import code_cache, code_folder
-from flegel.runtime.backends.numba.compile_turns import turn
+from flegel.runtime.backends.numba import compile_turns
+from flegel.runtime.backends.numba.compile_turns import processor_time, turn
 from flegel.runtime.job import warm_code
 
 
@@ -114,6 +119,29 @@ def test_a_second_process_waits_for_its_turn_but_not_for_ever(tmp_path: Path) ->
     assert order == ["patience ran out", "first", "second"]
 
 
+def test_a_compiler_that_gets_on_is_waited_for_and_one_that_stands_still_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host a kernel takes longer than patience; every process that gave up would compile it as well."""
+    time, asked = [0.0], set()
+
+    def sleep(seconds: float) -> None:
+        time[0] += seconds
+
+    def computes(pid: int) -> float:
+        asked.add(pid)
+        return time[0]
+
+    monkeypatch.setattr(compile_turns, "clock", SimpleNamespace(now=lambda: time[0], sleep=sleep))
+    with turn(tmp_path / "lock"), turn(tmp_path / "lock", patience=60.0, most=600.0, computed=computes):  # type: ignore[arg-type]
+        assert asked == {os.getpid()} and time[0] >= 600.0
+    time[0] = 0.0
+    with turn(tmp_path / "lock"), turn(tmp_path / "lock", patience=60.0, most=600.0, computed=lambda pid: 7):
+        assert 60.0 <= time[0] < 61.0
+    assert sys.platform != "linux" or processor_time(os.getpid()) is not None
+    assert processor_time(2**30) is None
+
+
 def test_sweeping_k_compiles_few_shapes() -> None:
     shapes = {tile_shape("float32", k) for k in range(1, 500)}
     assert {group for _, group in shapes} == set(group_sizes()) and len(shapes) == len(group_sizes())
@@ -127,7 +155,9 @@ def test_warm_compiles_each_kernel_of_an_algorithm(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(warm_code, "compile_case", lambda case: seen.append(case) or 0.0)
     run = CliRunner().invoke(app, ["warm", "kmeans", "lr", "--weights"])
     assert run.exit_code == 0, run.output
-    assert {c.algorithm.k for c in seen if c.name.startswith("kmeans")} == set(kernel_sizes())
+    assert {c.algorithm.k for c in seen if c.name.startswith("kmeans")} == {*kernel_sizes(), WIDE_K}
+    assert {c.columns for c in seen if c.name == f"kmeans k={WIDE_K}"} == {warm_code.WIDE} == {WIDE_COLUMNS}
+    assert len(run.output.splitlines()) == 16 and "k=" not in run.output, "a line for each kind of rows"
     kinds = {(c.dtype, c.sparse, c.weighted) for c in seen}
     assert kinds == {(d, s, w) for d in warm_code.DTYPES for s in (False, True) for w in (False, True)}
     one = CliRunner().invoke(app, ["warm", "kmeans", "--set", "k=7", "--dtype", "float32"])

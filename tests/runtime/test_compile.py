@@ -28,14 +28,14 @@ LABELS = np.random.default_rng(2).integers(0, 3, size=97).astype(float)
 
 
 def prepare(algorithm: Algorithm, rows: Any = ROWS, layout: str | None = None) -> tuple[Shard, Any, Any]:
-    labels = algorithm.labels_for_points(LABELS)
+    labels = algorithm.accepts.kept_labels(LABELS)
     points = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
     columns = rows.columns if isinstance(rows, Sparse) else rows.shape[1]
     sample = Sample(rows, labels, points, columns)
     parameter = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(parameter)))
     state = algorithm.initState(points, columns, np.random.default_rng(0))
-    return make_shard(rows, labels, state, layout or algorithm.layout), parameter, zero
+    return make_shard(rows, labels, state, layout or algorithm.kernels.layout), parameter, zero
 
 
 def two_passes(

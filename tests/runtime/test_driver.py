@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from fake_cluster import FakeCluster
 
-from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Send, SetTimer, Suspend, Timer
+from flegel.machine.checkpoint.events import Suspend
+from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Send, SetTimer, Timer
 from flegel.messages import Envelope, Exit, WorkerBeat
 from flegel.runtime import clock
 from flegel.runtime.job.driver import JobDriver, drive

@@ -17,7 +17,7 @@ from flegel.core.pytree import Array
 from flegel.errors import UsageError
 from flegel.machine.group.data_form import DataForm
 from flegel.machine.group.records import MemberBeat, StartRows, encode
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.group import session
 from flegel.runtime.group.bucket import FolderBucket
 from flegel.runtime.group.keys import SEALED, PlainObjects

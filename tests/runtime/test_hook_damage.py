@@ -33,7 +33,7 @@ from flegel.runtime.job import prepared_job
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
-from flegel.runtime.job.signals import DeferredSignals
+from flegel.runtime.system.signals import DeferredSignals
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3))
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.cli.local.job import make_algorithm
+from flegel.cli.local_job import make_algorithm
 from flegel.cli.main import app
 from flegel.cluster.master import journal
 from flegel.cluster.master.facts import Begun
@@ -194,12 +194,12 @@ def test_data_are_not_read_from_a_pipe(name: str, tmp_path: Path) -> None:
 
 def test_a_journal_whose_records_contradict_each_other_is_refused() -> None:
     """A fact about a job that was never submitted, with the right checksum."""
-    content = journal.MAGIC + journal.frame(Begun("nobody", 1.0, 1))
+    content = journal.JOURNAL_HEADER + journal.frame(Begun("nobody", 1.0, 1))
     with pytest.raises(StorageError, match="does not fit those before it"):
         journal.read(content)
     deep_record = b"\x91" * 100_000
-    framed = journal.MAGIC + struct.pack("<II", len(deep_record), zlib.crc32(deep_record)) + deep_record
-    assert journal.read(framed)[1] == len(journal.MAGIC), "a record that cannot be read is a torn tail"
+    framed = journal.JOURNAL_HEADER + struct.pack("<II", len(deep_record), zlib.crc32(deep_record)) + deep_record
+    assert journal.read(framed)[1] == len(journal.JOURNAL_HEADER), "a record that cannot be read is a torn tail"
 
 
 @pytest.mark.parametrize("content", [b"\x93\x01\x02", b"\xc1", b"\x01\x02", b"\x81\x01\x02", b"\x91" * 5000])

@@ -21,7 +21,7 @@ from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.group import records
 from flegel.machine.group.contributions import Contributions
 from flegel.machine.group.records import Contribution, Entry, decode, digest_of
-from flegel.machine.migration import window_codec
+from flegel.machine.worker import window_codec
 from flegel.messages import CheckpointPart, Window
 from flegel.report import write as report
 from flegel.runtime.checkpoint.store import FolderStore

@@ -20,8 +20,8 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.cli.main import app
 from flegel.errors import DecodeError
 from flegel.job import AlgorithmRef
+from flegel.loading.class_source import reference
 from flegel.messages import LoadShard, TreeLayout
-from flegel.runtime.job.class_source import reference
 from flegel.runtime.transport.codec import MAX_HEADER, PackedArrays, Sequencer, decode
 
 sys.path.append(str(Path(__file__).parents[1] / "cluster"))

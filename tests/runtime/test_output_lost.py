@@ -17,7 +17,7 @@ from test_result_store import result
 from typer.testing import CliRunner
 
 import flegel
-from flegel.cli.local.job import make_algorithm
+from flegel.cli.local_job import make_algorithm
 from flegel.cli.main import app
 from flegel.cluster.slave import coordinator_process
 from flegel.cluster.slave.coordinator_pipe import CoordinatorPipe
@@ -25,7 +25,7 @@ from flegel.cluster.slave.coordinator_protocol import JobAssignment
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import ExitCode, StorageError
 from flegel.job import AlgorithmRef
-from flegel.result import exit_code
+from flegel.results.result import exit_code
 from flegel.runtime.job import result_store
 from flegel.runtime.system.standard_streams import LenientFile
 

@@ -17,14 +17,15 @@ import pytest
 import zmq
 
 import flegel
+from bench.common.remote_cluster import RemoteCluster
 from flegel import LocalCluster
 from flegel.core.shard import Sparse
 from flegel.errors import ProtocolError, UsageError
+from flegel.machine.balance.part import BalancePart
 from flegel.messages import Hello
 from flegel.runtime import clock
-from flegel.runtime.processes.exit_codes import DISCONNECTED
-from flegel.runtime.processes.remote_cluster import RemoteCluster
 from flegel.runtime.processes.worker_processes import launch
+from flegel.runtime.system.exit_codes import DISCONNECTED
 from flegel.runtime.transport import job_sockets, remote_arrays
 from flegel.runtime.transport.codec import Sequencer
 from flegel.runtime.transport.curve import KeyPair, new_key_pair, secure_dialer
@@ -84,7 +85,7 @@ def test_points_move_between_hosts_and_the_statistics_hold(
     data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
     moving(monkeypatch, *MOVES)
     result, machine = run("kmeans", data, remote, sync="fsp")
-    assert machine.balance.migrations.points >= 5000
+    assert machine.part(BalancePart).control.migrations.points >= 5000
     z, total, origin = result.state[:, 0], machine.store.statistics, machine.parameter.origin
     assert np.array_equal(np.bincount(z, minlength=10), total.counts)
     for j in range(10):

@@ -16,7 +16,7 @@ import flegel
 from flegel.algorithm import Algorithm
 from flegel.algorithms.kmeans.kmeans import Centroids, KMeans
 from flegel.errors import StorageError, UsageError
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.job import result_store
 
 ROWS = np.random.default_rng(0).normal(size=(12, 3))

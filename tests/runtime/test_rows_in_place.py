@@ -13,7 +13,8 @@ from flegel import LocalCluster
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.core.shard import make_shard
-from flegel.datasets import Rows, partition
+from flegel.datasets import Rows
+from flegel.datasets.rows import partition
 from flegel.errors import DataError, DecodeError, OutOfReach
 from flegel.runtime.job import prepared_job
 from flegel.runtime.transport import process_memory

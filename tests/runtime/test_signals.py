@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from flegel.runtime.job.signals import DeferredSignals
-from flegel.runtime.processes.parent_death import process_starter
+from flegel.runtime.system.parent_death import process_starter
+from flegel.runtime.system.signals import DeferredSignals
 
 pytestmark = pytest.mark.processes
 
@@ -138,7 +138,7 @@ def test_what_one_handler_raises_does_not_silence_the_other_signal(
 
 def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:
     code = (
-        "from flegel.runtime.processes.parent_death import die_with_parent\n"
+        "from flegel.runtime.system.parent_death import die_with_parent\n"
         "die_with_parent(); print('born', flush=True); print(input(), flush=True)"
     )
     words = [sys.executable, "-c", code]

@@ -34,7 +34,7 @@ def test_a_journal(tmp_path: Path) -> None:
     body = msgspec.msgpack.encode({"type": "Begun", "job": "j", "at": 1.0, "attempt": 1}).replace(
         b"\xa1j", b"\xa2" + BAD
     )
-    whole = journal.MAGIC + 2 * (struct.pack("<II", len(body), zlib.crc32(body)) + body)
+    whole = journal.JOURNAL_HEADER + 2 * (struct.pack("<II", len(body), zlib.crc32(body)) + body)
     try:
         table, _ = journal.read(whole)
         assert not table.jobs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.common.served_simulation import ServedSimulation, VisitLearner, served_job, worker_numbers
 from flegel.job import Criteria, SyncSpec
 from flegel.sim.coordinator_cost import MEASURED
-from flegel.sim.served import ServedSimulation, VisitLearner, served_job, worker_numbers
 from flegel.sim.trainer import Pace
 
 

@@ -12,6 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from bench.faults.faulty_job import Violation
+from bench.faults.scenarios import served
+from bench.faults.served_job import run_served
 from flegel.machine.server.care import ServerCare
 from flegel.machine.server.client import SliceClient
 from flegel.machine.server.fold_progress import OpProgress
@@ -20,9 +23,6 @@ from flegel.machine.server.paced_answers import PacedAnswers
 from flegel.machine.server.report_inbox import ReportInbox
 from flegel.machine.server.server import ParameterServer
 from flegel.machine.server.slice_state import SliceState
-from flegel.sim.faults.faulty_job import Violation
-from flegel.sim.faults.scenarios import served
-from flegel.sim.faults.served_job import run_served
 
 Patch = pytest.MonkeyPatch
 

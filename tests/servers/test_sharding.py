@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from flegel import ParameterPlacement
 from flegel.algorithm import Algorithm
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
-from flegel.conformance import Trial, _shards
+from flegel.checks.conformance import Trial, _shards
 from flegel.core.sharding import Sharding, even_slices, make_cuts
 from flegel.errors import ConformanceError, UsageError
 from flegel.params.sharded import sharding_of
@@ -59,7 +60,7 @@ class Sums(NamedTuple):
 class Normalized(Algorithm):
     """Divides by the sum over all units, which a slice does not have."""
 
-    sharding = Sharding({"sums": 0}, {"sums": 0})
+    placement = ParameterPlacement(sharding=Sharding({"sums": 0}, {"sums": 0}))
 
     def initParameter(self, sample, rng):  # type: ignore[no-untyped-def]
         return Sums(np.ones(sample.columns))
@@ -83,7 +84,7 @@ def test_a_class_whose_slices_differ_is_found() -> None:
         (GMM(covariance="tied"), "all components share one matrix"),
         (NMF(solver="multiplicative"), "objective of all of H"),
         (NMF(solver="coordinate"), "objective of all of H"),
-        (Scaled(), "it overrides updateParameter and says nothing of `sharding`"),
+        (Scaled(), "it overrides updateParameter and says nothing of its `placement`"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_in_one_sentence(algorithm: Algorithm, why: str) -> None:
@@ -102,4 +103,4 @@ def test_slices_are_even_and_end_between_granules() -> None:
 def test_fields_of_different_extents_are_refused() -> None:
     theta, sums = Sums(np.zeros(4)), Sums(np.zeros(5))
     with pytest.raises(UsageError, match=r"one and the same extent; these have \[4, 5\]"):
-        make_cuts(Normalized.sharding, theta, sums, 2)
+        make_cuts(Normalized.placement.sharding, theta, sums, 2)

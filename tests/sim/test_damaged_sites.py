@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from bench.sites.bucket import BucketFaults
+from bench.sites.laws import BrokenLaw
+from bench.sites.site import LastCommit
+from bench.sites.world import ENDED_BY, SiteScenario, SiteWorld, draw_damaged, draw_ending
 from flegel.machine.group.events import PutObject, Remark
 from flegel.machine.group.group import Group
 from flegel.machine.group.records import result_key
 from flegel.machine.group.table import MemberTable
-from flegel.sim.sites.bucket import BucketFaults
-from flegel.sim.sites.laws import BrokenLaw
-from flegel.sim.sites.site import LastCommit
-from flegel.sim.sites.world import ENDED_BY, SiteScenario, SiteWorld, draw_damaged, draw_ending
 
 Patch = pytest.MonkeyPatch
 

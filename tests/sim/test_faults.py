@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bench.chaos.simulate import KINDS
-from flegel.sim.faults.faulty_job import run
-from flegel.sim.faults.scenarios import (
+from bench.faults.faulty_job import run
+from bench.faults.scenarios import (
     COORDINATOR,
     FREEZES,
     FROZEN,

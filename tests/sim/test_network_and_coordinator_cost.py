@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 from virtual_jobs import counting
 
+from bench.common.grouped_costs import GroupedCosts
 from flegel.job import Criteria, SyncSpec
-from flegel.sim.coordinator_cost import MEASURED, CoordinatorCost, Costs, TreeCost
+from flegel.sim.coordinator_cost import MEASURED, CoordinatorCost, Costs
 from flegel.sim.network import Network, NetworkSpec
 
 
@@ -58,13 +61,11 @@ def test_the_cost_of_a_barrier_grows_with_the_number_of_workers() -> None:
 
 
 def test_heads_of_groups_make_barriers_cheaper() -> None:
-    from dataclasses import replace
-
-    assert cost(400, replace(MEASURED, tree=20)) < 0.5 * cost(400, MEASURED)
+    assert cost(400, GroupedCosts(**asdict(MEASURED), group=20)) < 0.5 * cost(400, MEASURED)
 
 
 def test_a_tree_passes_on_one_report_a_group() -> None:
-    tree = TreeCost(Costs(message=0.0, merge=0.01, send=0.0, tree=2), 4)
+    tree = GroupedCosts(message=0.0, merge=0.01, send=0.0, group=2).thread(4)
     theta = (object(),)
     for worker in range(4):
         tree.give(worker, 8, theta, 0.0)

@@ -11,6 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.faults.faulty_job import Violation, run
+from bench.faults.reliable_channel import Packet, ReliableChannel
+from bench.faults.scenarios import Scenario, anything, losing
 from flegel.core import pytree
 from flegel.machine.coordinator.commits import Commits
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -27,9 +30,6 @@ from flegel.machine.worker.visit_schedule import VisitSchedule
 from flegel.messages import ResetPoints, Train
 from flegel.params import ledger
 from flegel.params.ledger import Ledger
-from flegel.sim.faults.faulty_job import Violation, run
-from flegel.sim.faults.reliable_channel import Packet, ReliableChannel
-from flegel.sim.faults.scenarios import Scenario, anything, losing
 from flegel.sync.policy import View
 
 Patch = pytest.MonkeyPatch

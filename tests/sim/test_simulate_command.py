@@ -104,7 +104,6 @@ def test_thousands_of_workers_follow_a_curve() -> None:
         (["simulate", "kmeans", "--racks", "0"], "--racks 0 must be 1 or more"),
         (["simulate", "kmeans", "--learning", "wild"], "must be auto, real or curve"),
         (["simulate", "kmeans", "--workers", "999", "--sync", "fsp:balance=async"], "no points that could move"),
-        (["simulate", "kmeans", "--workers", "500", "--tree", "8", "--sync", "ssp"], "cannot be simulated"),
         (["simulate", "kmeans", "--workers", "500", "--learning", "real"], "too few to be trained for real"),
         (["simulate", "--replay", "nowhere"], "is no saved run"),
     ],

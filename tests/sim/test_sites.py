@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from bench.sites.laws import BrokenLaw
+from bench.sites.world import SiteWorld
 from flegel.machine.group.events import PutObject
 from flegel.machine.group.exchange import GroupExchange
 from flegel.machine.group.group import Group
@@ -14,8 +16,6 @@ from flegel.machine.group.records import CURRENT, Entry
 from flegel.machine.group.store_calls import StoreCalls
 from flegel.machine.group.table import MemberTable
 from flegel.params.ledger import Ledger
-from flegel.sim.sites.laws import BrokenLaw
-from flegel.sim.sites.world import SiteWorld
 
 Patch = pytest.MonkeyPatch
 

@@ -7,18 +7,18 @@ import itertools
 
 import pytest
 
-from flegel.cli.display import PlainDisplay
-from flegel.cli.progress_line import line
+from bench.sites.bucket import BucketFaults
+from bench.sites.site import LastCommit
+from bench.sites.world import SILENCE, SiteScenario, SiteWorld
 from flegel.job import Criteria
-from flegel.machine.coordinator.events import FromGroup, Note
+from flegel.machine.coordinator.events import Note
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.machine.group.events import Waiting
+from flegel.machine.group.events import FromGroup, Waiting
 from flegel.machine.group.waiting import NOT_SAID_BEFORE, SAID_EVERY, WaitReports
 from flegel.runtime import clock
 from flegel.runtime.job.run import about_groups
-from flegel.sim.sites.bucket import BucketFaults
-from flegel.sim.sites.site import LastCommit
-from flegel.sim.sites.world import SILENCE, SiteScenario, SiteWorld
+from flegel.terminal.display import PlainDisplay
+from flegel.terminal.progress_line import line
 
 NEVER = 1e9
 

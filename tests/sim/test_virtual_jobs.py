@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from virtual_jobs import counting, kmeans
 
+from flegel import Learning
 from flegel.job import Criteria, SyncSpec
-from flegel.result import utilization, worker_rows
+from flegel.results.result import utilization, worker_rows
 from flegel.sim.simulation import Costs
 
 SYNCHRONOUS = ["bsp", "bsp-mini", "fsp", "fsp-binary"]
@@ -181,7 +182,7 @@ def test_asynchronous_divergence_ends_the_job_and_says_so() -> None:
     class Runaway(Algorithm):
         """Each stale report makes it worse, faster and faster."""
 
-        averaged = True
+        learning = Learning(averaged=True)
 
         def updateParameter(self, aggregator, oldParameter):
             with np.errstate(over="ignore"):

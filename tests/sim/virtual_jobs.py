@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flegel import Learning
 from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.core import pytree
@@ -72,7 +73,7 @@ def kmeans(
     for w in range(workers):
         part = data[rows * w // workers : rows * (w + 1) // workers]
         state = algorithm.initState(len(part), part.shape[1], rng)
-        share = make_shard(part, None, state, algorithm.layout)
+        share = make_shard(part, None, state, algorithm.kernels.layout)
         kernel = build_kernel(algorithm, share, theta, zero).kernel
         learners[w] = KernelLearner(algorithm, kernel, share, zero, new_flag())
     job = coordinator(algorithm, zero, theta, workers, spec, criteria or Criteria(max_iterations=400, tolerance=1e-6))
@@ -112,7 +113,7 @@ def counting(
     """A job without data, for very many workers."""
     spec = SyncSpec(sync) if isinstance(sync, str) else sync
     algorithm = Decay(float(points * workers), blunting)
-    algorithm.averaged = True  # type: ignore[misc]
+    algorithm.learning = Learning(averaged=True)  # type: ignore[misc]
     job = coordinator(
         algorithm, np.zeros(1), np.array([1.0, 0.0]), workers, spec,
         criteria or Criteria(max_iterations=2000, target=1e-3, tolerance=0),

@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
 import flegel
+from flegel import Accepts
 from flegel.algorithm import Algorithm, DataPoint, Sample
 from flegel.algorithms.estimators import fitted_classifier, fitted_factorization
 from flegel.algorithms.gmm import GMM
@@ -24,7 +25,7 @@ from flegel.algorithms.gmm.covariances import packed_covariances
 from flegel.algorithms.kmeans import KMeans as KMeansAlgorithm
 from flegel.errors import UsageError
 from flegel.sklearn import NMF, FuzzyCMeans, GaussianMixture, KMeans, LogisticRegression
-from flegel.sklearn.rows import prepared
+from flegel.sklearn.rows import distinct_rows, prepared
 
 RNG = np.random.default_rng(3)
 CENTRES = np.array([[0.0, 0, 0], [6, 0, 0], [0, 6, 6]])
@@ -167,7 +168,7 @@ def test_a_classifier_and_a_factorization_become_genuine_ones() -> None:
 class WeightedMean(Algorithm):
     """θ is the mean of all rows."""
 
-    weighted = True
+    accepts = Accepts(weighted=True)
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> np.ndarray:
         return np.zeros(sample.columns)
@@ -195,11 +196,11 @@ def test_a_class_of_a_user_counts_weights() -> None:
 
 
 class Unweighted(WeightedMean):
-    weighted = False
+    accepts = Accepts()
 
 
 def test_a_class_that_ignores_weights_gets_none() -> None:
-    with pytest.raises(UsageError, match="declare `weighted = True`"):
+    with pytest.raises(UsageError, match=r"declare `accepts = Accepts\(weighted=True\)`"):
         flegel.run(Unweighted(), (X, None, np.ones(240)), sync="bsp", max_iterations=1)
 
 
@@ -215,3 +216,24 @@ def test_weighted_points_move_between_workers_and_training_goes_on_from_a_result
     assert again.objective == pytest.approx(plain.objective, rel=1e-9) and again.iterations <= 2
     with pytest.raises(UsageError, match="not of WeightedMean"):
         flegel.run(WeightedMean(), X, start=moved, max_iterations=1)
+
+
+@pytest.mark.parametrize("shape", [(500, 3), (400, 7), (60, 40), (1, 2), (0, 3)])
+@pytest.mark.parametrize("scale", [None, 2.0, 0.4])
+def test_distinct_rows_are_those_of_numpy_in_an_order_of_their_content(
+    shape: tuple[int, int], scale: float | None
+) -> None:
+    rng = np.random.default_rng()
+    drawn = rng.normal(size=shape)
+    rows = drawn if scale is None else np.round(drawn * scale)  # with equal rows, and zeros of both signs
+    first, which = distinct_rows(rows)
+    assert len(first) == len(np.unique(rows + 0.0, axis=0)) and (rows[first][which] == rows).all()
+    shuffled = rows[rng.permutation(len(rows))]
+    assert (shuffled[distinct_rows(shuffled)[0]] == rows[first]).all()
+
+
+def test_rows_that_share_a_hash_are_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flegel.sklearn.rows._hashes", lambda rows: np.zeros(len(rows), np.uint64))
+    rows = np.array([[1.0, 2.0], [0.0, 1.0], [1.0, 2.0]])
+    first, which = distinct_rows(rows)
+    assert len(first) == 2 and (rows[first][which] == rows).all()

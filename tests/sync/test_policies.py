@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flegel.configuration.active import using
 from flegel.errors import UsageError
 from flegel.job import SyncSpec
 from flegel.sync import make_policy, models
@@ -83,7 +84,6 @@ def test_swapped_letters_are_understood() -> None:
      ({"name": "asp", "staleness": 1}, "asp has no --staleness; it is an option of ssp."),
      ({"name": "fsp", "batches": 4}, "fsp has no --batches; it is an option of asp, bsp-mini, psp, ssp."),
      ({"name": "fsp", "interval": -1.0}, "--interval -1 must be more than 0 and less than a day."),
-     ({"name": "fsp", "interval": 1.0, "first_interval": 1.0}, "--first-interval begins a search for it; give one."),
      ({"name": "fps"}, "No synchronization model is called 'fps'; did you mean 'fsp'?"),
      ({"name": "ssp", "staleness": -1}, "--staleness -1 must be 0 or more."),
      ({"name": "asp", "batches": 0}, "--batches 0 must be at least 1."),
@@ -193,6 +193,14 @@ def test_a_worker_with_nothing_left_ends_the_round_for_all() -> None:
     for worker in range(3):
         stage.report(worker, exhausted=False, rate=1000.0)
     assert stage.report(1) == [StopWorkers((0, 2))]
+
+
+@pytest.mark.parametrize("name", ["fsp", "fsp-binary"])
+def test_a_setting_says_where_the_search_for_the_interval_begins(name: str) -> None:
+    with using({"interval.first_seconds": 0.3}):
+        stage = Stage(name=name)
+        assert next(a for a in stage.tell(Started()) if isinstance(a, Wake)).at == pytest.approx(0.3)
+    assert not [a for a in Stage(name=name).tell(Started()) if isinstance(a, Wake)], "it is measured"
 
 
 def test_the_first_update_waits_for_half_of_the_workers() -> None:

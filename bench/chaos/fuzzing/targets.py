@@ -43,10 +43,10 @@ from flegel.runtime.job.find_algorithm import find_algorithm
 LOADING = tuple(
     f"flegel/loading/{name}.py" for name in ("array_files", "damage", "documents", "regular_files", "code_gate")
 )
-MODEL = ("flegel/runtime/job/result_store.py", "flegel/prediction.py", *LOADING[:4])
+MODEL = ("flegel/runtime/job/result_store.py", "flegel/results/prediction.py", *LOADING[:4])
 CHECKPOINT = (
     "flegel/runtime/checkpoint/reader.py", "flegel/runtime/checkpoint/format.py",
-    "flegel/machine/checkpoint/plain_data.py", "flegel/machine/checkpoint/snapshot.py",
+    "flegel/machine/plain_data.py", "flegel/machine/checkpoint/snapshot.py",
 )  # fmt: skip
 JOURNAL = ("flegel/cluster/master/journal.py",)
 FORMATS = "datasets/formats"
@@ -148,12 +148,15 @@ def _journal() -> Target:
     for fact in facts:
         table.apply(fact)
     records = [*facts, Ended("j", 4.0, 1, "done", "converged"), snapshot(table)]
-    seeds = [journal.MAGIC + b"".join(map(journal.frame, records)), journal.MAGIC + journal.frame(records[-1])]
+    seeds = [
+        journal.JOURNAL_HEADER + b"".join(map(journal.frame, records)),
+        journal.JOURNAL_HEADER + journal.frame(records[-1]),
+    ]
 
     def change(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
         if rng.random() < 0.4:
             return change_bytes(data, rng, others)
-        framed = journal.MAGIC
+        framed = journal.JOURNAL_HEADER
         for record in rng.sample(records, rng.randrange(1, len(records) + 1)):
             body = msgspec.msgpack.encode(record)
             if rng.random() < 0.7:
@@ -200,20 +203,22 @@ def _data(folder: Path) -> list[Target]:
         member = tarfile.TarInfo("cifar-10-batches-bin/data_batch_1.bin")
         member.size = len(batch)
         archive.addfile(member, io.BytesIO(batch))
-    text_files = tuple(f"{FORMATS}/text_{part}.py" for part in ("blocks", "dialect", "parse", "source", "stream"))
+    text_files = tuple(
+        f"{FORMATS}/text_{part}.py" for part in ("blocks", "dialect", "parse", "source", "stream", "table")
+    )
     packed = (f"{FORMATS}/packed_arrays.py",)
     made: list[tuple[str, bytes, Change, tuple[str, ...]]] = [
         ("rows.csv", b"a,b,c\n" + text, change_bytes, text_files),
         ("words.csv", words, change_bytes, (*text_files, *TABLES)),
-        ("rows.npy", npy.getvalue(), change_bytes, (f"{FORMATS}/arrays.py",)),
+        ("rows.npy", npy.getvalue(), change_bytes, ("datasets/rows/arrays.py",)),
         ("rows.npz", npz.getvalue(), change_zip, packed),
-        ("rows.svm", svm, change_bytes, (f"{FORMATS}/svmlight/stream.py", f"{FORMATS}/svmlight/lines.py")),
+        ("rows.svm", svm, change_bytes, (f"{FORMATS}/svmlight.py", f"{FORMATS}/svmlight_lines.py")),
         ("x-images-idx3-ubyte", idx, change_bytes, packed),
         ("rows.csv.gz", gzip.compress(text), change_bytes, (f"{FORMATS}/compressed.py", *text_files)),
-        ("ratings.dat", ratings, change_bytes, ("datasets/tables/ratings.py", "datasets/tables/text_table.py")),
+        ("ratings.dat", ratings, change_bytes, ("datasets/tables/ratings.py", f"{FORMATS}/text_table.py")),
     ]
     found = [Target(name, [seed], change, _file(folder / name), modules) for name, seed, change, modules in made]
-    arrow = (f"{FORMATS}/arrow_tables.py", "datasets/tables/file_tables.py", "datasets/tables/plain_files.py")
+    arrow = (f"{FORMATS}/arrow_tables.py",)
     found += [Target(name, seeds, change_bytes, _file(folder / name), arrow) for name, seeds in _arrow_files()]
     return [*found, Target("cifar.tar", [cifar.getvalue()], change_bytes, _cifar(folder / "cifar.tar"), CIFAR)]
 

@@ -18,8 +18,8 @@ from flegel.cli.launch.session import (
     Words,
     launch,
 )
-from flegel.cli.local.reporting import errors_as_sentences
 from flegel.errors import UsageError
+from flegel.terminal.reporting import errors_as_sentences
 
 launch_app = typer.Typer(
     help="A cluster on machines of Slurm, Ray, Dask, Spark, MPI or Kubernetes: started, used, and gone.",
@@ -244,10 +244,15 @@ def k8s(
     launch(
         request,
         lambda **options: Cluster(
-            image=image, namespace=namespace, kubeconfig=kubeconfig, cpus=cpus, gpus=gpus, node_selector=labels,
+            image=image,
+            namespace=namespace,
+            kubeconfig=kubeconfig,
+            cpus=cpus,
+            gpus=gpus,
+            node_selector=labels,
             **options,
         ),
-    )  # fmt: skip
+    )
 
 
 @launch_app.command(name="list")

@@ -12,9 +12,9 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from flegel.cli.local.reporting import errors_as_sentences, say
 from flegel.errors import ExitCode, UsageError
 from flegel.options import parse_bytes
+from flegel.terminal.reporting import errors_as_sentences, say
 
 LAUNCH = "Launch"
 Slaves = Annotated[int, typer.Option(min=1, help="How many slaves to start.", rich_help_panel=LAUNCH)]
@@ -56,9 +56,13 @@ class LaunchRequest(NamedTuple):
     def options(self) -> dict[str, Any]:
         """Of `LaunchedCluster`."""
         return {
-            "slaves": self.slaves, "slots": self.slots, "timeout": self.timeout, "host": self.host, "say": say,
+            "slaves": self.slaves,
+            "slots": self.slots,
+            "timeout": self.timeout,
+            "host": self.host,
+            "say": say,
             "memory": parse_bytes(self.memory) if self.memory else None,
-        }  # fmt: skip
+        }
 
 
 def launch(request: LaunchRequest, make: Callable[..., Any]) -> None:

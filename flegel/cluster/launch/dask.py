@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from flegel.cluster.client import own_address
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import CLOSE_SECONDS
 from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.placer import SLAVE_END_SECONDS
 from flegel.cluster.launch.processes.slave_host import HostedSlave
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
@@ -66,6 +66,7 @@ class DaskPlacer:
         return own_address(f"tcp://{parts.hostname}:{parts.port}") if parts.scheme in ("tcp", "tls") else "127.0.0.1"
 
     def open(self, folder: Path) -> None:
+        """Connect to Dask's scheduler; raises `UsageError` where Dask is missing or does not answer."""
         try:
             from distributed import Client
         except ImportError:
@@ -79,6 +80,7 @@ class DaskPlacer:
             ) from None
 
     def place(self, ticket: SlaveTicket) -> None:
+        """Submit the slave as a task on the worker of Dask that has the fewest slaves of this launch."""
         known = sorted(self._client.nthreads())
         if not known:
             raise UsageError("This Dask cluster has no workers; start some with `dask worker`.")
@@ -86,9 +88,15 @@ class DaskPlacer:
         where = min(known, key=lambda address: (used.count(address), address))
         self.workers[ticket.name] = where
         self._tasks[ticket.name] = self._client.submit(
-            host_in_task, ticket.name, tickets.encode(ticket), workers=[where], allow_other_workers=False,
-            pure=False, retries=0, key=f"flegel-{ticket.launch}-{ticket.name}",
-        )  # fmt: skip
+            host_in_task,
+            ticket.name,
+            tickets.encode(ticket),
+            workers=[where],
+            allow_other_workers=False,
+            pure=False,
+            retries=0,
+            key=f"flegel-{ticket.launch}-{ticket.name}",
+        )
 
     def ended(self) -> dict[str, str]:
         found = {}
@@ -105,13 +113,14 @@ class DaskPlacer:
         self._client.run(signal_hosted, list(names), True, on_error="ignore")
 
     def close(self) -> None:
+        """End the slaves on all workers of Dask, and cancel tasks that have not ended within `SLAVE_END_SECONDS`."""
         if self._client is None:
             return
         tasks, self._tasks = self._tasks, {}
         with contextlib.suppress(OSError, TimeoutError):
             if tasks:
                 self._client.run(signal_hosted, list(tasks), False, on_error="ignore")
-            until = clock.now() + CLOSE_SECONDS
+            until = clock.now() + SLAVE_END_SECONDS
             while not all(task.done() for task in tasks.values()) and clock.now() < until:
                 clock.sleep(0.05)
             self._client.cancel(list(tasks.values()), force=True)

@@ -17,18 +17,20 @@ from typing import Any, NamedTuple
 
 from flegel.cluster.launch.kubernetes_api import ApiError, KubernetesApi, find_api
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import CLOSE_SECONDS, outward_address
 from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.placer import SLAVE_END_SECONDS, outward_address
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 from flegel.runtime import clock
 
-LABEL = "flegel-launch"
-TICKET = "/var/run/flegel/ticket"
-GRACE = 15
-"""Seconds beyond the time to drain after which Kubernetes kills a slave that should have ended."""
-HOPELESS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
-"""Why a container that waits will not start."""
+LAUNCH_LABEL = "flegel-launch"
+"""Label of the pods and secrets of a launch; its value is the name of the launch."""
+TICKET_MOUNT = "/var/run/flegel/ticket"
+"""Folder of a pod where its secret is mounted."""
+KILL_DELAY_SECONDS = 15
+"""Added to the time that a slave has to drain; then Kubernetes kills its pod. A slave needs some for its last files."""
+REASONS_NEVER_TO_START = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+"""Reasons of a waiting container with which it will not start, however long the launch waits."""
 
 
 class PodOptions(NamedTuple):
@@ -50,28 +52,32 @@ class PodOptions(NamedTuple):
         asked: dict[str, Any] = {"cpu": f"{self.cpus:g}"} | ({"memory": str(self.memory)} if self.memory else {})
         limits = asked | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})
         container = {
-            "name": "slave", "image": self.image, "resources": {"requests": asked, "limits": limits},
-            "command": ["python", "-m", "flegel.cluster.launch.processes.slave_process", f"{TICKET}/ticket"],
+            "name": "slave",
+            "image": self.image,
+            "resources": {"requests": asked, "limits": limits},
+            "command": ["python", "-m", "flegel.cluster.launch.processes.slave_process", f"{TICKET_MOUNT}/ticket"],
             "volumeMounts": [
-                {"name": "ticket", "mountPath": TICKET, "readOnly": True}, {"name": "scratch", "mountPath": "/tmp"},
+                {"name": "ticket", "mountPath": TICKET_MOUNT, "readOnly": True},
+                {"name": "scratch", "mountPath": "/tmp"},
             ],
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }  # fmt: skip
+        }
         spec: dict[str, Any] = {
-            "restartPolicy": "Never", "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": int(ticket.drain) + GRACE,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": int(ticket.drain) + KILL_DELAY_SECONDS,
             "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "fsGroup": 10001},
             "containers": [container],
             "volumes": [
                 {"name": "ticket", "secret": {"secretName": name, "defaultMode": 0o440}},
                 {"name": "scratch", "emptyDir": {}},
             ],
-        }  # fmt: skip
+        }
         if self.account:
             spec["serviceAccountName"] = self.account
         if self.node_selector:
             spec["nodeSelector"] = dict(self.node_selector)
-        metadata: dict[str, Any] = {"name": name, "labels": {"app": "flegel", LABEL: ticket.launch}}
+        metadata: dict[str, Any] = {"name": name, "labels": {"app": "flegel", LAUNCH_LABEL: ticket.launch}}
         if self.owner is not None:
             metadata["ownerReferences"] = [dict(self.owner)]
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -80,9 +86,10 @@ class PodOptions(NamedTuple):
 def secret(ticket: SlaveTicket, pod: Mapping[str, Any]) -> dict[str, Any]:
     """The ticket; it belongs to the pod and is removed with it."""
     metadata = {
-        "name": pod_name(ticket.launch, ticket.name), "labels": {"app": "flegel", LABEL: ticket.launch},
+        "name": pod_name(ticket.launch, ticket.name),
+        "labels": {"app": "flegel", LAUNCH_LABEL: ticket.launch},
         "ownerReferences": [reference(pod)],
-    }  # fmt: skip
+    }
     content = base64.b64encode(tickets.encode(ticket)).decode()
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"ticket": content}, "immutable": True}
 
@@ -105,7 +112,7 @@ def ending(pod: Mapping[str, Any]) -> str:
         codes = [str(state["terminated"].get("exitCode")) for state in states if "terminated" in state]
         why = status.get("reason") or status.get("message") or f"exit code {', '.join(codes) or 'unknown'}"
         return f"was ended by Kubernetes ({why})" if status["phase"] == "Failed" else "ended"
-    stuck = [state["waiting"] for state in states if state.get("waiting", {}).get("reason") in HOPELESS]
+    stuck = [state["waiting"] for state in states if state.get("waiting", {}).get("reason") in REASONS_NEVER_TO_START]
     return f"cannot start: {stuck[0].get('message') or stuck[0]['reason']}" if stuck else ""
 
 
@@ -124,8 +131,9 @@ class KubernetesPlacer:
         return outward_address()
 
     def open(self, folder: Path) -> None:
+        """Connect to the API server, and, where this process runs in a pod, make that pod the owner of all others."""
         self.api = self.api or find_api(self._namespace, self._kubeconfig)
-        self.api.list("pods", {LABEL: "none"})  # says at once where rights are missing
+        self.api.list("pods", {LAUNCH_LABEL: "none"})  # says at once where rights are missing
         if "KUBERNETES_SERVICE_HOST" in os.environ:
             try:
                 owner = reference(self.api.get("pods", socket.gethostname()))
@@ -143,12 +151,13 @@ class KubernetesPlacer:
         self.api.create("secrets", secret(ticket, pod))
 
     def ended(self) -> dict[str, str]:
-        """An API server that does not answer says nothing about pods."""
+        """Pods that have ended, were deleted or cannot start. No answer of the API server means nothing about them:
+        empty."""
         assert self.api is not None
         if not self._pods:
             return {}
         try:
-            known = {pod["metadata"]["name"]: pod for pod in self.api.list("pods", {LABEL: self._launch})}
+            known = {pod["metadata"]["name"]: pod for pod in self.api.list("pods", {LAUNCH_LABEL: self._launch})}
             found = {}
             for name, pod in list(self._pods.items()):
                 why = ending(known[pod]) if pod in known else "was evicted or deleted"
@@ -163,7 +172,7 @@ class KubernetesPlacer:
             raise
 
     def remove(self, names: Sequence[str]) -> None:
-        """SIGTERM, on which they drain; their own grace period is long enough."""
+        """Delete these pods: SIGTERM lets a slave drain, within the grace period that its manifest sets."""
         assert self.api is not None
         for name in names:
             if name in self._pods:
@@ -175,13 +184,14 @@ class KubernetesPlacer:
         self.api.delete("secrets", pod)
 
     def close(self) -> None:
+        """Delete all pods and secrets with the label of this launch, and wait until the pods have gone."""
         if self.api is None or not self._launch:
             return
-        labels = {LABEL: self._launch}
+        labels = {LAUNCH_LABEL: self._launch}
         names = {each["metadata"]["name"] for kind in ("pods", "secrets") for each in self.api.list(kind, labels)}
         for name in names:
             self._delete(name, 1)
-        until = clock.now() + CLOSE_SECONDS
+        until = clock.now() + SLAVE_END_SECONDS
         while self.api.list("pods", labels) and clock.now() < until:
             clock.sleep(0.2)
         self._pods = {}

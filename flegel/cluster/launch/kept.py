@@ -24,9 +24,12 @@ from flegel.cluster.transport.keys import KeyEntry
 from flegel.errors import FlegelError, UsageError, nearest
 from flegel.runtime import clock
 
-RECORD = "cluster.json"
-LOOK = 0.1
-STOP_SECONDS = 90.0
+RECORD_FILE = "cluster.json"
+"""In the folder of a kept cluster; it appears when the cluster can be used."""
+HOLDER_POLL_SECONDS = 0.1
+"""Between two checks whether the process that holds a cluster has started or ended."""
+HOLDER_END_SECONDS = 90.0
+"""That this process has to end all slaves and the master; pods and jobs of Slurm take half a minute."""
 
 
 class KeptCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,30 +57,34 @@ def start_holder(name: str, command: Sequence[str], more: Mapping[str, str], tim
     folder.mkdir(parents=True, mode=0o700)
     with (folder / "holder.log").open("wb") as log:
         holder = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
             env={**os.environ, **more},
-        )  # fmt: skip
+        )
     try:
         return _wait_for(holder, folder, timeout)
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
             holder.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            holder.wait(STOP_SECONDS)
+            holder.wait(HOLDER_END_SECONDS)
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
 def _wait_for(holder: subprocess.Popen[bytes], folder: Path, timeout: float) -> KeptCluster:
     until = clock.now() + timeout
-    while not (folder / RECORD).exists():
+    while not (folder / RECORD_FILE).exists():
         if holder.poll() is not None:
             lines = (folder / "holder.log").read_text(errors="replace").strip().splitlines()
             raise FlegelError((lines[-1] if lines else "The cluster did not start.").removeprefix("flegel: "))
         if clock.now() > until:
             raise FlegelError(f"The cluster was not up within {timeout:.0f} s.")
-        clock.sleep(LOOK)
-    return msgspec.json.decode((folder / RECORD).read_bytes(), type=KeptCluster)
+        clock.sleep(HOLDER_POLL_SECONDS)
+    return msgspec.json.decode((folder / RECORD_FILE).read_bytes(), type=KeptCluster)
 
 
 @contextmanager
@@ -91,8 +98,8 @@ def held(cluster: LaunchedCluster, name: str, system: str, slaves: int) -> Itera
     own.write(KeyEntry(server, keys.MASTER, name, cluster.address))
     try:
         record = msgspec.json.encode(KeptCluster(name, system, cluster.address, os.getpid(), slaves))
-        (folder / f".{RECORD}").write_bytes(record)
-        (folder / f".{RECORD}").rename(folder / RECORD)
+        (folder / f".{RECORD_FILE}").write_bytes(record)
+        (folder / f".{RECORD_FILE}").rename(folder / RECORD_FILE)
         yield
     finally:
         with contextlib.suppress(UsageError):
@@ -101,7 +108,7 @@ def held(cluster: LaunchedCluster, name: str, system: str, slaves: int) -> Itera
 
 
 def wait_for_end() -> None:
-    """Until SIGTERM or SIGINT."""
+    """Block until SIGTERM or SIGINT arrives."""
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
@@ -109,11 +116,11 @@ def wait_for_end() -> None:
 
 
 def kept_clusters() -> list[KeptCluster]:
-    """All that are held now; folders of processes that were killed are removed."""
+    """The clusters whose holding process runs; folders of those that were killed are removed."""
     found = []
     for folder in sorted(folder_of("x").parent.glob("*")):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            record = msgspec.json.decode((folder / RECORD).read_bytes(), type=KeptCluster)
+            record = msgspec.json.decode((folder / RECORD_FILE).read_bytes(), type=KeptCluster)
             if _alive(record):
                 found.append(record)
             else:
@@ -122,16 +129,16 @@ def kept_clusters() -> list[KeptCluster]:
 
 
 def stop(name: str) -> None:
-    """End one; returns when nothing of it is left."""
+    """End the cluster of this name; returns when its processes and files have gone."""
     known = {each.name: each for each in kept_clusters()}
     if name not in known:
         raise UsageError(f"No cluster is kept as {name!r}{nearest(name, list(known)) if known else '; none is kept.'}")
     os.kill(known[name].pid, signal.SIGTERM)
-    until = clock.now() + STOP_SECONDS
+    until = clock.now() + HOLDER_END_SECONDS
     while _alive(known[name]):
         if clock.now() > until:
             raise FlegelError(f"The process {known[name].pid} that holds {name} has not ended; see its log.")
-        clock.sleep(LOOK)
+        clock.sleep(HOLDER_POLL_SECONDS)
     _forget(known[name])
 
 

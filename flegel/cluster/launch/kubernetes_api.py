@@ -21,9 +21,10 @@ from urllib.parse import urlencode
 
 from flegel.errors import FlegelError, UsageError
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds the credentials of its service account."""
-PATIENCE = 20.0
+REQUEST_TIMEOUT_SECONDS = 20.0
+"""Of one request; API servers answer within a second, during an upgrade of the cluster within some."""
 
 
 class ApiError(FlegelError):
@@ -53,7 +54,7 @@ class KubernetesApi:
         return self._ask("POST", kind, content)
 
     def delete(self, kind: str, name: str, grace: int | None = None) -> None:
-        """One that is gone already is no error."""
+        """Delete an object; one that does not exist any more is no error."""
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         body |= {} if grace is None else {"gracePeriodSeconds": grace}
         try:
@@ -63,6 +64,7 @@ class KubernetesApi:
                 raise
 
     def _ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One request; the decoded answer. Raises `ApiError`, which never contains the token or what was sent."""
         url = f"{self.server}/api/v1/namespaces/{self.namespace}/{path}"
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         token = self._token.read_text().strip() if isinstance(self._token, Path) else self._token
@@ -71,7 +73,7 @@ class KubernetesApi:
         data = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(url, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE, context=self._tls) as answer:
+            with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_SECONDS, context=self._tls) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:
@@ -95,12 +97,12 @@ def _selector(labels: Mapping[str, str]) -> str:
 def find_api(namespace: str = "", kubeconfig: str = "") -> KubernetesApi:
     """That of the pod around this process, or of the kubeconfig file that is given or that `KUBECONFIG` names."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST")
-    if host and not kubeconfig and (ACCOUNT / "token").exists():
+    if host and not kubeconfig and (SERVICE_ACCOUNT_FOLDER / "token").exists():
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         shown = f"[{host}]" if ":" in host else host
-        own = (ACCOUNT / "namespace").read_text().strip()
-        tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-        return KubernetesApi(f"https://{shown}:{port}", namespace or own, ACCOUNT / "token", tls)
+        own = (SERVICE_ACCOUNT_FOLDER / "namespace").read_text().strip()
+        tls = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT_FOLDER / "ca.crt"))
+        return KubernetesApi(f"https://{shown}:{port}", namespace or own, SERVICE_ACCOUNT_FOLDER / "token", tls)
     named = kubeconfig or os.environ.get("KUBECONFIG", "").partition(os.pathsep)[0]
     return from_kubeconfig(Path(named).expanduser() if named else Path.home() / ".kube" / "config", namespace)
 
@@ -133,6 +135,7 @@ def _named(config: Any, kind: str, name: str) -> Any:
 
 
 def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl.SSLContext:
+    """Certificates of a kubeconfig, whose entries are files or base64; its `insecure-skip-tls-verify` is followed."""
     authority = cluster.get("certificate-authority-data")
     data = base64.b64decode(authority).decode() if authority else None
     tls = ssl.create_default_context(cafile=cluster.get("certificate-authority"), cadata=data)

@@ -23,8 +23,8 @@ import msgspec
 
 from flegel.cluster.client import Client
 from flegel.cluster.connected import ConnectedCluster
-from flegel.cluster.launch.placer import Placer
 from flegel.cluster.launch.processes.master_process import MasterSettings
+from flegel.cluster.launch.processes.placer import Placer
 from flegel.cluster.launch.processes.slave_process import sweep
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.cluster.transport import keys
@@ -34,11 +34,12 @@ from flegel.errors import FlegelError, UsageError
 from flegel.runtime import clock
 from flegel.runtime.transport.curve import new_key_pair
 
-REPLACEMENTS = 3
-"""Slaves that are started in place of lost ones, for each slave of the launch."""
-LOOK = 0.5
-"""Seconds between two looks at the placed processes."""
-MASTER_SECONDS = 30.0
+REPLACEMENTS_PER_SLAVE = 3
+"""Slaves that are started in place of lost ones, for each slave of the launch; more losses mean a broken host."""
+PLACED_POLL_SECONDS = 0.5
+"""Between two checks whether placed processes have ended."""
+MASTER_END_SECONDS = 30.0
+"""That the master has to write its journal and end; then it is killed."""
 
 
 class LaunchedCluster(ConnectedCluster):
@@ -70,7 +71,7 @@ class LaunchedCluster(ConnectedCluster):
         self._tickets: dict[str, SlaveTicket] = {}
         self._leaving: set[str] = set()
         """Slaves that were told to end; nothing is placed for them."""
-        self._count, self._left = 0, REPLACEMENTS * slaves
+        self._count, self._left = 0, REPLACEMENTS_PER_SLAVE * slaves
         self._placing = threading.Lock()
         self._closing = threading.Event()
         self.lost: dict[str, str] = {}
@@ -84,6 +85,7 @@ class LaunchedCluster(ConnectedCluster):
     # -- start -----------------------------------------------------------------------------------------------------
 
     def _start(self, slaves: int, timeout: float, host: str | None, staging: str | os.PathLike[str] | None) -> None:
+        """Make keys, start the master, place all slaves and wait until each has registered."""
         logs = self.home / "logs"
         logs.mkdir(parents=True, mode=0o700, exist_ok=True)
         self._placer.open(logs)
@@ -99,11 +101,15 @@ class LaunchedCluster(ConnectedCluster):
         threading.Thread(target=self._watch, name="launch", daemon=True).start()
 
     def _start_master(self, host: str) -> str:
+        """Start the master's process, which chooses a free port; returns the address where it listens."""
         with (self.home / "logs" / "master.log").open("w+b") as log:
             self._master = subprocess.Popen(
                 [sys.executable, "-P", "-m", "flegel.cluster.launch.processes.master_process"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
             assert self._master.stdin is not None and self._master.stdout is not None
             shown = f"[{host}]" if ":" in host else host
             settings = MasterSettings(f"tcp://{shown}:0", str(self.home), temporary=self._own_home)
@@ -117,7 +123,7 @@ class LaunchedCluster(ConnectedCluster):
         raise FlegelError(f"The master of this launch did not start at {host}: {said[-500:] or 'it said nothing'}")
 
     def _place(self) -> None:
-        """One more slave, with a pair of its own."""
+        """Ask the placer for one more slave, with a key pair of its own."""
         name = f"{self._placer.system}-{self._count}"
         self._count += 1
         ticket = SlaveTicket(
@@ -137,13 +143,13 @@ class LaunchedCluster(ConnectedCluster):
                     f"{here} of {slaves} slaves have registered within {timeout:.0f} s; {self._placer.system} may be "
                     f"full, or they cannot reach {self.address} (host= says how they reach this host)."
                 )
-            clock.sleep(LOOK / 5)
+            clock.sleep(PLACED_POLL_SECONDS / 5)
 
     # -- while it runs ---------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """In a thread: the keys of slaves that have ended are revoked, and others are placed."""
-        while not self._closing.wait(LOOK):
+        while not self._closing.wait(PLACED_POLL_SECONDS):
             with self._placing:
                 for name, why in {} if self._closing.is_set() else self._placer.ended().items():
                     self._revoke(name)
@@ -198,6 +204,7 @@ class LaunchedCluster(ConnectedCluster):
                     shutil.rmtree(self.home, ignore_errors=True)
 
     def _end_master(self) -> None:
+        """Close its standard input, which ends it; kill it where it does not end within `MASTER_END_SECONDS`."""
         if hasattr(self, "_client"):
             super().close()
         if self._master is None:
@@ -207,7 +214,7 @@ class LaunchedCluster(ConnectedCluster):
             with contextlib.suppress(OSError):
                 pipe.close()
         try:
-            self._master.wait(MASTER_SECONDS)
+            self._master.wait(MASTER_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._master.send_signal(signal.SIGKILL)
             self._master.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import CommandPlacer
+from flegel.cluster.launch.processes.placer import CommandPlacer
 
 
 class LocalLaunch(LaunchedCluster):

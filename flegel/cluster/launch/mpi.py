@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import SLAVE, CommandPlacer, outward_address
+from flegel.cluster.launch.processes.placer import SLAVE_COMMAND, CommandPlacer, outward_address
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 
@@ -43,7 +43,7 @@ class MpiPlacer(CommandPlacer):
     def command(self, ticket: SlaveTicket) -> list[str]:
         where = ["--host", self._hosts[self._placed % len(self._hosts)]] if self._hosts else []
         self._placed += 1
-        return [*self._words, *where, "-n", "1", *SLAVE]
+        return [*self._words, *where, "-n", "1", *SLAVE_COMMAND]
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
         """`mpiexec` does not tell its process that standard input has ended; after SIGTERM it ends it."""

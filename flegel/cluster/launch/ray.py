@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import CLOSE_SECONDS
 from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.placer import SLAVE_END_SECONDS
 from flegel.cluster.launch.processes.slave_host import HostedSlave
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import FlegelError, UsageError
 
-FOLLOW = 1.0
-"""Seconds between two looks at the nodes of Ray."""
-STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
+NODES_POLL_SECONDS = 1.0
+"""Between two checks how many slaves fit on the nodes of Ray."""
+PLACEMENT_STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
 
 
 def fitting(nodes: Sequence[Mapping[str, Any]], bundle: Mapping[str, float]) -> int:
@@ -40,7 +40,8 @@ class SlaveActor:
         self._slave: HostedSlave | None = None
 
     def run(self, ticket: bytes) -> str:
-        """Until the slave ends, which is told; in a thread of its own, so that `drain` and `end` are answered."""
+        """Run the slave until it ends; returns how it ended. Ray gives it a thread, so `drain` and `end` are
+        answered."""
         self._slave = HostedSlave(ticket)
         while (ended := self._slave.wait(1.0)) is None:
             pass
@@ -69,8 +70,10 @@ class RayPlacer:
         resources: Mapping[str, float] | None = None,
         init: Mapping[str, Any] | None = None,
     ) -> None:
-        if strategy not in STRATEGIES:
-            raise UsageError(f"Ray has no strategy {strategy!r}; use one of {', '.join(STRATEGIES)}.")
+        """`cpus`, `gpus` and `resources` are those of each slave; `init` are arguments of `ray.init`, where this
+        process has not called it."""
+        if strategy not in PLACEMENT_STRATEGIES:
+            raise UsageError(f"Ray has no strategy {strategy!r}; use one of {', '.join(PLACEMENT_STRATEGIES)}.")
         self._slaves, self._strategy, self._init = slaves, strategy, dict(init or {})
         self._bundle = {"CPU": cpus, **({"GPU": gpus} if gpus else {}), **(resources or {})}
         self._cpus, self._gpus, self._resources = cpus, gpus, dict(resources or {})
@@ -97,7 +100,7 @@ class RayPlacer:
         self._group = ray.util.placement_group([dict(self._bundle) for _ in range(self._slaves)], self._strategy)
 
     def place(self, ticket: SlaveTicket) -> None:
-        """The first ones into the placement group; ones that come later wherever there is room."""
+        """Start an actor: the first slaves in the placement group, later ones on any node with room."""
         options: dict[str, Any] = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_concurrency": 4}
         if self._resources:
             options["resources"] = self._resources
@@ -116,6 +119,7 @@ class RayPlacer:
         return self._actors[name]
 
     def ended(self) -> dict[str, str]:
+        """Actors whose slave has ended or that Ray has lost; asks Ray without waiting."""
         if not self._waits:
             return {}
         ready, _ = self._ray.wait(list(self._waits), num_returns=len(self._waits), timeout=0)
@@ -132,7 +136,7 @@ class RayPlacer:
         return found
 
     def remove(self, names: Sequence[str]) -> None:
-        """One that still waits for resources cannot drain, and need not."""
+        """Let slaves drain; an actor that still waits for resources runs nothing, and is killed."""
         for name in names:
             if name in self._actors and self._started(name):
                 self._actors[name].drain.remote()
@@ -153,6 +157,7 @@ class RayPlacer:
         request_resources(bundles=[dict(self._bundle) for _ in range(slaves)])
 
     def close(self) -> None:
+        """End all slaves, kill their actors and remove the placement group; shut Ray down where `open` started it."""
         if not hasattr(self, "_ray") or not self._ray.is_initialized():
             return
         running = [actor for name, actor in self._actors.items() if self._started(name)]
@@ -161,7 +166,7 @@ class RayPlacer:
             with contextlib.suppress(self._ray.exceptions.RayError):
                 if running:
                     ends = [actor.end.remote() for actor in running]
-                    self._ray.wait(ends, num_returns=len(ends), timeout=CLOSE_SECONDS + 10.0)
+                    self._ray.wait(ends, num_returns=len(ends), timeout=SLAVE_END_SECONDS + 10.0)
         finally:  # Ray turns SIGTERM into SystemExit, which its `wait` raises
             self._kill(actors)
 
@@ -206,7 +211,7 @@ class RayCluster(LaunchedCluster):
     def _follow(self, placer: RayPlacer, least: int, most: int) -> None:
         """In a thread: as many slaves as fit, and all of their slots for the one job that runs."""
         slaves = least
-        while not self._closing.wait(FOLLOW):
+        while not self._closing.wait(NODES_POLL_SECONDS):
             with contextlib.suppress(FlegelError):
                 wanted = max(least, min(most, placer.room()))
                 if wanted != slaves:

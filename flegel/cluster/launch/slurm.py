@@ -2,9 +2,9 @@
 
 An `srun` is a job of its own, or a step where this process runs inside an allocation.
 
-`flegel.slurm.Cluster(slaves=4, partition="batch", time="2:00:00")`. A credential can be decoded only by this user's
-processes on hosts of the same Slurm cluster, once, within five minutes. A slave that is killed, or whose node fails, is
-one lost worker.
+`flegel.slurm.Cluster(slaves=4, options={"partition": "batch", "time": "2:00:00"})`. A credential can be decoded only by
+this user's processes on hosts of the same Slurm cluster, once, within five minutes. A slave that is killed, or whose
+node fails, is one lost worker.
 """
 
 from __future__ import annotations
@@ -18,15 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import SLAVE, CommandPlacer, outward_address
 from flegel.cluster.launch.processes import munge
+from flegel.cluster.launch.processes.placer import SLAVE_COMMAND, CommandPlacer, outward_address
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 
-PATIENCE = 60.0
-STEP = (
-    "--quiet", "--nodes=1", "--ntasks=1", "--exact", "--kill-on-bad-exit=1", "--unbuffered",
-)  # fmt: skip
+SCANCEL_TIMEOUT_SECONDS = 60.0
+"""Of one `scancel`; the controller of a busy cluster answers within seconds."""
+STEP_OPTIONS = (
+    "--quiet",
+    "--nodes=1",
+    "--ntasks=1",
+    "--exact",
+    "--kill-on-bad-exit=1",
+    "--unbuffered",
+)
 """Options of a step: its own processors, so that the steps of an allocation spread over its nodes."""
 
 
@@ -53,12 +59,20 @@ class SlurmPlacer(CommandPlacer):
     def command(self, ticket: SlaveTicket) -> list[str]:
         self._launch = ticket.launch
         if "SLURM_JOB_ID" in os.environ:
-            return ["srun", *STEP, f"--cpus-per-task={self._cpus}", *SLAVE]
+            return ["srun", *STEP_OPTIONS, f"--cpus-per-task={self._cpus}", *SLAVE_COMMAND]
         options = [f"--{name}={value}" if value else f"--{name}" for name, value in self._options.items()]
         return [
-            "srun", "--quiet", f"--job-name={job_name(ticket.launch)}", "--nodes=1", "--ntasks=1",
-            f"--cpus-per-task={self._cpus}", "--kill-on-bad-exit=1", "--unbuffered", *options, *SLAVE,
-        ]  # fmt: skip
+            "srun",
+            "--quiet",
+            f"--job-name={job_name(ticket.launch)}",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--cpus-per-task={self._cpus}",
+            "--kill-on-bad-exit=1",
+            "--unbuffered",
+            *options,
+            *SLAVE_COMMAND,
+        ]
 
     def seal(self, line: bytes) -> bytes:
         return munge.seal(line)
@@ -82,11 +96,11 @@ def job_name(launch: str) -> str:
 def scancel(*words: str) -> None:
     """Signal or cancel jobs; ones that have ended already are no error."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(["scancel", *words], capture_output=True, timeout=PATIENCE)
+        subprocess.run(["scancel", *words], capture_output=True, timeout=SCANCEL_TIMEOUT_SECONDS)
 
 
 class SlurmCluster(LaunchedCluster):
-    """`with flegel.slurm.Cluster(slaves=4, partition="batch") as cluster: …`."""
+    """`with flegel.slurm.Cluster(slaves=4, options={"partition": "batch"}) as cluster: …`."""
 
     def __init__(
         self,

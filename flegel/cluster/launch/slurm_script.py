@@ -17,10 +17,20 @@ from typing import NamedTuple
 
 from flegel.errors import ExitCode, UsageError
 
-FIXED = ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "signal", "requeue", "no-requeue", "array", "open-mode")
+OPTIONS_SET_BY_SCRIPT = (
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "cpus-per-task",
+    "signal",
+    "requeue",
+    "no-requeue",
+    "array",
+    "open-mode",
+)
 """Options of sbatch that the script itself sets."""
-ATTEMPTS = 3
-"""Allocations that may end before a job has anything to keep; a script that requeues itself must not do so for ever."""
+MAX_FRUITLESS_ALLOCATIONS = 3
+"""Allocations that may end before the job has written a checkpoint; then the script does not requeue itself again."""
 
 
 class SlurmScript(NamedTuple):
@@ -40,11 +50,13 @@ class SlurmScript(NamedTuple):
     def text(self) -> str:
         """The whole script."""
         self._check()
-        return TEMPLATE.format(
+        return SCRIPT_TEMPLATE.format(
             directives="\n".join(f"#SBATCH {line}" for line in self._directives()),
-            checkpoints=shlex.quote(self.checkpoints), command=self._command(), suspended=int(ExitCode.SUSPENDED),
-            attempts=ATTEMPTS,
-        )  # fmt: skip
+            checkpoints=shlex.quote(self.checkpoints),
+            command=self._command(),
+            suspended=int(ExitCode.SUSPENDED),
+            attempts=MAX_FRUITLESS_ALLOCATIONS,
+        )
 
     def _check(self) -> None:
         if not self.words or self.words[0] != "submit":
@@ -53,7 +65,7 @@ class SlurmScript(NamedTuple):
             if word in ("--checkpoint", "--detach", "--master") or word.startswith(("--checkpoint=", "--master=")):
                 raise UsageError(f"The script sets {word.partition('=')[0]} itself; omit it (--checkpoints is where).")
         for name in self.options:
-            if name.replace("_", "-") in FIXED:
+            if name.replace("_", "-") in OPTIONS_SET_BY_SCRIPT:
                 raise UsageError(f"The script sets {name} itself; see --slaves, --cpus, --array and --warning.")
         if self.warning < 1:
             raise UsageError(f"--warning must be at least 1 second, not {self.warning}.")
@@ -62,10 +74,15 @@ class SlurmScript(NamedTuple):
         log = "flegel-%A_%a.log" if self.array else "flegel-%j.log"
         given = {name.replace("_", "-"): value for name, value in self.options.items()}
         found = {
-            "job-name": "flegel", "output": log, "nodes": str(self.slaves), "ntasks-per-node": "1",
-            "cpus-per-task": str(self.cpus or self.slots), "signal": f"B:USR1@{self.warning}", "requeue": "",
+            "job-name": "flegel",
+            "output": log,
+            "nodes": str(self.slaves),
+            "ntasks-per-node": "1",
+            "cpus-per-task": str(self.cpus or self.slots),
+            "signal": f"B:USR1@{self.warning}",
+            "requeue": "",
             "open-mode": "append",
-        }  # fmt: skip
+        }
         found |= {"array": self.array} if self.array else {}
         return [f"--{name}={value}" if value else f"--{name}" for name, value in (found | given).items()]
 
@@ -80,11 +97,11 @@ class SlurmScript(NamedTuple):
 def _expanded(word: str) -> str:
     """Quoted for the shell, but for the numbers of the job and of its task."""
     pieces = re.split("(%[aA])", word)
-    return "".join(VARIABLES.get(piece) or shlex.quote(piece) for piece in pieces if piece) or "''"
+    return "".join(ARRAY_VARIABLES.get(piece) or shlex.quote(piece) for piece in pieces if piece) or "''"
 
 
-VARIABLES = {"%a": '"$SLURM_ARRAY_TASK_ID"', "%A": '"$SLURM_ARRAY_JOB_ID"'}
-TEMPLATE = """#!/bin/bash
+ARRAY_VARIABLES = {"%a": '"$SLURM_ARRAY_TASK_ID"', "%A": '"$SLURM_ARRAY_JOB_ID"'}
+SCRIPT_TEMPLATE = """#!/bin/bash
 {directives}
 # Made by `flegel launch slurm --script`; submit it with sbatch.
 state={checkpoints}/"${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}"

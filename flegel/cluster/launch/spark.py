@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from flegel.cluster.launch.launched_cluster import LaunchedCluster
-from flegel.cluster.launch.placer import CLOSE_SECONDS
 from flegel.cluster.launch.processes import ticket as tickets
+from flegel.cluster.launch.processes.placer import SLAVE_END_SECONDS
 from flegel.cluster.launch.processes.slave_host import host_slave
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 from flegel.runtime import clock
 
-LOOK = 0.2
-"""Seconds between two looks at stages that are cancelled."""
+STAGE_POLL_SECONDS = 0.2
+"""Between two attempts to cancel a stage that has not ended."""
 
 
 def host_in_partition(rows: Iterator[bytes]) -> Iterator[str]:
@@ -107,11 +107,11 @@ class SparkPlacer:
         if self._session is None:
             return
         stages, self._stages = self._stages, {}
-        until = clock.now() + CLOSE_SECONDS
+        until = clock.now() + SLAVE_END_SECONDS
         while (left := [name for name, stage in stages.items() if stage.is_alive()]) and clock.now() < until:
             for name in left:
                 self._cancel(name)
-            stages[left[0]].join(LOOK)
+            stages[left[0]].join(STAGE_POLL_SECONDS)
         if self._own:
             session, self._session = self._session, None
             session.stop()

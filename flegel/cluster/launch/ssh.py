@@ -18,9 +18,10 @@ from flegel.cluster.transport import keys
 from flegel.cluster.transport.protocol import check_name
 from flegel.errors import FlegelError, UsageError, nearest
 
-SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10"
-DEADLINE = 60.0
-_OPTIONS = ["slots", "name", "flegel", "home"]
+SSH_COMMAND = "ssh -o BatchMode=yes -o ConnectTimeout=10"
+SSH_TIMEOUT_SECONDS = 60.0
+"""Of one command on another host, with the connection; importing Flegel from a network folder takes ten."""
+_HOST_OPTIONS = ["slots", "name", "flegel", "home"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ def read_hosts(path: Path) -> list[Host]:
         options = {}
         for option in fields[1:]:
             key, equals, value = option.partition("=")
-            if not equals or key not in _OPTIONS:
-                raise UsageError(f"{path}, line {number}: {option!r} is not an option{nearest(key, _OPTIONS)}")
+            if not equals or key not in _HOST_OPTIONS:
+                raise UsageError(f"{path}, line {number}: {option!r} is not an option{nearest(key, _HOST_OPTIONS)}")
             options[key] = value
         if fields[0].startswith("-"):
             raise UsageError(f"{path}, line {number}: {fields[0]!r} is not a host.")
@@ -67,10 +68,13 @@ def read_hosts(path: Path) -> list[Host]:
         name = options.get("name") or fields[0].rpartition("@")[2].replace(":", "-")
         found.append(
             Host(
-                fields[0], check_name(name, "slave"), int(slots) if slots else None, options.get("flegel", "flegel"),
+                fields[0],
+                check_name(name, "slave"),
+                int(slots) if slots else None,
+                options.get("flegel", "flegel"),
                 options.get("home", ""),
             )
-        )  # fmt: skip
+        )
     if not found:
         raise UsageError(f"{path} names no host.")
     names = [host.name for host in found]
@@ -80,7 +84,7 @@ def read_hosts(path: Path) -> list[Host]:
     return found
 
 
-def up(hosts: list[Host], master: str, ssh: str = SSH, insecure: bool = False) -> dict[str, str]:
+def up(hosts: list[Host], master: str, ssh: str = SSH_COMMAND, insecure: bool = False) -> dict[str, str]:
     """Start a slave on each host; problems by name (empty for those that started)."""
     server = "" if insecure else keys.load(keys.MASTER).public
     registry = keys.KeyRegistry()
@@ -96,18 +100,19 @@ def up(hosts: list[Host], master: str, ssh: str = SSH, insecure: bool = False) -
         command = f"{host.program} slave --master {shlex.quote(master)} --name {host.name}"
         command += f" --slots {host.slots}" if host.slots else ""
         command += " --insecure" if insecure else ""
-        _run(ssh, host, START.format(folder=host.folder, command=command))
+        _run(ssh, host, START_SCRIPT.format(folder=host.folder, command=command))
 
     return _on_all(hosts, start)
 
 
-START = """mkdir -p {folder} && cd {folder} || exit 1
+# Both scripts may run again: one that finds a running slave starts none, one that finds none ends nothing.
+START_SCRIPT = """mkdir -p {folder} && cd {folder} || exit 1
 if [ -f pid ] && kill -0 "$(cat pid)" 2>/dev/null; then exit 0; fi
 (setsid nohup env {command} > log 2>&1 < /dev/null & echo $! > pid)
 sleep 0.5
 kill -0 "$(cat pid)" 2>/dev/null || {{ tail -n 3 log >&2; exit 1; }}"""
 
-STOP = """cd {folder} 2>/dev/null || exit 0
+STOP_SCRIPT = """cd {folder} 2>/dev/null || exit 0
 [ -f pid ] || exit 0
 number=$(cat pid)
 kill -TERM "$number" 2>/dev/null
@@ -116,11 +121,11 @@ kill -0 "$number" 2>/dev/null && kill -KILL "$number"
 rm -f pid"""
 
 
-def down(hosts: list[Host], ssh: str = SSH, seconds: float = 40.0) -> dict[str, str]:
+def down(hosts: list[Host], ssh: str = SSH_COMMAND, seconds: float = 40.0) -> dict[str, str]:
     """Stop the slaves; they drain first. Problems by name."""
 
     def stop(host: Host) -> None:
-        _run(ssh, host, STOP.format(folder=host.folder, tries=int(seconds * 5)), seconds + DEADLINE)
+        _run(ssh, host, STOP_SCRIPT.format(folder=host.folder, tries=int(seconds * 5)), seconds + SSH_TIMEOUT_SECONDS)
 
     return _on_all(hosts, stop)
 
@@ -137,7 +142,8 @@ def _on_all(hosts: list[Host], do: Callable[[Host], None]) -> dict[str, str]:
         return dict(zip((host.name for host in hosts), pool.map(one, hosts), strict=True))
 
 
-def _run(ssh: str, host: Host, script: str, seconds: float = DEADLINE) -> str:
+def _run(ssh: str, host: Host, script: str, seconds: float = SSH_TIMEOUT_SECONDS) -> str:
+    """Standard output of a shell script that runs on this host; any failure is one sentence that names the host."""
     command = [*shlex.split(ssh), host.target, "sh -c " + shlex.quote(script)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)

@@ -21,7 +21,7 @@ from flegel.cluster.master.placement import allocate
 from flegel.cluster.master.state import KnownSlave, MasterState
 from flegel.cluster.master.views import job_view, short_name, slave_view
 from flegel.cluster.transport.protocol import (
-    MAX_SPEC,
+    MAX_JOB_SPEC_BYTES,
     Accepted,
     CancelJob,
     FromClient,
@@ -42,8 +42,8 @@ from flegel.cluster.transport.protocol import (
 )
 from flegel.errors import UsageError, nearest
 
-MAX_WAITING = 500
-"""Jobs of one user that may wait at a time."""
+MAX_WAITING_JOBS_PER_USER = 500
+"""That may wait at a time: the journal and each round of placing hold all of them."""
 
 
 class ClientRequests:
@@ -53,6 +53,7 @@ class ClientRequests:
         self._state, self._lifecycle = state, lifecycle
 
     def answer(self, caller: Caller, request: FromClient) -> ToClient:
+        """The answer to one request; what it changes is recorded in the state."""
         jobs = self._state.table.jobs
         match request:
             case SubmitJob():
@@ -86,21 +87,23 @@ class ClientRequests:
         return job
 
     def _submit(self, caller: Caller, request: SubmitJob) -> ToClient:
+        """Put a job into the queue. A ticket that was seen before names the job of that time: the client repeats a
+        request whose answer was lost."""
         table, spec = self._state.table, request.spec
         if not 8 <= len(request.ticket) <= 128:
             raise UsageError("A ticket has 8 to 128 characters.")
         if request.ticket in table.tickets:
             return Accepted(table.tickets[request.ticket], "was submitted before")
-        if size(spec) > MAX_SPEC:
+        if size(spec) > MAX_JOB_SPEC_BYTES:
             raise UsageError(
-                f"The description of the job takes {size(spec)} bytes, more than {MAX_SPEC}; let large "
+                f"The description of the job takes {size(spec)} bytes, more than {MAX_JOB_SPEC_BYTES}; let large "
                 "hyper-parameters be read from a file or made by the class itself."
             )
         waiting = self._waiting(caller.name, caller.key)
-        if waiting >= MAX_WAITING:
+        if waiting >= MAX_WAITING_JOBS_PER_USER:
             raise UsageError(
-                f"{waiting} jobs of {caller.name} are waiting, and no more than {MAX_WAITING} may; submit again when "
-                "some have begun, or cancel some."
+                f"{waiting} jobs of {caller.name} are waiting, and no more than {MAX_WAITING_JOBS_PER_USER} may; "
+                "submit again when some have begun, or cancel some."
             )
         name = spec.name or f"{short_name(spec.algorithm.name)}-{table.count + 1}"
         check_name(name, "job")
@@ -127,7 +130,8 @@ class ClientRequests:
         return Accepted(job.id, "is cancelled")
 
     def _suspend(self, job: JobEntry) -> ToClient:
-        """One that does not train has nothing to keep: it is cancelled, and a resumed one begins anew."""
+        """Stop a job at its next barrier. One that does not train yet has no checkpoint: it is cancelled, and starts
+        from the beginning when it is resumed."""
         status = self._state.coordinators.get(job.id)
         if job.state != RUNNING or status is None or not status.elastic:
             return self._cancel(job)
@@ -138,12 +142,17 @@ class ClientRequests:
         if job.state not in (FAILED, CANCELLED):
             raise UsageError(f"Job {job.id} is {job.state}; only one that failed or was cancelled can be resumed.")
         waiting = self._waiting(job.owner, job.owner_key)
-        if waiting >= MAX_WAITING:
+        if waiting >= MAX_WAITING_JOBS_PER_USER:
             raise UsageError(f"{waiting} jobs of {job.owner} are waiting already; resume it when some have begun.")
         self._state.record(Requeued(job.id, self._state.at))
         return Accepted(job.id, "is in the queue again; it continues from its last checkpoint if it has one")
 
     def _scale(self, job: JobEntry, workers: int) -> ToClient:
+        """Change the number of workers: of a waiting job when it starts, of a training one now, as far as slots are
+        free.
+
+        A running job that becomes smaller keeps its slots until its workers have left.
+        """
         state = self._state
         if not 1 <= workers <= 1024:
             raise UsageError(f"A job has 1 to 1024 workers, not {workers}.")

@@ -26,9 +26,9 @@ from flegel.cluster.master.master import Master
 from flegel.cluster.master.message_budget import listed
 from flegel.cluster.master.state import KnownSlave
 from flegel.cluster.transport.protocol import (
-    CHUNK,
-    MAX_CODE,
-    MAX_NAME,
+    FILE_CHUNK_BYTES,
+    MAX_NAME_CHARACTERS,
+    MAX_SOURCE_BYTES,
     CancelJob,
     Denied,
     FileChunk,
@@ -54,12 +54,13 @@ from flegel.runtime import clock
 
 _log = logging.getLogger(__name__)
 
-TICK = 0.5
-MAX_RESULT = 8 << 30
-"""Bytes of a file of a job that are stored here."""
-LIST = 900 << 10
-"""Bytes of a list of jobs; the oldest are omitted from a longer one."""
-DISCARD = 1 << 62
+TICK_SECONDS = 0.5
+"""Between two checks for silent slaves; their limit is 6 s."""
+MAX_JOB_FILE_BYTES = 8 << 30
+"""Largest file of a job that the master stores: a job must not fill its disk."""
+MAX_JOB_LIST_BYTES = 900 << 10
+"""Of an answer that lists jobs, below the largest message (1 MiB); the oldest jobs are omitted from a longer one."""
+SIZE_ENDING_TRANSFER = 1 << 62
 """Size reported to a slave whose bytes are not wanted: larger than any file, so it sends no more."""
 
 
@@ -82,7 +83,8 @@ class MasterDaemon:
     def run(
         self, publish: Callable[[Sequence[JobView], Sequence[SlaveView]], None] = lambda jobs, slaves: None
     ) -> None:
-        """Until a signal. Running jobs continue without it. `publish` gets all jobs and slaves twice a second."""
+        """Serve until SIGTERM or SIGINT; running jobs continue without a master. `publish` gets all jobs and slaves at
+        each tick."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop())
         self._log(f"listening at {self.server.address}")
@@ -94,7 +96,7 @@ class MasterDaemon:
                     break
             now = clock.now()
             if now >= tick_at:  # after what waits was read: its senders are alive
-                tick_at = now + TICK
+                tick_at = now + TICK_SECONDS
                 self._tick(now)
                 publish(*self._machine.overview())
         self._journal.close()
@@ -133,6 +135,7 @@ class MasterDaemon:
             self._deny(sender, body, f"The master could not handle that ({short}); its log says more.", usage=False)
 
     def _dispatch(self, received: Received, now: float) -> None:
+        """Pass one message to the method for its type."""
         sender, body, frames = received
         match body:
             case SlaveBeat():
@@ -168,6 +171,7 @@ class MasterDaemon:
         return known is None or known.key == sender.key or name not in self._machine.slaves
 
     def _handle_beat(self, sender: Sender, beat: SlaveBeat, now: float) -> None:
+        """A heartbeat. One of a second slave with a name that is in use is refused, and that slave is told so."""
         check_name(beat.slave, "slave")
         if not self._owns_name(sender, beat.slave) or not 0 <= beat.slots <= 1024:
             return
@@ -181,7 +185,8 @@ class MasterDaemon:
         self._execute(self._machine.beat_received(beat, now))
 
     def _alive(self, slave: KnownSlave, now: float) -> bool:
-        """It beats, and its connection is open: one that was killed does not stand in the way of its successor."""
+        """Whether it sends heartbeats over an open connection; a slave that was killed does not keep its name from the
+        next."""
         return not slave.silent(now) and self.server.reachable(self._slaves[slave.name])
 
     def _refuse_second(self, sender: Sender, first: SlaveBeat) -> None:
@@ -202,7 +207,7 @@ class MasterDaemon:
 
     def _caller(self, sender: Sender, body: Any) -> Caller:
         if sender.role == ANYBODY:
-            return Caller(getattr(body, "user", "")[:MAX_NAME] or "anybody", admin=True)
+            return Caller(getattr(body, "user", "")[:MAX_NAME_CHARACTERS] or "anybody", admin=True)
         return Caller(sender.name or sender.key[:8], sender.admin, sender.key)
 
     def _store_code(self, body: SubmitJob, frames: tuple[bytes, ...]) -> None:
@@ -210,8 +215,8 @@ class MasterDaemon:
         if not body.spec.code:
             return
         source = frames[0] if frames else b""
-        if len(source) > MAX_CODE:
-            raise UsageError(f"The source of a class has at most {MAX_CODE} bytes, not {len(source)}.")
+        if len(source) > MAX_SOURCE_BYTES:
+            raise UsageError(f"The source of a class has at most {MAX_SOURCE_BYTES} bytes, not {len(source)}.")
         if hashlib.sha256(source).hexdigest() != body.spec.code:
             raise UsageError("The source of the class does not have the hash that was announced; submit it again.")
         path = self._folder / "code" / body.spec.code
@@ -231,6 +236,7 @@ class MasterDaemon:
     # -- out -------------------------------------------------------------------------------------------------------
 
     def _execute(self, actions: list[Action], client: Sender | None = None, request: Any = None) -> None:
+        """Write the facts of an event to the journal, then send its orders and answers (see the module)."""
         facts = [a.fact for a in actions if isinstance(a, RecordFact)]
         self._journal.append(facts)
         for fact in facts:
@@ -246,7 +252,7 @@ class MasterDaemon:
                         view = msgspec.structs.replace(view, files=self._files(view.job, view.attempt))
                         answer.jobs = (view,)
                     elif isinstance(answer, JobList):
-                        answer.jobs = listed(answer.jobs, LIST)
+                        answer.jobs = listed(answer.jobs, MAX_JOB_LIST_BYTES)
                     self._answer(client, answer)
                 case RemoveFiles(job):
                     shutil.rmtree(self._folder / "jobs" / job, ignore_errors=True)
@@ -263,6 +269,8 @@ class MasterDaemon:
             self._log(f"job {fact.job} {text.format(fact)}")
 
     def _send(self, slave: str, order: Any) -> None:
+        """Send an order, with the source of the class where it starts a coordinator. An order that can never be sent
+        ends its job; one that a slow slave misses is decided again at its next heartbeat."""
         frames: tuple[bytes, ...] = ()
         try:
             if isinstance(order, LaunchCoordinator) and order.spec.code:
@@ -289,14 +297,16 @@ class MasterDaemon:
         return self._folder / "jobs" / job / f"log.{attempt}.{check_name(slave, 'slave')}"
 
     def _handle_chunk(self, sender: Sender, body: FileChunk, frames: tuple[bytes, ...]) -> None:
+        """Store a piece of a file and tell the slave how many bytes are stored; pieces that are not wanted are
+        dropped."""
         content = frames[0] if frames else b""
-        size = DISCARD
+        size = SIZE_ENDING_TRANSFER
         if body.file:
             check_name(body.file, "file")
         if (
             self._owns_name(sender, body.slave)
             and self._machine.accepts_file(body.job, body.attempt, body.slave, body.file)
-            and len(content) <= CHUNK
+            and len(content) <= FILE_CHUNK_BYTES
         ):
             path = self._job_file(body.job, body.attempt, body.file, body.slave)
             size = self._append(path, body.offset, content)
@@ -304,10 +314,12 @@ class MasterDaemon:
             self.server.send(sender, FileReceived(body.job, body.attempt, body.file, size))
 
     def _append(self, path: Path, offset: int, content: bytes) -> int:
+        """Append a piece that begins where the file ends; returns the bytes of the file, for the slave to go on
+        from."""
         path.parent.mkdir(parents=True, exist_ok=True)
         have = path.stat().st_size if path.exists() else 0
-        if offset != have or have + len(content) > MAX_RESULT:
-            return have if have + len(content) <= MAX_RESULT else DISCARD
+        if offset != have or have + len(content) > MAX_JOB_FILE_BYTES:
+            return have if have + len(content) <= MAX_JOB_FILE_BYTES else SIZE_ENDING_TRANSFER
         try:
             with path.open("ab") as stream:
                 stream.write(content)
@@ -325,6 +337,7 @@ class MasterDaemon:
         return tuple(sorted(p.name for p in folder.iterdir())) if folder.is_dir() else ()
 
     def _read(self, request: ReadFile) -> tuple[FileContent, tuple[bytes, ...]]:
+        """A piece of a log or of a file of the result; without a name, which logs there are."""
         job = self._machine.find(request.job)
         folder = self._folder / "jobs" / job.id
         if not request.file and not request.source:
@@ -339,7 +352,7 @@ class MasterDaemon:
         size = path.stat().st_size
         with path.open("rb") as stream:
             stream.seek(min(max(request.offset, 0), size))
-            content = stream.read(CHUNK)
+            content = stream.read(FILE_CHUNK_BYTES)
         return FileContent(size, number=request.number), (content,)
 
 

@@ -17,6 +17,7 @@ import msgspec
 from flegel.cluster.transport.protocol import ClusterJob
 
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
+# A job in one of these states has ended; only `Requeued` leads out of `FAILED` and `CANCELLED`.
 OVER = (DONE, FAILED, CANCELLED)
 
 
@@ -137,6 +138,7 @@ class JobTable:
     """When a job of each user was last placed."""
 
     def apply(self, fact: Fact) -> None:
+        """Change the table by one fact. Decides nothing: a journal that is read again gives the same table."""
         if isinstance(fact, Submitted):
             self.count += 1
             entry = JobEntry(fact.job, fact.ticket, fact.owner, fact.spec, fact.at, owner_key=fact.owner_key)

@@ -18,7 +18,7 @@ from flegel.cluster.master.facts import (
     Released,
 )
 from flegel.cluster.master.placement import may_be_overtaken, place, queue_order
-from flegel.cluster.master.state import ORDER_AGAIN, KnownSlave, MasterState
+from flegel.cluster.master.state import REPEAT_ORDER_SECONDS, KnownSlave, MasterState
 from flegel.cluster.master.worker_staffing import WorkerStaffing
 from flegel.cluster.transport.protocol import (
     COORDINATOR,
@@ -30,10 +30,10 @@ from flegel.cluster.transport.protocol import (
 
 MAX_LOST_ATTEMPTS = 3
 """Attempts without a checkpoint that a job may lose through no fault of its own."""
-KEEP = 1000
-"""Jobs that are over and still listed."""
-LOOK_AT = 200
-"""Waiting jobs that are considered in one round of placing."""
+MAX_LISTED_ENDED_JOBS = 1000
+"""Ended jobs whose results and logs are kept; the oldest are forgotten with their files."""
+MAX_JOBS_PER_SCHEDULING = 200
+"""Waiting jobs that are considered at each event: placing must stay short beside heartbeats."""
 
 
 class JobLifecycle:
@@ -55,7 +55,7 @@ class JobLifecycle:
         running = state.table.of_state(RUNNING)
         capacities = state.capacities()
         for number, job in enumerate(queue_order(waiting, running, state.table.served)):
-            if number >= LOOK_AT:
+            if number >= MAX_JOBS_PER_SCHEDULING:
                 break
             found = place(job, capacities, len(waiting) + len(running))
             if found.slots is None:
@@ -90,7 +90,7 @@ class JobLifecycle:
             self.attempt_lost(job, f"slave {slave.name} was restarted", fault=False)
             return
         here = any(p.worker == COORDINATOR for p in slave.processes(job))
-        if not here and self._state.now - self._launched.get(job.id, -ORDER_AGAIN) >= ORDER_AGAIN:
+        if not here and self._state.now - self._launched.get(job.id, -REPEAT_ORDER_SECONDS) >= REPEAT_ORDER_SECONDS:
             self._launch(job)
 
     def coordinator_ended(self, job: JobEntry, process: ProcessStatus) -> None:
@@ -124,7 +124,7 @@ class JobLifecycle:
         self._state.record(Ended(job.id, self._state.at, job.attempt, state, why, trace, usage))
         self._forget_attempt(job)
         over = self._state.table.of_state(*OVER)
-        for old in sorted(over, key=lambda j: j.ended or 0.0)[: max(len(over) - KEEP, 0)]:
+        for old in sorted(over, key=lambda j: j.ended or 0.0)[: max(len(over) - MAX_LISTED_ENDED_JOBS, 0)]:
             self._state.record(Forgotten(old.id, self._state.at))
             self._state.add(RemoveFiles(old.id))
 

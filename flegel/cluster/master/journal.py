@@ -23,15 +23,18 @@ from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.loading.damage import damage_as
 from flegel.loading.regular_files import read_regular
 
-FORMAT = 2
-MAGIC = b"flegel journal %d\n" % FORMAT
+JOURNAL_FORMAT = 2
+"""Changes with the records; a journal of another format is refused."""
+JOURNAL_HEADER = b"flegel journal %d\n" % JOURNAL_FORMAT
 _ANY_FORMAT = re.compile(rb"flegel journal (\d+)\n")
-_HEAD = struct.Struct("<II")
-RESTORE = "Restore it from a copy, or move it away to start with an empty one."
-MAX_RECORD = 64 << 20
-MAX_JOURNAL = 1 << 30
-COMPACT_ABOVE = 4 << 20
-"""Bytes of facts after the last snapshot that are worth a compaction."""
+_RECORD_HEADER = struct.Struct("<II")
+RESTORE_ADVICE = "Restore it from a copy, or move it away to start with an empty one."
+MAX_RECORD_BYTES = 64 << 20
+"""A length above it is damage; a table of 1,000 jobs takes some MB."""
+MAX_JOURNAL_BYTES = 1 << 30
+"""A larger file is refused before it is read into memory."""
+COMPACT_ABOVE_BYTES = 4 << 20
+"""Of facts since the last snapshot, after which the journal is compacted: reading 4 MiB takes a tenth of a second."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Fact | JobTableSnapshot)
@@ -40,28 +43,28 @@ _decoder = msgspec.msgpack.Decoder(Fact | JobTableSnapshot)
 def frame(record: Fact | JobTableSnapshot) -> bytes:
     """Length, checksum, bytes."""
     content = _encoder.encode(record)
-    return _HEAD.pack(len(content), zlib.crc32(content)) + content
+    return _RECORD_HEADER.pack(len(content), zlib.crc32(content)) + content
 
 
 def read(content: bytes) -> tuple[JobTable, int]:
     """The table, and how many bytes of `content` are whole; raises where damage is before the tail."""
-    if not content.startswith(MAGIC):
-        if MAGIC.startswith(content):
+    if not content.startswith(JOURNAL_HEADER):
+        if JOURNAL_HEADER.startswith(content):
             return JobTable(), 0  # the very first write was torn
         other = _ANY_FORMAT.match(content)
         if other is not None:
             raise StorageError(
-                f"The journal has format {int(other[1])}, but this version reads format {FORMAT} only; finish "
+                f"The journal has format {int(other[1])}, but this version reads format {JOURNAL_FORMAT} only; finish "
                 "its jobs with the version that wrote it, then move the file away."
             )
-        raise StorageError(f"This is no journal of a Flegel master. {RESTORE}")
-    table, offset = JobTable(), len(MAGIC)
+        raise StorageError(f"This is no journal of a Flegel master. {RESTORE_ADVICE}")
+    table, offset = JobTable(), len(JOURNAL_HEADER)
     while offset < len(content):
         record, end = _next(content, offset)
         if record is None:
             if _whole_record_after(content, offset):
                 raise StorageError(
-                    f"The journal is damaged at byte {offset}, and there are good records after it. {RESTORE}"
+                    f"The journal is damaged at byte {offset}, and there are good records after it. {RESTORE_ADVICE}"
                 )
             break
         with damage_as(f"The record at byte {offset} does not fit those before it, though its checksum is right"):
@@ -74,13 +77,14 @@ def read(content: bytes) -> tuple[JobTable, int]:
 
 
 def _next(content: bytes, offset: int) -> tuple[Fact | JobTableSnapshot | None, int]:
-    if offset + _HEAD.size > len(content):
+    """The record at this offset and where it ends; None where its bytes are not whole or not valid."""
+    if offset + _RECORD_HEADER.size > len(content):
         return None, offset
-    size, checksum = _HEAD.unpack_from(content, offset)
-    end = offset + _HEAD.size + size
-    if size > MAX_RECORD or end > len(content):
+    size, checksum = _RECORD_HEADER.unpack_from(content, offset)
+    end = offset + _RECORD_HEADER.size + size
+    if size > MAX_RECORD_BYTES or end > len(content):
         return None, offset
-    body = content[offset + _HEAD.size : end]
+    body = content[offset + _RECORD_HEADER.size : end]
     if zlib.crc32(body) != checksum:
         return None, offset
     try:
@@ -91,9 +95,9 @@ def _next(content: bytes, offset: int) -> tuple[Fact | JobTableSnapshot | None, 
 
 def _whole_record_after(content: bytes, offset: int) -> bool:
     """Does the damaged record's own length lead to a good one? Then it is not a torn tail."""
-    if offset + _HEAD.size > len(content):
+    if offset + _RECORD_HEADER.size > len(content):
         return False
-    end = offset + _HEAD.size + _HEAD.unpack_from(content, offset)[0]
+    end = offset + _RECORD_HEADER.size + _RECORD_HEADER.unpack_from(content, offset)[0]
     return end < len(content) and _next(content, end)[0] is not None
 
 
@@ -101,6 +105,7 @@ class Journal:
     """An open journal; one process at a time."""
 
     def __init__(self, path: Path) -> None:
+        """Lock and read the journal, remove a torn tail, and open it for appending; creates it where there is none."""
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +120,7 @@ class Journal:
         self._scratch = path.with_suffix(".new")
         self._scratch.unlink(missing_ok=True)
         try:
-            content = read_regular(path, MAX_JOURNAL) if path.exists() else b""
+            content = read_regular(path, MAX_JOURNAL_BYTES) if path.exists() else b""
             self.table, self._good = read(content)
         except StorageError as error:
             os.close(self._lock)
@@ -126,8 +131,8 @@ class Journal:
         if self.cut:
             os.ftruncate(self._fd, self._good)
         if self._good == 0:
-            self._write(MAGIC)
-            self._good = len(MAGIC)
+            self._write(JOURNAL_HEADER)
+            self._good = len(JOURNAL_HEADER)
         os.fsync(self._fd)
         _flush_folder(path.parent)
         self._compacted = self._good
@@ -147,7 +152,7 @@ class Journal:
             self._broken = True  # what the disk holds is unknown now; the next start will read it
             raise StorageError(f"Could not write to {self._path}: {error.strerror}.") from None
         self._good += len(content)
-        if self._good - self._compacted > COMPACT_ABOVE:
+        if self._good - self._compacted > COMPACT_ABOVE_BYTES:
             self.compact()
 
     def _write(self, content: bytes) -> None:
@@ -158,8 +163,8 @@ class Journal:
 
     def compact(self) -> None:
         """The table as one record in a new file, which then replaces the old one."""
-        content = MAGIC + frame(snapshot(self.table))
-        if len(content) > MAX_RECORD:  # more than would be read again: keep the facts
+        content = JOURNAL_HEADER + frame(snapshot(self.table))
+        if len(content) > MAX_RECORD_BYTES:  # more than would be read again: keep the facts
             self._compacted = self._good
             return
         fd = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -12,7 +12,13 @@ from flegel.cluster.master.actions import Action, Caller, ReplyTo
 from flegel.cluster.master.client_requests import ClientRequests
 from flegel.cluster.master.facts import FAILED, RUNNING, JobEntry, JobTable
 from flegel.cluster.master.job_lifecycle import JobLifecycle
-from flegel.cluster.master.state import AWAY, FROZEN_AFTER, LOST_AFTER, KnownSlave, MasterState
+from flegel.cluster.master.state import (
+    FROZEN_SLAVE_SECONDS,
+    MASTER_PAUSE_SECONDS,
+    SLAVE_SILENCE_SECONDS,
+    KnownSlave,
+    MasterState,
+)
 from flegel.cluster.master.worker_staffing import WorkerStaffing
 from flegel.cluster.transport.protocol import (
     COORDINATOR,
@@ -38,7 +44,7 @@ class Master:
         self._staffing = WorkerStaffing(self._state)
         self._lifecycle = JobLifecycle(self._state, self._staffing)
         self._requests = ClientRequests(self._state, self._lifecycle)
-        self._pauses = OwnPauses(AWAY)
+        self._pauses = OwnPauses(MASTER_PAUSE_SECONDS)
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -48,7 +54,7 @@ class Master:
         self._state.renew_leases(self._pauses.look(now))
         for slave in list(self.slaves.values()):
             frozen = slave.present and slave.name not in unreachable
-            if now - slave.last_beat > (FROZEN_AFTER if frozen else LOST_AFTER):
+            if now - slave.last_beat > (FROZEN_SLAVE_SECONDS if frozen else SLAVE_SILENCE_SECONDS):
                 self._lose_slave(slave)
         self._lifecycle.schedule()
         return self._state.take_actions()

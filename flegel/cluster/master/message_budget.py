@@ -11,13 +11,14 @@ import msgspec
 from flegel.cluster.transport.protocol import CoordinatorStatus, JobView, ProcessStatus, SlaveBeat
 from flegel.errors import UsageError
 
-WHY, TRACE = 2_000, 20_000
-"""Characters of a cause and of a traceback that are passed on."""
-LONG = ("workers", "flows", "incidents", "news", "reason", "servers")
-"""Parts of a snapshot of any length; `flegel status JOB` has them."""
-GLANCE = 1000
-LINE = 300
-"""Characters of a cause in a list of jobs."""
+MAX_CAUSE_CHARACTERS, MAX_TRACEBACK_CHARACTERS = 2_000, 20_000
+"""Of the cause of a failure and of its traceback, as a heartbeat passes them on; the log has all of it."""
+UNBOUNDED_SNAPSHOT_FIELDS = ("workers", "flows", "incidents", "news", "reason", "servers")
+"""Parts of a snapshot that grow with the job; lists of jobs omit them, `flegel status JOB` has them."""
+MAX_LISTED_SNAPSHOT_BYTES = 1000
+"""Of a snapshot in a list of jobs; a larger one is omitted, so that some 900 jobs fit into an answer."""
+MAX_LISTED_TEXT_CHARACTERS = 300
+"""Of a cause in a list of jobs, for the same reason."""
 
 _size = msgspec.msgpack.Encoder().encode
 
@@ -38,11 +39,14 @@ def fitted(beat: SlaveBeat, most: int) -> SlaveBeat:
     if size(beat) <= most:
         return beat
     beat.coordinators = tuple(
-        msgspec.structs.replace(status, glance={}, last_loss=status.last_loss[:LINE]) for status in beat.coordinators
+        msgspec.structs.replace(status, glance={}, last_loss=status.last_loss[:MAX_LISTED_TEXT_CHARACTERS])
+        for status in beat.coordinators
     )
     if size(beat) <= most:
         return beat
-    beat.processes = tuple(msgspec.structs.replace(p, trace="", why=p.why[:LINE]) for p in beat.processes)
+    beat.processes = tuple(
+        msgspec.structs.replace(p, trace="", why=p.why[:MAX_LISTED_TEXT_CHARACTERS]) for p in beat.processes
+    )
     if size(beat) <= most:
         return beat
     raise UsageError(
@@ -62,8 +66,10 @@ def _some_configs(status: CoordinatorStatus, most: int) -> CoordinatorStatus:
 
 
 def shortened(process: ProcessStatus) -> ProcessStatus:
-    """With texts of a bounded length."""
-    return msgspec.structs.replace(process, why=process.why[:WHY], trace=process.trace[-TRACE:])
+    """The status with its cause and traceback cut to the length that is passed on."""
+    return msgspec.structs.replace(
+        process, why=process.why[:MAX_CAUSE_CHARACTERS], trace=process.trace[-MAX_TRACEBACK_CHARACTERS:]
+    )
 
 
 def listed(jobs: tuple[JobView, ...], most: int) -> tuple[JobView, ...]:
@@ -71,13 +77,13 @@ def listed(jobs: tuple[JobView, ...], most: int) -> tuple[JobView, ...]:
     kept: list[JobView] = []
     left = most
     for job in reversed(jobs):
-        glance = {name: value for name, value in job.glance.items() if name not in LONG}
+        glance = {name: value for name, value in job.glance.items() if name not in UNBOUNDED_SNAPSHOT_FIELDS}
         line = msgspec.structs.replace(
             job,
             trace="",
-            reason=job.reason[:LINE],
-            data=job.data[:LINE],
-            glance=glance if size(glance) < GLANCE else {},
+            reason=job.reason[:MAX_LISTED_TEXT_CHARACTERS],
+            data=job.data[:MAX_LISTED_TEXT_CHARACTERS],
+            glance=glance if size(glance) < MAX_LISTED_SNAPSHOT_BYTES else {},
         )
         left -= size(line)
         if left < 0:

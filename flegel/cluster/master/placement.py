@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from flegel.cluster.master.facts import JobEntry
 
-OVERTAKING_LIMIT = 60.0
-"""Seconds after which a job that does not fit is no longer overtaken by smaller ones."""
+OVERTAKING_LIMIT_SECONDS = 60.0
+"""After which smaller jobs no longer overtake a waiting job that does not fit; otherwise it might never start."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class SlaveCapacity:
     slots: int
     free: int
     load: float
-    """Runnable processes of others per core."""
+    """Runnable processes per core that do not belong to this cluster."""
     coordinators: int = 0
 
     def crowding(self, taken: int) -> float:
-        """How full it would be with so many more; processes of others on that host count like ours."""
+        """Workers per slot with `taken` more of them, and one; processes that are not ours count like ours."""
         return (self.slots - self.free + taken + 1) / self.slots + self.load
 
 
@@ -108,4 +108,4 @@ def place(job: JobEntry, capacities: list[SlaveCapacity], competitors: int) -> P
 
 def may_be_overtaken(job: JobEntry, now: float) -> bool:
     """Whether smaller jobs may still go first."""
-    return now - job.submitted < OVERTAKING_LIMIT
+    return now - job.submitted < OVERTAKING_LIMIT_SECONDS

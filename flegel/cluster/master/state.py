@@ -13,16 +13,17 @@ from flegel.cluster.master.facts import RUNNING, Fact, JobEntry, JobTable
 from flegel.cluster.master.placement import SlaveCapacity
 from flegel.cluster.transport.protocol import COORDINATOR, CoordinatorStatus, ProcessStatus, SlaveBeat, ToSlave
 
-LOST_AFTER = 6.0
-"""Seconds without a heartbeat after which a slave whose connection is closed, and all that it ran, is lost."""
-FROZEN_AFTER = 30.0
-"""The same for a slave whose connection is open: it is frozen, and what it runs may go on. New jobs avoid it."""
-AWAY = 3.0
-"""Seconds between two ticks; longer, and the master itself was away (it ticks twice a second)."""
-RETURN_WITHIN = 30.0
-"""Seconds that slaves with running jobs have to come back after a restart of the master."""
-ORDER_AGAIN = 3.0
-"""Seconds after which an order without a visible effect is sent again."""
+SLAVE_SILENCE_SECONDS = 6.0
+"""Without a heartbeat (one a second) for so long, a slave is silent and gets no new jobs. If its connection is closed
+too, the slave and all its processes are lost."""
+FROZEN_SLAVE_SECONDS = 30.0
+"""After which a silent slave with an open connection is lost: its process is stopped, and its workers may go on."""
+MASTER_PAUSE_SECONDS = 3.0
+"""A longer time between two ticks (there are two a second) means that the master itself was stopped."""
+SLAVE_RETURN_SECONDS = 30.0
+"""Within which slaves with running jobs must send a heartbeat after the master was restarted."""
+REPEAT_ORDER_SECONDS = 3.0
+"""After which an order is sent again if no heartbeat shows its effect: three heartbeats."""
 
 ProcessId = tuple[str, int, int, int]
 """Job, attempt, worker, incarnation: names a process for good."""
@@ -46,8 +47,8 @@ class KnownSlave:
         return self.present and not self.beat.draining
 
     def silent(self, now: float) -> bool:
-        """It should have sent something by now."""
-        return now - self.last_beat > LOST_AFTER
+        """Whether its heartbeats have stopped."""
+        return now - self.last_beat > SLAVE_SILENCE_SECONDS
 
     def processes(self, job: JobEntry) -> Iterator[ProcessStatus]:
         return (p for p in self.beat.processes if p.job == job.id and p.attempt == job.attempt)
@@ -57,7 +58,7 @@ class MasterState:
     """One for each master; the parts of the machine read and change it."""
 
     def __init__(self, table: JobTable, now: float, epoch: float) -> None:
-        """`epoch`: seconds since 1970 minus `now`."""
+        """`epoch`: seconds since 1970 minus `now`. Slaves that ran jobs before a restart are expected to come back."""
         self.table = table
         self.slaves: dict[str, KnownSlave] = {}
         self.coordinators: dict[str, CoordinatorStatus] = {}
@@ -70,7 +71,9 @@ class MasterState:
         for job in table.of_state(RUNNING):
             for name in {job.slave, *job.slots}:
                 expected = SlaveBeat(name, job.boot if name == job.slave else "", 0, "")
-                self.slaves[name] = KnownSlave(name, expected, now + RETURN_WITHIN - LOST_AFTER, present=False)
+                self.slaves[name] = KnownSlave(
+                    name, expected, now + SLAVE_RETURN_SECONDS - SLAVE_SILENCE_SECONDS, present=False
+                )
 
     @property
     def at(self) -> float:
@@ -78,7 +81,7 @@ class MasterState:
         return self._epoch + self.now
 
     def renew_leases(self, away: float) -> None:
-        """The master was away for so long and has heard nobody: that time counts against no slave."""
+        """The master was stopped for `away` seconds and received no heartbeats: that time counts against no slave."""
         for slave in self.slaves.values():
             slave.last_beat = min(slave.last_beat + away, max(slave.last_beat, self.now))
 
@@ -94,7 +97,8 @@ class MasterState:
         self.add(RecordFact(fact))
 
     def send(self, slave: str, order: ToSlave) -> None:
-        """Orders to a slave that is away are dropped: its next heartbeat leads to the same decision again."""
+        """An order to a slave that has not registered is dropped: its first heartbeat leads to the same
+        decision again."""
         if slave in self.slaves and self.slaves[slave].present:
             self.add(SendTo(slave, order))
 

@@ -7,7 +7,7 @@ from flegel.cluster.transport.protocol import CoordinatorStatus, JobView, SlaveB
 
 
 def job_view(job: JobEntry, status: CoordinatorStatus | None, waits: str) -> JobView:
-    """`waits`: what a waiting job waits for, where that is known."""
+    """A job with one sentence about its state. `waits`: what a waiting job waits for, where that is known."""
     reason = job.why
     if job.state == QUEUED:
         reason = "; ".join(filter(None, (job.why, waits or "waits for its turn")))
@@ -15,13 +15,24 @@ def job_view(job: JobEntry, status: CoordinatorStatus | None, waits: str) -> Job
         waiting = status.glance.get("waits_for") if status is not None else ""
         reason = "; ".join(filter(None, (status.phase, waiting))) if status is not None else "starting"
     return JobView(
-        job=job.id, owner=job.owner, state=job.state, algorithm=short_name(job.spec.algorithm.name),
-        data=job.spec.data, priority=job.spec.priority,
+        job=job.id,
+        owner=job.owner,
+        state=job.state,
+        algorithm=short_name(job.spec.algorithm.name),
+        data=job.spec.data,
+        priority=job.spec.priority,
         workers=sum(job.slots.values()) if job.state == RUNNING else job.wanted,
-        submitted=job.submitted, reason=reason, started=job.started, ended=job.ended, attempt=job.attempt,
-        place=job.slave if job.state == RUNNING else "", slots=job.slots, trace=job.trace, usage=job.usage,
+        submitted=job.submitted,
+        reason=reason,
+        started=job.started,
+        ended=job.ended,
+        attempt=job.attempt,
+        place=job.slave if job.state == RUNNING else "",
+        slots=job.slots,
+        trace=job.trace,
+        usage=job.usage,
         glance=status.glance if status is not None else {},
-    )  # fmt: skip
+    )
 
 
 def slave_view(beat: SlaveBeat, present: bool, silent: bool, used: int) -> SlaveView:

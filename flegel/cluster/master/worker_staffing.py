@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flegel.cluster.master.facts import RUNNING, JobEntry, WorkersPlaced
 from flegel.cluster.master.placement import allocate
-from flegel.cluster.master.state import ORDER_AGAIN, KnownSlave, MasterState, ProcessId
+from flegel.cluster.master.state import REPEAT_ORDER_SECONDS, KnownSlave, MasterState, ProcessId
 from flegel.cluster.transport.protocol import (
     COORDINATOR,
     CoordinatorStatus,
@@ -30,14 +30,14 @@ class WorkerStaffing:
         self._losses: dict[ProcessId, tuple[str, bool]] = {}
         """Workers that have ended while their coordinator wants them: how, and whether by the job's fault."""
         self._leaving: set[ProcessId] = set()
-        """Workers on draining slaves whose coordinator was told."""
+        """Workers on draining slaves whose coordinator was told to move their points."""
 
     def worker_ended(self, slave: KnownSlave, job: JobEntry, process: ProcessStatus) -> None:
         """A heartbeat says that a worker has ended: its coordinator is told until it wants another incarnation."""
         name = (process.job, process.attempt, process.worker, process.incarnation)
         status = self._state.coordinator(job)
         if status is None:
-            return  # nobody to tell yet
+            return  # its coordinator has not reported yet; a later heartbeat says it again
         if status.wanted.get(process.worker) == process.incarnation:
             self._losses[name] = (process.why, process.fault)
             self._state.send(job.slave, WorkerEnded(*name, process.why, process.fault))
@@ -95,7 +95,7 @@ class WorkerStaffing:
                     used[slave.name] = used.get(slave.name, 0) + 1
                     if status.wanted.get(name[2]) != name[3]:
                         del slave.ordered[name]
-                    elif self._state.now - at >= ORDER_AGAIN:
+                    elif self._state.now - at >= REPEAT_ORDER_SECONDS:
                         self._launch(job, status, slave, name[2], name[3])
                     seen[name[2:]] = slave.name
         return used, seen
@@ -134,7 +134,8 @@ class WorkerStaffing:
             self._state.record(WorkersPlaced(job.id, self._state.at, job.attempt, slots))
 
     def slave_drains(self, job: JobEntry, slave: KnownSlave) -> None:
-        """Its workers are to hand their points to the others first."""
+        """Tell the coordinator to move the points of the workers on this slave to its other workers, before the slave
+        ends."""
         status = self._state.coordinators.get(job.id)
         if status is None or not status.elastic or len(status.wanted) < 2:
             return
@@ -163,7 +164,7 @@ class WorkerStaffing:
         self._state.record(WorkersPlaced(job.id, self._state.at, job.attempt, slots))
 
     def forget(self, job: JobEntry) -> None:
-        """An attempt is over."""
+        """Drop what is known about the workers of a job whose attempt has ended."""
         self._losses = {name: how for name, how in self._losses.items() if name[0] != job.id}
         self._leaving = {name for name in self._leaving if name[0] != job.id}
         for slave in self._state.slaves.values():

@@ -38,12 +38,12 @@ from flegel.core.hook_limits import BUILT_IN_START
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import UNDECODABLE
 from flegel.runtime import clock
-from flegel.runtime.processes.exit_codes import describe_exit
+from flegel.runtime.system.exit_codes import describe_exit
 
-AWAY = 3.0
-"""Seconds between two checks of limits; longer, and the slave itself was away (it checks twice a second)."""
-SPARE_AFTER = 2.0
-"""Seconds after the last start until the next spare process is started: jobs get the processors first."""
+SLAVE_PAUSE_SECONDS = 3.0
+"""A longer time between two checks of limits (there are two a second) means that the slave itself was stopped."""
+SPARE_START_DELAY_SECONDS = 2.0
+"""From the last start of a process to that of the next spare one: the processes of a job get the processors first."""
 
 
 class AttemptProcesses:
@@ -54,7 +54,7 @@ class AttemptProcesses:
         self._settings, self._attempts, self._owner = settings, attempts, owner
         self._spare: SpareProcess | None = None
         self._spare_at = 0.0
-        self._pauses = OwnPauses(AWAY)
+        self._pauses = OwnPauses(SLAVE_PAUSE_SECONDS)
         self._measured_at = clock.now()
         self.changed = False
         """Something has happened that the master should learn at once; reset by the reader."""
@@ -62,6 +62,8 @@ class AttemptProcesses:
     # -- starts ----------------------------------------------------------------------------------------------------
 
     def start_coordinator(self, order: LaunchCoordinator, frames: tuple[bytes, ...]) -> None:
+        """Start the coordinator, unless it runs or has ended; whatever forbids it is reported as a failure of
+        the job."""
         attempt = self._attempts.open(order.job, order.attempt)
         if COORDINATOR_KEY in attempt.children or COORDINATOR_KEY in attempt.ended:
             return
@@ -80,18 +82,27 @@ class AttemptProcesses:
             return
         attempt.spec = order.spec
         attempt.deadlines = CoordinatorDeadlines(
-            order.spec.criteria.max_seconds, order.spec.hook_timeout, order.spec.worker_timeout,
+            order.spec.criteria.max_seconds,
+            order.spec.hook_timeout,
+            order.spec.worker_timeout,
             start_extra=0.0 if runs_submitted_code(order.spec) else BUILT_IN_START,
-        )  # fmt: skip
+        )
         attempt.status = CoordinatorStatus(order.job, order.attempt)
         shutil.rmtree(attempt.result, ignore_errors=True)
         if not order.resume:  # left by an older job of the same name
             shutil.rmtree(attempt.checkpoints, ignore_errors=True)
         write_new(attempt.code, source)
         assignment = coordinator_protocol.JobAssignment(
-            order.job, order.attempt, order.spec, str(attempt.code), order.workers, self._settings.address,
-            str(attempt.result), str(attempt.checkpoints), order.resume,
-        )  # fmt: skip
+            order.job,
+            order.attempt,
+            order.spec,
+            str(attempt.code),
+            order.workers,
+            self._settings.address,
+            str(attempt.result),
+            str(attempt.checkpoints),
+            order.resume,
+        )
         line = coordinator_protocol.encode(assignment)
         self._spawn(attempt, COORDINATOR_KEY, "coordinator", line, order.spec.memory, runs_submitted_code(order.spec))
 
@@ -109,6 +120,7 @@ class AttemptProcesses:
     def _spawn(
         self, attempt: JobAttempt, key: tuple[int, int], role: str, line: bytes, memory: int | None, submitted: bool
     ) -> None:
+        """Make the spare process, or a new one, the process `key` of this attempt; `line` is its configuration."""
         name = (attempt.job, attempt.attempt, *key)
         limit = memory if memory is not None else self._settings.memory
         other = next((child.process.pid for child in attempt.children.values() if child.alive), None)
@@ -122,7 +134,7 @@ class AttemptProcesses:
             if spare is None:
                 spare = self._start_spare(role)
             attempt.children[key] = child_processes.assign(spare, name, limits, line, attempt.log)
-            self._spare_at = clock.now() + SPARE_AFTER
+            self._spare_at = clock.now() + SPARE_START_DELAY_SECONDS
         except OSError as error:
             attempt.ended[key] = ProcessStatus(
                 *name, alive=False, outcome="lost", why=f"could not be started: {error.strerror}"
@@ -145,9 +157,15 @@ class AttemptProcesses:
 
     def refuse_worker(self, attempt: JobAttempt, order: LaunchWorker, why: str) -> None:
         attempt.ended[order.worker, order.incarnation] = ProcessStatus(
-            attempt.job, attempt.attempt, order.worker, order.incarnation, alive=False, outcome="lost", why=why,
+            attempt.job,
+            attempt.attempt,
+            order.worker,
+            order.incarnation,
+            alive=False,
+            outcome="lost",
+            why=why,
             fault=True,
-        )  # fmt: skip
+        )
 
     def _forbidden(self, data: str) -> str:
         refusal = why_refused(data, self._settings.data)
@@ -192,6 +210,7 @@ class AttemptProcesses:
             self._take_report(attempt, report)
 
     def _take_report(self, attempt: JobAttempt, report: coordinator_protocol.Report) -> None:
+        """Take a report of the coordinator into its status; all but progress go to the master at once."""
         assert attempt.status is not None
         change: dict[str, Any] = {}
         match report:
@@ -212,6 +231,7 @@ class AttemptProcesses:
             self.changed = True
 
     def _record_end(self, attempt: JobAttempt, key: tuple[int, int], child: ChildProcess) -> None:
+        """Turn an ended process into a status for the master; workers end with their coordinator."""
         assert child.code is not None
         why, fault = describe_exit(child.code)
         if child.end_reason:
@@ -224,7 +244,7 @@ class AttemptProcesses:
             outcome = "done" if last.done else "suspended" if last.suspended else "failed"
             status = ProcessStatus(
                 *name, alive=False, outcome=outcome, why=last.why, trace=last.trace, usage=last.usage
-            )  # fmt: skip
+            )
         else:
             subject = "The coordinator " if key == COORDINATOR_KEY else ""
             status = ProcessStatus(*name, alive=False, outcome="lost", why=f"{subject}{why}", fault=fault)
@@ -259,11 +279,11 @@ class AttemptProcesses:
     # -- the end of the slave --------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End every process, by force after a while."""
+        """Ask every process to end, and kill those that have not ended `KILL_AFTER_SECONDS` later."""
         living = self._attempts.living()
         for child in living:
             child_processes.request_end(child, "was ended with its slave")
-        until = clock.now() + child_processes.GRACE + 1.0
+        until = clock.now() + child_processes.KILL_AFTER_SECONDS + 1.0
         while not all(child_processes.has_ended(child) for child in living) and clock.now() < until:
             clock.sleep(0.02)
         for child in living:

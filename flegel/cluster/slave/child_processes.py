@@ -25,11 +25,14 @@ from flegel.runtime.processes import fork_server
 
 OWNER_VARIABLE = "FLEGEL_SLAVE"
 """Environment variable of all processes of a slave's jobs: processes that a killed slave has left are found by it."""
-GRACE = 2.0
-"""Seconds between the request to end and the kill."""
-MAX_LINE = 4096
-MAX_LOG = 16 << 20
-READ = 64 << 10
+KILL_AFTER_SECONDS = 2.0
+"""From the request to end (SIGTERM) to SIGKILL: user code may catch the first."""
+MAX_LOG_LINE_BYTES = 4096
+"""Of a line in the log; a longer one is cut or split."""
+MAX_LOG_BYTES = 16 << 20
+"""Of the log of one attempt on this slave; user code may print without end."""
+PIPE_READ_BYTES = 64 << 10
+"""Read from a pipe at a time: what a pipe of Linux holds."""
 
 Name = tuple[str, int, int, int]
 """Job, attempt, worker, incarnation."""
@@ -46,10 +49,10 @@ class JobLog:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def write(self, source: str, text: bytes) -> None:
-        line = f"{clock.wall()} {source} | ".encode() + text[:MAX_LINE] + b"\n"
-        if self.length + len(line) >= MAX_LOG:
+        line = f"{clock.wall()} {source} | ".encode() + text[:MAX_LOG_LINE_BYTES] + b"\n"
+        if self.length + len(line) >= MAX_LOG_BYTES:
             line = f"{clock.wall()} slave | the log is full; later output is dropped\n".encode()
-        if self.length < MAX_LOG - len(line):
+        if self.length < MAX_LOG_BYTES - len(line):
             with contextlib.suppress(OSError):  # a full disk must not end the slave
                 os.write(self._fd, line)
 
@@ -189,11 +192,12 @@ def read_output(child: ChildProcess) -> None:
 
 
 def _read_into_log(child: ChildProcess) -> bool:
+    """False where there was nothing to read. A line without an end is kept until its end is read."""
     content = _read(child, child.output)
     if not content:
         return False
     *lines, child.partial_line = (child.partial_line + content).split(b"\n")
-    if len(child.partial_line) > MAX_LINE:
+    if len(child.partial_line) > MAX_LOG_LINE_BYTES:
         lines, child.partial_line = [*lines, child.partial_line], b""
     for line in lines:
         child.log.write(child.source, line)
@@ -212,7 +216,7 @@ def reports(child: ChildProcess) -> Iterator[bytes]:
 def _read(child: ChildProcess, fd: int) -> bytes:
     """What there is; empty if there is nothing now, or never will be."""
     try:
-        content = os.read(fd, READ)
+        content = os.read(fd, PIPE_READ_BYTES)
     except OSError:
         return b""
     if not content:
@@ -221,7 +225,7 @@ def _read(child: ChildProcess, fd: int) -> bytes:
 
 
 def request_end(child: ChildProcess, end_reason: str, at_once: bool = False) -> None:
-    """By a signal; by force `at_once`, or after a while (see `kill_overdue`)."""
+    """Ask it to end by SIGTERM, or kill it `at_once`; `kill_overdue` kills it later if it does not end."""
     if not child.alive:
         return
     child.end_reason = child.end_reason or end_reason
@@ -238,8 +242,8 @@ def request_end(child: ChildProcess, end_reason: str, at_once: bool = False) -> 
 
 
 def kill_overdue(child: ChildProcess) -> None:
-    """Kill it if it has not ended `GRACE` seconds after the request."""
-    if child.alive and child.asked_at is not None and clock.now() - child.asked_at > GRACE:
+    """Kill it if it has not ended `KILL_AFTER_SECONDS` after the request."""
+    if child.alive and child.asked_at is not None and clock.now() - child.asked_at > KILL_AFTER_SECONDS:
         _signal_group(child, signal.SIGKILL)
 
 

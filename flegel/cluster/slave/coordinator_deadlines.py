@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from flegel.core.hook_limits import COMPILING
 
-OVERTIME = 3.0
-"""Seconds that a job may take beyond its own limit before it is ended."""
-LONGEST_STOP = 600.0
-"""Seconds that a coordinator may be stopped or frozen without being held up by a hook, all together."""
-REPLACING = 10.0
-"""Seconds to replace a worker that is lost at the end, and for its points to be visited."""
+OVERTIME_SECONDS = 3.0
+"""That a job may take beyond its `--max-seconds` before its slave ends it: it ends by itself at the next barrier."""
+MAX_EXCUSED_SECONDS = 600.0
+"""In which a coordinator may be stopped (SIGSTOP, a sleeping host) without that counting as time of a hook, in all."""
+WORKER_REPLACEMENT_SECONDS = 10.0
+"""To replace a worker that is lost near the time limit, and for the new one to visit its points."""
 
 
 @dataclass
@@ -51,16 +51,21 @@ class CoordinatorDeadlines:
         self.last_report, self.hook, self.loops = now, "", True
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Neither hooks nor reports could get on for so long: the coordinator or its slave was stopped."""
-        if self.excused < LONGEST_STOP:
+        """The coordinator or its slave was stopped for so long: the time counts neither as silence nor for the
+        phase."""
+        if self.excused < MAX_EXCUSED_SECONDS:
             self.excused += seconds
             self.since, self.last_report = min(self.since + seconds, now), min(self.last_report + seconds, now)
 
     def exceeded(self, now: float, last_loss: str = "") -> str:
         """Why it must end; empty while it may continue. `last_loss`: how it lost a worker, perhaps why it is late."""
         silent, compiling = now - self.last_report, self.phase == "compiling"
-        waits = self.loops and silent < OVERTIME
-        more = COMPILING if compiling else OVERTIME + (self.worker_timeout + REPLACING if waits else 0.0)
+        waits = self.loops and silent < OVERTIME_SECONDS
+        more = (
+            COMPILING
+            if compiling
+            else OVERTIME_SECONDS + (self.worker_timeout + WORKER_REPLACEMENT_SECONDS if waits else 0.0)
+        )
         watched = self.phase in ("init", "compiling", "training", "result") or self.loops
         taken = silent if self.phase == "loading" else now - self.since
         hint = f"before that, {last_loss}" if last_loss else "does every hook return?"

@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,12 +27,16 @@ from flegel.errors import AlgorithmError, FlegelError, Interrupted, StorageError
 from flegel.runtime import clock, logs
 from flegel.wording import speak_to
 
+if TYPE_CHECKING:
+    from flegel.machine.coordinator.observation import JobSnapshot
+
 _log = logging.getLogger(__name__)
 
-GLANCE = 0.5
-"""Seconds between two reports of progress."""
-CHECKPOINT = 15.0
-"""Seconds between two checkpoints; a lost coordinator continues from the last commit, which is saved at once."""
+PROGRESS_REPORT_SECONDS = 0.5
+"""Between two reports of progress to the slave, which sends them on with its heartbeats, one a second."""
+CHECKPOINT_SECONDS = 15.0
+"""Between two checkpoints of a job that names no `--checkpoint-every`; a replaced coordinator continues from the last
+one."""
 
 
 def listen_to_slave(cluster: Any) -> None:
@@ -83,46 +87,59 @@ def main() -> None:
     os._exit(0 if finished.done else 1)  # threads of user code must not keep the process alive
 
 
+class ProgressReports:
+    """Called with each snapshot of the job: tells the slave of phases, of progress, and that progress was saved."""
+
+    def __init__(self, pipe: CoordinatorPipe) -> None:
+        self._pipe = pipe
+        self._phase = "loading"
+        self._reported_at = -PROGRESS_REPORT_SECONDS
+        self._saved: tuple[float, int] | None = None
+        """When saved progress was last reported, and the iteration of that time; None before training."""
+
+    def __call__(self, seen: JobSnapshot) -> None:
+        now = clock.now()
+        if seen.phase != self._phase:
+            self._phase = seen.phase
+            self._pipe.send(coordinator_protocol.PhaseChanged(seen.phase, elastic=seen.phase == "training"))
+        if seen.phase == "training":
+            self._saved = self._saved or (now, seen.iteration)
+            if now - self._saved[0] >= CHECKPOINT_SECONDS and seen.iteration > self._saved[1]:
+                self._saved = (now, seen.iteration)
+                self._pipe.send(coordinator_protocol.ProgressSaved())
+        if now - self._reported_at >= PROGRESS_REPORT_SECONDS:
+            self._reported_at = now
+            self._pipe.send(coordinator_protocol.ProgressSeen(msgspec.to_builtins(seen)))
+
+
 def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPipe) -> coordinator_protocol.JobFinished:
-    """Run the job and save its result."""
+    """Run the job with workers that slaves start, and save its result."""
     from flegel.cluster.slave.slave_workers import SlaveWorkers
 
     cluster = SlaveWorkers(assignment.workers, assignment.host, pipe)
     threading.Thread(target=listen_to_slave, args=(cluster,), daemon=True).start()
-    cluster.start()  # slaves start workers while this process imports
+    cluster.start()  # slaves start workers while this process imports the engine
     pipe.send(coordinator_protocol.PhaseChanged("reading"))
+    warnings.showwarning = lambda message, *_, **__: _log.warning("warning: %s", message)
+    try:
+        return _saved(_trained(assignment, cluster, pipe), assignment, pipe)
+    finally:
+        cluster.close()
+
+
+def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe: CoordinatorPipe) -> Any:
+    """The result of training, from the checkpoint of an earlier attempt where there is one."""
     from flegel.job import Job
+    from flegel.loading.class_source import instantiate
     from flegel.loading.code_gate import Consent
-    from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.options import options_of
     from flegel.runtime.checkpoint.reader import holds_job
     from flegel.runtime.checkpoint.store import open_store
     from flegel.runtime.job.checkpoint_session import new_session
-    from flegel.runtime.job.class_source import instantiate
     from flegel.runtime.job.request import Request, open_training_data
     from flegel.runtime.job.resume import replace, resume
     from flegel.runtime.job.run import execute
     from flegel.runtime.worker.current_hook import MODULE
-
-    spec = assignment.spec
-    ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
-    warnings.showwarning = lambda message, *_, **__: _log.warning("warning: %s", message)
-    reported, phase = -GLANCE, "loading"
-    kept: tuple[float, int] | None = None
-
-    def watch(seen: JobSnapshot) -> None:
-        nonlocal reported, phase, kept
-        if seen.phase != phase:
-            phase = seen.phase
-            pipe.send(coordinator_protocol.PhaseChanged(phase, elastic=phase == "training"))
-        if phase == "training":
-            kept = kept or (clock.now(), seen.iteration)
-            if clock.now() - kept[0] >= CHECKPOINT and seen.iteration > kept[1]:
-                kept = (clock.now(), seen.iteration)
-                pipe.send(coordinator_protocol.ProgressSaved())
-        if clock.now() - reported >= GLANCE:
-            reported = clock.now()
-            pipe.send(coordinator_protocol.ProgressSeen(msgspec.to_builtins(seen)))
 
     def log(text: str) -> None:
         _log.info(text)
@@ -130,36 +147,30 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     def report_phase(name: str, hook: str = "") -> None:
         pipe.send(coordinator_protocol.PhaseChanged(name, hook=hook))
 
+    spec, watch = assignment.spec, ProgressReports(pipe)
+    ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
     told: dict[str, Any] = {"cluster": cluster, "watch": watch, "say": log, "phase": report_phase}
     place = spec.checkpoint or assignment.checkpoints
-    try:
-        kept_before = (assignment.resume or spec.checkpoint is not None) and holds_job(open_store(place))
-        if kept_before and spec.checkpoint is None:
-            return _saved(replace(place, workers=assignment.workers, **told), assignment, pipe)
-        report_phase("init", MODULE)
-        algorithm = instantiate(ref, Consent.SUBMITTED)
-        if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
-            changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
-            changes["workers"] = assignment.workers
-            told |= {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
-            return _saved(resume(place, changes, **told), assignment, pipe)
-        report_phase("reading")
-        dataset = open_training_data(spec.description, spec.data, algorithm)
-        result = execute(
-            Request(
-                algorithm=algorithm,
-                data=dataset,
-                job=msgspec.structs.replace(spec.description, workers=assignment.workers),
-                cluster=cluster,
-                session=new_session(place, spec.checkpoint_every if spec.checkpoint else CHECKPOINT),
-                watch=watch,
-                phase=report_phase,
-                say=log,
-            )
+    kept_before = (assignment.resume or spec.checkpoint is not None) and holds_job(open_store(place))
+    if kept_before and spec.checkpoint is None:
+        return replace(place, workers=assignment.workers, **told)
+    report_phase("init", MODULE)
+    algorithm = instantiate(ref, Consent.SUBMITTED)
+    if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
+        changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
+        changes["workers"] = assignment.workers
+        told |= {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
+        return resume(place, changes, **told)
+    report_phase("reading")
+    return execute(
+        Request(
+            algorithm=algorithm,
+            data=open_training_data(spec.description, spec.data, algorithm),
+            job=msgspec.structs.replace(spec.description, workers=assignment.workers),
+            session=new_session(place, spec.checkpoint_every if spec.checkpoint else CHECKPOINT_SECONDS),
+            **told,
         )
-        return _saved(result, assignment, pipe)
-    finally:
-        cluster.close()
+    )
 
 
 def _saved(

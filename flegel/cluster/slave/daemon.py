@@ -20,12 +20,12 @@ import msgspec
 
 from flegel.cluster.master.message_budget import fitted
 from flegel.cluster.slave import child_processes
-from flegel.cluster.slave.attempt_processes import AWAY, AttemptProcesses
+from flegel.cluster.slave.attempt_processes import SLAVE_PAUSE_SECONDS, AttemptProcesses
 from flegel.cluster.slave.attempts import COORDINATOR_KEY, Attempts
 from flegel.cluster.slave.file_shipping import FileShipping
 from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.slave.slave_folder import check_folder, tidy
-from flegel.cluster.transport.framing import HEADER_SPACE, Limits
+from flegel.cluster.transport.framing import HEADER_RESERVE_BYTES, Limits
 from flegel.cluster.transport.protocol import (
     CoordinatorStatus,
     DrainWorkers,
@@ -52,20 +52,20 @@ from flegel.runtime.transport.poller import Poller
 
 _log = logging.getLogger(__name__)
 
-BEAT = 1.0
-"""Seconds between two heartbeats."""
-MEASURE = 0.5
-"""Seconds between two measurements of the children's memory."""
-NO_ANSWER_AFTER = 5.0
-"""Seconds until a slave says that no master answers."""
-SILENT_MASTER_AFTER = 15.0
-"""Seconds without an answer after which a slave says so: 15 heartbeats, more than a busy master takes for its log."""
-ADMITTED_AFTER = 2.0
-"""Seconds after its first answer in which a master refuses a second slave of one name: two heartbeats."""
-GIVE_UP_AFTER = 10.0
-"""Seconds of refusals after which a slave ends: another one has its name."""
-MAX_PENDING_BEATS = 3
-"""Heartbeats that may be unacknowledged; a master that is away gets a current one when it is back, not all of them."""
+HEARTBEAT_SECONDS = 1.0
+"""Between two heartbeats; the master counts six missing ones as silence."""
+MEASUREMENT_SECONDS = 0.5
+"""Between two checks of the memory and the time of child processes."""
+NO_ANSWER_NOTICE_SECONDS = 5.0
+"""From its start until a slave logs that no master answers."""
+MASTER_SILENCE_SECONDS = 15.0
+"""Without an answer for so long, a slave logs it: 15 heartbeats, more than a busy master takes for its journal."""
+ADMISSION_SECONDS = 2.0
+"""After the first answer; a master refuses a second slave of one name within them: two heartbeats."""
+REFUSAL_SECONDS = 10.0
+"""Of refusals, after which a slave ends because another one has its name; an earlier process of it may be ending."""
+MAX_PENDING_HEARTBEATS = 3
+"""That may be unacknowledged; a master that comes back gets the current state, not every heartbeat that it missed."""
 
 
 class SlaveDaemon:
@@ -76,12 +76,12 @@ class SlaveDaemon:
         self._boot = secrets.token_hex(8)
         self._client: SecureClient | None = None
         self._dial_at = 0.0
-        self._answered, self._complain_at = False, clock.now() + NO_ANSWER_AFTER
+        self._answered, self._complain_at = False, clock.now() + NO_ANSWER_NOTICE_SECONDS
         self._answered_since: float | None = None
         self._master_silent = False
         self._beat_at = self._measure_at = 0.0
         self._heard_at = clock.now()
-        self._pauses = OwnPauses(AWAY)
+        self._pauses = OwnPauses(SLAVE_PAUSE_SECONDS)
         self._drain_until: float | None = None
         self._reported_draining = False
         self._stopping = False
@@ -119,7 +119,7 @@ class SlaveDaemon:
     # -- life cycle ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until a signal; then nothing of it is left."""
+        """Serve until a signal: SIGTERM drains, SIGINT ends at once. Its child processes have ended when it returns."""
         signal.signal(signal.SIGTERM, lambda *_: self._drain())
         signal.signal(signal.SIGINT, lambda *_: self._stop())
         self._log(f"slave {self._settings.name}: {self._settings.slots} slots, {self._settings.folder}")
@@ -168,7 +168,7 @@ class SlaveDaemon:
         self._report_connection(now)
         self._end_if_abandoned(now)
         if now >= self._measure_at:
-            self._measure_at = now + MEASURE
+            self._measure_at = now + MEASUREMENT_SECONDS
             self.processes.enforce_limits(now)
         self._shipping.send_next(now)
         if self._drain_until is None:
@@ -208,7 +208,7 @@ class SlaveDaemon:
 
     def _report_connection(self, now: float) -> None:
         """Log whether the master answers, when that changes: a slave keeps trying, and would seem to work without one.
-        A slave that is refused because of its name is not told of as one that is admitted."""
+        A slave whose name is refused is never logged as one that the master answers."""
         if self._client is None:
             return
         self._heard_at = max(self._heard_at, self._client.heard_at or self._heard_at)
@@ -216,8 +216,8 @@ class SlaveDaemon:
             self._report_silence(now)
         elif self._client.answered:
             self._answered_since = now if self._answered_since is None else self._answered_since
-            refused = self._refused_at is not None and now - self._refused_at <= 2 * GIVE_UP_AFTER
-            if not refused and now - self._answered_since >= ADMITTED_AFTER:
+            refused = self._refused_at is not None and now - self._refused_at <= 2 * REFUSAL_SECONDS
+            if not refused and now - self._answered_since >= ADMISSION_SECONDS:
                 self._answered = True
                 self._log(f"the master at {self._client.address} answers")
         elif now >= self._complain_at:
@@ -226,18 +226,19 @@ class SlaveDaemon:
 
     def _report_silence(self, now: float) -> None:
         assert self._client is not None
-        silent = now - self._heard_at > SILENT_MASTER_AFTER
+        silent = now - self._heard_at > MASTER_SILENCE_SECONDS
         if silent and not self._master_silent:
             self._log(
-                f"the master at {self._client.address} has not answered for {SILENT_MASTER_AFTER:.0f} s; jobs continue "
-                "here, and this slave keeps trying"
+                f"the master at {self._client.address} has not answered for {MASTER_SILENCE_SECONDS:.0f} s; jobs "
+                "continue here, and this slave keeps trying"
             )
         elif self._master_silent and not silent:
             self._log(f"the master at {self._client.address} answers again")
         self._master_silent = silent
 
     def _excuse(self, away: float, now: float) -> None:
-        """This slave itself was away for so long, or its clock jumped: neither the master nor a job is late by it."""
+        """This slave was stopped for `away` seconds, or its clock jumped: no limit on the master or on draining counts
+        them."""
         self._heard_at = min(self._heard_at + away, now)
         if self._drain_until is not None:
             self._drain_until += away
@@ -292,6 +293,7 @@ class SlaveDaemon:
                 self.processes.refuse_worker(attempt, order, why)
 
     def _execute(self, order: Any, frames: tuple[bytes, ...]) -> None:
+        """Carry out one order; the next heartbeat, which shows its effect, is sent at once."""
         if not isinstance(order, FileReceived):
             self._beat_at = 0.0
         try:
@@ -317,11 +319,11 @@ class SlaveDaemon:
                 self._refused(why, clock.now())
 
     def _refused(self, why: str, now: float) -> None:
-        """Another slave has this name. The one that is refused for good ends, with all that it runs."""
-        if self._refused_at is None or now - self._refused_at > 2 * GIVE_UP_AFTER:
+        """Another slave has this name; after `REFUSAL_SECONDS` of refusals this one ends with all its processes."""
+        if self._refused_at is None or now - self._refused_at > 2 * REFUSAL_SECONDS:
             self._refused_at = now
             self._log(why)
-        elif now - self._refused_at > GIVE_UP_AFTER:
+        elif now - self._refused_at > REFUSAL_SECONDS:
             self._refusal, self._stopping = why, True
 
     def _file_received(self, order: FileReceived) -> None:
@@ -338,11 +340,13 @@ class SlaveDaemon:
         draining = self._drain_until is not None  # set by a signal at any moment, so it is read once
         changed, self.processes.changed = self.processes.changed, False
         if changed or now >= self._beat_at or draining != self._reported_draining:
-            self._beat_at, self._reported_draining = now + BEAT, draining
+            self._beat_at, self._reported_draining = now + HEARTBEAT_SECONDS, draining
             self._beat()
 
     def _beat(self) -> None:
-        if self._client is None or self._client.channel.pending > MAX_PENDING_BEATS:
+        """Send all that this slave runs, and what has ended since the master recorded it. A coordinator that is done
+        counts as running until the master has its files."""
+        if self._client is None or self._client.channel.pending > MAX_PENDING_HEARTBEATS:
             return
         processes: list[ProcessStatus] = []
         coordinators: list[CoordinatorStatus] = []
@@ -359,10 +363,17 @@ class SlaveDaemon:
         load = max(os.getloadavg()[0] - own, 0.0) / (os.cpu_count() or 1)
         settings = self._settings
         beat = SlaveBeat(
-            settings.name, self._boot, settings.slots, settings.address, round(load, 2), settings.memory,
-            self._drain_until is not None, tuple(processes), tuple(coordinators),
-        )  # fmt: skip
+            settings.name,
+            self._boot,
+            settings.slots,
+            settings.address,
+            round(load, 2),
+            settings.memory,
+            self._drain_until is not None,
+            tuple(processes),
+            tuple(coordinators),
+        )
         try:
-            self._send(fitted(beat, Limits().header - HEADER_SPACE))
+            self._send(fitted(beat, Limits().header - HEADER_RESERVE_BYTES))
         except UsageError as error:
             self._log(str(error))

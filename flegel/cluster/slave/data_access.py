@@ -23,13 +23,13 @@ from flegel.runtime.system.confinement import Confinement
 
 MOVE_BY_SOCKET = {"FLEGEL_MOVE": "socket"}
 """Environment of strictly isolated workers, which cannot read each other's memory."""
-_NAME = re.compile(r"[A-Za-z0-9_-]+(:[0-9_.eE+]*)?")
+_REGISTERED_SET = re.compile(r"[A-Za-z0-9_-]+(:[0-9_.eE+]*)?")
 """A registered set, with the number of its rows; no file path matches."""
 
 
 def why_refused(data: str, folders: Sequence[Path]) -> str:
     """Why data may not be read here; empty if they may. Without `folders` everything may be read."""
-    if not folders or _NAME.fullmatch(data):
+    if not folders or _REGISTERED_SET.fullmatch(data):
         return ""
     path = data
     if "://" in data:
@@ -73,9 +73,14 @@ def confinement_for(settings: SlaveSettings, job: Path, submitted: bool, join: i
     hidden, private = (*daemons, home / ".ssh", home / ".gnupg"), (Path(flegel.__file__).parents[1], *compiled)
     fixed = (Path(sys.prefix), Path(sys.base_prefix))
     return Confinement(
-        hidden=_named(hidden), visible=_named((job,)), private=_named(private) if submitted else (),
-        fixed=_named(fixed) if submitted else (), join=join, strict=strict, writable=_named(settings.write),
-    )  # fmt: skip
+        hidden=_named(hidden),
+        visible=_named((job,)),
+        private=_named(private) if submitted else (),
+        fixed=_named(fixed) if submitted else (),
+        join=join,
+        strict=strict,
+        writable=_named(settings.write),
+    )
 
 
 def _named(paths: tuple[Path, ...]) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable
 
 from flegel.cluster.slave.attempts import Attempts, JobAttempt
-from flegel.cluster.transport.protocol import CHUNK, FileChunk
+from flegel.cluster.transport.protocol import FILE_CHUNK_BYTES, FileChunk
 
-SEND_AGAIN = 5.0
-"""Seconds without an answer after which a piece is sent again."""
+RESEND_PIECE_SECONDS = 5.0
+"""Without an answer of the master for so long, a piece is sent again: it may have been lost with a connection."""
 
 Send = Callable[[FileChunk, tuple[bytes, ...]], bool]
 
@@ -25,8 +25,9 @@ class FileShipping:
         self._slave, self._attempts, self._send = slave, attempts, send
 
     def send_next(self, now: float) -> None:
+        """Send the next piece of each attempt that has none under way."""
         for attempt in self._attempts:
-            if attempt.sent_at is not None and now - attempt.sent_at < SEND_AGAIN:
+            if attempt.sent_at is not None and now - attempt.sent_at < RESEND_PIECE_SECONDS:
                 continue
             for file, size in attempt.files().items():
                 offset = attempt.shipped.get(file, 0)
@@ -49,14 +50,14 @@ class FileShipping:
 def read_piece(attempt: JobAttempt, file: str, offset: int) -> bytes | None:
     """None where the file cannot be read; links and pipes are not followed."""
     if not file:
-        return attempt.log.read(offset, CHUNK)
+        return attempt.log.read(offset, FILE_CHUNK_BYTES)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         folder = os.open(attempt.result, flags | os.O_DIRECTORY)
         try:
             with os.fdopen(os.open(file, flags, dir_fd=folder), "rb") as stream:
                 stream.seek(offset)
-                return stream.read(CHUNK)
+                return stream.read(FILE_CHUNK_BYTES)
         finally:
             os.close(folder)
     except OSError:

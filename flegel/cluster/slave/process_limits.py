@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from flegel.runtime.processes.parent_death import die_with_parent
 from flegel.runtime.system.confinement import Confinement, confine
+from flegel.runtime.system.parent_death import die_with_parent
 
 
 class ProcessLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,8 +21,9 @@ class SlaveSettings:
     data: tuple[Path, ...] = ()
     """Folders that files may be read from; empty for all."""
     abandon: float | None = None
-    """Seconds without a word of the master after which the slave ends; None: never."""
+    """Seconds without a message of the master after which the slave ends; None: never."""
     isolation: str = "none"
-    """`namespace`: jobs see neither keys nor other jobs; `strict`: they change nothing else and signal nobody."""
+    """`namespace`: jobs see neither keys nor other jobs; `strict`: they also write to no other files and signal no
+    other processes."""
     write: tuple[Path, ...] = ()
     """Folders that jobs may write to under `strict`."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from flegel.cluster.transport.protocol import check_name
 from flegel.errors import StorageError, UsageError
 
-KEEP_JOBS = 50
-"""Folders of failed jobs that are kept for their checkpoints."""
+MAX_KEPT_JOB_FOLDERS = 50
+"""Of jobs that do not run, kept for their checkpoints, the newest ones: a resumed job may come back to this slave."""
 
 
 def tidy(jobs: Path, busy: Container[str] = ()) -> None:
@@ -23,7 +23,7 @@ def tidy(jobs: Path, busy: Container[str] = ()) -> None:
         for entry in folder.iterdir():
             if entry.is_symlink() or not entry.is_dir():
                 entry.unlink(missing_ok=True)
-            elif entry.name != "checkpoints" or number >= KEEP_JOBS:
+            elif entry.name != "checkpoints" or number >= MAX_KEPT_JOB_FOLDERS:
                 shutil.rmtree(entry, ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.rmdir()

@@ -18,8 +18,8 @@ from flegel.runtime.processes.worker_cluster import WorkerCluster
 from flegel.runtime.transport.poller import Poller
 from flegel.runtime.worker.process import WorkerConfig
 
-UPDATE_DELAY = 0.5
-"""Seconds from a hello to the report that the worker's configuration is not needed any more; many share a report."""
+UPDATE_DELAY_SECONDS = 0.5
+"""From the hello of a worker to the report that its configuration is not needed any more; many workers share one."""
 
 
 class RemoteProcess:
@@ -34,9 +34,11 @@ class RemoteProcess:
         self.fault = False
 
     def poll(self) -> int | None:
+        """1 for any end: the real exit code stays with its slave, and `why` has it in words."""
         return None if self.why is None else 1
 
     def wait(self, timeout: float | None = None) -> int:
+        """Returns at once: its slave ends it, and nothing here waits for that."""
         return 1
 
     def terminate(self) -> None:
@@ -98,7 +100,7 @@ class SlaveLauncher:
     def worker_ready(self, worker: int) -> None:
         self._ready.add(worker)
         if self._update_at is None:
-            self._update_at = clock.now() + UPDATE_DELAY
+            self._update_at = clock.now() + UPDATE_DELAY_SECONDS
 
     def worker_removed(self, worker: int) -> None:
         """It is not wanted any more, so its slave ends it."""

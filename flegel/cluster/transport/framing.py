@@ -19,9 +19,12 @@ from flegel.cluster.transport.ordered_channel import MessageHeader
 from flegel.errors import DecodeError, UsageError
 from flegel.runtime.transport.codec import unpack
 
-SEND_COPIES_BELOW = 64 << 10
-HEADER_SPACE = 1024  # bytes that are reserved for the header around a message
-NIL = msgspec.Raw(b"\xc0")
+COPIED_FRAME_BYTES = 64 << 10
+"""Smaller frames are copied by ZeroMQ, which costs less than keeping track of the buffer."""
+HEADER_RESERVE_BYTES = 1024
+"""Of the largest header, kept free for the numbers around a body."""
+EMPTY_BODY = msgspec.Raw(b"\xc0")
+"""MessagePack's nil: a message that only acknowledges."""
 encoder = msgspec.msgpack.Encoder()
 _headers = msgspec.msgpack.Decoder(MessageHeader)
 
@@ -76,7 +79,7 @@ def write_body(body: msgspec.Struct, frames: Sequence[Any], limits: Limits) -> b
     packed = encoder.encode(body)
     sizes = [memoryview(f).nbytes for f in frames]
     fits = (
-        len(packed) <= limits.header - HEADER_SPACE
+        len(packed) <= limits.header - HEADER_RESERVE_BYTES
         and len(sizes) <= limits.frames
         and max(sizes, default=0) <= limits.frame
     )
@@ -136,6 +139,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(address: str) -> str:
+    """The host of `tcp://HOST:PORT`; any other form is refused."""
     try:
         parts = urlsplit(address)
         if parts.scheme == "tcp" and parts.hostname and parts.port is not None and not parts.path:
@@ -161,4 +165,4 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
     last = len(frames) - 1
     for place, frame in enumerate(frames):
         flags = zmq.NOBLOCK if place == last else zmq.NOBLOCK | zmq.SNDMORE
-        socket.send(frame, flags, copy=memoryview(frame).nbytes < SEND_COPIES_BELOW)
+        socket.send(frame, flags, copy=memoryview(frame).nbytes < COPIED_FRAME_BYTES)

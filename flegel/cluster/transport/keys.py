@@ -22,11 +22,13 @@ from flegel.runtime.transport.curve import KeyPair, derive_public, new_key_pair,
 ROLES = ("submit", "slave", "read")
 """What a key may be added for; `master` beside them names masters that this host trusts."""
 MASTER, JOB = "master", "job"
-RESERVED = ("local-submit", "local-slave", "this-host")
+RESERVED_KEY_NAMES = ("local-submit", "local-slave", "this-host")
 """Names that a master's first start gives to the keys of its own user."""
-CACHE_SECONDS = 0.1  # for which the list of keys is not read again
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LARGEST = 4096
+KEYS_CACHE_SECONDS = 0.1
+"""For which the list of keys is not read again: every message asks for a key."""
+_KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MAX_ENTRY_BYTES = 4096
+"""Of the file of one key that are read; an entry takes some 200."""
 
 
 class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +51,7 @@ def folder() -> Path:
 
 def check_name(name: str) -> str:
     """A name that cannot leave its folder."""
-    if not _NAME.fullmatch(name):
+    if not _KEY_NAME.fullmatch(name):
         raise UsageError(f"{name[:80]!r} cannot name a key; use letters, digits, dots, dashes and underscores.")
     return name
 
@@ -142,7 +144,7 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 class KeyRegistry:
-    """Which keys may connect, and in which role. Thread-safe; changes on disk count within `CACHE_SECONDS`.
+    """Which keys may connect, and in which role. Thread-safe; changes on disk count within `KEYS_CACHE_SECONDS`.
 
     `extra` are keys known to this process only, such as those of a job's own workers.
     """
@@ -194,7 +196,7 @@ class KeyRegistry:
     def _check_new_name(self, name: str, key: str) -> None:
         """People tell keys apart by name: no two keys have the same, and none has one that means this host's own."""
         check_name(name)
-        if name in RESERVED:
+        if name in RESERVED_KEY_NAMES:
             raise UsageError(f"The name {name} is reserved for keys that a master makes itself; choose another --name.")
         for other in self.entries():
             if name in (other.name, other.key[:8]) and other.key != key:
@@ -228,7 +230,7 @@ class KeyRegistry:
     def _current(self) -> dict[str, KeyEntry]:
         with self._lock:
             now = clock.now()
-            if now - self._read_at >= CACHE_SECONDS:
+            if now - self._read_at >= KEYS_CACHE_SECONDS:
                 self._read()
                 self._read_at = now
             return self._entries
@@ -246,7 +248,7 @@ class KeyRegistry:
         entries = {}
         for name, _, _ in seen:
             with contextlib.suppress(OSError, *UNDECODABLE):
-                entry = msgspec.json.decode((self.path / name).read_bytes()[:_LARGEST], type=KeyEntry)
+                entry = msgspec.json.decode((self.path / name).read_bytes()[:_MAX_ENTRY_BYTES], type=KeyEntry)
                 if f"{entry.key}.json" == name:
                     entries[entry.key] = entry
         self._seen, self._entries = seen, entries

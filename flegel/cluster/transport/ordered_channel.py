@@ -15,9 +15,11 @@ import msgspec
 
 from flegel.errors import PeerSlow
 
-WINDOW = 1000
-WINDOW_BYTES = 64 << 20
-FIRST_RESEND, LAST_RESEND = 1.0, 30.0  # seconds without progress until the oldest message is sent again
+CHANNEL_WINDOW_MESSAGES = 1000
+CHANNEL_WINDOW_BYTES = 64 << 20
+"""That may be unacknowledged: they stay in memory until the other side has them."""
+FIRST_RESEND_SECONDS, LAST_RESEND_SECONDS = 1.0, 30.0
+"""Without progress until the oldest message is sent again; each time twice as long, from the first to the last."""
 
 
 class MessageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -47,7 +49,7 @@ class UnacknowledgedMessage(NamedTuple):
 class OrderedChannel:
     """One side of a conversation."""
 
-    def __init__(self, window: int = WINDOW, window_bytes: int = WINDOW_BYTES) -> None:
+    def __init__(self, window: int = CHANNEL_WINDOW_MESSAGES, window_bytes: int = CHANNEL_WINDOW_BYTES) -> None:
         self.window, self.window_bytes = window, window_bytes
         self.sent = 0
         self.acknowledged = 0
@@ -56,7 +58,7 @@ class OrderedChannel:
         """Messages accepted since the last acknowledgement was sent."""
         self._pending: deque[UnacknowledgedMessage] = deque()
         self._bytes = 0
-        self._resend_after = FIRST_RESEND
+        self._resend_after = FIRST_RESEND_SECONDS
         self._since = 0.0
         self._probed = 0
 
@@ -80,7 +82,7 @@ class OrderedChannel:
                 f"{len(self._pending)} messages ({self._bytes} bytes) are not acknowledged yet; try again later."
             )
         if not self._pending:
-            self._since, self._resend_after = now, FIRST_RESEND
+            self._since, self._resend_after = now, FIRST_RESEND_SECONDS
         self.sent += 1
         message = UnacknowledgedMessage(self.sent, body, tuple(frames), size)
         self._pending.append(message)
@@ -94,7 +96,7 @@ class OrderedChannel:
         while self._pending and self._pending[0].number <= received:
             self._bytes -= self._pending.popleft().size
         self.acknowledged = received
-        self._since, self._resend_after = now, FIRST_RESEND
+        self._since, self._resend_after = now, FIRST_RESEND_SECONDS
         gap = self._probed == received
         self._probed = 0
         return list(self._pending) if gap else []
@@ -103,7 +105,7 @@ class OrderedChannel:
         """The oldest message, if it should be sent again; the others follow when that one is acknowledged."""
         if not self._pending or now - self._since < self._resend_after:
             return None
-        self._since, self._resend_after = now, min(2 * self._resend_after, LAST_RESEND)
+        self._since, self._resend_after = now, min(2 * self._resend_after, LAST_RESEND_SECONDS)
         self._probed = self._pending[0].number
         return self._pending[0]
 

@@ -15,13 +15,14 @@ import msgspec
 from flegel.errors import UsageError
 from flegel.job import Job
 
-MAX_CODE = 512 << 10
-"""Largest source of a job's class, in bytes."""
-CHUNK = 512 << 10
-"""Bytes of a file in one message."""
-MAX_SPEC = 64 << 10
-"""Bytes of a job's description, including its hyper-parameters."""
-MAX_NAME = 64
+MAX_SOURCE_BYTES = 512 << 10
+"""Of the source of a job's class, which travels in one message and is stored by the master."""
+FILE_CHUNK_BYTES = 512 << 10
+"""Of a file in one message: small beside the largest frame (16 MiB), so that heartbeats are not held up."""
+MAX_JOB_SPEC_BYTES = 64 << 10
+"""Of a job's description with its hyper-parameters: the journal and each start of the job carry it."""
+MAX_NAME_CHARACTERS = 64
+"""Of the name of a job, slave, file or key; names become file names."""
 COORDINATOR = -1
 """The worker number of a job's coordinator."""
 
@@ -30,10 +31,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def check_name(name: str, what: str) -> str:
     """A name that is safe as a file's name: it cannot leave its folder."""
-    if len(name) > MAX_NAME or not _NAME.fullmatch(name) or ".." in name:
-        shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
+    if len(name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(name) or ".." in name:
+        shown = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}…"
         raise UsageError(
-            f"{shown!r} is no name for a {what}: use letters, digits, '-', '_' and '.', at most {MAX_NAME}, "
+            f"{shown!r} is no name for a {what}: use letters, digits, '-', '_' and '.', at most {MAX_NAME_CHARACTERS}, "
             "beginning with a letter or digit."
         )
     return name
@@ -358,7 +359,6 @@ class FileContent(_Answer):
     names: tuple[str, ...] = ()
 
 
-FromSlave = SlaveBeat | SlaveLeaving | FileChunk
 ToSlave = (
     LaunchCoordinator
     | LaunchWorker

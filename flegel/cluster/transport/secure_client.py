@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from flegel.cluster.transport.framing import (
-    NIL,
+    EMPTY_BODY,
     Limits,
     Vocabulary,
     encoder,
@@ -26,8 +26,8 @@ from flegel.cluster.transport.framing import (
     write_body,
 )
 from flegel.cluster.transport.ordered_channel import (
-    WINDOW,
-    WINDOW_BYTES,
+    CHANNEL_WINDOW_BYTES,
+    CHANNEL_WINDOW_MESSAGES,
     MessageHeader,
     OrderedChannel,
     UnacknowledgedMessage,
@@ -39,11 +39,14 @@ from flegel.runtime.transport.curve import KeyPair, apply_limits, secure_dialer
 from flegel.runtime.transport.poller import Poller
 from flegel.runtime.transport.socket_events import next_event
 
-ACK_EVERY = 32
-FROZEN = 5.0  # seconds in which a handshake fails, if it fails for a reason other than silence
-BEAT = 2.0  # seconds between two acknowledgements at least, so that a restarted server learns of this client
-STOPPED = "it accepts the connection and does not answer; its process may be stopped or overloaded"
-OTHER_KEY = "it has another key than the one known here, or uses no keys"
+MESSAGES_PER_ACKNOWLEDGEMENT = 32
+"""Accepted messages after which an acknowledgement is sent even if others are waiting to be read."""
+FROZEN_HANDSHAKE_SECONDS = 5.0
+"""A handshake that takes longer has met a process that is stopped: one with a wrong key fails at once."""
+ACKNOWLEDGEMENT_SECONDS = 2.0
+"""Longest time between two acknowledgements, so that a restarted server learns of this client."""
+FROZEN_SERVER_TEXT = "it accepts the connection and does not answer; its process may be stopped or overloaded"
+WRONG_KEY_TEXT = "it has another key than the one known here, or uses no keys"
 _floors: dict[str, int] = {}
 """By address: the largest number of a conversation that is over. Larger than the clock's where that was set back."""
 
@@ -136,10 +139,10 @@ class SecureClient:
 
     @property
     def trouble(self) -> str:
-        """The likely reason why nobody has answered yet."""
-        if self._connected_at is not None and clock.now() - self._connected_at > FROZEN:
-            return f"{STOPPED}."
-        return f"{self._failed}." if self._failed else "nobody answers there; is `flegel master` running?"
+        """The likely reason why the server has not answered yet."""
+        if self._connected_at is not None and clock.now() - self._connected_at > FROZEN_HANDSHAKE_SECONDS:
+            return f"{FROZEN_SERVER_TEXT}."
+        return f"{self._failed}." if self._failed else "nothing answers there; is `flegel master` running?"
 
     def drain(self, timeout: float) -> bool:
         """Until everything sent is acknowledged, at most so long; what arrives meanwhile is dropped."""
@@ -163,6 +166,10 @@ class SecureClient:
         self.close()
 
     def _check(self, parts: list[Any]) -> tuple[Any, tuple[bytes, ...]] | None:
+        """The body and frames of a message that is the next one; its acknowledgements are taken in either way.
+
+        A server that was restarted gets again all that its former process had not acknowledged.
+        """
         header = read_header(parts[0].buffer, self._limits)
         if header.session != self.session:
             return None
@@ -180,7 +187,7 @@ class SecureClient:
         self._transmit_all(self.channel.acknowledge(header.received, now))
         if not self.channel.accept(header.number):
             return None
-        if self.channel.unacknowledged >= ACK_EVERY:
+        if self.channel.unacknowledged >= MESSAGES_PER_ACKNOWLEDGEMENT:
             self._acknowledge()
         body = self._vocabulary.decode(self._vocabulary.tag(header.body), header.body)
         return body, tuple(f.bytes for f in parts[1:])
@@ -202,7 +209,7 @@ class SecureClient:
         with contextlib.suppress(zmq.Again):
             send_frames(self.socket, [self._header(message.number, message.body), *message.frames])
             self.channel.unacknowledged = 0
-            self._acknowledge_at = clock.now() + BEAT
+            self._acknowledge_at = clock.now() + ACKNOWLEDGEMENT_SECONDS
 
     def _transmit_all(self, messages: list[UnacknowledgedMessage]) -> None:
         for message in messages:
@@ -214,10 +221,10 @@ class SecureClient:
         return encoder.encode(header)
 
     def _acknowledge(self) -> None:
-        self._acknowledge_at = clock.now() + BEAT
+        self._acknowledge_at = clock.now() + ACKNOWLEDGEMENT_SECONDS
         self.channel.unacknowledged = 0
         with contextlib.suppress(zmq.Again):
-            self.socket.send(self._header(0, bytes(NIL)), zmq.NOBLOCK)
+            self.socket.send(self._header(0, bytes(EMPTY_BODY)), zmq.NOBLOCK)
 
     def _upkeep(self, now: float) -> None:
         message = self.channel.overdue(now)
@@ -242,7 +249,7 @@ class SecureClient:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._failed = ""
             else:
-                self._failed = STOPPED if waited > FROZEN else OTHER_KEY
+                self._failed = FROZEN_SERVER_TEXT if waited > FROZEN_HANDSHAKE_SECONDS else WRONG_KEY_TEXT
 
 
 def dial(
@@ -253,8 +260,8 @@ def dial(
     server: str | None = None,
     insecure: bool = False,
     limits: Limits | None = None,
-    window: int = WINDOW,
-    window_bytes: int = WINDOW_BYTES,
+    window: int = CHANNEL_WINDOW_MESSAGES,
+    window_bytes: int = CHANNEL_WINDOW_BYTES,
 ) -> SecureClient:
     """A client of the server at `tcp://HOST:PORT` whose key is `server`; `accepts` are the messages it may send."""
     host_of(address)

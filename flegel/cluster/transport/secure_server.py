@@ -17,7 +17,7 @@ import msgspec
 import zmq
 
 from flegel.cluster.transport.framing import (
-    NIL,
+    EMPTY_BODY,
     Limits,
     Vocabulary,
     bind,
@@ -31,13 +31,13 @@ from flegel.cluster.transport.framing import (
 )
 from flegel.cluster.transport.keys import KeyEntry, KeyRegistry
 from flegel.cluster.transport.ordered_channel import (
-    WINDOW,
-    WINDOW_BYTES,
+    CHANNEL_WINDOW_BYTES,
+    CHANNEL_WINDOW_MESSAGES,
     MessageHeader,
     OrderedChannel,
     UnacknowledgedMessage,
 )
-from flegel.cluster.transport.secure_client import ACK_EVERY
+from flegel.cluster.transport.secure_client import MESSAGES_PER_ACKNOWLEDGEMENT
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import DecodeError, PeerRefused, UsageError
 from flegel.runtime import clock
@@ -47,9 +47,13 @@ from flegel.runtime.transport.poller import Poller
 __all__ = ["ANYBODY", "Limits", "Received", "SecureServer", "Sender", "listen"]
 
 MAX_SESSIONS = 4096
-MAX_PENDING = 512 << 20  # bytes that all conversations together may keep; beyond that the longest silent one is dropped
-IDLE = 3600.0  # seconds without a message after which a conversation is forgotten
-AWAY = 60.0  # seconds between two calls of `receive`; longer, and this process was away, or its clock jumped
+"""Conversations at a time; the longest silent one is forgotten for a new one."""
+MAX_PENDING_BYTES = 512 << 20
+"""Unacknowledged, of all conversations together; beyond that the longest silent one that has some is forgotten."""
+IDLE_SESSION_SECONDS = 3600.0
+"""Without a message for so long, a conversation is forgotten; its client begins a new one when it comes back."""
+SERVER_PAUSE_SECONDS = 60.0
+"""A longer time between two calls of `receive` means that this process was stopped, or that its clock jumped."""
 ANYBODY = "anybody"
 """The role of every client of a server without keys."""
 
@@ -101,7 +105,7 @@ class SecureServer:
         self._to_acknowledge: set[tuple[str, int]] = set()
         self._server_id = secrets.randbits(62) + 1
         self._expired_at = clock.now()
-        self._pauses = OwnPauses(AWAY)
+        self._pauses = OwnPauses(SERVER_PAUSE_SECONDS)
         self._context = zmq.Context()
         self.authenticator = ZapAuthenticator(self._context, registry.admit) if registry is not None else None
         self.socket = self._context.socket(zmq.ROUTER)
@@ -153,7 +157,7 @@ class SecureServer:
         if self._registry is not None and not self._registry.admit(to.key):
             raise PeerRefused(f"The key of {to.name or to.key[:8]} was revoked.")
         self._transmit(peer, peer.channel.put(write_body(body, frames, self._limits), frames, clock.now()))
-        if sum(p.channel.pending_bytes for p in self._peers.values()) > MAX_PENDING:
+        if sum(p.channel.pending_bytes for p in self._peers.values()) > MAX_PENDING_BYTES:
             self._forget(next(n for n, p in self._peers.items() if p.channel.pending_bytes))
 
     def reachable(self, to: Sender) -> bool:
@@ -162,7 +166,7 @@ class SecureServer:
         if peer is None:
             return False
         try:
-            self.socket.send_multipart([peer.route, self._header(peer, 0, bytes(NIL))], zmq.NOBLOCK)
+            self.socket.send_multipart([peer.route, self._header(peer, 0, bytes(EMPTY_BODY))], zmq.NOBLOCK)
         except zmq.Again:
             return True  # its queue is full, so it exists
         except zmq.ZMQError:
@@ -217,22 +221,25 @@ class SecureServer:
         accepted = peer.channel.accept(header.number)
         if peer.channel.unacknowledged or header.number == 0:
             self._to_acknowledge.add((entry.key, header.session))
-        if peer.channel.unacknowledged >= ACK_EVERY:
+        if peer.channel.unacknowledged >= MESSAGES_PER_ACKNOWLEDGEMENT:
             self._acknowledge()
         if not accepted:
             return self._refuse("replay") if header.number else None
         return self._open(peer, header, parts)
 
     def _open(self, peer: _Peer, header: MessageHeader, parts: list[Any]) -> Received | None:
+        """Decode a message whose number is the next one, if the role of its sender may send it."""
         try:
             tag = self._vocabulary.tag(header.body)
             allowed = self._vocabulary.roles[tag]
             if peer.sender.role != ANYBODY and peer.sender.role not in allowed:
                 self._refuse("wrong role")
                 self._deny(
-                    peer.route, header, f"A key with role {peer.sender.role} may not send {tag}; that takes "
-                    f"{' or '.join(sorted(allowed)) or 'no key at all'}."
-                )  # fmt: skip
+                    peer.route,
+                    header,
+                    f"A key with role {peer.sender.role} may not send {tag}; that takes "
+                    f"{' or '.join(sorted(allowed)) or 'no key at all'}.",
+                )
                 return None
             body = self._vocabulary.decode(tag, header.body)
         except DecodeError as error:
@@ -249,6 +256,7 @@ class SecureServer:
         return (self._registry.find(key) if key else None) or KeyEntry(key, "")
 
     def _peer(self, sender: Sender, header: MessageHeader) -> _Peer | None:
+        """The conversation of a message, a new one where it is not known; None for one that is over."""
         name = (sender.key, sender.session)
         peer = self._peers.get(name)
         now = clock.now()
@@ -269,7 +277,7 @@ class SecureServer:
 
     def _deny(self, route: bytes, header: MessageHeader, why: str, floor: int = 0) -> None:
         """`floor`: a conversation that is to be accepted must have a larger number, whatever the peer's clock says."""
-        denial = MessageHeader(header.session, self._server_id, 0, 1, floor, NIL, why)
+        denial = MessageHeader(header.session, self._server_id, 0, 1, floor, EMPTY_BODY, why)
         with contextlib.suppress(zmq.ZMQError):
             self.socket.send_multipart([route, encoder.encode(denial)], zmq.NOBLOCK)
 
@@ -300,7 +308,7 @@ class SecureServer:
             if peer is not None:
                 peer.channel.unacknowledged = 0
                 with contextlib.suppress(zmq.ZMQError):
-                    self.socket.send_multipart([peer.route, self._header(peer, 0, bytes(NIL))], zmq.NOBLOCK)
+                    self.socket.send_multipart([peer.route, self._header(peer, 0, bytes(EMPTY_BODY))], zmq.NOBLOCK)
         self._to_acknowledge.clear()
 
     def _resend(self, now: float) -> None:
@@ -316,12 +324,12 @@ class SecureServer:
         if self.authenticator is not None:
             self.authenticator.supervise()
         away = self._pauses.look(now)
-        if away:  # nobody was heard meanwhile: that time counts against nobody
+        if away:  # this process received nothing meanwhile, so the time counts against no client
             for peer in self._peers.values():
                 peer.last = min(peer.last + away, now)
         if now - self._expired_at > 10.0:
             self._expired_at = now
-            for name in [n for n, p in self._peers.items() if now - p.last > IDLE]:
+            for name in [n for n, p in self._peers.items() if now - p.last > IDLE_SESSION_SECONDS]:
                 self._forget(name)
 
     def _forget(self, name: tuple[str, int]) -> None:
@@ -338,12 +346,12 @@ def listen(
     registry: KeyRegistry | None = None,
     insecure: bool = False,
     limits: Limits | None = None,
-    window: int = WINDOW,
-    window_bytes: int = WINDOW_BYTES,
+    window: int = CHANNEL_WINDOW_MESSAGES,
+    window_bytes: int = CHANNEL_WINDOW_BYTES,
 ) -> SecureServer:
     """A server at `tcp://HOST:PORT` (port 0: any that is free; see `.address`) for the messages that `rights` lists.
 
-    Without `pair` and `registry` it is open to everybody who can reach it; `insecure` must say so.
+    Without `pair` and `registry` every process that can reach the address may connect; `insecure` must confirm that.
     """
     host = host_of(address)
     if (pair is None) != (registry is None):

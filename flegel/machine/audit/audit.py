@@ -22,10 +22,10 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.machine.audit.checksums import checksum, differences
 from flegel.machine.audit.owned_numbers import MODULUS, sum_below
 from flegel.machine.coordinator.reported_times import credible
 from flegel.machine.coordinator.state import JobState
+from flegel.machine.worker.checksums import checksum, differences
 from flegel.messages import AuditPoints, PointsAudited
 from flegel.params.hooks import call_hook
 from flegel.params.objective_error import objective_error
@@ -108,7 +108,7 @@ class Audit:
         self._answers.clear()
         self._awaited = set(job.view.workers)
         self._books = checksum(pytree.flatten(job.store.own_statistics()))
-        arrays = tuple(pytree.flatten(pytree.without(parameter, job.algorithm.unsent)))
+        arrays = tuple(pytree.flatten(pytree.without(parameter, job.algorithm.placement.unsent)))
         for worker in job.view.workers:
             job.send(worker, AuditPoints(self._number, points), arrays)
 
@@ -178,7 +178,7 @@ class Audit:
         arrays = pytree.flatten(job.store.statistics)
         apart = differences(books, reports, [a.dtype for a in arrays])
         for name, far in zip(pytree.names(job.store.statistics), apart, strict=True):
-            if far > 1.0 and name not in job.algorithm.spent:
+            if far > 1.0 and name not in job.algorithm.statistics.spent:
                 return f"the statistics ({name}) are not the sum of what workers reported"
         return ""
 

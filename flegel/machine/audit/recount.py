@@ -12,13 +12,14 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from flegel.algorithm import COUNTING, Algorithm
+from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse, pack_tiles
 from flegel.core.stop_flag import new_flag
-from flegel.machine.audit.checksums import GOLDEN
+from flegel.declarations.kernels import COUNTING
+from flegel.machine.worker.checksums import GOLDEN
 from flegel.machine.worker.point_store import PointStore
 from flegel.params.objective_error import objective_error
 
@@ -77,7 +78,7 @@ class Recount:
         """Do changes add up on some points? Under θ(0) and then under θ they must come to what θ alone gives.
 
         Returns by how much they do not, relatively; 0 where a visit depends on the last one by design."""
-        if not self._algorithm.memoryless or not store.schedule.owned:
+        if not self._algorithm.state.memoryless or not store.schedule.owned:
             return 0.0
         return self._apart(lambda: self._law(store, theta, points, turn))
 

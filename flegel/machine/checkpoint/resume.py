@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from flegel.core.pytree import Tree
-from flegel.machine.checkpoint.plain_data import thaw
 from flegel.machine.checkpoint.shard_states import WorkerState
-from flegel.machine.checkpoint.snapshot import part_of
+from flegel.machine.checkpoint.snapshot import optional_parts, part_of
 from flegel.machine.checkpoint.state_limits import check_clocks
 from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.plain_data import thaw
 from flegel.sync.policy import Updated, View, WorkerView
 from flegel.sync.rebuild_statistics import RebuildStatistics
 
@@ -43,7 +43,7 @@ def restore(
     """
     state = job.state
     state.restore(part_of(data, "job"))
-    first = job.crew.first.resting if job.crew is not None and job.crew.first is not None else ()
+    first = job.membership.first.resting if job.membership.first is not None else ()
     state.resting = {worker: seen for worker, seen in state.resting.items() if worker in first}
     job.commits.restore(part_of(data, "commits"))
     state.store.restore(part_of(data, "store"), parts if redealt else None)
@@ -55,15 +55,17 @@ def restore(
         clock = max(w.clock for w in view.workers.values())
         view.workers = {w: _worker(w, part, clock) for w, part in parts.items()}
         event = msgspec.structs.replace(event, workers=tuple(parts))
-    elif job.balance is not None and data["balance"] is not None:
-        thaw(data["balance"], job.balance)
+    else:
+        for part in job.parts:
+            if (kept := part.stored()) is not None and data.get(part.name) is not None:
+                thaw(data[part.name], kept)
     check_clocks(state.policy, view)
     job.termination.resumed(min((w.passes for w in view.workers.values() if w.points), default=0.0))
     if all(passes == 0 for part in parts.values() for _, passes in part.kept.runs):
         state.store.clear_statistics()
         for number, worker in view.workers.items():
             worker.unseen, worker.halted = parts[number].points, 0
-    job.resume_with(event, float(data["now"]), fresh_balance=redealt or data["balance"] is None)
+    job.resume_with(event, float(data["now"]), fresh=redealt or not optional_parts(data))
     if newer is not None:
         continue_from(job, newer, now=float(data["now"]), started=True)
 
@@ -79,7 +81,7 @@ def continue_from(job: Coordinator, newer: NewerCommit, now: float, started: boo
     state.policy = RebuildStatistics(state.policy, started)
     working = tuple(w for w in job.membership.loads if w not in state.resting)
     event = Updated(newer.round, working, None, False, 0, 0.0)
-    job.resume_with(event, now, fresh_balance=job.balance is not None and not started)
+    job.resume_with(event, now, fresh=not started)
 
 
 def _worker(number: int, part: WorkerState, clock: int) -> WorkerView:

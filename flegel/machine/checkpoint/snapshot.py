@@ -12,11 +12,16 @@ from typing import Any, Protocol
 
 from flegel.core.pytree import Array
 from flegel.errors import StorageError
-from flegel.machine.checkpoint.plain_data import freeze, thaw
-from flegel.sync.policy import Updated
+from flegel.machine.plain_data import freeze, register, thaw
+from flegel.plan.termination import Termination, Verdict
+from flegel.sync.policy import Updated, View, WorkerView
 from flegel.sync.rebuild_statistics import RebuildStatistics
 
 VERSION = 4
+OF_EVERY_JOB = frozenset({"version", "now", "parts", "view", "policy", "termination", "event", "algorithm"})
+"""What every snapshot holds; the rest are optional parts of the coordinator, by name."""
+
+register({View: ("_awaited",), WorkerView: (), Updated: (), Verdict: (), Termination: ("_criteria", "_sign", "_slow")})
 
 
 class StatefulPart(Protocol):
@@ -62,6 +67,11 @@ def check(data: Any) -> dict[str, Any]:
         )
     found: dict[str, Any] = data
     return found
+
+
+def optional_parts(data: dict[str, Any]) -> list[str]:
+    """Names of the optional parts that stored something."""
+    return [name for name, kept in data.items() if name not in OF_EVERY_JOB and kept is not None]
 
 
 def part_of(data: dict[str, Any], name: str) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from flegel.errors import StorageError
-from flegel.machine.checkpoint.plain_data import thaw
-from flegel.machine.checkpoint.snapshot import part_of
+from flegel.machine.checkpoint.snapshot import optional_parts, part_of
+from flegel.machine.plain_data import thaw
 from flegel.plan.interval.search import PARTS
 from flegel.plan.termination import Verdict
 from flegel.sync.policy import Updated, View, WorkerView
@@ -44,7 +44,7 @@ def check_state(data: dict[str, Any], points: Sequence[int]) -> None:
     _require(isinstance(view, View), "no view of the workers")
     _check_view(view, points, job.get("resting", {}))
     _check_event(thaw(data["event"]), view)
-    for name in ("policy", "balance", "termination"):
+    for name in ("policy", "termination", *optional_parts(data)):
         _check_fields(data[name])
 
 
@@ -105,7 +105,7 @@ def _check_event(event: object, view: View) -> None:
 
 
 def _check_fields(data: Any) -> None:
-    """What models, balance and termination keep: no field is other than numbers that can be."""
+    """What models, termination and parts keep: no field is other than numbers that can be."""
     for kind, name, value in _fields(data):
         allowed = _ALLOWED.get((kind, name)) or _ALLOWED.get(("", name))
         if allowed is not None:

@@ -16,9 +16,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
+from flegel.declarations.learning import LearningHooks
+from flegel.declarations.optional import defines
 from flegel.errors import AlgorithmError, ProtocolError
 from flegel.machine.coordinator.events import Note, TraceRow
 from flegel.machine.coordinator.orders import WorkerOrders
@@ -130,9 +131,7 @@ class Commits:
         for seen in views:
             seen.phase = "idle"
 
-    def finish(
-        self, request: Fold, workers: tuple[int, ...], folded: Folded, in_flight: int, moved_bytes: int, now: float
-    ) -> Updated:
+    def finish(self, request: Fold, workers: tuple[int, ...], folded: Folded, now: float) -> Updated:
         """θ is new: a row of the trace, and what the model hears of it. `workers`: in the order that the model gave."""
         job = self._job
         views = [job.view.workers[worker] for worker in request.workers]
@@ -162,8 +161,8 @@ class Commits:
                 job.reason,
                 [self._spans.pop(w) for w in request.workers if w in self._spans],
                 [w.passes for w in job.view.workers.values()] if len(job.view.workers) <= SPANS_UP_TO else [],
-                in_flight,
-                moved_bytes,
+                job.in_flight,
+                job.moved_bytes,
                 [w.gain for w in job.view.workers.values()] if job.attribute else [],
             )
         )
@@ -195,7 +194,7 @@ class Commits:
         unseen = job.totals.unseen
         job.objective = folded.objective if not unseen else None
         estimate = self._scaled(folded.objective, unseen)
-        better = -1.0 if job.algorithm.maximize else 1.0
+        better = -1.0 if job.algorithm.learning.maximize else 1.0
         before = self._estimate
         self._gain = better * (before - estimate) if before is not None and estimate is not None else None
         self._estimate = estimate
@@ -205,7 +204,7 @@ class Commits:
         points = self._job.totals.points
         if unseen and (unseen >= points or self._job.store.remote):
             return None
-        if value is None or self._job.algorithm.averaged or not unseen:
+        if value is None or self._job.algorithm.learning.averaged or not unseen:
             return value
         return value * points / max(points - unseen, 1)
 
@@ -233,7 +232,7 @@ class Commits:
             progress,
             optimality=self._ask_number("optimality"),
             baseline=self._ask_number("baseline") if progress.exact else None,
-            trivial=self._job.algorithm.trivial,
+            trivial=self._job.algorithm.learning.trivial,
             error=self._objective_error,
         )
 
@@ -254,7 +253,7 @@ class Commits:
     def final_parameter(self) -> Tree:
         """θ as the result."""
         store = self._job.store
-        if type(self._job.algorithm).finalParameter is Algorithm.finalParameter and store.train_version >= 0:
+        if not defines(self._job.algorithm, LearningHooks.finalParameter) and store.train_version >= 0:
             return store.parameter  # made anew by each fold: a large one is not copied
         made = self._ask("finalParameter", store.statistics, store.parameter)
         return hook_values.tree(made, "finalParameter", lambda value: pytree.as_typed(value, store.parameter))
@@ -302,7 +301,7 @@ class Commits:
 
 def interval_worth(job: JobState, workers: int) -> Array | None:
     """The hook `efficiency` for every part of a pass; None where the algorithm says nothing."""
-    if type(job.algorithm).efficiency is Algorithm.efficiency:
+    if not defines(job.algorithm, LearningHooks.efficiency):
         return None
     said = [call_hook(job.algorithm, job.place, "efficiency", float(part), workers) for part in PARTS]
     worth = None if any(value is None for value in said) else np.array([_number(v) for v in said])

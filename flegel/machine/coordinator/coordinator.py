@@ -1,20 +1,21 @@
-"""The coordinator of one job: routes events to its parts and does what the synchronization model decides. Pure.
+"""The coordinator of one job: routes events to its members and parts and does what the synchronization model decides.
 
-Life cycle:   loading → training ⇄ (workers come or go) → (checkpointing) → (collecting) → over
+Life cycle:   loading → training ⇄ (workers come or go) → (what parts do after training) → (collecting) → over
 Events come from workers, timers, the parameter store and the supervisor; commands go to the runtime or to the
-simulator. It never reads a clock, opens a socket or starts a thread; when to synchronize is the model's business.
+simulator. It never reads a clock, opens a socket or starts a thread; when to synchronize is the model's business. Pure.
+
+What no job can do without, its members:
 
     orders       train and stop, and what was ordered last              orders.py
     commits      reports until they are folded, rows of the trace       commits.py
-    membership   loading, workers lost, joining, leaving                membership.py
-    checkpoints  when state is stored; suspending                       checkpoint_schedule.py
-    balance      points that move to faster workers                     balance_control.py
+    membership   loading, workers lost, joining, leaving, resting       membership.py
     liveness     who is silent, who does not progress                   liveness.py
     collection   hidden states at the end                               state_collection.py
-    audit        whether the statistics are what the points say         ../audit/audit.py
     step back    to the best θ after divergence                         step_back.py
-    crew         who trains, who rests                                  ../crew_control.py
     state        what all of them share                                 state.py
+
+What a job can do without, such as audits, balance or checkpoints, are parts (part.py). The coordinator knows none of
+them by name: it calls the hooks that they override.
 
 An update has two phases: the coordinator asks the parameter store for a fold, and continues when that is done, in the
 same event or in a later one. Events that come in between are handled after it, in their order.
@@ -22,7 +23,9 @@ same event or in a later one. Events that come in between are handled after it, 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import TypeVar
 
 from flegel import messages
 from flegel.algorithm import Algorithm
@@ -30,61 +33,112 @@ from flegel.core.precision import DOUBLE
 from flegel.core.pytree import Array
 from flegel.errors import FlegelError, ProtocolError
 from flegel.job import Criteria
-from flegel.machine.audit.audit import Audit, Finding
-from flegel.machine.checkpoint import snapshot
 from flegel.machine.coordinator import events
-from flegel.machine.coordinator.balance_control import BalanceControl
-from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.commits import Commits
 from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Milestone, Note, SetTimer, Timer
 from flegel.machine.coordinator.fold_queue import TICK, FoldQueue
 from flegel.machine.coordinator.liveness import Liveness, OverdueCheck, failure
 from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.orders import WorkerOrders
+from flegel.machine.coordinator.part import ENDING, CoordinatorPart, EndingStep, Handler, overriding
 from flegel.machine.coordinator.state import JobReader, JobState
 from flegel.machine.coordinator.state_collection import StateCollection
 from flegel.machine.coordinator.step_back import StepBack
-from flegel.machine.crew_control import CrewControl
 from flegel.messages import Answer, LoadShard, Report, WorkerBeat
 from flegel.params.protocol import Fold, Folded, ParameterStore
-from flegel.plan.termination import Termination, Verdict, unsound
+from flegel.plan.termination import Termination, Verdict
 from flegel.sync import policy as sync
 from flegel.sync.policy import NOTHING, Policy, Reported, Updated
+
+PartType = TypeVar("PartType", bound=CoordinatorPart)
 
 
 class Coordinator(JobReader):
     """Build it, call `start`, then feed it events until `Done` comes out."""
 
+    handle: Handler
+    """What follows from one event at this time."""
+
     def __init__(
-        self, algorithm: Algorithm, policy: Policy, criteria: Criteria, store: ParameterStore,
-        loads: dict[int, LoadShard], *, collect: bool = False, timeouts: events.Timeouts | None = None,
-        debug: bool = False, balance: BalanceControl | None = None, audit: Audit | None = None,
-        checkpoints: CheckpointSchedule | None = None, attribute: bool = False,
-        parts: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
-        replace: bool = True, crew: CrewControl | None = None, rounding: float = DOUBLE,
-    ) -> None:  # fmt: skip
-        """`collect`: fetch the points' hidden states at the end. `debug`: check the conservation laws at each commit.
-        `attribute`: the store attributes progress to single workers. `parts` to `replace` are those of `Membership`.
-        `rounding`: of statistics (core/precision.py)."""
-        criteria = criteria.resolved(algorithm.default_tolerance)
+        self,
+        algorithm: Algorithm,
+        policy: Policy,
+        criteria: Criteria,
+        store: ParameterStore,
+        loads: dict[int, LoadShard],
+        *,
+        parts: Sequence[CoordinatorPart] = (),
+        collect: bool = False,
+        timeouts: events.Timeouts | None = None,
+        debug: bool = False,
+        attribute: bool = False,
+        shards: dict[int, tuple[Array, ...]] | None = None,
+        scaling: tuple[Array, ...] = (),
+        rows: int = 0,
+        replace: bool = True,
+        rounding: float = DOUBLE,
+    ) -> None:
+        """`parts`: in the order in which they are asked. `collect`: fetch the points' hidden states at the end.
+        `debug`: check the conservation laws at each commit. `attribute`: the store attributes progress to single
+        workers. `shards` to `replace` are those of `Membership`. `rounding`: of statistics (core/precision.py)."""
+        criteria = criteria.resolved(algorithm.learning.tolerance)
         self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute, rounding)
         self.liveness = Liveness(self.state.timeouts)
         self.orders = WorkerOrders(self.state, self.liveness)
         self.commits = Commits(self.state, self.orders, debug)
         self.membership = Membership(
-            self.state, self.orders, self.liveness, loads, parts=parts, scaling=scaling, rows=rows, replace=replace,
-            first=crew.first if crew is not None else None,
-        )  # fmt: skip
-        self.balance, self.checkpoints, self.audit, self.crew = balance, checkpoints, audit, crew
-        self.termination = Termination(criteria, algorithm.maximize, algorithm.slow_gains)
+            self.state, self.orders, self.liveness, loads, shards=shards, scaling=scaling, rows=rows, replace=replace
+        )
+        self.termination = Termination(criteria, algorithm.learning.maximize, algorithm.learning.slow_gains)
         self.notes: list[str] = []
         self.step_back = StepBack()
         self.collection = StateCollection(self.state, self.liveness, collect)
         self._owed_verdict: Verdict | None = None
         """The job was to end for this reason, as soon as all points count again."""
         self._resumed: tuple[Updated, float, bool] | None = None
-        """Of a resumed job: what the model hears first, the time at which the job stood, is its balance new?"""
+        """Of a resumed job: what the model hears first, the time at which the job stood, do parts begin anew?"""
         self._folds = FoldQueue(self.state, self.liveness, self.commits.hold_again)
+        self.parts = tuple(parts)
+        self._attach_parts()
+
+    def _attach_parts(self) -> None:
+        """Which part is called when: one list of bound methods for each hook, made once."""
+        parts = self.parts
+        for part in parts:
+            part.attach(self)
+        self._is_ready = overriding(parts, "ready")
+        self._at_begin, self._when_begun = overriding(parts, "begin"), overriding(parts, "begun")
+        self._busy, self._before_commit = overriding(parts, "busy"), overriding(parts, "before_commit")
+        self._at_barrier, self._before_model = overriding(parts, "at_barrier"), overriding(parts, "before_model")
+        self._when_lost, self._end_waits = overriding(parts, "lost"), overriding(parts, "end_wait")
+        self._workers_change = overriding(parts, "workers_change")
+        self._workers_changed = overriding(parts, "workers_changed")
+        self._deadline_checks, self._overdue = overriding(parts, "check_deadlines"), overriding(parts, "overdue")
+        self._answers = {kind: part.answered for part in parts for kind in part.answers}
+        self._timers = {name: part.happened for part in parts for name in part.timers}
+        self._part_events = {kind: part.happened for part in parts for kind in part.events}
+        own: dict[str, EndingStep] = {"settle": self._settle, "collect": self._collect}
+        steps = [own, *(part.endings() for part in parts)]
+        self._ending = tuple(step[name] for name in ENDING for step in steps if name in step)
+        self._ended_steps = 0
+        """Steps of the ending that were begun since training was over."""
+        self.handle = self._handle
+        for part in parts:
+            self.handle = part.around(self.handle)
+
+    def part(self, kind: type[PartType]) -> PartType | None:
+        """The part of this class, where the job has it."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
+
+    @property
+    def has_deadlines(self) -> bool:
+        """Some part gives up what is late."""
+        return bool(self._deadline_checks)
+
+    @property
+    def steady(self) -> bool:
+        """The job trains, is not about to end, and its workers are not about to change."""
+        return self.state.phase == "training" and self.state.verdict is None and self.membership.steady
 
     # -- entry points --------------------------------------------------------------------------------------
 
@@ -92,10 +146,12 @@ class Coordinator(JobReader):
         self.state.out = []
         self.membership.start(now)
         self.state.out.append(SetTimer(now + TICK, Timer("watch")))
+        for start in overriding(self.parts, "start"):
+            start(now)
         return self.state.out
 
-    def handle(self, event: Event, now: float) -> list[Command]:
-        """What follows from one event."""
+    def _handle(self, event: Event, now: float) -> list[Command]:
+        """What follows from one event, if no part stands in between."""
         state = self.state
         state.out = []
         if state.phase == "over":
@@ -113,9 +169,9 @@ class Coordinator(JobReader):
         """Time for work that nobody waits for."""
         self.state.store.use_spare_time()
 
-    def resume_with(self, event: Updated, now: float, fresh_balance: bool) -> None:
-        """Continue where the job stood (machine/checkpoint/resume.py): once all are loaded, the model hears this."""
-        self._resumed = event, now, fresh_balance
+    def resume_with(self, event: Updated, now: float, fresh: bool) -> None:
+        """Continue where the job stood: once all are loaded, the model hears this. `fresh`: parts begin anew."""
+        self._resumed = event, now, fresh
 
     def _from_worker(self, event: FromWorker, now: float) -> None:
         worker, body, state = event.worker, event.body, self.state
@@ -131,34 +187,34 @@ class Coordinator(JobReader):
     def _route(self, event: Event, now: float) -> None:
         """Everything that no worker sent."""
         state = self.state
-        steady = state.phase == "training" and state.verdict is None and self.membership.steady
         match event:
             case Timer("policy", tag):
-                if steady:
-                    self._decide(sync.Woken(tag), now)
-            case Timer("balance"):
-                if self.balance is not None and steady:
-                    self.balance.plan_moves(state, now)
+                if self.steady:
+                    self.decide(sync.Woken(tag), now)
             case Timer("watch"):
                 self._check_deadlines(now)
-            case Timer("checkpoint" | "force" | "leave") | events.Suspend():
-                self._on_checkpoint_event(event, now)
             case Timer("limit"):
-                self._end(Verdict(False, f"reached {state.criteria.max_seconds:g} s", "limit"), now)
-            case events.EndJob(why) if state.verdict is None:
-                self._end(Verdict(False, why, "stopped"), now)
+                self.end(Verdict(False, f"reached {state.criteria.max_seconds:g} s", "limit"), now)
             case Timer("hire"):
-                self._do(self.membership.stop_waiting(now), now)
+                self.carry_out(self.membership.stop_waiting(now), now)
+            case Timer(name) if name in self._timers:
+                self._timers[name](event, now)
+            case events.EndJob(why):
+                stopped = Verdict(False, why, "stopped")
+                if not self._ends_wait(stopped, now) and state.verdict is None:
+                    self.end(stopped, now)
             case events.WorkerDied(worker, why, fault):
                 self._lost(worker, why, fault, now)
             case events.WorkerJoined(worker):
                 self.membership.joined(worker, now)
             case events.ScaleTo(workers):
-                self._do(self.membership.scale(workers, now), now)
+                self.carry_out(self.membership.scale(workers, now), now)
             case events.LeaveJob(worker):
-                self._do(self.membership.leave((worker,), now), now)
+                self.carry_out(self.membership.leave((worker,), now), now)
             case events.FoldFinished():
                 self._folds.repeated(event)
+            case events.PartEvent() if type(event) in self._part_events:
+                self._part_events[type(event)](event, now)
 
     # -- folds ---------------------------------------------------------------------------------------------
 
@@ -166,7 +222,7 @@ class Coordinator(JobReader):
         """Events wait until the fold is done."""
         error = self._folds.hear(event, now)
         if error is not None:
-            self._finish(error)
+            self.finish(error)
         while (deferred := self._folds.next_deferred()) is not None and self.state.phase != "over":
             self.state.totals.stale = True
             if type(deferred) is FromWorker:
@@ -180,8 +236,8 @@ class Coordinator(JobReader):
         def updated(request: Fold, folded: Folded, now: float) -> None:
             event = self._commit(request, workers, folded, now)
             if folded.lost:
-                return self._recount(folded.lost, now)
-            self._over(now) if last else self._judge(workers, event, now)
+                return self.recount(folded.lost, now)
+            self.over(now) if last else self._judge(workers, event, now)
 
         self._folds.ask(self.commits.request(workers), updated, now)
 
@@ -192,15 +248,15 @@ class Coordinator(JobReader):
         def closed(request: Fold, folded: Folded, now: float) -> None:
             self.commits.finish_accounts(request, folded)
             if folded.lost:
-                return self._recount(folded.lost, now)
-            self._do(self.membership.accounts_closed(again, now), now)
+                return self.recount(folded.lost, now)
+            self.carry_out(self.membership.accounts_closed(again, now), now)
 
         self._folds.ask(self.commits.request_accounts(again), closed, now)
 
     def _commit(self, request: Fold, workers: tuple[int, ...], folded: Folded, now: float) -> Updated:
-        moves = self.balance.migrations if self.balance is not None else None
-        in_flight, moved = (moves.in_flight(), moves.bytes) if moves is not None else (0, 0)
-        return self.commits.finish(request, workers, folded, in_flight, moved, now)
+        for note in self._before_commit:
+            note()
+        return self.commits.finish(request, workers, folded, now)
 
     def _judge(self, workers: tuple[int, ...], updated: Updated, now: float) -> None:
         """θ is new: has the job come to its end, and otherwise what comes next?"""
@@ -214,16 +270,13 @@ class Coordinator(JobReader):
             state.verdict = self._owed_verdict
         self.step_back.note(state)
         if self.step_back.possible(state):
-            return self._recount(self.step_back.take(state), now)
+            return self.recount(self.step_back.take(state), now)
         if state.verdict is not None:
-            return self._end(state.verdict, now)
-        if self.crew is not None and (step := self.crew.at_barrier(state, self.membership, updated, now)):
-            return self._do(step, now)
-        if self.audit is not None:
-            self.audit.at_barrier(state, now)
-        if self.balance is not None and self.balance.after_commit(state, updated, workers, progress, now):
-            return
-        self._proceed(updated, now)
+            return self.end(state.verdict, now)
+        for asked in self._at_barrier:
+            if asked(workers, updated, progress, now):
+                return
+        self.proceed(updated, now)
 
     # -- answers -------------------------------------------------------------------------------------------
 
@@ -233,52 +286,39 @@ class Coordinator(JobReader):
         match body:
             case messages.ShardLoaded() if state.phase == "loading":
                 self.membership.has_loaded(worker, body)
-                self._begin(now)
+                self.begin(now)
             case messages.ShardLoaded() if worker in self.membership.roster.hired:
-                self._do(self.membership.welcome(worker, body, now), now)
+                self.carry_out(self.membership.welcome(worker, body, now), now)
             case messages.PointsListed() | messages.PointsGivenUp() | messages.PointsAssigned() if (
                 worker in state.view.workers
             ):
                 self.membership.answer(worker, body, arrays)
                 self._step(now)
-            case messages.MoveReady() | messages.MoveRefused() | messages.WindowArrived() | messages.MoveSent() if (
-                self.balance is not None
-            ):
-                if state.phase == "training" and (moved := self.balance.on_answer(state, worker, body, now)):
-                    self._proceed(moved, now)
-            case messages.CheckpointPart() if self.checkpoints is not None:
-                state.out.append(events.SaveCheckpointPart(worker, body, arrays))
-                took = self.checkpoints.took(worker, body)
-                if took and self.checkpoints.complete and state.phase == "checkpointing":
-                    self._finish() if self.checkpoints.suspended else self._collect(now)
-            case messages.PointsAudited() if self.audit is not None:
-                if (finding := self.audit.took(state, worker, body, arrays, now)) is not None:
-                    self._audited(self.audit, finding, now)
             case messages.States() if state.phase == "collecting":
                 if self.collection.took(worker, arrays):
-                    self._finish()
+                    self.continue_ending(now)
             case messages.WorkerFailed():
-                self._finish(failure(worker, body))
+                self.finish(failure(worker, body))
+            case _ if type(body) in self._answers:
+                self._answers[type(body)](worker, body, arrays, now)
             case _:
                 state.out.append(Note(f"worker {worker} sent {type(body).__name__} while {state.phase}; ignored"))
 
-    def _begin(self, now: float) -> None:
-        """Training begins when the last worker is loaded."""
-        if not self.membership.all_loaded():
+    def begin(self, now: float) -> None:
+        """Training begins when the last worker is loaded, and every part is ready."""
+        if not self.membership.all_loaded() or not all(ready() for ready in self._is_ready):
             return
         state = self.state
         self.membership.begin()
         self.step_back.begin(state)
         state.phase = "training"
-        resumed, stood_at, fresh_balance = self._resumed or (None, 0.0, True)
+        resumed, stood_at, fresh = self._resumed or (None, 0.0, True)
         state.began = now if resumed is None else state.began + now - stood_at  # loading is no training
         state.ended = self.commits.updated_at = state.ready_at = now
         if state.criteria.max_seconds:
             state.out.append(SetTimer(state.began + state.criteria.max_seconds, Timer("limit")))
-        if self.balance is not None:
-            self.balance.start(state.view, now) if fresh_balance else self.balance.go_on(now)
-        if self.checkpoints is not None:
-            state.out.append(SetTimer(now + self.checkpoints.every, Timer("checkpoint")))
+        for begin in self._at_begin:
+            begin(now, fresh)
         if resumed is not None and state.verdict is None and state.trace:
             state.totals.count(())
             state.verdict = self.termination.judge(self.commits.progress(now), False)  # criteria may be others by now
@@ -286,11 +326,13 @@ class Coordinator(JobReader):
         if self.membership.redistribution.orphans:
             self._change_workers(now)
         elif state.verdict is not None:
-            self._over(now)
+            self.over(now)
         else:
-            self._decide(resumed or sync.Started(), now)
+            self.decide(resumed or sync.Started(), now)
         if self.membership.wanted:
-            self._do(self.membership.scale(self.membership.wanted, now), now)
+            self.carry_out(self.membership.scale(self.membership.wanted, now), now)
+        for begun in self._when_begun:
+            begun(now)
 
     def _on_report(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> None:
         state, membership = self.state, self.membership
@@ -298,18 +340,20 @@ class Coordinator(JobReader):
             state.out.append(Note(f"worker {worker} reported round {body.round} again; ignored"))
             return
         seen = self.commits.hold(worker, body, arrays, now)
-        moving = self.balance is not None and worker in self.balance.migrations.busy()
+        moving = False
+        for busy in self._busy:
+            moving = moving or worker in busy()
         reported = Reported(worker, body.exhausted and seen.points > 0, moving)
         if not membership.steady:
             if membership.changing:
                 self._step(now)
             elif membership.catch_up(worker, reported.exhausted, now):
-                self._decide(sync.Regrouped(), now)
+                self.decide(sync.Regrouped(), now)
                 self._update(tuple(state.view.workers), now)
-        elif state.verdict is None and not (self.checkpoints is not None and self.checkpoints.forced):
-            self._decide(reported, now)
+        elif state.verdict is None and not state.model_waits:
+            self.decide(reported, now)
         elif state.verdict is None:
-            state.policy.decide(reported, state.view, now)  # it hears everything, but a checkpoint comes first
+            state.policy.decide(reported, state.view, now)  # it hears everything, but something else comes first
             if not state.view.training():
                 self._update(tuple(self.commits.held), now)
         elif not state.view.training():
@@ -317,7 +361,7 @@ class Coordinator(JobReader):
 
     # -- decisions -----------------------------------------------------------------------------------------
 
-    def _decide(self, event: sync.Event, now: float) -> None:
+    def decide(self, event: sync.Event, now: float) -> None:
         state, decision = self.state, self.state.policy.decide(event, self.state.view, now)
         if decision is NOTHING:
             return
@@ -340,14 +384,12 @@ class Coordinator(JobReader):
                 case sync.Wake(at=at, tag=tag):
                     state.out.append(SetTimer(at, Timer("policy", tag)))
 
-    def _proceed(self, event: Updated, now: float) -> None:
-        """The model decides what comes next; where a checkpoint is due and nobody trains, that is stored first."""
-        if self.checkpoints is not None:
-            self.checkpoints.at_rest(self.state, event, now, self.snapshot)
-            if self.checkpoints.suspended:
-                self.state.phase = "checkpointing"
+    def proceed(self, event: Updated, now: float) -> None:
+        """An update is complete: parts that store or send something do so, then the model is asked."""
+        for asked in self._before_model:
+            if asked(event, now):
                 return
-        self._decide(event, now)
+        self.decide(event, now)
 
     # -- workers that come and go --------------------------------------------------------------------------
 
@@ -355,35 +397,35 @@ class Coordinator(JobReader):
         """Every part forgets the worker; what it reported and was not handed to the store does not count."""
         if not self.membership.knows(worker) or self._folds.defers(events.WorkerDied(worker, why, fault)):
             return
-        if self.checkpoints is not None and worker not in {*self.membership.roster.hired, *self.state.resting}:
-            self.checkpoints.lost()
+        for lost in self._when_lost:
+            lost(worker)
         redone = self.commits.forget(worker)
         self.orders.forget(worker)
         self.collection.forget(worker)
         outcome = self.membership.lose(worker, why, fault, silent, redone, now)
         if isinstance(outcome, FlegelError):
-            self._finish(outcome)
+            self.finish(outcome)
         elif outcome is not Next.NOTHING:  # a newcomer that has no points yet disturbs nobody
             self.state.out.append(Milestone("worker lost"))
-            self._do(outcome, now)
+            self.carry_out(outcome, now)
 
-    def _do(self, step: Next, now: float) -> None:
+    def carry_out(self, step: Next, now: float) -> None:
         """What the membership wants done next."""
         match step:
             case Next.BEGIN:
-                self._begin(now)
+                self.begin(now)
             case Next.CHANGE:
                 self._change_workers(now)
             case Next.CLOSE_ACCOUNTS:
                 self._close_accounts(now)
             case Next.RESUME:
                 self.commits.restart(now)
-                if self.balance is not None:
-                    self.balance.go_on(now)
+                for changed in self._workers_changed:
+                    changed(now)
                 self.state.out.append(Milestone("workers changed"))
-                self._do(self.membership.resume(now), now)
+                self.carry_out(self.membership.resume(now), now)
             case Next.START:
-                self._decide(sync.Started(), now)
+                self.decide(sync.Started(), now)
 
     def _change_workers(self, now: float) -> None:
         """Everybody commits and rests; no points are on their way any more."""
@@ -393,84 +435,65 @@ class Coordinator(JobReader):
             self._owed_verdict, state.verdict = state.verdict, None
         state.phase = "training"
         self.collection.clear()
-        if self.audit is not None:
-            self.audit.forget()
-        if self.balance is not None:
-            self.balance.abandon(state, "workers come or go")
+        for change in self._workers_change:
+            change(now)
         self.orders.stop_all(now)
         self._step(now)
 
     def _step(self, now: float) -> None:
-        self._do(self.membership.step(now), now)
+        self.carry_out(self.membership.step(now), now)
 
-    # -- checkpoints and endings ---------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------
 
-    def snapshot(self, event: Updated, now: float) -> dict[str, Any]:
-        """The coordinator's side of a checkpoint; `event` is what the model hears next."""
-        state = self.state
-        parts: dict[str, snapshot.StatefulPart] = {"job": state, "commits": self.commits, "store": state.store}
-        objects = {"view": state.view, "policy": state.policy, "balance": self.balance, "termination": self.termination}
-        return snapshot.take(parts, objects, state.algorithm, event, now)
-
-    def _on_checkpoint_event(self, event: Timer | events.Suspend, now: float) -> None:
-        state, checkpoints = self.state, self.checkpoints
-        if checkpoints is None or state.phase not in ("loading", "training") or state.verdict is not None:
-            return
-        if checkpoints.heard(state, event, now, steady=self.membership.steady):
-            self._finish()
-        elif checkpoints.forced:
-            self.orders.stop_all(now)
-
-    def _end(self, verdict: Verdict, now: float) -> None:
+    def end(self, verdict: Verdict, now: float) -> None:
         """Nobody trains any more; what is under way is committed first."""
         state = self.state
-        if state.phase != "training":
+        if self._ends_wait(verdict, now) or state.phase != "training":
             return
         if not self.membership.steady:
             self._owed_verdict = verdict
             return
         state.verdict = verdict
-        self.orders.stop_all(now) if state.view.training() else self._over(now)
+        self.orders.stop_all(now) if state.view.training() else self.over(now)
 
-    def _over(self, now: float) -> None:
-        """Training is over; the books are checked."""
+    def _ends_wait(self, verdict: Verdict, now: float) -> bool:
+        """The job has trained and waits for a part; that wait is over."""
+        return any(ends(verdict, now) for ends in self._end_waits)
+
+    def over(self, now: float) -> None:
+        """Training is over; what remains to be done is `ENDING`."""
         self.state.ended = now
+        self._ended_steps = 0
+        self.continue_ending(now)
+
+    def continue_ending(self, now: float) -> None:
+        """The steps of the ending that are left, up to one that waits; after the last one the job is over."""
+        while self._ended_steps < len(self._ending):
+            step = self._ending[self._ended_steps]
+            self._ended_steps += 1
+            if step(now):
+                return
+        self.finish()
+
+    def _settle(self, now: float) -> bool:
+        """The best θ is the result of a job that diverged."""
         self.step_back.settle(self.state)
-        if self.audit is not None and self.audit.begin_final(self.state, self.commits.final_parameter(), now):
-            self.state.phase = "auditing"
-            for worker in self.state.view.workers:
-                self.liveness.expect(worker, now)
-        else:
-            self._store_last(now)
+        return False
 
-    def _audited(self, audit: Audit, finding: Finding, now: float) -> None:
-        """An audit is over. Wrong books are made anew by a recount under the same θ, and training goes on."""
-        state = self.state
-        if audit.can_repair(finding) and state.phase in ("training", "auditing"):
-            self._recount(f"counted all points again: {finding.problem}", now)
-        elif finding.final:
-            if finding.problem and state.verdict is not None:
-                state.verdict = unsound(state.verdict, finding.problem)
-            self._store_last(now)
+    def _collect(self, now: float) -> bool:
+        """The points' hidden states are fetched, where they are wanted."""
+        if self.collection.wanted:
+            self.collection.start(now)
+        return self.collection.wanted
 
-    def _recount(self, why: str, now: float) -> None:
+    def recount(self, why: str, now: float) -> None:
         """All points count as unvisited; one round under the present θ, and training goes on."""
         self.state.verdict = self.termination.reconsidered(self.state.verdict)
         self.membership.recount(why, now)
         self._change_workers(now)
 
-    def _store_last(self, now: float) -> None:
-        """A last checkpoint where there are any."""
-        if self.checkpoints is not None and self.commits.last is not None:
-            self.state.phase = "checkpointing"
-            self.checkpoints.begin(self.state, self.commits.last, now, self.snapshot)
-        else:
-            self._collect(now)
-
-    def _collect(self, now: float) -> None:
-        self.collection.start(now) if self.collection.wanted else self._finish()
-
-    def _finish(self, error: FlegelError | None = None) -> None:
+    def finish(self, error: FlegelError | None = None) -> None:
+        """The job is over, or has failed with this error."""
         self.state.phase = "over"
         self.state.out.append(Done(error))
 
@@ -485,17 +508,14 @@ class Coordinator(JobReader):
             self._lost(worker, why, loading, now, silent=loading)
         for worker in self.membership.roster.late(now, start):
             self._lost(worker, f"did not start within {start:.0f} s", False, now)
-        if self.balance is not None and (moved := self.balance.check_deadlines(state, now)):
-            self._proceed(moved, now)
+        for check in self._deadline_checks:
+            check(now)
         if state.phase == "over":
             return
         checks: list[OverdueCheck] = [self.membership.overdue, self.orders.overdue, self.collection.overdue]
-        if self.audit is not None and state.phase == "auditing":
-            checks.append(self.audit.overdue)
-        if (last := self.checkpoints) is not None and state.phase == "checkpointing":
-            checks.append(lambda worker, _: last.overdue(worker, state.timeouts.report, now))
+        checks += [partial(overdue, now=now) for overdue in self._overdue]
         late = self.liveness.overdue(now, checks) or self.liveness.stuck(state.place, now)
         if late:  # the next job should not have to wait for it
             state.out.append(events.EvictWorker(late[0], "does not progress"))
-            return self._finish(ProtocolError(late[1]))
+            return self.finish(ProtocolError(late[1]))
         state.out.append(SetTimer(now + TICK, Timer("watch")))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
-from flegel.core.pytree import Array, Tree
+from flegel.core.pytree import Array
 from flegel.errors import FlegelError
-from flegel.machine.group.events import Evaluated, Offered, StatusChanged, ToCoordinator
-from flegel.messages import Answer, CheckpointPart, Order
+from flegel.messages import Answer, Order
 from flegel.params.protocol import Folded
 
 # -- events ------------------------------------------------------------------------------------------------
@@ -54,12 +52,6 @@ class LeaveJob(msgspec.Struct, frozen=True):
     worker: int
 
 
-class Suspend(msgspec.Struct, frozen=True):
-    """Somebody wants the job to end, to be resumed later: one last checkpoint, then nothing more."""
-
-    why: str
-
-
 class EndJob(msgspec.Struct, frozen=True):
     """Somebody wants training to end now, with what there is as its result. May be repeated."""
 
@@ -72,15 +64,11 @@ class FoldFinished(msgspec.Struct, frozen=True):
     folded: Folded
 
 
-class FromGroup(msgspec.Struct, frozen=True):
-    """News of the other groups that train the same model (machine/group)."""
-
-    news: ToCoordinator
+class PartEvent(msgspec.Struct, frozen=True):
+    """Something that one part of the coordinator understands; its subclass is defined by that part."""
 
 
-Event = (
-    FromWorker | Timer | WorkerDied | WorkerJoined | ScaleTo | LeaveJob | Suspend | EndJob | FoldFinished | FromGroup
-)
+Event = FromWorker | Timer | WorkerDied | WorkerJoined | ScaleTo | LeaveJob | EndJob | FoldFinished | PartEvent
 
 
 # -- commands ----------------------------------------------------------------------------------------------
@@ -130,48 +118,11 @@ class Done(msgspec.Struct, frozen=True):
     error: FlegelError | None = None
 
 
-class BeginCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint begins: the coordinator's side of it, and who will send a part."""
-
-    number: int
-    state: dict[str, Any]
-    workers: tuple[int, ...]
-    iteration: int
-    round: int
-    seconds: float
-    objective: float | None
-    rows: int
-    """Lines of the trace that belong to it."""
+class PartCommand(msgspec.Struct, frozen=True):
+    """Something that one part of the coordinator wants done; its subclass is defined by that part."""
 
 
-class SaveCheckpointPart(msgspec.Struct, frozen=True):
-    """What one worker holds, for the checkpoint under way."""
-
-    worker: int
-    kept: CheckpointPart
-    arrays: tuple[Array, ...]
-
-
-class SaveCommit(msgspec.Struct, frozen=True):
-    """θ after a commit: enough to go on from there, with one pass to make the statistics anew."""
-
-    round: int
-    iteration: int
-    seconds: float
-    objective: float | None
-    parameter: Tree
-
-
-class ToGroup(msgspec.Struct, frozen=True):
-    """For the other groups: a contribution, or how this one stands."""
-
-    body: Offered | StatusChanged | Evaluated
-
-
-Command = (
-    Send | SetTimer | StartWorker | EvictWorker | Note | Milestone | Done | BeginCheckpoint | SaveCheckpointPart
-    | SaveCommit | ToGroup
-)  # fmt: skip
+Command = Send | SetTimer | StartWorker | EvictWorker | Note | Milestone | Done | PartCommand
 
 
 @dataclass

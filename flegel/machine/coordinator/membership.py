@@ -55,16 +55,16 @@ class Membership:
 
     def __init__(
         self, job: JobState, orders: WorkerOrders, liveness: Liveness, loads: dict[int, LoadShard], *,
-        parts: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
-        replace: bool = True, first: Crew | None = None,
+        shards: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
+        replace: bool = True,
     ) -> None:  # fmt: skip
-        """`parts`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each column.
+        """`shards`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each column.
         `rows`: points of the whole data; 0 is the sum of what workers load. `replace`: start another process where a
-        worker is lost; otherwise the others take its points over. `first`: who begins without points, at rest."""
+        worker is lost; otherwise the others take its points over."""
         self._job, self._orders, self._liveness = job, orders, liveness
-        self.loads, self.parts = loads, parts or {}
-        self._first = first
-        job.resting = {worker: WorkerView(worker, 0) for worker in first.resting} if first is not None else {}
+        self.loads, self.shards = loads, shards or {}
+        self.first: Crew | None = None
+        """Who begins without points, at rest."""
         self.loaded: dict[int, ShardLoaded] = {}
         self.roster = Roster()
         self.redistribution = Redistribution(self.roster, rows)
@@ -83,6 +83,11 @@ class Membership:
         """Lost while they rested: nobody waits for them, and nobody takes their place."""
         self._arrived: dict[int, ShardLoaded] = {}
         """Called back and ready, while others that were called back with them are not."""
+
+    def begin_with(self, first: Crew | None) -> None:
+        """Some workers begin without points, at rest; called before the job starts."""
+        self.first = first
+        self._job.resting = {worker: WorkerView(worker, 0) for worker in first.resting} if first is not None else {}
 
     @property
     def changing(self) -> bool:
@@ -103,7 +108,7 @@ class Membership:
         arrays = self._arrays()  # made once: the driver packs the same arrays once for all
         for worker, load in self.loads.items():
             if worker not in self._job.resting:
-                self._job.send(worker, load, arrays + self.parts.get(worker, ()))
+                self._job.send(worker, load, arrays + self.shards.get(worker, ()))
                 self._liveness.expect(worker, now)
 
     def _arrays(self) -> tuple[Array, ...]:
@@ -111,7 +116,7 @@ class Membership:
         store = self._job.store
         if next(iter(self.loads.values())).forms:
             return self._scaling
-        parameter = pytree.without(store.parameter, self._job.algorithm.unsent)
+        parameter = pytree.without(store.parameter, self._job.algorithm.placement.unsent)
         return (*pytree.flatten(parameter), *pytree.flatten(store.statistics), *self._scaling)
 
     def has_loaded(self, worker: int, body: ShardLoaded) -> None:
@@ -135,20 +140,20 @@ class Membership:
     def begin(self) -> None:
         """Training begins: the view gets its workers, and what their data say about θ."""
         view = self._job.view
-        if self._first is not None and self._job.resting:
-            self.incidents.append(Incident("rest", -1, self._first.reason, 0.0, 0.0))
+        if self.first is not None and self._job.resting:
+            self.incidents.append(Incident("rest", -1, self.first.reason, 0.0, 0.0))
         for each in sorted(self.loaded):
             points = self.loaded[each].points
             if each not in view.workers:
                 view.workers[each] = WorkerView(each, points, unseen=points)
             view.workers[each].room = self.loaded[each].room
         self.redistribution.rows = self.redistribution.rows or view.points
-        theta, auxiliary = self._job.store.parameter, self._job.algorithm.auxiliary
+        theta, auxiliary = self._job.store.parameter, self._job.algorithm.learning.auxiliary
         sizes = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
         size = max(sum(array.size for name, array in sizes if name not in auxiliary), 1)
         columns = max(each.columns for each in self.loaded.values())
         view.evidence = self.redistribution.rows * columns / size
-        view.in_batches = self._job.algorithm.in_batches
+        view.in_batches = self._job.algorithm.kernels.in_batches
 
     # -- coming and going ----------------------------------------------------------------------------------
 
@@ -211,7 +216,7 @@ class Membership:
         elif worker in self.roster.recalled:
             load = msgspec.structs.replace(load, empty=True)
         elif load.kept is not None:
-            arrays += self.parts[worker]
+            arrays += self.shards[worker]
         job.send(worker, load, arrays)
 
     def welcome(self, worker: int, body: ShardLoaded, now: float) -> Next:

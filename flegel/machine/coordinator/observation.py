@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # a display that only reads records loads neither the coordin
     from flegel.machine.coordinator.state import JobState
 
 SHOWN = 40  # workers that a record describes one by one unless more are asked for; a terminal has no more lines
-FLOWS = 64  # pairs of workers; a picture of more cannot be read
 
 
 class WorkerSnapshot(msgspec.Struct, frozen=True):
@@ -74,6 +73,11 @@ class IncidentSnapshot(msgspec.Struct, frozen=True):
     unvisited: int
 
 
+FOLLOWED_AT = "validation_iteration"
+"""Among the figures of a snapshot: the barrier whose θ those of held-out rows are of. Later barriers come before these
+rows are looked at again."""
+
+
 class JobSnapshot(msgspec.Struct, frozen=True):
     """The job at one moment."""
 
@@ -99,7 +103,7 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     """Points that are to change hands and have not yet."""
     moved_bytes: int = 0
     metrics: dict[str, float] = {}
-    """Figures beside the objective (`Algorithm.metrics`)."""
+    """Figures beside the objective (`ModelHooks.metrics`)."""
     attribute: bool = False
     """It is known what each worker does for the objective."""
     verdict: str = ""
@@ -147,17 +151,17 @@ def observe(
     general = JobSnapshot(
         type(state.algorithm).__name__, state.policy.name, state.phase, len(membership.loaded), len(membership.loads),
         round=state.view.round, points=sum(w.points for w in every), unseen=sum(w.unseen for w in every),
-        verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.maximize,
-        members=len(every), resting=len(state.resting), servers=placement(job),
-        waits_for=state.waits_for, news=tuple(state.news),
+        verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.learning.maximize,
+        members=len(every), resting=len(state.resting), waits_for=state.waits_for, news=tuple(state.news),
+        **{name: value for part in job.parts for name, value in part.seen().items()},
     )  # fmt: skip
     if last is None:
         return general
-    moving = _moving(job)
+    moving = {worker: points for part in job.parts for worker, points in part.moving().items()}
     return msgspec.structs.replace(
         general, visits=sum(w.visits for w in every), seconds=last.seconds, iteration=last.iteration,
         objective=last.objective, estimate=last.estimate, interval=last.interval, reason=last.reason,
-        in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute, flows=_flows(job),
+        in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute,
         compute=sum(w.compute for w in every), wait=sum(w.wait for w in every), respond=sum(w.respond for w in every),
         metrics={**metrics_of(state, state.store.statistics, state.store.parameter), **(followed or {})},
         workers=tuple(
@@ -176,13 +180,6 @@ def metrics_of(state: JobState, statistics: Tree, parameter: Tree) -> dict[str, 
     return hook_values.figures(said, "metrics", state.place)
 
 
-def placement(job: Coordinator) -> PlacementSnapshot | None:
-    """The parameter servers of a `ServedCoordinator`; None where the coordinator holds θ."""
-    servers = getattr(job, "servers", None)
-    found: PlacementSnapshot | None = servers.snapshot() if servers is not None else None
-    return found
-
-
 def at_barrier(seen: JobSnapshot, row: TraceRow, visits: int) -> JobSnapshot:
     """The job as it was at this barrier: its figures are those of the row, the workers those of the look after it."""
     return msgspec.structs.replace(
@@ -198,30 +195,6 @@ def _at(job: Coordinator, now: float | None) -> float:
         return state.trace[-1].seconds if state.trace else 0.0
     over = state.verdict is not None and state.ended > state.began
     return (state.ended if over else now) - state.began
-
-
-def _moving(job: Coordinator) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for move in job.balance.migrations.open.values() if job.balance is not None else ():
-        left = max(move.points - move.moved, 0)
-        found[move.target] = found.get(move.target, 0) + left
-        found[move.source] = found.get(move.source, 0) - left
-    return found
-
-
-def _flows(job: Coordinator) -> tuple[FlowSnapshot, ...]:
-    if job.balance is None:
-        return ()
-    moves = job.balance.migrations
-    under_way = dict.fromkeys(moves.flows, 0)
-    for move in moves.open.values():
-        pair = (move.source, move.target)
-        under_way[pair] = under_way.get(pair, 0) + max(move.points - move.moved, 0)
-    found = []
-    for (source, target), left in under_way.items():
-        points, size = moves.flows.get((source, target), (0, 0))
-        found.append(FlowSnapshot(source, target, points, size, left))
-    return tuple(sorted(found, key=lambda flow: (-flow.under_way, -flow.points, flow.source))[:FLOWS])
 
 
 def _incidents(job: Coordinator) -> tuple[IncidentSnapshot, ...]:

@@ -29,7 +29,7 @@ class WorkerOrders:
         version = job.store.train_version
         arrays: tuple[Array, ...] = ()
         if not job.store.publish(action.workers):
-            arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.unsent)))
+            arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.placement.unsent)))
         out, workers = job.out, job.view.workers
         round_, points, seconds, linger = job.view.round, action.points, action.seconds, action.linger
         for worker in action.workers:

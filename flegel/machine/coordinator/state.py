@@ -1,33 +1,45 @@
-"""What the parts of a coordinator share: the view of the workers, figures and marks of the job, commands to come.
+"""What the members and parts of a coordinator share: the view of the workers, figures of the job, commands to come.
 
 A part reads and writes this record and its own state, and no other part. It decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from flegel.algorithm import Algorithm
 from flegel.core.precision import DOUBLE
 from flegel.core.pytree import Array, Tree
 from flegel.job import Criteria
-from flegel.machine.checkpoint.plain_data import register
 from flegel.machine.coordinator.events import Command, Send, Timeouts, TraceRow
 from flegel.machine.coordinator.totals import Totals
 from flegel.messages import Order
 from flegel.params.protocol import ParameterStore
 from flegel.params.replicated import ReplicatedStore
-from flegel.plan.termination import Termination, Verdict
-from flegel.sync.policy import Policy, Updated, View, WorkerView
+from flegel.plan.termination import Verdict
+from flegel.sync.policy import Policy, View, WorkerView
 
-register({View: ("_awaited",), WorkerView: (), Updated: (), Verdict: (), Termination: ("_criteria", "_sign", "_slow")})
+
+class FinalCount(Protocol):
+    """A pass over all points with fresh states under the final θ."""
+
+    own_statistics: list[Array] | None
+    """Of all points of this job; None until that pass was made, or where it does not tell."""
+    counted: Tree | None
+    """The statistics of that pass, with those of other groups."""
+    objective: float | None
+    """Of the final θ, by these statistics."""
+
+    def evaluate_over(self, job: JobState, others: Sequence[Sequence[Array]]) -> None:
+        """Evaluate again, over these statistics of other groups as well."""
+        ...
 
 
 @dataclass
 class JobState:
-    """One job as all parts of its coordinator see it."""
+    """One job as all members and parts of its coordinator see it."""
 
     algorithm: Algorithm
     policy: Policy
@@ -39,7 +51,7 @@ class JobState:
     rounding: float = DOUBLE
     """Relative, of statistics (core/precision.py)."""
     phase: str = "loading"
-    """loading, training, checkpointing, collecting or over."""
+    """loading, training, collecting or over, or what a part does: auditing, checkpointing, resting, evaluating."""
     verdict: Verdict | None = None
     iteration: int = 0
     objective: float | None = None
@@ -55,6 +67,15 @@ class JobState:
     """What the whole job waits for, such as other groups; empty while it does not."""
     news: list[str] = field(default_factory=list)
     """What people should read while the job runs; only grows."""
+    in_flight: int = 0
+    """Points that are to change hands and have not yet."""
+    moved_bytes: int = 0
+    """Bytes that moved points have taken so far."""
+    model_waits: bool = False
+    """Everybody was stopped for something that comes first, such as a checkpoint: until then the model hears of reports
+    and is not obeyed."""
+    final_count: FinalCount | None = None
+    """Where θ is evaluated over all points when training is over."""
     trace: list[TraceRow] = field(default_factory=list)
     out: list[Command] = field(default_factory=list)
     """Commands that follow from the event at hand."""

@@ -42,7 +42,7 @@ class StepBack:
         value, before = job.objective, self._before
         self._before = job.store.parameter
         better = value is not None and (
-            self.value is None or (value > self.value if job.algorithm.maximize else value < self.value)
+            self.value is None or (value > self.value if job.algorithm.learning.maximize else value < self.value)
         )
         if better and before is not None:
             self.value, self._best = value, before

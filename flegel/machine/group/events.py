@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from flegel.core.pytree import Array
+from flegel.machine.coordinator.events import PartCommand, PartEvent
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -176,3 +177,15 @@ ToCoordinator = (
     Synchronized | RoundOpened | GroupJoined | GroupLost | Fenced | Excluded | Stalled | Waiting | EndsHeard | Remark
 )
 GroupCommand = StoreCommand | ToCoordinator | SendHint
+
+
+class FromGroup(PartEvent, frozen=True):
+    """News of the other groups that train the same model (machine/group)."""
+
+    news: ToCoordinator
+
+
+class ToGroup(PartCommand, frozen=True):
+    """For the other groups: a contribution, or how this one stands."""
+
+    body: Offered | StatusChanged | Evaluated

@@ -21,12 +21,13 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import UsageError
-from flegel.machine.coordinator.events import FromGroup, Note, SetTimer, Timer, ToGroup
+from flegel.machine.coordinator.events import Note, SetTimer, Timer
 from flegel.machine.coordinator.state import JobState
 from flegel.machine.group.events import (
     EndsHeard,
     Evaluated,
     Excluded,
+    FromGroup,
     GroupJoined,
     GroupLost,
     Offered,
@@ -35,6 +36,7 @@ from flegel.machine.group.events import (
     Stalled,
     StatusChanged,
     Synchronized,
+    ToGroup,
     Waiting,
 )
 from flegel.machine.group.outer_step import less, moved
@@ -70,20 +72,20 @@ class GroupStep(Enum):
 
 def exchange_of(algorithm: Algorithm) -> str:
     """statistics or parameters; refuses algorithms that can do neither."""
-    if not algorithm.spent:
+    if not algorithm.statistics.spent:
         return "statistics"
-    if algorithm.additive:
+    if algorithm.placement.additive:
         return "parameters"
     raise UsageError(
         f"{type(algorithm).__name__} cannot be trained by groups: its statistics are used up at each barrier, and it "
-        "declares no fields of θ that may be added (`additive`)."
+        "declares no fields of θ that may be added (`ParameterPlacement.additive`)."
     )
 
 
 def additive_fields(algorithm: Algorithm, theta: Tree) -> list[Array]:
     """Copies of the fields of θ that may be added; all of a θ without fields."""
     named = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
-    return [np.array(a) for name, a in named if name in algorithm.additive or not pytree.is_bundle(theta)]
+    return [np.array(a) for name, a in named if name in algorithm.placement.additive or not pytree.is_bundle(theta)]
 
 
 class GroupExchange:
@@ -128,7 +130,7 @@ class GroupExchange:
         """θ is new: contribute where it is time."""
         visits = job.trace[-1].visits if job.trace else 0
         self._visits += visits
-        value = job.objective if job.objective is None or not job.algorithm.maximize else -job.objective
+        value = job.objective if job.objective is None or not job.algorithm.learning.maximize else -job.objective
         if self._schedule.commit(now, visits, job.points, value) and self.round:
             self._offer(job, False, now)
 
@@ -302,7 +304,8 @@ class GroupExchange:
         replaced = iter(new)
         named = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
         chosen = [
-            next(replaced) if name in job.algorithm.additive or not pytree.is_bundle(theta) else a for name, a in named
+            next(replaced) if name in job.algorithm.placement.additive or not pytree.is_bundle(theta) else a
+            for name, a in named
         ]
         changed = any(not np.array_equal(a, b) for a, b in zip(new, now, strict=True))
         store.set_parameter(pytree.unflatten(theta, chosen))

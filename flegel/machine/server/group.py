@@ -88,7 +88,7 @@ class ServerGroup:
     ) -> None:
         """`storage`: where the mirror lies; in memory by default."""
         self.algorithm, self.cuts = algorithm, cuts
-        self.mirror = Mirror(cuts, parameter, zero, algorithm.spent, storage or InMemory())
+        self.mirror = Mirror(cuts, parameter, zero, algorithm.statistics.spent, storage or InMemory())
         self._zero = zero
         empty = pytree.unflatten(zero, [a[:0] if a.ndim else a for a in pytree.flatten(zero)])
         self._empty = pytree.copy(empty)
@@ -359,7 +359,7 @@ class ServerGroup:
         self.map_version += 1
         used = {*assignment.primary, *(s for some in assignment.replicas for s in some)}
         fields = zip(pytree.names(self.parameter), self.cuts.parameter, strict=True)
-        sent = tuple(axis for name, axis in fields if name not in self.algorithm.unsent)
+        sent = tuple(axis for name, axis in fields if name not in self.algorithm.placement.unsent)
         return ServerMap(
             self.map_version, self.cuts.slices, self.cuts.parameter, sent, self.cuts.statistics, assignment.primary,
             assignment.replicas, {server: address for server, address in self.addresses.items() if server in used},

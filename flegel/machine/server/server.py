@@ -88,8 +88,8 @@ class ParameterServer:
         self._algorithm, self.number, self._debug = algorithm, number, debug
         self._like_parameter, self._like_statistics = parameter, statistics
         names = pytree.names(parameter)
-        self._sent = tuple(name not in algorithm.unsent for name in names)
-        self._kept = tuple(name not in algorithm.spent for name in pytree.names(statistics))
+        self._sent = tuple(name not in algorithm.placement.unsent for name in names)
+        self._kept = tuple(name not in algorithm.statistics.spent for name in pytree.names(statistics))
         self.map: ServerMap | None = None
         self._holders = Holders()
         self._axes: list[int] = []

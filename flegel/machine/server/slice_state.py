@@ -21,7 +21,6 @@ from flegel.params.hooks import call_hook
 from flegel.params.ledger import Ledger
 from flegel.server_messages import ChangeAccounts, FoldSlices, ReplaceParameter
 
-NO_SUMMARY = np.zeros(0)
 LARGE = 1 << 20
 """Bytes from which on memory that is not used is given back."""
 
@@ -69,7 +68,7 @@ class SliceState:
 
     def _spend(self) -> None:
         """Gradients are used up; large ones give their memory back until the next fold."""
-        spent, total = self._algorithm.spent, self.ledger.total
+        spent, total = self._algorithm.statistics.spent, self.ledger.total
         if sum(a.nbytes for a in pytree.flatten(total)) < LARGE:
             self.ledger.spend()
             return
@@ -88,7 +87,7 @@ class SliceState:
                 pytree.clear(account)
             self.accounts_known = True
         elif not self.accounts_known:
-            keeps = [name for name in pytree.names(ledger.total) if name not in self._algorithm.spent]
+            keeps = [name for name in pytree.names(ledger.total) if name not in self._algorithm.statistics.spent]
             if kind == "forget" and keeps:
                 return "a worker and a server were lost together"
         elif kind == "join":

@@ -15,8 +15,8 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard
-from flegel.machine.audit.checksums import checksum
 from flegel.machine.worker import worker as machine
+from flegel.machine.worker.checksums import checksum
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.replica import FoldPort, ReplicaControl
 from flegel.messages import (

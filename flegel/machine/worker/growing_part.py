@@ -3,9 +3,9 @@
 The part is the first points of the native shard, which lie in a random order (`partition` shuffle), so it is like the
 whole, however the rows of a file are sorted. New points are visited first, then all of the part, until one more visit
 gains too little (`flegel.plan.growing_part`). On such a part, where a visit costs little, the algorithm may name
-another θ (`Algorithm.alternative`); after a few visits the better one of the two is kept, until a trial gains no more
-than as many visits would have gained without it. When the part would be everything, it is over: the schedule goes on
-with the points that were never visited, and from then on all points are visited equally often. Statistics are at all
+another θ (`LearningHooks.alternative`); after a few visits the better one of the two is kept, until a trial gains no
+more than as many visits would have gained without it. When the part would be everything, it is over: the schedule goes
+on with the points that were never visited, and from then on all points are visited equally often. Statistics are at all
 times one term for each point that was visited. No I/O, no clock.
 """
 
@@ -25,7 +25,7 @@ TRIAL_VISITS = 3  # of the part, under another θ, before it is compared
 
 Decision = Literal["go on", "try another", "go back"]
 Noise = Callable[[float, int], float | None]
-"""What the algorithm says of the noise in its objective over so many points (`Algorithm.part_noise`)."""
+"""What the algorithm says of the noise in its objective over so many points (`LearningHooks.part_noise`)."""
 
 
 class GrowingPart:

@@ -13,7 +13,8 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Empty, Shard
-from flegel.machine.migration.window_codec import (
+from flegel.machine.worker.visit_schedule import BlockId, Segment, Transfer, VisitSchedule
+from flegel.machine.worker.window_codec import (
     IncomingWindow,
     MoveBuffer,
     buffer_in,
@@ -26,7 +27,6 @@ from flegel.machine.migration.window_codec import (
     take_states,
     unpack,
 )
-from flegel.machine.worker.visit_schedule import BlockId, Segment, Transfer, VisitSchedule
 from flegel.messages import SharedPointsRef, Window
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
-from flegel.machine.migration.window_codec import put_states, take_states
 from flegel.machine.worker.point_store import PointStore
+from flegel.machine.worker.window_codec import put_states, take_states
 from flegel.machine.worker.worker import PointsReassigned
 from flegel.messages import (
     AssignPoints,

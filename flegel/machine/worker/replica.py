@@ -48,7 +48,7 @@ class Replica:
         value, diverged = None, ""
         if order.update:
             parameter, value, diverged = new_parameter(call, statistics, parameter, order.place)
-            pytree.clear(statistics, algorithm.spent)
+            pytree.clear(statistics, algorithm.statistics.spent)
         self.parameter, self.total = tuple(pytree.flatten(parameter)), tuple(pytree.flatten(statistics))
         both = (*self.parameter, *self.total)
         answer = Reduced(order.fold, digest(both), value, diverged)

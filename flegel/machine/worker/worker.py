@@ -198,7 +198,8 @@ class Worker:
         self._wait = 0.0
         self._linger = False
         self._points = 0
-        self._extra_visits = 0
+        self.extra_visits = 0
+        """Visits already in the change, of which the next report will tell."""
         self._extra_compute = 0.0
         self._next: list[tuple[Train | Stop | FetchStates | AuditPoints | Tending, tuple[Array, ...], float]] = []
         """Orders that came in overtime."""
@@ -248,9 +249,9 @@ class Worker:
                 return [BeginMoments(body)]
             case LoadShard() if self.phase in ("idle", "ready"):
                 self.phase, self.round, self._reported_at = "loading", -1, None
-                self._extra_visits, self._extra_compute, self._next = 0, 0.0, []
+                self.extra_visits, self._extra_compute, self._next = 0, 0.0, []
                 if body.kept is not None:  # overtime of a former life belongs to the coming report
-                    self._extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
+                    self.extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
                 return [BeginLoad(body, arrays)]
             case Stop() if self.phase == "turning":
                 self._next.append((body, arrays, now))
@@ -289,7 +290,7 @@ class Worker:
         idle = now - self._reported_at if self._reported_at is not None else 0.0
         self._wait = max(0.0, idle - self._extra_compute)
         until = None if body.seconds is None else now + body.seconds
-        begin = BeginTrain(body.round, body.points, arrays, self._extra_visits > 0, until)
+        begin = BeginTrain(body.round, body.points, arrays, self.extra_visits > 0, until)
         return [begin] if until is None else [begin, SetOwnTimer(until, body.round)]
 
     def _raise(self, now: float) -> list[Command]:
@@ -301,8 +302,8 @@ class Worker:
     def _commit(self, done: TrainerDone, now: float) -> list[Command]:
         self.phase = "ready"
         self._reported_at = now
-        visits, compute = done.visits + self._extra_visits, done.compute + self._extra_compute
-        self._extra_visits, self._extra_compute = 0, 0.0
+        visits, compute = done.visits + self.extra_visits, done.compute + self._extra_compute
+        self.extra_visits, self._extra_compute = 0, 0.0
         asked = self._stop_at if self._stop_at is not None and not done.exhausted else done.ended
         report = Report(
             round=self.round,
@@ -322,7 +323,7 @@ class Worker:
 
     def _end_overtime(self, done: TrainerDone, now: float) -> list[Command]:
         """Overtime is over, because a new order came or because all points are done."""
-        self._extra_visits, self._extra_compute = done.visits, done.compute
+        self.extra_visits, self._extra_compute = done.visits, done.compute
         self.phase = "ready"
         waiting, self._next = self._next, []
         commands: list[Command] = []
@@ -335,12 +336,12 @@ class Worker:
     def _tend(self, body: Tending, arrays: tuple[Array, ...]) -> list[Command]:
         self._tending += 1
         if isinstance(body, ResetPoints):  # what overtime brought is part of what is dropped
-            self._extra_visits, self._extra_compute = 0, 0.0
+            self.extra_visits, self._extra_compute = 0, 0.0
         return [ReassignPoints(body, arrays)]
 
     def _tended(self, body: PointsSummary | None, arrays: tuple[Array, ...]) -> list[Command]:
         if body is None:
             return []
         self._points = body.points
-        body.traversed -= self._extra_visits  # the next report will tell of these
+        body.traversed -= self.extra_visits  # the next report will tell of these
         return [SendReply(body, arrays=arrays)]  # type: ignore[arg-type]

@@ -15,9 +15,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from flegel.configuration.active import active
+from flegel.configuration.balance import BalanceSettings
 from flegel.core.shard import TILE
 from flegel.plan.balance.remaining_time import TimeLeft
-from flegel.plan.balance.settings import SPARING, BalanceSettings
 from flegel.plan.balance.target_passes import (
     SuperWorker,
     WorkerLoad,
@@ -331,8 +332,8 @@ class Balance:
     time and the end of an asynchronous migration are all uncertain.
     """
 
-    rules: BalanceSettings = field(default_factory=BalanceSettings)
-    even: BalanceSettings = SPARING
+    rules: BalanceSettings = field(default_factory=lambda: active().balance)
+    even: BalanceSettings = field(default_factory=lambda: active().balance_sparing)
     """The rules used while no worker is a straggler."""
     next_at: float = 0.0
     began: float = math.inf

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from copy import copy
 
-from flegel.plan.balance.settings import BalanceSettings
+from flegel.configuration.balance import BalanceSettings
 
 BLOCK = 4  # rounds: a worker that sleeps in every other round varies by round, but not by block of rounds
 

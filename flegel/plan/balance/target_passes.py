@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median, median_low
 
-from flegel.plan.balance.settings import BalanceSettings
+from flegel.configuration.balance import BalanceSettings
 
 
 @dataclass(frozen=True)

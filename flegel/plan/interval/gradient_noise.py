@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MEMORY = 0.9  # share of the past in the running means: about ten estimates, each of which alone is often negative
+from flegel.configuration.active import active
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,12 @@ class GradientNoise:
     square: float = 0.0
     weight: float = 0.0
 
-    def add(self, estimate: NoiseEstimate | None, memory: float = MEMORY) -> GradientNoise:
+    def add(self, estimate: NoiseEstimate | None, memory: float | None = None) -> GradientNoise:
         """After one more update; unchanged where there is no estimate, or none that is finite."""
         if estimate is None or not (math.isfinite(estimate.variance) and math.isfinite(estimate.square)):
             return self
+        if memory is None:
+            memory = active().interval.noise_memory
         return GradientNoise(
             memory * self.variance + (1.0 - memory) * estimate.variance,
             memory * self.square + (1.0 - memory) * estimate.square,

@@ -28,25 +28,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.plan.interval.gradient_noise import best_interval
 from flegel.plan.interval.search import PARTS, Round, Step, milliseconds
 
-FIRST_FRACTION = 1 / 16  # of a pass, in which speed and φ are first measured (ablation: a pass costs 11 %)
-USUAL_LOSS, USUAL_DOUBT = 0.6, 0.15
-"""Prior κ, the part of g that is lost from no interval to a whole pass, and its error. On virtual time, FCM and GMM in
-jobs of 0.1, 1 and 5 s among equal workers: with an error of 0.6 `fsp` is up to 10 % behind η by κ alone, with 0.15 up
-to 4 %."""
-DEAR, LATE = 0.1, 32
-"""φ / (φ + pass) above which nothing is probed among equal workers in the first rounds, and how many: rounds are long,
-and a probe of eight of them lasts longer than most jobs."""
-PROBE = (1, 1, 2, 1, 1, 2, 1, 1)  # rounds of a probe in units of η: two long ones, bracketed
-BEHIND = 0.7  # share of the predicted progress below which a stage ends (ablation: never costs 34 %)
-CHANGED = 1.6  # ratio by which speed or φ must change for a new stage (ablation: never costs 3.0 %)
-WHOLE = 0.9  # of a pass: rounds that reach it ended for lack of points, not by the signal
-SHORTEST = 2e-4  # seconds: timers of workers keep no shorter interval
-LEEWAY = 1.02  # times the rest of the first pass: a round that ends just before it would need another one
-STEADY = 1.2  # ratio of intervals below which η is not changed
+PROBE = (1, 1, 2, 1, 1, 2, 1, 1)
+"""Lengths of the rounds of a probe in units of η: two long ones, bracketed by usual ones."""
 
 
 class Recent:
@@ -82,17 +70,19 @@ class MultiStage:
     held)."""
 
     def __init__(self, first: float | None = None) -> None:
+        rules = active().interval
         self._given = first
         self.probes = True
         """Measure the slope of g. Without, η follows from speed, φ and the prior κ alone."""
-        self._least = FIRST_FRACTION
+        self._least = rules.first_measured_part
         self._state = "measuring"
-        self._phi, self._rate, self._pass = Recent(12), Recent(5), Recent(5)
+        self._phi = Recent(rules.barrier_cost_rounds)
+        self._rate, self._pass = Recent(rules.speed_rounds), Recent(rules.pass_rounds)
         self._asked = 0.0
         self._lost = Recent(5)
         """Seconds from order to signal in which workers did not train, because a large θ arrives late."""
-        self._loss = USUAL_LOSS
-        self._doubt = USUAL_DOUBT
+        self._loss = rules.expected_loss
+        self._doubt = rules.expected_loss_error
         self._eta = first or 0.0
         self._queue: list[float] = []
         self._samples: list[tuple[float, float, float]] = []
@@ -106,7 +96,7 @@ class MultiStage:
         self._at_start = (0.0, 0.0)
 
     def first(self, least: float) -> Step:
-        self._least = max(least, FIRST_FRACTION)
+        self._least = max(least, active().interval.first_measured_part)
         if self._given:
             text = f"first interval {milliseconds(self._given)}, as given, but {self._least:.2g} of a pass at most"
             return Step(self._given, text, self._least)
@@ -118,7 +108,7 @@ class MultiStage:
         self._phi.add(last.barrier_cost)
         self._rate.add(last.rate)
         self._pass.add(last.full_pass)
-        if self._asked and last.visits < WHOLE * last.full_pass:
+        if self._asked and last.visits < active().interval.whole_pass * last.full_pass:
             trained = last.seconds - last.barrier_cost
             self._lost.add(min(max(self._asked - trained, 0.0), last.barrier_cost))
         self._work += last.visits / max(self._pass.median, 1.0)
@@ -145,7 +135,7 @@ class MultiStage:
     def _starting(self, last: Round) -> Step:
         if last.laps < 1.0:
             better = self._early(last)
-            if _apart(better, self._eta) > CHANGED:
+            if _apart(better, self._eta) > active().interval.environment_change:
                 return self._move_to(better, f"φ is {milliseconds(self._phi.mean)} by now")
             self._eta = self._clamped(better)
             return self._step()
@@ -160,7 +150,7 @@ class MultiStage:
         self.stage += 1
         self._state = "probing"
         before = self._eta
-        if eta is not None and _apart(eta, self._eta) > STEADY:
+        if eta is not None and _apart(eta, self._eta) > active().interval.unchanged_within:
             self._eta = self._clamped(eta)
         longest = self._longest()
         up = 2.0 * self._eta <= longest
@@ -182,6 +172,7 @@ class MultiStage:
         return self._conclude()
 
     def _conclude(self) -> Step:
+        rules = active().interval
         if environment := self._environment():
             return self._new_stage(environment, self._recommend(self._loss))
         fit = fit_elasticity(self._samples)
@@ -193,10 +184,10 @@ class MultiStage:
         wanted = optimal_interval(phi, eta, beta)
         story = f"stage {self.stage}: a={-beta * g / eta:.3g}, b={(1 + beta) * g:.3g}, φ={milliseconds(phi)}"
         apart = _apart(self._clamped(wanted), eta)
-        if apart <= STEADY:
+        if apart <= rules.unchanged_within:
             return self._step(f"{story}; η {milliseconds(eta)} is right")
         step = self._move_to(wanted, story)
-        if apart > 2.0:  # so far away the tangent may differ: probe again (ablation: 50 % for equal gain per round)
+        if apart > rules.probe_again_above:
             return self._new_stage(step.reason)
         return step
 
@@ -228,29 +219,31 @@ class MultiStage:
             return self._step("no progress in this stage; nothing to learn about the interval")
         if self._quality is None:
             return self._new_stage("measuring again")
-        if self._actual < BEHIND * self._predicted:
+        if self._actual < active().interval.stage_ends_below * self._predicted:
             missing = 1.0 - self._actual / self._predicted
             return self._new_stage(f"progress {missing:.0%} below prediction over {self._held} barriers")
         return self._step()
 
     def _environment(self) -> str:
         """What changed if φ or the total speed did (stragglers or workers came or went); empty if neither did."""
+        rules = active().interval
         phi, rate = self._at_start
-        if _apart(self._rate.median, rate) > CHANGED:
+        if _apart(self._rate.median, rate) > rules.environment_change:
             return f"speed changed from {rate:.3g} to {self._rate.median:.3g} points/s"
-        if phi > 0 and _apart(self._phi.mean, phi) > CHANGED:
+        if phi > 0 and _apart(self._phi.mean, phi) > rules.environment_change:
             return f"φ changed from {milliseconds(phi)} to {milliseconds(self._phi.mean)}"
         return ""
 
     def _told(self, worth: Array, last: Round) -> Step:
         """η from the algorithm's own g: a part of a pass over all data, even if no round can last so long."""
+        rules = active().interval
         whole = last.points / max(self._rate.median, 1e-9)
         part = best_part(worth, self._phi.mean / max(whole, 1e-9))
         eta, before = part * whole, self._state
-        if last.laps < 1.0 and self._least > FIRST_FRACTION:
+        if last.laps < 1.0 and self._least > rules.first_measured_part:
             eta = max(eta, self._least * self._longest())
         self._state = "told"
-        if before == "told" and _apart(self._clamped(eta), self._eta) <= STEADY:
+        if before == "told" and _apart(self._clamped(eta), self._eta) <= rules.unchanged_within:
             return self._step()
         return self._move_to(
             eta, f"{part:.2g} of a pass is best, as the algorithm says, φ={milliseconds(self._phi.mean)}"
@@ -272,7 +265,7 @@ class MultiStage:
         eta, self._state = self._clamped(best_interval(phi, scale, rate)), "told"
         if before == "told":
             eta = min(eta, 2.0 * self._eta)  # a single estimate may be far off, and a long round shows that late
-        if before == "told" and _apart(eta, self._eta) <= STEADY:
+        if before == "told" and _apart(eta, self._eta) <= active().interval.unchanged_within:
             return self._step()
         return self._move_to(eta, f"gradient noise scale {scale:.3g}, φ={milliseconds(phi)}, {rate:.3g} points/s")
 
@@ -281,22 +274,24 @@ class MultiStage:
     def _weigh(self, fit: Fit) -> float:
         """Measured β and prior, weighted by inverse variance. What is known is κ, of which a part x of a pass shows x:
         β = κx / (1 − κx). So a probe of short rounds, which can hardly measure β, changes little."""
+        rules = active().interval
         x = self._share(self._eta)
-        rest = max(1.0 - self._loss * x, 0.1)
+        rest = max(1.0 - self._loss * x, rules.smallest_rest)
         known, slope = self._loss * x / rest, x / rest**2
         doubt, error = self._doubt * slope, fit.error
         doubt *= max(1.0, abs(fit.elasticity - known) / math.hypot(doubt, error) / 2.0)
         old, new = doubt**-2, error**-2
         beta = (known * old + fit.elasticity * new) / (old + new)
-        self._doubt = 1.5 * (old + new) ** -0.5 / slope
+        self._doubt = rules.error_kept * (old + new) ** -0.5 / slope
         self._loss = min(max(beta / ((1.0 + beta) * x), 0.0), 1.0 / x) if beta > 0 else 0.0
         return beta
 
     @property
     def _searches(self) -> bool:
+        rules = active().interval
         phi = self._phi.mean
-        dear = phi > DEAR * (phi + self._longest())
-        return self.probes and not (dear and self._alike and self._rounds <= LATE)
+        costly = phi > rules.costly_barrier * (phi + self._longest())
+        return self.probes and not (costly and self._alike and self._rounds <= rules.rounds_without_probes)
 
     def _recommend(self, loss: float) -> float:
         """η* where g falls linearly, by `loss` from no interval to a full pass: n* = −ν + √(ν² + νN/κ), ν = φR.
@@ -311,17 +306,18 @@ class MultiStage:
             return longest
         part = (-nu + math.sqrt(nu * nu + nu * whole / loss)) / whole
         if self._alike:
-            falls = loss / USUAL_LOSS * (1.5 * PARTS - 0.5 * PARTS * PARTS)
+            falls = loss / active().interval.expected_loss * (1.5 * PARTS - 0.5 * PARTS * PARTS)
             part = max(part, best_part(1.0 / (1.0 + falls), nu / whole))
         return part * longest
 
     def _early(self, last: Round) -> float:
         """η in the first pass: short, but with enough points for an update, and such that the pass ends at a barrier.
         Until then no objective is known, and a round that goes on beyond it delays the first one."""
+        rules = active().interval
         longest = self._longest()
-        enough = self._least * longest if self._least > FIRST_FRACTION else 0.0
-        eta = max(self._recommend(USUAL_LOSS), enough)
-        rest = LEEWAY * (1.0 - last.laps) * longest
+        enough = self._least * longest if self._least > rules.first_measured_part else 0.0
+        eta = max(self._recommend(rules.expected_loss), enough)
+        rest = rules.first_pass_leeway * (1.0 - last.laps) * longest
         if rest < eta / 2:  # a round for so little would be all barrier
             return eta
         return rest / max(int(rest / max(eta, 1e-9)), 1)
@@ -334,7 +330,7 @@ class MultiStage:
 
     def _clamped(self, eta: float) -> float:
         longest = self._longest()
-        shortest = min(SHORTEST, longest)
+        shortest = min(active().interval.shortest_seconds, longest)
         return min(max(eta, shortest), longest)
 
     def _move_to(self, eta: float, why: str) -> Step:
@@ -348,7 +344,7 @@ class MultiStage:
         if self._eta <= 0:
             return Step(None, reason, self._least)
         self._asked = self._eta + (self._lost.median if self._state == "told" else 0.0)
-        whole = self._alike and self._state == "holding" and self._eta >= WHOLE * self._longest()
+        whole = self._alike and self._state == "holding" and self._eta >= active().interval.whole_pass * self._longest()
         return Step(self._asked, reason, whole=whole)
 
 
@@ -358,9 +354,9 @@ def best_part(worth: Array, lost: float) -> float:
 
 
 def optimal_interval(phi: float, eta: float, elasticity: float) -> float:
-    """η* of the tangent with a = −βg/η and b = (1+β)g; where g does not fall, twice as long as now."""
+    """η* of the tangent with a = −βg/η and b = (1+β)g; where g does not fall, longer than now."""
     if elasticity <= 0:
-        return 2.0 * eta
+        return active().interval.growth_where_flat * eta
     return -phi + math.sqrt(phi * phi + phi * eta * (1.0 + elasticity) / elasticity)
 
 
@@ -378,7 +374,7 @@ def fit_elasticity(samples: list[tuple[float, float, float]]) -> Fit | None:
     spread = np.linalg.pinv(design.T @ design)[1, 1]
     usual = n <= np.median(n) + 0.1
     quality = float(np.exp(g[usual][-2:].mean()))
-    return Fit(-float(solution[1]), math.sqrt(variance * spread) + 0.02, quality)
+    return Fit(-float(solution[1]), math.sqrt(variance * spread) + active().interval.fit_error_floor, quality)
 
 
 def _apart(a: float, b: float) -> float:

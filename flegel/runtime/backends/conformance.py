@@ -29,15 +29,15 @@ def check_backend(
 ) -> ShardKernel:
     """Raises `AlgorithmError` with what differs by more than `close`, relatively; returns the checked kernel."""
     sample = Sample(features, labels, len(features), features.shape[1])
-    theta = pytree.starting(algorithm.initParameter(sample, np.random.default_rng(seed)), algorithm.typed)
-    empty = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(theta)), algorithm.typed)
+    theta = pytree.starting(algorithm.initParameter(sample, np.random.default_rng(seed)), algorithm.placement.typed)
+    empty = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(theta)), algorithm.placement.typed)
 
     def shard(layout: str) -> Shard:
         state = algorithm.initState(len(features), features.shape[1], np.random.default_rng(seed))
-        return make_shard(features, algorithm.labels_for_points(labels), state, layout)
+        return make_shard(features, algorithm.accepts.kept_labels(labels), state, layout)
 
     mine, expected = shard(backend.layout(algorithm, features.shape[1], interpret=False)), shard("rows")
-    sent = pytree.without(theta, algorithm.unsent)
+    sent = pytree.without(theta, algorithm.placement.unsent)
     kernel = backend.build(algorithm, mine, sent, empty, interpret=False)
     _check(kernel.device == backend.device, f"the kernel says {kernel.device!r}, its backend {backend.device!r}")
     kernel.put_states([mine])
@@ -82,7 +82,7 @@ def _check_two_passes(
         interpreted(algorithm)(expected, theta, total, 0, expected.points, iteration, new_flag())
         kernel.clear_statistics()
         _train(kernel, mine, pieces, iteration)
-        _compare(kernel, mine, expected, total, f"pass {iteration}", close, algorithm.per_report)
+        _compare(kernel, mine, expected, total, f"pass {iteration}", close, algorithm.statistics.per_report)
 
 
 def _check_states_from_outside(
@@ -99,7 +99,7 @@ def _check_states_from_outside(
     kernel.add_statistics(before)
     interpreted(algorithm)(expected, theta, total, 0, expected.points, 2, new_flag())
     _train(kernel, mine, 1, 2)
-    _compare(kernel, mine, expected, total, "pass with states from outside", close, algorithm.per_report)
+    _compare(kernel, mine, expected, total, "pass with states from outside", close, algorithm.statistics.per_report)
 
 
 def _compare(

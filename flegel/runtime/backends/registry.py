@@ -15,7 +15,7 @@ BACKENDS: dict[str, str] = {
 }
 """By kind of device: the module that has a `BACKEND`. `torch:cpu` is torch on a processor, `cuda:1` the second GPU."""
 OWN: dict[str, str] = {"network": "flegel.torch.backend"}
-"""By name: backends that algorithms ask for themselves (`Algorithm.backend`), on whatever device."""
+"""By name: backends that algorithms ask for themselves (`Kernels.backend`), on whatever device."""
 
 
 def library_of(device: str, own: str = "") -> str:

@@ -25,9 +25,9 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.errors import StorageError
 from flegel.job import Job
-from flegel.machine.checkpoint.plain_data import pack, unpack
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.plain_data import pack, unpack
 from flegel.messages import CheckpointPart, TreeLayout
 from flegel.runtime.checkpoint.store import Buffer
 

@@ -17,10 +17,10 @@ from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import snapshot
-from flegel.machine.checkpoint.plain_data import thaw, unpack
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.checkpoint.state_limits import check_position, check_runs, check_state
 from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.plain_data import thaw, unpack
 from flegel.runtime.checkpoint.format import (
     FILE,
     FORMAT,

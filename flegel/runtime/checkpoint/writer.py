@@ -16,8 +16,9 @@ import numpy as np
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, StorageError
-from flegel.machine.checkpoint.plain_data import freeze, pack
-from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit, TraceRow
+from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
+from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.plain_data import freeze, pack
 from flegel.runtime import clock
 from flegel.runtime.checkpoint.format import (
     FILE,

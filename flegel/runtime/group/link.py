@@ -16,11 +16,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from flegel.core.pytree import Array
-from flegel.machine.coordinator.events import FromGroup, ToGroup
 from flegel.machine.group.events import (
     Answered,
     DeleteObject,
     Excluded,
+    FromGroup,
     GetObject,
     GroupEvent,
     Hinted,
@@ -34,6 +34,7 @@ from flegel.machine.group.events import (
     Synchronized,
     TimePassed,
     ToCoordinator,
+    ToGroup,
 )
 from flegel.machine.group.gate import Gate
 from flegel.machine.group.group import Group

@@ -23,6 +23,7 @@ def group_of(job: Job, algorithm: Algorithm) -> GroupSession | None:
 
 def summary_of(group: GroupSession, machine: Coordinator) -> dict[str, Any]:
     """What a result says about the other sites."""
-    from flegel.machine.group.coordinator import GroupCoordinator
+    from flegel.machine.group.part import GroupPart
 
-    return group.summary(machine.exchange) if isinstance(machine, GroupCoordinator) else {}
+    part = machine.part(GroupPart)
+    return group.summary(part.exchange) if part is not None else {}

@@ -20,9 +20,11 @@ from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.seeding import REPRESENTATIVES, representatives
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.datasets import Dataset, scale
+from flegel.datasets import Dataset
+from flegel.datasets.rows import scale
 from flegel.errors import DecodeError, StorageError, UsageError
 from flegel.job import Job
+from flegel.loading.class_source import in_plain, reference
 from flegel.machine.group.data_form import DataForm, difference
 from flegel.machine.group.events import Offered
 from flegel.machine.group.exchange import GroupExchange, additive_fields, exchange_of
@@ -54,7 +56,6 @@ from flegel.runtime.group.bucket import Conflict, open_bucket
 from flegel.runtime.group.keys import KeyMissing, RefusedObject, check_keys, read_key_file
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.peers import PeerMessages, parse_listen
-from flegel.runtime.job.class_source import in_plain, reference
 from flegel.runtime.job.request import open_job_data
 from flegel.wording import option
 
@@ -204,7 +205,7 @@ class GroupSession:
         """Weighted means of the rows of all groups, as far as they are expected and come in time; this group's own
         sample where the algorithm, the rows or scaled columns do not allow that. `waits` is told for whom it waits."""
         job = self._job
-        if not self._algorithm.starts_from_means or job.sites.groups < 2 or job.scale != "none":
+        if not self._algorithm.placement.starts_from_means or job.sites.groups < 2 or job.scale != "none":
             return sample
         own = representatives(sample, np.random.default_rng(job.seed))
         if own is None or self._form is None:
@@ -365,7 +366,7 @@ class GroupSession:
             fields = iter(moved(self._score_base, offer.arrays, [np.zeros(())] * len(offer.arrays)))
             named = zip(pytree.names(parameter), pytree.flatten(parameter), strict=True)
             bare = not pytree.is_bundle(parameter)
-            theta = [next(fields) if name in algorithm.additive or bare else a for name, a in named]
+            theta = [next(fields) if name in algorithm.placement.additive or bare else a for name, a in named]
             found = algorithm.evaluate(rows.features, rows.labels, pytree.unflatten(parameter, theta))
             if found is None:
                 raise UsageError(

@@ -6,6 +6,7 @@ runs.
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from threading import Thread
@@ -14,7 +15,7 @@ from flegel.errors import FlegelError
 from flegel.job import Job
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.job.observers import JobControl, Observer
 
 CANCELLED = "the job was cancelled"
@@ -33,7 +34,8 @@ class BackgroundJob:
         self._seen: JobSnapshot | None = None
         self._said: list[str] = []
         self._cancelled = False
-        Thread(target=self._execute, args=(run,), name=name, daemon=True).start()
+        here = contextvars.copy_context()  # with the settings that hold where the job is submitted
+        Thread(target=here.run, args=(self._execute, run), name=name, daemon=True).start()
 
     def _execute(self, run: Callable[[Observer, Callable[[str], None]], Result]) -> None:
         try:

@@ -25,15 +25,16 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.errors import StorageError, UsageError
 from flegel.job import Job
+from flegel.loading.class_source import in_plain, is_built_in, plain_hyper, reference
 from flegel.loading.code_gate import mark_of
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint import shard_states, snapshot
-from flegel.machine.checkpoint.plain_data import GeneratorState
+from flegel.machine.checkpoint.checkpoint_schedule import CheckpointSchedule
+from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.machine.checkpoint.resume import NewerCommit, continue_from, restore
 from flegel.machine.checkpoint.shard_states import WorkerState
-from flegel.machine.coordinator.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.coordinator.coordinator import Coordinator
-from flegel.machine.coordinator.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
+from flegel.machine.plain_data import GeneratorState
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build
 from flegel.plan.crew import Crew
@@ -42,7 +43,6 @@ from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
 from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
-from flegel.runtime.job.class_source import described_hyper, in_plain, is_built_in, reference
 from flegel.runtime.job.find_algorithm import file_hash, home_of
 
 
@@ -84,7 +84,7 @@ class CheckpointSession:
 
     def note_hyper(self, algorithm: Algorithm) -> None:
         """Keep the hyper-parameters as they were submitted; called before any hook runs."""
-        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else described_hyper(algorithm)
+        self.submitted_hyper = self.stored.record.submitted_hyper if self.stored else plain_hyper(algorithm)
 
     # -- before training -----------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class CheckpointSession:
         parts = self.stored.parts
         if self.redealt(workers):
             parts = shard_states.redeal(parts, workers)
-        if self.newer and algorithm.remakes_state:
+        if self.newer and algorithm.state.remade:
             rng = np.random.default_rng(seed)
             parts = [shard_states.unvisited(p, algorithm.initState(p.points, columns, rng)) for p in parts]
         if self.crew is not None:
@@ -232,7 +232,7 @@ class CheckpointSession:
             held = dict(enumerate(parts))
             restore(machine, stored.state, held, newer, redealt=self.redealt(len(parts)))
             machine.trace.extend(stored.rows)
-            before = stored.record.job.criteria.resolved(machine.state.algorithm.default_tolerance)
+            before = stored.record.job.criteria.resolved(machine.state.algorithm.learning.tolerance)
             if machine.state.criteria != before:
                 machine.state.verdict = None
         elif newer is not None:

@@ -17,34 +17,30 @@ from typing import Protocol
 
 from flegel.core.pytree import Array
 from flegel.errors import WorkerLost
+from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit, Suspend
 from flegel.machine.coordinator.events import (
-    BeginCheckpoint,
     Command,
     Done,
     EndJob,
     Event,
     EvictWorker,
-    FromGroup,
     FromWorker,
     Milestone,
     Note,
-    SaveCheckpointPart,
-    SaveCommit,
     Send,
     SetTimer,
     StartWorker,
-    Suspend,
     Timer,
-    ToGroup,
     WorkerDied,
     WorkerJoined,
 )
 from flegel.machine.fencing import Fence
+from flegel.machine.group.events import FromGroup, ToGroup
 from flegel.messages import Envelope, Hello
 from flegel.runtime import clock
-from flegel.runtime.job.signals import DeferredSignals
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 

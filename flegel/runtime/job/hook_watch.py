@@ -31,7 +31,8 @@ LOOK = 0.25
 AGAIN = 1.0
 """Seconds until a hook that caught the interruption is interrupted again."""
 AWAY = 2.0
-COMPILER = ("numba.core.", "llvmlite.")
+COMPILER = ("numba.core.", "llvmlite.", "flegel.runtime.backends.numba.compile_turns")
+"""Modules in which a function is compiled, or waited for while another process compiles it."""
 INTERRUPTION = signal.SIGURG
 """Ignored by default, so a late one does no harm."""
 

@@ -16,7 +16,7 @@ from flegel.job import Job
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot, observe
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime import clock
 
 SWITCH = 5e-4  # seconds after which a thread of an observer yields the interpreter; Python's 5 ms would delay barriers

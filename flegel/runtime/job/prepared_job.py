@@ -14,14 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import MOST_CLASSES, Algorithm, Kernel, Sample, sample_point
+from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, keep_contributions, sample_point, visit_hook
 from flegel.core import pytree
 from flegel.core.hook_limits import BUILT_IN_START, COMPILING
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, check_state, make_shard
 from flegel.core.stop_flag import new_flag
-from flegel.datasets import Dataset, scale
+from flegel.datasets import Dataset
+from flegel.datasets.rows import scale
+from flegel.declarations.kernels import Kernel, KernelHooks
+from flegel.declarations.optional import defines, hook
 from flegel.errors import AlgorithmError, FlegelWarning
+from flegel.loading.class_source import is_built_in
 from flegel.params import hook_values
 from flegel.params.hooks import guarded, is_write_error
 from flegel.params.ledger import sums_alone
@@ -30,11 +34,10 @@ from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel, warm
 from flegel.runtime.job.checkpoint_session import fingerprint
-from flegel.runtime.job.class_source import is_built_in
 from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.request import Request
-from flegel.runtime.job.signals import DeferredSignals
 from flegel.runtime.server.file_arrays import FileArrays
+from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
 
 SAMPLE_ROWS = 100_000
@@ -59,7 +62,7 @@ class PreparedJob:
         """A process that compiles the kernel, where there is one."""
         rng = np.random.default_rng(request.job.seed)
         self.sample = take_sample(request.data, request.job.seed)
-        if self.algorithm.labels_are_classes:
+        if self.algorithm.accepts.labels == "classes":
             self.sample = with_classes(self.sample, request.data)
         session, self.fingerprint = request.session, ""
         if session is not None:
@@ -83,7 +86,7 @@ class PreparedJob:
             fresh = self._hook(hook, request.start, self.sample, rng)
         else:
             fresh = self._hook(hook, drawn, rng)
-        typed = self.algorithm.typed
+        typed = self.algorithm.placement.typed
         self.parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
         if session is not None and self._restored:
             session.check_parameter(self.algorithm, self.parameter, self._fresh_parameter())
@@ -94,37 +97,38 @@ class PreparedJob:
             self.parameter = pytree.unflatten(self.parameter, [files.moved(a) for a in arrays])
         presented = pytree.present(pytree.read_only(self.parameter))
         count = min(PROBE_ROWS, self.sample.points)
+        visit = visit_hook(type(self.algorithm))
+        self._guard(visit, lambda: keep_contributions(self.algorithm, self.sample, presented))
         self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
         check_state(self.state, count)
         default = type(self.algorithm).initAggregator is Algorithm.initAggregator
-        hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
+        hook = visit if default else "initAggregator"  # the default looks at one point's change
         request.phase("init", hook)
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, typed))
-        if not default and type(self.algorithm).kernel is Algorithm.kernel:
+        if not default and not defines(self.algorithm, KernelHooks.kernel):
             self._check_a_visit(presented)
         if not sums_alone(self.algorithm):
             self._check_aggregate(self.zero)
 
     def compile(self) -> Built:
         """In this process first, so that workers find the code in the cache; a job that goes on has left it there."""
-        if self.algorithm.backend:  # it compiles nothing
-            return Built(interpreted(self.algorithm), self.algorithm.backend)
+        if self.algorithm.kernels.backend:  # it compiles nothing
+            return Built(interpreted(self.algorithm), self.algorithm.kernels.backend)
         if self.compiler is not None:
             self.compiler.wait()
         shard = self._shard(PROBE_ROWS, self.state)
         cold = self.request.session is not None and self.request.session.stored is not None
         with DeferredSignals():  # a handler that raised in a callback of the compiler would be ignored there
             built: Built = self._guard(
-                "updateDataPoint",
+                visit_hook(type(self.algorithm)),
                 lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=cold),
                 extra=COMPILING,
             )
         if built.kind == "interpreted":
-            name = type(self.algorithm).__name__
+            name = f"{type(self.algorithm).__name__}.{visit_hook(type(self.algorithm))}"
             warnings.warn(
-                f"{name}.updateDataPoint runs interpreted, many times slower, because numba cannot compile it: "
-                f"{built.note}",
+                f"{name} runs interpreted, many times slower, because numba cannot compile it: {built.note}",
                 FlegelWarning,
                 stacklevel=2,
             )
@@ -137,11 +141,11 @@ class PreparedJob:
         errors before training), and where a job goes on, which has left its code in the cache.
         """
         session = self.request.session
-        if not is_built_in(self.algorithm) or self.algorithm.backend or (session and session.stored):
+        if not is_built_in(self.algorithm) or self.algorithm.kernels.backend or (session and session.stored):
             return None
         shard = self._shard(PROBE_ROWS, self.state)
         with inside("kernel"):
-            own = self.algorithm.kernel(shard)
+            own = hook(self.algorithm, KernelHooks.kernel)(shard)
         if own is None:
             return None
         thread = threading.Thread(target=self._warm, args=(own, shard), name="compiler", daemon=True)
@@ -160,7 +164,7 @@ class PreparedJob:
         """The first rows of the sample, as a worker would have them."""
         features, labels = self.sample.features, self.sample.labels
         count = min(most, self.sample.points)
-        labels = self.algorithm.labels_for_points(None if labels is None else labels[:count])
+        labels = self.algorithm.accepts.kept_labels(None if labels is None else labels[:count])
         if isinstance(features, Sparse):
             end = features.indptr[count]
             few: Array | Sparse = Sparse(
@@ -169,7 +173,9 @@ class PreparedJob:
         else:
             few = features[:count]
         weights = None if self.sample.weights is None else self.sample.weights[:count]
-        return make_shard(few, labels, state, self.algorithm.layout_for(self.sample.columns), weights=weights)
+        return make_shard(
+            few, labels, state, hook(self.algorithm, KernelHooks.layout_for)(self.sample.columns), weights=weights
+        )
 
     def _some_rows(self, rng: np.random.Generator) -> Shard:
         """More rows of the sample than are laid out by hand."""
@@ -190,7 +196,7 @@ class PreparedJob:
 
     def _fresh_parameter(self) -> Tree:
         """θ(0) as a new job would have it, for its form. A copy makes it: what the algorithm has learned stays."""
-        twin, typed = copy(self.algorithm), self.algorithm.typed
+        twin, typed = copy(self.algorithm), self.algorithm.placement.typed
         rng = np.random.default_rng(self.request.job.seed)
         self.request.phase("init", "initParameter")
         extra = BUILT_IN_START if is_built_in(twin) else 0.0
@@ -228,7 +234,7 @@ class PreparedJob:
             finally:
                 self.algorithm._halting = False
 
-        self._guard("updateDataPoint", visit)
+        self._guard(visit_hook(type(self.algorithm)), visit)
         if changes and type(self.algorithm).aggregate is not Algorithm.aggregate:
             self._check_aggregate(changes[0])
 

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, visit_hooks
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, hold_out, open_data
-from flegel.datasets.partition import parse
+from flegel.datasets.rows.partition import parse
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.learning import LearningHooks
+from flegel.declarations.optional import defines, hook
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
-from flegel.machine.coordinator.balance_control import BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.worker.growing_part import MOST_PASSES
 from flegel.options import check_options
@@ -74,8 +77,9 @@ class Request:
         if job.partition != "shuffle" or balance_mode(job.sync, workers) == "off":
             return FirstDeal(job.partition)
         devices = parse_devices(job.device, job.gpus, workers)
-        speeds = relative_speeds(devices, workers, bool(algorithm.backend))
-        work = 0.0 if algorithm.backend else float(self.data.rows * algorithm.work(self.data.columns))
+        speeds = relative_speeds(devices, workers, bool(algorithm.kernels.backend))
+        a_visit = 0.0 if algorithm.kernels.backend else hook(algorithm, KernelHooks.work)(self.data.columns)
+        work = float(self.data.rows * a_visit)
         rooms = rows_on_devices(devices, self.data.columns) if len(set(speeds.values())) > 1 else {}
         return first_deal(speeds, Work(self.data.rows, work, rooms, job.sync.interval), may_rest(job))
 
@@ -88,7 +92,8 @@ class Request:
         """The only worker may make θ anew between flexible barriers; not of a job that goes on, whose earlier
         statistics it does not have, and not where the user set the interval between updates."""
         job, policy = self.job, make_policy(self.job.sync)
-        able = self.algorithm.local_updates and policy.flexible and policy.all_report and job.sync.interval is None
+        flexible = policy.flexible and policy.all_report and job.sync.interval is None
+        able = self.algorithm.learning.local_updates and flexible
         resumed = self.session is not None and self.session.stored is not None
         return self.workers == 1 and able and not resumed and job.topology == "coordinator"
 
@@ -112,8 +117,8 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
         categorical=job.categorical,
         missing=job.missing,
         format=job.format,
-        sparse=algorithm.sparse,
-        ratings=algorithm.takes_ratings,
+        sparse=algorithm.accepts.sparse,
+        ratings=algorithm.accepts.ratings,
     )
 
 
@@ -144,7 +149,8 @@ def workers_for(algorithm: Algorithm, data: Dataset) -> int:
 
     Depends on sizes alone, never on measurements: the number of workers decides the result's last digits.
     """
-    work = data.rows * algorithm.work(min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns)
+    columns = min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns
+    work = data.rows * hook(algorithm, KernelHooks.work)(columns)
     return int(max(min(work / WORK, default_workers(), data.rows), 1))
 
 
@@ -161,9 +167,9 @@ def check_numbers(request: Request) -> None:
     cls = type(request.algorithm)
     if request.job.topology == "allreduce" and (why := _against_replicas(request)):
         raise UsageError(f"{why}; use {option('topology', 'coordinator')}.")
-    halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
+    halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
-    halts = halts or cls.finished is not Algorithm.finished
+    halts = halts or defines(request.algorithm, LearningHooks.finished)
     request.job.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)
 
 
@@ -184,14 +190,14 @@ def check_data(request: Request) -> None:
     name = type(algorithm).__name__
     if data.rows == 0:
         raise DataError(f"{data.name} has no rows; there is nothing to train on.")
-    if data.sparse and not algorithm.sparse:
+    if data.sparse and not algorithm.accepts.sparse:
         raise DataError(f"{name} takes dense rows, but {data.name} is sparse.")
-    if data.weighted and not algorithm.weighted:
+    if data.weighted and not algorithm.accepts.weighted:
         raise UsageError(
             f"The rows of {data.name} have weights, which {name} ignores; count each point dataPoint.weight times in "
-            "updateDataPoint and declare `weighted = True` on the class, or omit the weights."
+            "updateDataPoint and declare `accepts = Accepts(weighted=True)` on the class, or omit the weights."
         )
-    if algorithm.supervised and not data.labelled:
+    if algorithm.accepts.supervised and not data.labelled:
         given = "give them as the third argument, run(algorithm, X, y), or " if listener() == "python" else ""
         advice = f"{given}name their column with {option('label')}"
         raise DataError(f"{name} needs labels, but {data.name} has none; {advice}.")

@@ -24,18 +24,20 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import Scaling, Treatment
+from flegel.declarations.figures import ModelHooks
+from flegel.declarations.optional import hook
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.array_files import read_npz
+from flegel.loading.class_source import in_plain, instantiate, reference
 from flegel.loading.code_gate import Consent
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_records
 from flegel.loading.regular_files import DOCUMENT, read_regular
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
-from flegel.prediction import answer, class_names, model_of, predict, score
-from flegel.result import Result, estimator, module_of
-from flegel.runtime.job.class_source import in_plain, instantiate, reference
+from flegel.results.prediction import answer, class_names, model_of, predict, score
+from flegel.results.result import Result, estimator, module_of
 from flegel.wording import option
 
 FORMAT = 1
@@ -150,17 +152,17 @@ class Model:
     def probabilities(self, features: Any) -> Array:
         """(rows, classes or clusters), in the order of `class_names`."""
         with self._told_damage():
-            return answer(self, self.treatment, self.algorithm.probabilities, features)
+            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.probabilities), features)
 
     def distances(self, features: Any) -> Array:
         """(rows, centroids)."""
         with self._told_damage():
-            return answer(self, self.treatment, self.algorithm.distances, features)
+            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.distances), features)
 
     def scores(self, features: Any) -> Array:
         """How well each row fits, as `Result.scores`."""
         with self._told_damage():
-            return answer(self, self.treatment, self.algorithm.scores, features)
+            return answer(self, self.treatment, hook(self.algorithm, ModelHooks.scores), features)
 
     def _told_damage(self) -> contextlib.AbstractContextManager[None]:
         """Around code of a built-in algorithm: what it cannot compute with is damage."""
@@ -269,7 +271,7 @@ def _files(result: Result) -> Iterator[tuple[str, bytes]]:
         result.treatment,
     )
     yield "model.json", msgspec.json.format(msgspec.json.encode(manifest))
-    yield from result.algorithm.model_files(pytree.present(result.parameter)).items()
+    yield from hook(result.algorithm, ModelHooks.model_files)(pytree.present(result.parameter)).items()
     yield from _record(result)
 
 

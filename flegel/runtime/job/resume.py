@@ -18,14 +18,14 @@ import msgspec
 from flegel.algorithm import Algorithm
 from flegel.errors import StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
+from flegel.loading.class_source import instantiate, plain_hyper, same_code, with_hyper
 from flegel.loading.code_gate import CHANGED, Consent, lies_inside, why_not_own
 from flegel.options import with_options
-from flegel.result import Result
+from flegel.results.result import Result
 from flegel.runtime.checkpoint.format import JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import CheckpointStore, FolderStore, open_store
 from flegel.runtime.job.checkpoint_session import CheckpointSession, CheckpointWarning, data_location, outdated
-from flegel.runtime.job.class_source import described_hyper, instantiate, same_code, with_hyper
 from flegel.runtime.job.find_algorithm import file_hash, find_algorithm, from_file
 from flegel.runtime.job.request import Request, open_training_data
 from flegel.runtime.job.run import execute
@@ -153,7 +153,7 @@ def same_algorithm(
         text = f"the file of {cls.__name__} has changed since the checkpoint, outside of what the class uses by name"
         warnings.warn(text, CheckpointWarning, stacklevel=3)
     before = record.submitted_hyper
-    now = described_hyper(given) if isinstance(given, Algorithm) else before
+    now = plain_hyper(given) if isinstance(given, Algorithm) else before
     for name, value in before.items():
         if now.get(name) != value:
             raise UsageError(

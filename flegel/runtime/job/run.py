@@ -16,19 +16,27 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from flegel.configuration.active import using
 from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
 from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
-from flegel.datasets import scale
+from flegel.datasets.rows import scale
+from flegel.declarations.hidden_state import StateHooks
+from flegel.declarations.optional import hook
 from flegel.errors import Interrupted, OutOfReach, StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
+from flegel.loading.class_source import is_built_in, plain_hyper, reference
 from flegel.machine.audit.audit import POINTS, Audit
+from flegel.machine.audit.part import AuditPart
+from flegel.machine.balance.part import BalancePart
+from flegel.machine.checkpoint.part import CheckpointsPart
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.observation import metrics_of, observe
-from flegel.machine.coordinator.observation import placement as server_placement
+from flegel.machine.coordinator.part import CoordinatorPart
+from flegel.machine.resting.part import RestingPart
 from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import FrameSpec, LoadShard, MeasureMoments
 from flegel.params import hook_values
@@ -38,27 +46,27 @@ from flegel.params.protocol import ParameterStore
 from flegel.params.replicated import ReplicatedStore
 from flegel.params.tree_layout import form_of
 from flegel.plan.devices import parse_devices
-from flegel.plan.placement.snapshot import plain
 from flegel.plan.stragglers import parse_stragglers
 from flegel.plan.termination import FAILED
-from flegel.prediction import TrainingRows
-from flegel.result import Result, audit_row, balance_row, utilization, worker_rows
+from flegel.results.prediction import TrainingRows
+from flegel.results.result import Result, sections, utilization, worker_rows
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.of_job import group_of, summary_of
-from flegel.runtime.job.class_source import described_hyper, is_built_in, reference
+from flegel.runtime.job.column_advice import column_advice
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
+from flegel.runtime.job.model_remarks import description, never_predicted
 from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, compiler_for, crew_control, has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers, may_rest
-from flegel.runtime.job.signals import Signals
 from flegel.runtime.job.validation import Validation
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.system.signals import Signals
 from flegel.runtime.transport import process_memory
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.rows_in_place import lend_rows, suits
@@ -74,7 +82,8 @@ def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind but workers that wait for the next job. Observers hear how it ended."""
     observation = Observation(request.observers, request.say)
     try:
-        result = _execute(request, observation)
+        with using(request.job.settings):
+            result = _execute(request, observation)
     except BaseException as error:
         observation.finish(None, error)
         raise
@@ -94,7 +103,7 @@ def _execute(request: Request, observation: Observation) -> Result:
     parse_stragglers(request.job.straggler, request.workers)
     session = request.session
     for device in (*parse_devices(request.job.device, request.job.gpus, request.workers).values(), "cpu"):
-        fork_server.preload(library_of(device, request.algorithm.backend))
+        fork_server.preload(library_of(device, request.algorithm.kernels.backend))
     if "numba" in sys.modules or not is_built_in(request.algorithm):  # kernels of ours come without it
         fork_server.preload("numba")
     with contextlib.ExitStack() as ending:
@@ -212,7 +221,7 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
         session.keep_crew(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
     session.check_forms(algorithm, prepared.parameter, prepared.zero, prepared.state, parts)
-    session.check_points(algorithm.stateLimits(prepared.parameter), request.data.rows, parts)
+    session.check_points(hook(algorithm, StateHooks.stateLimits)(prepared.parameter), request.data.rows, parts)
     return parts
 
 
@@ -226,7 +235,7 @@ def _rows_in_place(
         return None
     found = data.in_place()
     rows = data.read() if found is None else found
-    rows = rows._replace(labels=request.algorithm.labels_for_points(rows.labels))
+    rows = rows._replace(labels=request.algorithm.accepts.kept_labels(rows.labels))
     lent = lend_rows(rows, request.partition, cluster.lend_array)
     if lent is None:
         return None
@@ -239,7 +248,7 @@ def _shared_rows(
 ) -> dict[str, Any]:
     """How workers read rows that only this process has: copied, until the job ends."""
     whole = request.data.read()
-    labels = request.algorithm.labels_for_points(whole.labels)
+    labels = request.algorithm.accepts.kept_labels(whole.labels)
     owned = [part.ids for part in parts] or request.data.owners(request.workers, request.partition, request.job.seed)
     rows = SharedRows(whole.features, labels, owned, cluster.new_array, whole.weights)
     ending.callback(rows.close)
@@ -268,7 +277,7 @@ def _coordinator(
             index=index,
             count=request.workers,
             seed=job.seed,
-            parameter=form_of(pytree.without(prepared.parameter, algorithm.unsent)),
+            parameter=form_of(pytree.without(prepared.parameter, algorithm.placement.unsent)),
             statistics=form_of(prepared.zero),
             interpret=built.kind == "interpreted",
             straggler=job.straggler,
@@ -286,30 +295,35 @@ def _coordinator(
         )
         for index in range(request.workers)
     }
-    make: Callable[..., Coordinator] = Coordinator
+    plugged: list[CoordinatorPart] = []
     if servers is not None:
-        from flegel.machine.server.served_coordinator import ServedCoordinator
+        from flegel.machine.server.part import ServersPart
 
-        make = partial(ServedCoordinator, servers=servers)
+        plugged.append(ServersPart(servers))
     elif group is not None:
-        from flegel.machine.group.coordinator import GroupCoordinator
+        from flegel.machine.group.part import GroupPart
 
-        make = partial(GroupCoordinator, group.exchange())
-    return make(
+        plugged.append(GroupPart(group.exchange()))
+    if (crew := crew_control(request)) is not None:
+        plugged.append(RestingPart(crew))
+    if (audit := _audit(request)) is not None:
+        plugged.append(AuditPart(audit))
+    if (balance := balance_control(request, cluster.crowded(request.workers))) is not None:
+        plugged.append(BalancePart(balance))
+    if session is not None:
+        plugged.append(CheckpointsPart(session.schedule()))
+    return Coordinator(
         algorithm=algorithm,
         policy=make_policy(job.sync),
         criteria=job.criteria,
         store=servers.group if servers is not None else _store(request, prepared),
         loads=loads,
-        collect=job.collect_state or algorithm.keep_state,
+        collect=job.collect_state or algorithm.state.kept,
         scaling=tuple(scaling or ()),
         debug=bool(os.environ.get("FLEGEL_DEBUG")),
-        audit=_audit(request),
-        balance=balance_control(request, cluster.crowded(request.workers)),
-        crew=crew_control(request),
+        parts=plugged,
         attribute=job.attribute,
-        checkpoints=session.schedule() if session else None,
-        parts={index: part.frames() for index, part in enumerate(parts)},
+        shards={index: part.frames() for index, part in enumerate(parts)},
         timeouts=_timeouts(request),
         rows=request.data.rows,
         replace=job.replace,
@@ -340,7 +354,7 @@ def _described(request: Request) -> Job:
     """The job with its algorithm by name and without its source, for observers."""
     return msgspec.structs.replace(
         request.job,
-        algorithm=AlgorithmRef(reference(request.algorithm).name, described_hyper(request.algorithm)),
+        algorithm=AlgorithmRef(reference(request.algorithm).name, plain_hyper(request.algorithm)),
         workers=request.workers,
     )
 
@@ -436,7 +450,8 @@ def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
     advice = None
     if request.job.scale == "none":
         advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
-    for line in (request.data.note, *request.data.source.report, how.advice(), advice):
+    odd = column_advice(prepared.sample.features, prepared.sample.labels, how.feature_names)
+    for line in (request.data.note, *request.data.source.report, how.advice(), *odd, advice):
         if line:
             request.say(line)
 
@@ -462,7 +477,7 @@ def _result(
     request.phase("result", "warnings")
     workers = worker_rows(machine)
     values = (row.estimate for row in reversed(machine.trace))
-    found = machine.audit.objective if machine.audit is not None else None
+    found = machine.state.final_count.objective if machine.state.final_count is not None else None
     if found is None and sites:
         found = machine.state.objective  # θ of the last result of all groups, which no line of the trace has
     if found is None and machine.verdict.outcome == "diverged":
@@ -494,19 +509,18 @@ def _result(
         staleness=dict(sorted(machine.commits.staleness.items())),
         parameter=parameter,
         kernel=built.kind,
-        warnings=[*remarks(machine), *about_groups(sites)],
+        warnings=[*remarks(machine), *never_predicted(algorithm, prepared.sample, parameter), *about_groups(sites)],
+        description=description(algorithm, machine.store.statistics, machine.parameter),
         classes=data.classes,
         metrics=metrics,
         validation=followed,
         scaling=None if scaling is None else (scaling.shift, scaling.factor),
         treatment=data.treatment.scaled_by(scaling),
         state=_in_data_order(machine) if machine.collection.states else None,
-        balance=balance_row(machine),
-        audit=audit_row(machine),
         incidents=[vars(incident) for incident in machine.membership.incidents],
-        servers=plain(server_placement(machine)),
         sites=sites,
         training=TrainingRows(whole, scaling),
+        **sections(machine),
     )
 
 
@@ -526,13 +540,13 @@ def about_groups(sites: dict[str, Any]) -> list[str]:
 def _metrics(machine: Coordinator, prepared: PreparedJob, parameter: Tree) -> dict[str, float]:
     """Figures beside the objective: of the statistics of the last pass, and, where they need rows, of the sample."""
     state, algorithm = machine.state, machine.state.algorithm
-    counted = machine.audit.counted if machine.audit is not None else None
+    counted = state.final_count.counted if state.final_count is not None else None
     found = metrics_of(state, machine.store.statistics if counted is None else counted, parameter)
-    if algorithm.shown and pytree.is_finite(parameter):
+    if algorithm.figures.shown and pytree.is_finite(parameter):
         rows = prepared.sample
         evaluation = call_hook(algorithm, "the end", "evaluate", rows.features, rows.labels, parameter)
         told = hook_values.figures(evaluation.metrics, "evaluate", "the end") if evaluation is not None else {}
-        found |= {name: told[name] for name in algorithm.shown if name in told}
+        found |= {name: told[name] for name in algorithm.figures.shown if name in told}
     return found
 
 
@@ -542,9 +556,8 @@ def remarks(machine: Coordinator) -> list[str]:
     found = hook_values.texts(said, "warnings")
     if machine.verdict is not None and machine.verdict.outcome in FAILED:
         found = [machine.verdict.reason, *found]
-    if machine.audit is not None and machine.audit.repairs:
-        problems = "; ".join(dict.fromkeys(machine.audit.problems))
-        found = [*found, f"the statistics were wrong and all points were counted again ({problems})"]
+    for part in machine.parts:
+        found = [*found, *part.remarks()]
     unseen = sum(w.unseen for w in machine.view.workers.values())
     if unseen and machine.trace and machine.trace[-1].estimate is not None:
         found = [*found, f"the objective is an estimate: {unseen} of {machine.state.points} points were never visited"]

@@ -13,10 +13,12 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
-from flegel.datasets import Scaling, scale
+from flegel.datasets import Scaling
 from flegel.datasets.dataset import HeldOut
+from flegel.datasets.rows import scale
 from flegel.errors import AlgorithmError
 from flegel.machine.coordinator.coordinator import Coordinator
+from flegel.machine.coordinator.observation import FOLLOWED_AT
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.runtime import clock
@@ -57,6 +59,7 @@ class Validation:
         """The figures of all held-out rows under the final θ, and the course, for the result."""
         features, labels = self._rows(LAST_NUMBERS)
         self._note(machine, features, labels, parameter)
+        self.latest.pop(FOLLOWED_AT)
         return {"rows": len(self._held.ids), "course": self.course}
 
     def _rows(self, numbers: int) -> tuple[Array | Sparse, Array | None]:
@@ -72,8 +75,8 @@ class Validation:
         if found is None:
             raise AlgorithmError(f"evaluate returned None in {place}; {option('validate')} needs an Evaluation.")
         figures = hook_values.figures(dict(found.metrics) or {"objective": found.objective}, "evaluate", place)
-        wanted = self._algorithm.followed
+        wanted = self._algorithm.figures.followed
         figures = {name: value for name, value in figures.items() if not wanted or name in wanted}
-        self.latest = {f"{PREFIX}{name}": value for name, value in figures.items()}
         last = machine.trace[-1]
+        self.latest = {**{f"{PREFIX}{name}": value for name, value in figures.items()}, FOLLOWED_AT: last.iteration}
         self.course.append({"seconds": last.seconds, "iteration": float(last.iteration), **figures})

@@ -18,15 +18,18 @@ from flegel.algorithms import BUILTINS
 from flegel.core.pytree import protected
 from flegel.core.row_windows import RowWindow, RowWindows
 from flegel.core.shard import Sparse, pack_tiles
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
 from flegel.errors import FlegelWarning
 from flegel.job import Criteria, Job, SyncSpec
 from flegel.runtime import clock
 from flegel.runtime.job.find_algorithm import find_builtin
 from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
-from flegel.runtime.processes.parent_death import die_with_parent
+from flegel.runtime.system.parent_death import die_with_parent
 
 ROWS, COLUMNS = 2048, 8  # enough that compiled code lays them out
+WIDE = 64  # columns of rows that have a kernel of their own, where an algorithm has one for them
 DTYPES = ("float32", "float64")
 
 
@@ -39,9 +42,19 @@ class Case(NamedTuple):
     sparse: bool
     weighted: bool
 
+    @property
+    def columns(self) -> int:
+        """Wide rows where these hyper-parameters have a layout for them."""
+        layout = hook(self.algorithm, KernelHooks.layout_for)
+        return WIDE if layout(WIDE) != layout(COLUMNS) else COLUMNS
+
+    @property
+    def kind(self) -> str:
+        """Its rows, for people."""
+        return " ".join([self.dtype, *["sparse"][: self.sparse], *["with weights"][: self.weighted]])
+
     def __str__(self) -> str:
-        words = [self.name, self.dtype, *["sparse"][: self.sparse], *["with weights"][: self.weighted]]
-        return " ".join(words)
+        return f"{self.name} {self.kind}"
 
 
 def own_kernels() -> list[str]:
@@ -52,7 +65,7 @@ def own_kernels() -> list[str]:
 def variants(name: str) -> list[Algorithm]:
     """An algorithm with each of the hyper-parameters that are compiled separately."""
     cls = find_builtin(name)
-    return [cls(**hyper) for hyper in cls.compiled_apart]
+    return [cls(**hyper) for hyper in cls.kernels.compiled_apart]
 
 
 def cases(name: str, algorithms: list[Algorithm], dtypes: tuple[str, ...], weights: bool) -> Iterator[Case]:
@@ -62,9 +75,40 @@ def cases(name: str, algorithms: list[Algorithm], dtypes: tuple[str, ...], weigh
         chosen = {key: value for key, value in algorithm.hyper().items() if value is not default[key]}
         words = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
         for dtype in dtypes:
-            for sparse in (False, True)[: 1 + algorithm.sparse]:
-                for weighted in (False, True)[: 1 + (weights and algorithm.weighted)]:
+            for sparse in (False, True)[: 1 + algorithm.accepts.sparse]:
+                for weighted in (False, True)[: 1 + (weights and algorithm.accepts.weighted)]:
                     yield Case(algorithm, words, dtype, sparse, weighted)
+
+
+def everything() -> list[Case]:
+    """All that jobs of built-in algorithms compile, without weights; what most first jobs need comes first: dense rows,
+    the first shape of each algorithm, float64."""
+    ranked = []
+    for name in own_kernels():
+        for place, algorithm in enumerate(variants(name)):
+            for case in cases(name, [algorithm], DTYPES, weights=False):
+                ranked.append(((case.sparse, place, case.dtype != "float64"), case))
+    return [case for _, case in sorted(ranked, key=lambda pair: pair[0])]
+
+
+class CaseGroup(NamedTuple):
+    """Cases that differ in hyper-parameters alone."""
+
+    title: str
+    cases: list[Case]
+
+
+def groups(name: str, algorithms: list[Algorithm], dtypes: tuple[str, ...], weights: bool) -> list[CaseGroup]:
+    """What there is to compile for them, as people are told: a kernel serves many numbers of clusters, and which these
+    are says nothing to them."""
+    by_kind: dict[str, list[Case]] = {}
+    for case in cases(name, algorithms, dtypes, weights):
+        by_kind.setdefault(case.kind, []).append(case)
+    many = f", {len(algorithms)} kernels for all values of its hyper-parameters" if len(algorithms) > 1 else ""
+    return [
+        CaseGroup(f"{found[0].name if len(algorithms) == 1 else name} {kind}{many}", found)
+        for kind, found in by_kind.items()
+    ]
 
 
 def compile_case(case: Case) -> float:
@@ -76,10 +120,10 @@ def compile_case(case: Case) -> float:
         warnings.simplefilter("ignore", FlegelWarning)
         execute(Request(case.algorithm, data, job))
     if (
-        not case.sparse and case.algorithm.layout_for(COLUMNS) == "tiles"
+        not case.sparse and hook(case.algorithm, KernelHooks.layout_for)(case.columns) == "tiles"
     ):  # many rows from Python are laid out by code of their own
-        some = RowWindow(protected(np.ones((ROWS, COLUMNS), case.dtype)), np.arange(ROWS))
-        pack_tiles(RowWindows((ROWS, COLUMNS), some.rows.dtype, lambda: iter([some])))
+        some = RowWindow(protected(np.ones((ROWS, case.columns), case.dtype)), np.arange(ROWS))
+        pack_tiles(RowWindows((ROWS, case.columns), some.rows.dtype, lambda: iter([some])))
     return clock.now() - began
 
 
@@ -92,13 +136,14 @@ def main() -> None:
 
 def _rows(case: Case) -> Any:
     rng = np.random.default_rng(0)
-    dense = rng.random((ROWS, COLUMNS)).astype(case.dtype)
-    labels = (dense[:, 0] > 0.5).astype(np.float64) if case.algorithm.supervised else None
+    columns = case.columns
+    dense = rng.random((ROWS, columns)).astype(case.dtype)
+    labels = (dense[:, 0] > 0.5).astype(np.float64) if case.algorithm.accepts.supervised else None
     weights = np.ones(ROWS) if case.weighted else None
     if not case.sparse:
         return dense, labels, weights
-    starts = np.arange(0, ROWS * COLUMNS + 1, COLUMNS)
-    rows = Sparse(starts, np.tile(np.arange(COLUMNS, dtype=np.int32), ROWS), dense.reshape(-1), COLUMNS)
+    starts = np.arange(0, ROWS * columns + 1, columns)
+    rows = Sparse(starts, np.tile(np.arange(columns, dtype=np.int32), ROWS), dense.reshape(-1), columns)
     return rows, labels, weights
 
 

@@ -1,6 +1,6 @@
 """What a job needs of the processes that work for it, on this host or on others. Interface only, no behaviour.
 
-`flegel.run` and the driver use nothing else of a cluster. `LocalCluster`, `RemoteCluster` and the cluster that slaves
+`flegel.run` and the driver use nothing else of a cluster. `LocalCluster` and the cluster that slaves
 provide (`SlaveWorkers`) implement it; `check_cluster` in the tests says what every implementation must do.
 """
 

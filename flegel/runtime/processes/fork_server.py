@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from flegel.runtime import clock
-from flegel.runtime.processes.parent_death import die_with_parent, process_starter
 from flegel.runtime.system.descendants import adopt_orphans, kill_descendants
+from flegel.runtime.system.parent_death import die_with_parent, process_starter
 from flegel.runtime.system.standard_streams import protect
 from flegel.wording import SPEAKS_TO, listener
 

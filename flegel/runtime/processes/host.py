@@ -58,7 +58,7 @@ def cores() -> list[int]:
 
 def host_memory() -> int:
     """Bytes of memory of this host, or of the control group (container) that this process runs in."""
-    from flegel.datasets import memory
+    from flegel.datasets.rows import memory
 
     return memory.total()
 

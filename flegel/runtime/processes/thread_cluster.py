@@ -20,8 +20,8 @@ import zmq
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError
 from flegel.runtime.processes.endpoints import LocalEndpoint
-from flegel.runtime.processes.exit_codes import describe_exit
 from flegel.runtime.processes.worker_cluster import WorkerCluster
+from flegel.runtime.system.exit_codes import describe_exit
 from flegel.runtime.transport import job_sockets
 from flegel.runtime.transport.poller import Poller
 from flegel.runtime.transport.shared_memory import JobArray

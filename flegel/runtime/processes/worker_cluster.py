@@ -1,6 +1,6 @@
 """A cluster made of parts: endpoint, launcher, registry of workers, mailbox. Decides nothing about training.
 
-Where the workers are and who starts them is in the endpoint and the launcher alone. `LocalCluster`, `RemoteCluster` and
+Where the workers are and who starts them is in the endpoint and the launcher alone. `LocalCluster` and
 `SlaveWorkers` choose these two; all of them are this class otherwise. Implements `cluster_protocol.Cluster`.
 """
 
@@ -20,13 +20,13 @@ from flegel.errors import FlegelError, UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Exit, Order, ReleaseJob
 from flegel.runtime import clock
-from flegel.runtime.job.signals import DeferredSignals
 from flegel.runtime.processes.cluster_protocol import WorkerDeath
 from flegel.runtime.processes.endpoints import Endpoint
 from flegel.runtime.processes.host import cores
 from flegel.runtime.processes.job_mailbox import JobMailbox
 from flegel.runtime.processes.worker_processes import Launcher
 from flegel.runtime.processes.worker_registry import WorkerRegistry
+from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 from flegel.runtime.transport.shared_memory import JobArray
 from flegel.runtime.worker.process import WorkerConfig

@@ -7,6 +7,7 @@ import os
 from flegel.core import pytree
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError
+from flegel.loading.class_source import reference
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import ServerCare
 from flegel.machine.server.group import ServerGroup
@@ -15,7 +16,6 @@ from flegel.messages import FrameSpec
 from flegel.params.sharded import cuts_for, sharding_of
 from flegel.params.tree_layout import form_of, forms_of
 from flegel.plan.placement.slice_size import slices_of_job
-from flegel.runtime.job.class_source import reference
 from flegel.runtime.job.placement import has_servers
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
@@ -78,8 +78,8 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
 def unsent_forms(request: Request, prepared: PreparedJob) -> tuple[FrameSpec, ...]:
     """Types and shapes of θ and of the statistics where the coordinator does not send them to workers: servers do. A
     recount of points by the audit needs θ(0), so there the coordinator sends it."""
-    parameter = pytree.without(prepared.parameter, request.algorithm.unsent)
-    counted = request.algorithm.memoryless and request.job.audit != "off"
+    parameter = pytree.without(prepared.parameter, request.algorithm.placement.unsent)
+    counted = request.algorithm.state.memoryless and request.job.audit != "off"
     if counted or sum(a.nbytes for a in pytree.flatten(parameter)) < LARGE:
         return ()
     return forms_of(parameter, prepared.zero)

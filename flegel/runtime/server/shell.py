@@ -18,13 +18,13 @@ import zmq
 
 from flegel.core.pytree import Array
 from flegel.errors import AlgorithmError, own_traceback
+from flegel.loading.class_source import instantiate
 from flegel.loading.code_gate import Consent
 from flegel.machine.server.care import FIRST_SERVER
 from flegel.machine.server.server import Command, ParameterServer, ToCoordinator, ToServer, ToWorker
 from flegel.messages import Answer, TreeLayout, WorkerFailed
 from flegel.params.tree_layout import build
 from flegel.runtime import clock
-from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.server.links import LINGER, ServerLinks, decoded, lasting
 from flegel.runtime.server.transfer_timer import TransferTimer, worth_timing
 from flegel.runtime.system.freed_memory import return_freed_memory

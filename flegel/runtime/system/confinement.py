@@ -20,7 +20,7 @@ import msgspec
 
 from flegel.errors import FlegelError
 from flegel.runtime import clock
-from flegel.runtime.processes.parent_death import die_with_parent
+from flegel.runtime.system.parent_death import die_with_parent
 
 CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWIPC = 0x10000000, 0x00020000, 0x08000000
 MS_BIND, MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV = 0x1000, 0x4000, 0x40000, 0x2, 0x4

@@ -27,7 +27,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import NUMBERS
-from flegel.datasets import memory
+from flegel.datasets.rows import memory
 from flegel.errors import DecodeError, FlegelError, ProtocolError
 from flegel.messages import SharedMemoryRef
 from flegel.runtime.transport.process_memory import ProcessArray

@@ -25,8 +25,8 @@ from flegel.errors import DecodeError, own_traceback
 from flegel.machine.migration import endpoints
 from flegel.machine.migration.endpoints import MigrationSource
 from flegel.machine.migration.executor import MigrationExecutor
-from flegel.machine.migration.window_codec import bytes_per_point, bytes_per_state
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
+from flegel.machine.worker.window_codec import bytes_per_point, bytes_per_state
 from flegel.machine.worker.worker import DropShard, TrainerFailed
 from flegel.messages import (
     Answer,
@@ -38,7 +38,7 @@ from flegel.messages import (
     WorkerFailed,
 )
 from flegel.runtime import clock
-from flegel.runtime.processes import malloc_settings
+from flegel.runtime.system import malloc_settings
 from flegel.runtime.transport import shared_memory, zmq_frames
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 from flegel.runtime.transport.job_sockets import JobSockets, same_host

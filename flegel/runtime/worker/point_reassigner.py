@@ -10,7 +10,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, make_shard
-from flegel.datasets import scale
+from flegel.datasets.rows import scale
 from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import open_shared
 from flegel.runtime.worker.current_hook import inside
@@ -50,5 +50,5 @@ class PointReassigner:
     def _shard(self, ids: Array, states: Array) -> Shard:
         rows = open_ids(self._load.source, ids, self._open_array)
         features = scale.apply(rows.features, scale.Scaling(*self._scaling)) if self._scaling else rows.features
-        labels = self._algorithm.labels_for_points(rows.labels)
+        labels = self._algorithm.accepts.kept_labels(rows.labels)
         return make_shard(features, labels, states, self._layout, rows.ids, weights=rows.weights)

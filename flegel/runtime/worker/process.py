@@ -47,8 +47,8 @@ from flegel.messages import (
 )
 from flegel.params.tree_layout import with_stand_ins
 from flegel.runtime import clock, logs
-from flegel.runtime.processes.exit_codes import DISCONNECTED
-from flegel.runtime.processes.parent_death import die_with_parent
+from flegel.runtime.system.exit_codes import DISCONNECTED
+from flegel.runtime.system.parent_death import die_with_parent
 from flegel.runtime.system.standard_streams import protect
 from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode

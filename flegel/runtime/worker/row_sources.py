@@ -11,7 +11,8 @@ from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.row_windows import RowWindows
 from flegel.core.shard import Sparse
-from flegel.datasets import Rows, read_rows, read_shard, scale
+from flegel.datasets import Rows, read_rows, read_shard
+from flegel.datasets.rows import scale
 from flegel.errors import DataError, ProtocolError
 from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray, open_shared

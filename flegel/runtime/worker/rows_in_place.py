@@ -16,8 +16,8 @@ from flegel.core.pytree import Array
 from flegel.core.row_windows import RowWindow, RowWindows
 from flegel.core.shard import Sparse
 from flegel.datasets import Rows
-from flegel.datasets.partition import OwnRows, own_rows, parse, rows_of_block
-from flegel.datasets.row_ranges import compress
+from flegel.datasets.rows.partition import OwnRows, own_rows, parse, rows_of_block
+from flegel.datasets.rows.row_ranges import compress
 from flegel.errors import DataError
 from flegel.runtime.transport.process_memory import ProcessArray
 from flegel.runtime.transport.shared_memory import JobArray

@@ -13,6 +13,8 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse, aligned, make_shard
 from flegel.datasets import Rows
+from flegel.declarations.learning import LearningHooks
+from flegel.declarations.optional import hook
 from flegel.machine.worker.growing_part import GrowingPart
 from flegel.messages import LoadShard
 from flegel.runtime.transport import shared_memory
@@ -47,7 +49,7 @@ def load_shard(
     doing("loading")
     shared = load.lend and shared_points.wanted() and not threads
     empty = shared_memory.empty if shared else aligned
-    labels = algorithm.labels_for_points(rows.labels)
+    labels = algorithm.accepts.kept_labels(rows.labels)
     shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights)
     if shared:
         shared_points.make_shareable(shard)
@@ -56,13 +58,14 @@ def load_shard(
 
 def growing_part(algorithm: Algorithm, shard: Shard, parameter: Tree) -> GrowingPart | None:
     """The part that a worker which is alone trains on first; None where all points come first."""
-    if algorithm.part_noise(1.0, 1, parameter) is None:
+    part_noise = hook(algorithm, LearningHooks.part_noise)
+    if part_noise(1.0, 1, parameter) is None:
         return None
     grid = TILE if shard.layout == "tiles" else 1
-    numbers = sum(array.size for array in pytree.flatten(pytree.without(parameter, algorithm.auxiliary)))
+    numbers = sum(array.size for array in pytree.flatten(pytree.without(parameter, algorithm.learning.auxiliary)))
 
     def noise(objective: float, points: int) -> float | None:
-        return algorithm.part_noise(objective, points, parameter)
+        return part_noise(objective, points, parameter)
 
-    part = GrowingPart(shard.points, shard.columns, numbers, grid, algorithm.maximize, noise)
+    part = GrowingPart(shard.points, shard.columns, numbers, grid, algorithm.learning.maximize, noise)
     return None if part.over else part

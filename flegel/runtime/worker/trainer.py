@@ -19,13 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, visit_hook
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
-from flegel.datasets import Rows, scale
+from flegel.datasets import Rows
+from flegel.datasets.rows import scale
+from flegel.declarations.optional import hook_named
 from flegel.errors import OutOfReach, UsageError, own_traceback
+from flegel.loading.class_source import instantiate
 from flegel.loading.code_gate import Consent
 from flegel.machine.audit.owned_numbers import OwnedNumbers
 from flegel.machine.audit.recount import Recount, held_runs
@@ -68,7 +71,6 @@ from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime import clock
 from flegel.runtime.backends.protocol import ShardKernel
 from flegel.runtime.backends.registry import choose
-from flegel.runtime.job.class_source import instantiate
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
 from flegel.runtime.worker.exchange import PieceExchange
@@ -120,7 +122,7 @@ class Trainer:
         `exchange`: for folds with other workers."""
         self._open_array, self._inside, self._exchange = open_array, inside, exchange
         self._algorithm: Algorithm | None = None
-        self._in_batches = False
+        self._in_batches, self._visits = False, "updateDataPoint"
         self._hooks: HookRecord | None = None
         self.flag = new_flag()
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
@@ -251,8 +253,8 @@ class Trainer:
                 self._doing = "loading"
                 self._guarded(-1, partial(self._load, load, arrays))
             case BeginTrain():
-                self._doing = "updateDataPoint"
-                with inside("updateDataPoint"):
+                self._doing = self._visits
+                with inside(self._visits):
                     self._guarded(command.round, partial(self._train, command))
             case BeginFold():
                 self._doing = "merging reports"
@@ -338,13 +340,13 @@ class Trainer:
         began = clock.now()
         with inside(MODULE):
             algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
-        self._in_batches = algorithm.in_batches
+        self._in_batches, self._visits = algorithm.kernels.in_batches, visit_hook(type(algorithm))
         resumed: tuple[Array, ...] = ()
         if load.kept is not None:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
             arrays, resumed = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        backend = choose(load.device, algorithm.backend)
+        backend = choose(load.device, algorithm.kernels.backend)
         measured, self._measured = self._measured, None
         shard = load_shard(
             load,
@@ -473,13 +475,13 @@ class Trainer:
         local.took(clock.now() - began)
         if part is not None and part.complete and local.useful and (theta := part.follow(local)):
             kernel.set_parameter(theta)
-        self._doing = "updateDataPoint"
+        self._doing = self._visits
 
     def _call_hook(self, hook: str, *args: Any) -> Any:
         """A hook that makes θ; what it raises reaches the user from here."""
         self._doing = hook
         with inside(hook):
-            return getattr(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
+            return hook_named(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
 
     def _step(
         self, kernel: ShardKernel, store: PointStore, run: VisitRun, end: int, round_: int, flag: Array,

@@ -268,10 +268,21 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         leads = iteration.running.leader == self.number
         progress = self._sampler.progress() if leads and self._sampler is not None else samplers.LoaderProgress()
         return RankReport(
-            self._window, self._seconds, self._own.typical or self._seconds, self._last_cost, self._last_square,
-            self._largest, progress.ahead, progress.taken, progress.take, progress.least, progress.closed,
-            progress.epoch, self.barriers, self._asks_to_stop,
-        )  # fmt: skip
+            self._window,
+            self._seconds,
+            self._own.typical or self._seconds,
+            self._last_cost,
+            self._last_square,
+            self._largest,
+            progress.ahead,
+            progress.taken,
+            progress.take,
+            progress.least,
+            progress.closed,
+            progress.epoch,
+            self.barriers,
+            self._asks_to_stop,
+        )
 
     # -- the barrier ---------------------------------------------------------------------------------------
 

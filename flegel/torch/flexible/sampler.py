@@ -220,9 +220,13 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             took = handed - self._handed_at_begin + self._own_batch
             self._takes = (took, took)
         return LoaderProgress(
-            self._drawn - handed, handed - self.deal.trained[self.rank], self._take, self._least_own, self._closed,
+            self._drawn - handed,
+            handed - self.deal.trained[self.rank],
+            self._take,
+            self._least_own,
+            self._closed,
             self._begun,
-        )  # fmt: skip
+        )
 
     def barrier(self, reports: Sequence[RankReport], pace: BarrierPace) -> None:
         """Counts and rates of all ranks: claims for the next intervals."""

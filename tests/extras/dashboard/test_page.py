@@ -33,7 +33,7 @@ from flegel.dashboard.saved_runs import read_run  # noqa: E402
 from flegel.dashboard.server import DashboardServer  # noqa: E402
 from flegel.machine.coordinator.events import TraceRow  # noqa: E402
 from flegel.machine.coordinator.observation import IncidentSnapshot, JobSnapshot, WorkerSnapshot  # noqa: E402
-from flegel.result import Result  # noqa: E402
+from flegel.results.result import Result  # noqa: E402
 
 pytestmark = pytest.mark.processes
 expect = sync_api.expect

@@ -99,7 +99,7 @@ def test_points_are_counted_again_as_on_processors(algorithm: Any, labels: Any) 
     def fresh(points: int) -> Any:
         return algorithm.initState(points, 5, np.random.default_rng(1))
 
-    shard = make_shard(ROWS, algorithm.labels_for_points(answers), fresh(len(ROWS)), algorithm.layout)
+    shard = make_shard(ROWS, algorithm.accepts.kept_labels(answers), fresh(len(ROWS)), algorithm.kernels.layout)
     store = PointStore(shard)
     counts = []
     for device in ("torch:cpu", "cpu"):
@@ -111,7 +111,7 @@ def test_points_are_counted_again_as_on_processors(algorithm: Any, labels: Any) 
         assert recount.law(store, pytree.flatten(pytree.as_doubles(after)), 128, 1) == 0.0
         counts.append(recount.whole(store, pytree.flatten(pytree.as_doubles(after))))
         assert len(getattr(kernel, "_shards", ())) == there
-        shard = make_shard(ROWS, algorithm.labels_for_points(answers), fresh(len(ROWS)), algorithm.layout)
+        shard = make_shard(ROWS, algorithm.accepts.kept_labels(answers), fresh(len(ROWS)), algorithm.kernels.layout)
         store = PointStore(shard)
     for one, other in zip(*counts, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
 
 import flegel
-from flegel.conformance import Trial, _shards
+from flegel.checks.conformance import Trial, _shards
 from flegel.core import pytree
 from flegel.core.sharding import make_cuts
 from flegel.errors import UsageError
@@ -30,8 +30,8 @@ HIDDEN = [128, 64]
 )
 def test_slices_of_an_update_are_updates_of_slices(options: dict[str, Any]) -> None:
     trial = Trial(MLP(hidden=HIDDEN, **options), X[:40], Y[:40], np.dtype(np.float32))
-    assert trial.algorithm.sharding is not None
-    assert make_cuts(trial.algorithm.sharding, trial.parameter, trial.zero, 7).count == 3
+    assert trial.algorithm.placement.sharding is not None
+    assert make_cuts(trial.algorithm.placement.sharding, trial.parameter, trial.zero, 7).count == 3
     assert _shards(trial)
 
 

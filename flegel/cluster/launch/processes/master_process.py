@@ -20,7 +20,7 @@ from flegel.cluster.transport.protocol import RIGHTS
 from flegel.cluster.transport.secure_server import listen
 from flegel.errors import FlegelError
 from flegel.runtime import logs
-from flegel.runtime.processes.malloc_settings import share_heap
+from flegel.runtime.system.malloc_settings import share_heap
 from flegel.runtime.system.private_files import keep_private
 
 

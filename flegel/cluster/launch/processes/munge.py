@@ -11,27 +11,29 @@ import subprocess
 
 from flegel.errors import FlegelError, UsageError
 
-PREFIX = b"MUNGE:"
-SECONDS = 300
-"""For which a credential can be decoded, and only once on each host."""
-PATIENCE = 60.0
+CREDENTIAL_PREFIX = b"MUNGE:"
+"""With which a credential begins, by munge's own format."""
+CREDENTIAL_LIFETIME_SECONDS = 300
+"""For which a credential can be decoded (once on each host): a slave gets it when it runs, not when it is queued."""
+MUNGE_TIMEOUT_SECONDS = 60.0
+"""Of one run of `munge`, `unmunge` or `scontrol`, whose daemons may be busy."""
 
 
 def seal(content: bytes) -> bytes:
     """One line that only processes of this user can decode, on hosts with the same munge key."""
-    command = ["munge", f"--restrict-uid={os.getuid()}", f"--ttl={SECONDS}", *_socket()]
-    found = subprocess.run(command, input=content, capture_output=True, timeout=PATIENCE)
+    command = ["munge", f"--restrict-uid={os.getuid()}", f"--ttl={CREDENTIAL_LIFETIME_SECONDS}", *_socket()]
+    found = subprocess.run(command, input=content, capture_output=True, timeout=MUNGE_TIMEOUT_SECONDS)
     if found.returncode:
         raise FlegelError(f"munge made no credential: {found.stderr.decode(errors='replace').strip()}")
     return found.stdout.strip() + b"\n"
 
 
 def opened(line: bytes) -> bytes:
-    """What a line holds; one that is no credential is itself."""
-    if not line.startswith(PREFIX):
+    """The content of a credential; a line that is no credential is returned as it is."""
+    if not line.startswith(CREDENTIAL_PREFIX):
         return line
     command = ["unmunge", "--metadata=/dev/null", *_socket()]
-    found = subprocess.run(command, input=line, capture_output=True, timeout=PATIENCE)
+    found = subprocess.run(command, input=line, capture_output=True, timeout=MUNGE_TIMEOUT_SECONDS)
     if found.returncode:
         raise UsageError(f"munge refused the ticket of this slave: {found.stderr.decode(errors='replace').strip()}")
     return found.stdout
@@ -40,7 +42,9 @@ def opened(line: bytes) -> bytes:
 def _socket() -> list[str]:
     """Where munge listens, if Slurm's configuration names another place than the usual one."""
     try:
-        found = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, timeout=PATIENCE)
+        found = subprocess.run(
+            ["scontrol", "show", "config"], capture_output=True, text=True, timeout=MUNGE_TIMEOUT_SECONDS
+        )
     except OSError:
         return []
     named = re.search(r"^AuthInfo\s*=.*?socket=([^\s,]+)", found.stdout, re.MULTILINE)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from typing import IO
 
-from flegel.cluster.launch.placer import CLOSE_SECONDS, SLAVE
+from flegel.cluster.launch.processes.placer import SLAVE_COMMAND, SLAVE_END_SECONDS
 
 
 class HostedSlave:
@@ -28,12 +28,15 @@ class HostedSlave:
 
     def _popen(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, *SLAVE[1:]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self._log,
+            [sys.executable, *SLAVE_COMMAND[1:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
     def poll(self) -> str | None:
-        """None while it runs; otherwise how it ended."""
+        """How it ended, in words; None while it runs."""
         code = self._process.poll()
         return None if code is None else f"ended with {code}: {self.last_words()}"
 
@@ -54,12 +57,12 @@ class HostedSlave:
         self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """At once; returns when it has ended."""
+        """End it without draining; returns when it has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:
-            self._process.wait(CLOSE_SECONDS)
+            self._process.wait(SLAVE_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -21,7 +21,7 @@ from flegel.cluster.client import own_address
 from flegel.cluster.launch.processes import munge
 from flegel.cluster.launch.processes import ticket as tickets
 from flegel.cluster.launch.processes.lifeline import end_with_input, read_line
-from flegel.cluster.launch.processes.ticket import READY, SlaveTicket
+from flegel.cluster.launch.processes.ticket import READY_LINE, SlaveTicket
 from flegel.cluster.slave.daemon import SlaveDaemon
 from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.transport.protocol import TO_SLAVE
@@ -29,12 +29,13 @@ from flegel.cluster.transport.secure_client import SecureClient, dial
 from flegel.errors import FlegelError
 from flegel.runtime import clock, logs
 from flegel.runtime.processes.host import host_memory
-from flegel.runtime.processes.malloc_settings import share_heap
+from flegel.runtime.system.malloc_settings import share_heap
 from flegel.runtime.system.private_files import keep_private
 
-PREFIX = "flegel-slave-"
-STALE = 60.0
-"""Seconds after which a folder that nobody has locked is not one of a slave that is just starting."""
+SLAVE_FOLDER_PREFIX = "flegel-slave-"
+"""Of the folders that slaves make for themselves; `sweep` finds them by it."""
+STALE_FOLDER_SECONDS = 60.0
+"""A younger folder without a lock may belong to a slave that is starting, and is kept."""
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
         _run(Path(sys.argv[1]).read_bytes(), lifeline=False)
         return
     job, step = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", "0")
-    print(f"{READY} {job}.{step}" if job else READY, flush=True)
+    print(f"{READY_LINE} {job}.{step}" if job else READY_LINE, flush=True)
     line = read_line()
     if not line:
         sys.exit(0)  # the launcher ended before it had sent anything
@@ -61,15 +62,22 @@ def _run(line: bytes, lifeline: bool) -> None:
 
 
 def serve(ticket: SlaveTicket, lifeline: bool) -> None:
-    """Until the slave is told to end, by the end of standard input too where that is a `lifeline`; nothing is left."""
+    """Run the slave until it is told to end (where `lifeline` is set, also by the end of standard input), then remove
+    its folder."""
     share_heap()
     base = Path(ticket.folder or tempfile.gettempdir())
-    sweep(base, older=STALE)
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{ticket.launch}-{ticket.name}-", dir=base))
+    sweep(base, older=STALE_FOLDER_SECONDS)
+    folder = Path(tempfile.mkdtemp(prefix=f"{SLAVE_FOLDER_PREFIX}{ticket.launch}-{ticket.name}-", dir=base))
     settings = SlaveSettings(
-        ticket.name, ticket.slots, own_address(ticket.master), folder,
-        ticket.memory or host_memory() // max(ticket.slots, 1), ticket.drain, (), ticket.abandon,
-    )  # fmt: skip
+        ticket.name,
+        ticket.slots,
+        own_address(ticket.master),
+        folder,
+        ticket.memory or host_memory() // max(ticket.slots, 1),
+        ticket.drain,
+        (),
+        ticket.abandon,
+    )
 
     def call() -> SecureClient:
         return dial(ticket.master, TO_SLAVE, pair=ticket.pair, server=ticket.server)
@@ -84,8 +92,9 @@ def serve(ticket: SlaveTicket, lifeline: bool) -> None:
 
 
 def sweep(base: Path, launch: str = "", older: float = 0.0) -> None:
-    """Remove the folders of slaves that were killed: those whose lock nobody holds."""
-    for folder in base.glob(f"{PREFIX}{launch}*"):
+    """Remove the folders of slaves that were killed: those that no process has locked, and older than `older`
+    seconds."""
+    for folder in base.glob(f"{SLAVE_FOLDER_PREFIX}{launch}*"):
         with contextlib.suppress(OSError):
             if clock.microseconds() / 1e6 - folder.stat().st_mtime < older:
                 continue

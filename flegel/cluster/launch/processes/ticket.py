@@ -7,7 +7,7 @@ import msgspec
 from flegel.errors import UsageError
 from flegel.runtime.transport.curve import KeyPair
 
-READY = "flegel: ready for a ticket"
+READY_LINE = "flegel: ready for a ticket"
 """What a slave prints when it waits for its ticket, followed by the other system's own name for it."""
 
 

@@ -11,6 +11,8 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
 from flegel.runtime.backends.numba.kernels import Built, build_kernel
 
 LEAST_POINTS = 2048  # of built-in kernels in one call: a small job gives the same bits whatever the speed
@@ -72,7 +74,7 @@ class NumbaBackend:
         return self
 
     def layout(self, algorithm: Algorithm, columns: int, interpret: bool) -> str:
-        return "rows" if interpret else algorithm.layout_for(columns)
+        return "rows" if interpret else hook(algorithm, KernelHooks.layout_for)(columns)
 
     def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> NumbaKernel:
         return NumbaKernel(build_kernel(algorithm, shard, parameter, empty, interpret), parameter, empty)

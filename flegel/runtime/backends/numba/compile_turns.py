@@ -1,33 +1,64 @@
 """One process of a host compiles a function, the others wait for its code. Compiles nothing itself.
 
-The lock is the kernel's: it goes with the process that holds it. A process that is stopped, or a file system without
-locks, delays the others at most `PATIENCE` seconds; then they compile themselves, which is right, only dearer.
+The lock is the kernel's: it goes with the process that holds it. Who waits looks whether that process gets on, by its
+processor time: on a busy host a kernel takes minutes, and compiling it in every process would only make it busier. A
+process that is stopped, or a file system without locks, delays the others at most `PATIENCE` seconds; then they compile
+themselves, which is right, only dearer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from flegel.core.hook_limits import COMPILING
 from flegel.runtime import clock
 
 PATIENCE = 60.0
+"""Seconds to wait for a process that does nothing, or of which nothing is known: on another host, for example."""
 LOOK_EVERY = 0.02
 
 
+def processor_time(pid: int) -> int | None:
+    """Ticks that a process has computed; None where there is none of that number, or no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 @contextlib.contextmanager
-def turn(path: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Inside, no other process of this host is in the same turn, unless patience ran out."""
-    with path.open("a") as file:
-        deadline = clock.now() + patience
-        while clock.now() < deadline:
+def turn(
+    path: Path, patience: float = PATIENCE, most: float = COMPILING,
+    computed: Callable[[int], int | None] = processor_time,
+) -> Iterator[None]:  # fmt: skip
+    """Inside, no other process of this host is in the same turn, unless the one that is has not `computed` anything for
+    so long that patience ran out, or `most` seconds are over."""
+    with path.open("a+") as file:
+        began = seen_at = clock.now()
+        seen: int | None = None
+        while clock.now() < min(seen_at + patience, began + most):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
+                ticks = computed(_holder(file.fileno()))
+                if ticks != seen:
+                    seen, seen_at = ticks, clock.now()
                 clock.sleep(LOOK_EVERY)
+                continue
             except OSError:  # no locks here
                 break
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), str(os.getpid()).encode())
+            break
         yield
+
+
+def _holder(descriptor: int) -> int:
+    """The process whose turn it is, as it has noted; 0 where it has not."""
+    noted = os.pread(descriptor, 20, 0)
+    return int(noted) if noted.isdigit() else 0

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from flegel.runtime.processes.fork_server import environment
-from flegel.runtime.processes.parent_death import process_starter
+from flegel.runtime.system.parent_death import process_starter
 
 
 class CompilerProcess:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, Kernel
+from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
+from flegel.declarations.kernels import Kernel, KernelHooks
+from flegel.declarations.optional import defines, hook
 
 
 def data_point(shard: Shard, i: int) -> DataPoint:
@@ -23,7 +25,7 @@ def data_point(shard: Shard, i: int) -> DataPoint:
 def as_hooks_see(algorithm: Algorithm, parameter: Tree, shard: Shard) -> Tree:
     """θ in the precision that the algorithm wants for its points. A copy for one call of a kernel, not for a point."""
     kind = shard.features.values.dtype if isinstance(shard.features, Sparse) else shard.features.dtype
-    if not algorithm.narrow_parameter or not np.issubdtype(kind, np.floating):
+    if not algorithm.kernels.narrow_parameter or not np.issubdtype(kind, np.floating):
         return parameter
     return pytree.unflatten(parameter, [a.astype(kind, copy=False) for a in pytree.flatten(parameter)])
 
@@ -45,14 +47,14 @@ def interpreted(algorithm: Algorithm) -> Kernel:
         if shard.layout != "rows":
             raise ValueError("the interpreted loop reads rows")
         theta = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
-        presented, moves = theta, type(algorithm).localParameter is not Algorithm.localParameter
+        presented, moves = theta, defines(algorithm, KernelHooks.localParameter)
         for i in range(start, end):
             if flag[0]:
                 return i
             if shard.halted[i]:
                 continue
             if moves:
-                presented = algorithm.localParameter(theta, pytree.present(aggregator))
+                presented = hook(algorithm, KernelHooks.localParameter)(theta, pytree.present(aggregator))
             algorithm._halting = False
             change = algorithm.updateDataPoint(data_point(shard, i), presented, iteration)
             fold_change(algorithm, aggregator, change)

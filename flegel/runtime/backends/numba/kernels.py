@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flegel.algorithm import Algorithm, Kernel
+from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.code_folder import take_turns
 from flegel.core.pytree import Tree
 from flegel.core.shard import Shard
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.kernels import Kernel, KernelHooks
+from flegel.declarations.optional import hook
 from flegel.runtime.backends.numba.compile_turns import turn
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.worker.current_hook import inside
@@ -37,7 +39,7 @@ def build_kernel(
     `cold`: nobody will call it here, so a hand-written one, which compiles for certain, is left as it is.
     """
     with inside("kernel"):
-        own = algorithm.kernel(shard)
+        own = hook(algorithm, KernelHooks.kernel)(shard)
     if own is not None and not interpret:
         if not cold:
             warm(own, shard, parameter, zero)

@@ -1,6 +1,6 @@
 """What an algorithm gives for devices of torch: a program over blocks of rows. Types only.
 
-A program lies beside its algorithm (`Algorithm.torch_program` names it) and knows tensors, not shards, flags or
+A program lies beside its algorithm (`Kernels.torch_program` names it) and knows tensors, not shards, flags or
 devices' memory; `kernel.py` knows those. Statistics are float64 tensors on the device, one for each field of the empty
 statistics, and a block adds the changes of its points to them.
 """

@@ -1,0 +1,65 @@
+"""The benchmarks of the suite: which there are, and several of them one after the other with one report of all.
+
+`python -m bench.run_suite list`, `python -m bench.run_suite run all --scale smoke`; `flegel bench` does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+
+from bench.common.scripts import check_only, choose, scripts
+from bench.common.suite import BUDGET
+from bench.common.suite_runner import SuiteRunner
+from flegel.errors import FlegelError, UsageError
+from flegel.report.write import save_benchmarks
+from flegel.terminal.reporting import errors_as_sentences, say
+
+SUITE = Path(__file__).resolve().parent
+
+
+def show() -> None:
+    """Every benchmark with its question, and what it lacks here."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `… list | head` is no error
+    for script in scripts(SUITE):
+        print(f"{script.name:19} {script.figure:10} {script.question}")
+        for why in script.missing:
+            print(f"{'':30} unavailable: {why}")
+
+
+def run(given: argparse.Namespace) -> None:
+    """The benchmarks that are named, then the report."""
+    with errors_as_sentences(f"; what was measured so far is in {given.out}"):
+        if given.scale not in BUDGET:
+            raise UsageError(f"--scale {given.scale!r} must be one of {', '.join(BUDGET)}.")
+        check_only(given.only)
+        flags = {f"--{name}": getattr(given, name) for name in ("scale", "workers", "repeat", "seed")}
+        flags["--only"] = given.only or None
+        complete = given.scale == "smoke" and given.budget is None
+        chosen = choose(scripts(SUITE), given.names)
+        failed = SuiteRunner(chosen, given.out, flags, given.budget, say, complete).run()
+        print(save_benchmarks(given.out))
+        if failed:
+            raise FlegelError(f"These benchmarks failed: {', '.join(failed)}.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="what the suite can answer, and what it cannot here")
+    several = commands.add_parser("run", help="benchmarks one after the other, then one report")
+    several.add_argument("names", nargs="+", metavar="NAME", help="names, figures (fig9), or all")
+    several.add_argument("--scale", default="small", help=", ".join(BUDGET))
+    several.add_argument("--workers", type=int, help="worker processes; one a core by default")
+    several.add_argument("--repeat", type=int, help="runs of each candidate")
+    several.add_argument("--seed", type=int, default=0)
+    several.add_argument("--only", default="", help="algorithms with commas between; all by default")
+    several.add_argument("--budget", type=float, help="seconds for everything, shared out")
+    several.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder for NAME.json and the report")
+    given = parser.parse_args()
+    run(given) if given.command == "run" else show()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""One simulated site: the real state machine of a group and the real exchange over a toy job, on virtual time.
+
+A commit adds 1 to the group's own component, in statistics or in θ. So what a contribution holds can be compared with
+what was done: nothing may be lost, and nothing counted twice. A site with a last commit comes to rest there, as one
+that has converged or has reached a limit, and ends when the exchange says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from flegel.algorithm import Algorithm
+from flegel.core.pytree import Array
+from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
+from flegel.job import Criteria
+from flegel.machine.coordinator.events import SetTimer, Timer, TraceRow
+from flegel.machine.coordinator.state import JobState
+from flegel.machine.group.events import (
+    Answered,
+    Fenced,
+    FromGroup,
+    GroupEvent,
+    Offered,
+    SendHint,
+    StatusChanged,
+    StoreCommand,
+    Synchronized,
+    TimePassed,
+    ToGroup,
+)
+from flegel.machine.group.exchange import GroupExchange, GroupStep
+from flegel.machine.group.group import Group, GroupSettings
+from flegel.machine.group.schedule import Every
+from flegel.params.local import LocalStore
+from flegel.params.protocol import Fold
+from flegel.plan.termination import FAILED, Verdict
+
+
+class StepCounts(NamedTuple):
+    """Commits by group."""
+
+    steps: Array
+
+
+class CountedSteps(Algorithm):
+    """θ counts the commits of every group; its statistics are kept."""
+
+    def updateParameter(self, aggregator: StepCounts, oldParameter: Array) -> Array:
+        return np.asarray(aggregator.steps)
+
+    def objective(self, aggregator: StepCounts, parameter: Array) -> float:
+        return float(np.sum(parameter))
+
+
+class SpentSteps(CountedSteps):
+    """The same with statistics that are used up, so that θ is exchanged."""
+
+    statistics = Statistics(spent=("steps",))
+
+    def updateParameter(self, aggregator: StepCounts, oldParameter: Array) -> Array:
+        return np.asarray(oldParameter) + aggregator.steps
+
+
+class SpentStepsOfGroups(SpentSteps):
+    placement = ParameterPlacement(additive=("value",))
+
+
+@dataclass(frozen=True)
+class LastCommit:
+    """After so many commits a site has converged, or has reached a limit of its own."""
+
+    commits: int
+    limit: bool = False
+
+
+class SimulatedSite:
+    """A group that commits in its own rhythm. `call` does a store call; `told` hears what it offers and applies."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        index: int,
+        groups: int,
+        every: int,
+        now: float,
+        call: Callable[[StoreCommand, float, Callable[[Answered, float], None]], None],
+        told: Callable[[SimulatedSite, Offered | Synchronized, float], None],
+        make: type[Group] = Group,
+        hint: Callable[[SimulatedSite, bytes, float], None] | None = None,
+        last: LastCommit | None = None,
+        at: Callable[[float, Callable[[float], None]], None] | None = None,
+    ) -> None:
+        """`last`: where training ends here; `at` is then called to have something done later."""
+        kept = settings.exchange == "statistics"
+        algorithm: Algorithm = CountedSteps() if kept else SpentStepsOfGroups()
+        theta, zero = np.zeros(groups), StepCounts(np.zeros(groups))
+        self.settings, self.index, self.alive, self.frozen_until = settings, index, True, now
+        self.store = LocalStore(algorithm, theta, zero)
+        self.job = JobState(algorithm, cast("Any", None), Criteria(), self.store, phase="training")
+        base: Sequence[Array] = [] if kept else [np.zeros(groups)]
+        self.exchange = GroupExchange(algorithm, Every(commits=every), settings.silence, base)
+        self.machine = make(settings, [(groups,)], base, now)
+        self.commits = 0
+        self._call, self._told, self._hint = call, told, hint
+        self._last, self._at = last, at
+        self.ended = ""
+        """How it ended, in one word; empty while it has not."""
+        self.applied = 0
+        """The round that was applied last."""
+        self.exchange.begin(self.job)
+        self._flush(now)
+
+    @property
+    def life(self) -> tuple[str, int]:
+        return self.settings.name, self.settings.life
+
+    def commit(self, now: float) -> None:
+        """A barrier of the group, whatever its bucket does."""
+        if self.ended or self.job.phase == "resting":
+            return
+        if self._last is not None and self.commits >= self._last.commits:
+            self._come_to_rest(self._last, now)
+            return
+        self.commits += 1
+        change = np.zeros_like(self.store.parameter)
+        change[self.index] = 1.0
+        self.store.fold(Fold(self.commits, (0,), (StepCounts(change),), "a commit"))
+        self.job.iteration += 1
+        self.job.trace = [TraceRow(now, self.commits, None, None, None, 1, 0.0, "")]
+        self.exchange.at_commit(self.job, now)
+        self._flush(now)
+
+    def _come_to_rest(self, last: LastCommit, now: float) -> None:
+        self.job.objective = float(np.sum(self.store.parameter))
+        outcome = "limit" if last.limit else "converged"
+        self.job.verdict, self.job.phase = Verdict(not last.limit, "the last commit", outcome), "resting"
+        self.exchange.rest(self.job, now)
+        self._flush(now)
+
+    def _followed(self, step: GroupStep, now: float) -> None:
+        """What the coordinator would do after news of other groups."""
+        if step is GroupStep.RESUME:
+            self.job.phase, self.job.verdict = "training", None
+        elif step is GroupStep.END and self.job.verdict is not None:
+            self._conclude(self.job.verdict.outcome, now)
+
+    def _conclude(self, outcome: str, now: float) -> None:
+        self.ended, self.job.phase = outcome, "over"
+        self._flush(now)
+        self.handle(StatusChanged("left" if outcome in FAILED else "finished"), now)
+
+    def wake(self, now: float) -> float:
+        """Time has passed; when to come again."""
+        self.handle(TimePassed(), now)
+        return self.machine.next_at(now)
+
+    def handle(self, event: GroupEvent, now: float) -> None:
+        for command in self.machine.handle(event, now):
+            if isinstance(command, StoreCommand):
+                self._call(command, now, self._answered)
+                continue
+            if isinstance(command, SendHint):
+                if self._hint is not None:
+                    self._hint(self, command.content, now)
+                continue
+            if self.ended:
+                continue
+            if isinstance(command, Fenced):
+                self._conclude("replaced", now)
+                continue
+            step = self.exchange.heard(self.job, FromGroup(command), now)
+            if isinstance(command, Synchronized):
+                self.applied = command.round
+                self._told(self, command, now)
+            self._followed(step, now)
+        if self.job.out:
+            self._flush(now)
+
+    def _timer(self, timer: Timer, now: float) -> None:
+        if self.alive and not self.ended:
+            self._followed(self.exchange.heard(self.job, timer, now), now)
+            self._flush(now)
+
+    def _answered(self, answer: Answered, now: float) -> None:
+        if self.alive:
+            self.handle(answer, now)
+
+    def _flush(self, now: float) -> None:
+        commands, self.job.out = self.job.out, []
+        for command in commands:
+            if isinstance(command, ToGroup):
+                if isinstance(command.body, Offered):
+                    self._told(self, command.body, now)
+                self.handle(command.body, now)
+            elif isinstance(command, SetTimer) and self._at is not None:
+                self._at(command.at, lambda t, timer=command.timer: self._timer(timer, t))  # type: ignore[misc]

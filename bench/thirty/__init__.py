@@ -1,0 +1,1 @@
+"""Thirty tasks that a newcomer tries, beside scikit-learn: quality and time with default settings."""

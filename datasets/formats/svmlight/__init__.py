@@ -1,1 +1,0 @@
-"""LIBSVM/SVMlight text files: the stream of a file and its compiled parser."""

@@ -1,0 +1,132 @@
+"""Sparse rows in CSR arrays: in the memory of this process, or mapped from `.npy` files.
+
+Rows are converted when they are read. Never parses text, never copies a whole set.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
+from flegel.datasets.rows.arrays import open_npy, wanted_dtype
+from flegel.datasets.rows.memory import allocate
+from flegel.datasets.rows.row_ranges import expand
+from flegel.datasets.rows.source import Description, Rows, Source, check_finite, column_name
+from flegel.errors import DataError
+from flegel.wording import number
+
+
+class SparseSource(Source):
+    """Sparse rows (CSR) in arrays, in memory or mapped."""
+
+    kind = "csr"
+    sparse = True
+
+    def __init__(
+        self,
+        matrix: Sparse,
+        labels: Array | None = None,
+        *,
+        origin: str,
+        dtype: str | None = None,
+        names: list[str] | None = None,
+        classes: list[str] | None = None,
+        paths: list[str | None] | None = None,
+    ) -> None:
+        self.matrix = matrix
+        self.rows, self.columns = len(matrix.indptr) - 1, matrix.columns
+        if self.rows <= 0 or self.columns <= 0:
+            raise DataError(
+                f"{origin} has the shape ({self.rows}, {self.columns}), which holds no rows; "
+                "give at least one row and one column."
+            )
+        if labels is not None and len(labels) != self.rows:
+            raise DataError(f"{origin} has {self.rows} rows but {len(labels)} labels; give one label per row.")
+        self.labels = labels
+        self.labelled = labels is not None
+        self.origin = origin
+        self.dtype = wanted_dtype(matrix.values.dtype, dtype)
+        self.names, self.classes, self.paths = names, classes, paths
+
+    def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
+        """Copies only the entries of the wanted rows; rows are shuffled before they are read."""
+        ids = expand(ranges)
+        if rng is not None:
+            ids = rng.permutation(ids)
+        starts, stops = np.asarray(self.matrix.indptr[ids]), np.asarray(self.matrix.indptr[ids + 1])
+        indptr = np.zeros(len(ids) + 1, np.int64)
+        np.cumsum(stops - starts, out=indptr[1:])
+        indices = allocate((int(indptr[-1]),), np.dtype(np.int32))
+        values = allocate((int(indptr[-1]),), self.dtype)
+        step = 1 << 16
+        for lo in range(0, len(ids), step):
+            part = slice(lo, lo + step)
+            where = expand(np.stack([starts[part], stops[part]], axis=1))
+            span = slice(int(indptr[lo]), int(indptr[lo]) + len(where))
+            indices[span] = self.matrix.indices[where]
+            values[span] = self.matrix.values[where]
+        labels = None if self.labels is None else np.array(self.labels[ids], np.float64)
+        found = Sparse(indptr, indices, values, self.columns)
+        check_finite_entries(found, ids, self.names, self.origin)
+        check_finite(np.empty((0, 0)), labels, ids, self.names, self.origin)
+        return Rows(found, labels, ids)
+
+    def labels_of(self, window: Array) -> Array:
+        assert self.labels is not None
+        return np.concatenate([np.asarray(self.labels[start:stop], np.float64) for start, stop in window.tolist()])
+
+    def column(self, index: int) -> Array:
+        if index < 0:
+            return np.array(self.labels, np.float64)
+        values = np.zeros(self.rows)
+        at = np.flatnonzero(np.asarray(self.matrix.indices) == index)
+        values[np.searchsorted(self.matrix.indptr, at, side="right") - 1] = self.matrix.values[at]
+        return values
+
+    def describe(self) -> Description:
+        if self.paths is None:
+            raise DataError(
+                f"{self.origin} is in the memory of this process only; save it to a file that the workers can read."
+            )
+        return {
+            "kind": self.kind,
+            "paths": self.paths,
+            "columns": self.columns,
+            "dtype": self.dtype.name,
+            "names": self.names,
+            "classes": self.classes,
+            "origin": self.origin,
+        }
+
+    @classmethod
+    def from_description(cls, description: Description) -> Source:
+        indptr, indices, values, labels = (
+            None if path is None else open_npy(Path(path)) for path in description["paths"]
+        )
+        assert indptr is not None and indices is not None and values is not None
+        return cls(
+            Sparse(indptr, indices, values, description["columns"]),
+            labels,
+            origin=description["origin"],
+            dtype=description["dtype"],
+            names=description["names"],
+            classes=description["classes"],
+            paths=description["paths"],
+        )
+
+
+def check_finite_entries(rows: Sparse, ids: Array, names: list[str] | None, origin: str) -> None:
+    """Raise for the first NaN or infinity among the stored entries, by row and column."""
+    values = rows.values
+    if len(values) and not np.isfinite(values.sum(dtype=np.float64)):
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            row = ids[np.searchsorted(rows.indptr, bad[0], side="right") - 1]
+            where = column_name(names, int(rows.indices[bad[0]]))
+            raise DataError(
+                f"{origin}: row {number(row)}, {where} is {values[bad[0]]}; every value must be a finite "
+                f"{values.dtype.name} number, so drop or fill such rows first."
+            )

@@ -1,0 +1,397 @@
+"""What users call from Python: `run` and `resume`. Their options are those of `flegel.job.Job`; decides nothing itself.
+
+`python -m tests.reference_tables` writes the two records of options below anew after a change of `Job`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import msgspec
+
+from flegel.algorithm import Algorithm
+from flegel.configuration.sources import changes_outside
+from flegel.core.pytree import Tree
+from flegel.errors import UsageError, nearest
+from flegel.job import PANELS, Job
+from flegel.loading.class_source import is_built_in
+from flegel.options import NamedOption, check_options, options_of, with_options
+from flegel.results.result import Result
+from flegel.runtime.job import background_compiler
+from flegel.runtime.job.background_job import BackgroundJob
+from flegel.runtime.job.checkpoint_session import data_location, new_session
+from flegel.runtime.job.find_algorithm import resolve
+from flegel.runtime.job.request import Request, open_training_data, workers_for
+from flegel.runtime.job.run import execute
+from flegel.runtime.job.running_jobs import noted
+from flegel.runtime.job.warm_clusters import warm_clusters
+from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.processes.local_cluster import HostCluster
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+    from flegel.callbacks.callback import Callback
+    from flegel.cluster.connected import ConnectedCluster
+    from flegel.machine.coordinator.observation import JobSnapshot
+    from flegel.runtime.job.observers import Observer
+
+RUN = {name: option for name, option in options_of(Job).items() if option.about.local}
+RESUME = {name: option for name, option in RUN.items() if option.about.resume}
+
+
+# generated from flegel.job.Job: begin
+class RunOptions(TypedDict, total=False):
+    """Options of `flegel.run`; what is left out has the default of `flegel.job.Job`."""
+
+    workers: int | None
+    max_iterations: int | None
+    max_passes: float | None
+    target: float | None
+    tolerance: float | None
+    max_seconds: float | None
+    seed: int
+    sync: str
+    interval: float | str | None
+    coordination: str | None
+    staleness: int | None
+    batches: int | None
+    factor: float | None
+    balance: str | None
+    topology: str
+    device: str
+    gpus: int
+    resting: str
+    straggler: str
+    format: str | None
+    label: str | int | None
+    columns: list[str | int] | str | None
+    drop: list[str | int] | str | None
+    categorical: str
+    missing: str
+    weight: str | int | None
+    partition: str
+    scale: str
+    validate: float
+    processes: bool | str | None
+    servers: int | str
+    replicas: int
+    server_load: str
+    worker_timeout: float | str
+    hook_timeout: float | str
+    replace: bool
+    audit: str
+    checkpoint: str | os.PathLike[str] | None
+    checkpoint_every: float | str
+    attribute: bool
+    settings: dict[str, float] | str | os.PathLike[str]
+    collect_state: bool
+    group: str
+    bucket: str
+    every: str
+    groups: int
+    group_timeout: float | str
+    outer: str
+    gate: str
+    gate_data: str
+    gate_failures: int
+    group_key: str
+    group_listen: str
+
+
+class ResumeOptions(TypedDict, total=False):
+    """Options of `flegel.resume`; what is left out stays as it was."""
+
+    workers: int | None
+    max_iterations: int | None
+    max_passes: float | None
+    target: float | None
+    tolerance: float | None
+    max_seconds: float | None
+    checkpoint_every: float | str
+
+
+# generated from flegel.job.Job: end
+
+
+def run(
+    algorithm: Algorithm | type[Algorithm] | str,
+    data: Any,
+    y: Any = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    cluster: Cluster | ConnectedCluster | None = None,
+    progress: bool | None = None,
+    start: Result | Tree | None = None,
+    watch: Callable[[JobSnapshot], None] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    phase: Callable[[str, str], None] = lambda name, hook: None,
+    callbacks: Sequence[Callback] = (),
+    observers: Sequence[Observer] = (),
+    **options: Unpack[RunOptions],
+) -> Result:
+    """Train `algorithm` on `data` and return the result.
+
+    `data` is an array, a frame, a path or the name of a data set; labels are `y` (an array, a list, a Series), or the
+    second of a pair (X, y) or of a triple (X, y or None, weights). `progress`: a line with objective, rounds and who
+    waits; by default in terminals and notebooks, unless `watch` is given. The first of `target`, `tolerance`,
+    `max_iterations`, `max_passes` and `max_seconds` ends the job. `out` is a folder for model, result and trace.
+    Workers stay warm between runs until this process ends, or until `flegel.shutdown()`; those of a `LocalCluster`
+    belong to you, and `cluster.scale(n)` from another thread changes their number while a job runs. `cluster` may
+    also be one behind a master: `flegel.connect(…)`, or one that was launched on Ray, Slurm, …. With `start`, a
+    result or its θ, training goes on from there, on these data. `watch` is called several times a second with a
+    `JobSnapshot`, `say` with remarks, `phase` with what happens before training (reading, compiling, …); `callbacks`
+    (`flegel.callbacks`) hear of every barrier in threads of their own, and may end the job.
+
+    With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
+    `flegel.resume` goes on from there.
+    """
+    from flegel.runtime.job import result_store
+
+    job = _with_known(Job(), options, RUN, "run")
+    check_options(job)
+    options["settings"] = {**changes_outside(), **job.settings}
+    job = msgspec.structs.replace(job, settings=options["settings"])
+    chosen = resolve(algorithm)
+    _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
+    data = data if y is None else _with_labels(data, y)
+    if progress is not False and (progress or watch is None):
+        from flegel.terminal.progress_line import ProgressLine, progress_stream
+
+        stream = sys.stderr if progress else progress_stream()
+        if stream is not None:
+            with ProgressLine(stream, job.criteria, data if isinstance(data, str) else "rows") as line:
+                return run(
+                    chosen,
+                    data,
+                    out=out,
+                    cluster=cluster,
+                    progress=False,
+                    start=start,
+                    watch=line.and_watch(watch),
+                    say=say,
+                    phase=line.and_phase(phase),
+                    callbacks=callbacks,
+                    observers=observers,
+                    **options,
+                )
+    if cluster is not None and _is_behind_master(cluster):
+        if start is not None or callbacks or observers:
+            raise UsageError("start=, callbacks= and observers= work with workers of this host only; omit them.")
+        return cluster.run(chosen, data, out=out, watch=watch, say=say, **options)
+    if out is not None:
+        result_store.check_target(out)
+    if cluster is not None and (job.workers or 1) > cluster.workers:
+        raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
+    dataset = open_training_data(job, data, chosen)
+    count = cluster.workers if cluster is not None else workers_for(chosen, dataset)
+    workers = job.workers if job.workers is not None else count
+    job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
+    session = None if job.checkpoint is None else new_session(job.checkpoint, job.checkpoint_every)
+    seeing = _observers(callbacks, observers, say)
+    began = _start(start, chosen)
+    if is_built_in(chosen):
+        background_compiler.start()
+    with noted(type(chosen).__name__.lower(), job.data, workers) as note:
+        watch, phase = note.also(watch, phase)
+        result = execute(Request(chosen, dataset, job, cluster, session, began, watch, say, phase, observers=seeing))
+    if out is not None:
+        result_store.save_or_rescue(result, out)
+    return result
+
+
+def resume(
+    place: str | os.PathLike[str],
+    *,
+    algorithm: Algorithm | type[Algorithm] | str | None = None,
+    data: Any = None,
+    label: str | int | None = None,
+    exact: bool | None = None,
+    trust_code: bool = False,
+    begin_anew: bool = False,
+    out: str | os.PathLike[str] | None = None,
+    cluster: Cluster | None = None,
+    watch: Callable[[JobSnapshot], None] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    phase: Callable[[str, str], None] = lambda name, hook: None,
+    callbacks: Sequence[Callback] = (),
+    observers: Sequence[Observer] = (),
+    **changes: Unpack[ResumeOptions],
+) -> Result:
+    """Go on with a job from its checkpoints in `place`, and keep further ones there.
+
+    What is not given stays as it was. Algorithm and data must be those of the checkpoint, and are compared with it.
+    Data that came from Python are passed again as `data`; so is a class of your own as `algorithm`, unless it can be
+    found in its file or you trust the code inside the checkpoint (`trust_code`).
+
+    With `exact` the job goes on from the newest complete checkpoint: under `bsp` it then takes the same course, to the
+    last bit, as if it had never stopped (the default there). Otherwise it goes on from the last commit, where that is
+    newer: one pass under its θ makes the statistics anew.
+
+    Where everything that was kept is damaged, the job begins from the start only with `begin_anew`; the damaged files
+    are then set aside, not replaced.
+    """
+    from flegel.runtime.job import result_store
+    from flegel.runtime.job.resume import resume as resume_job
+
+    check_options(_with_known(Job(), given := _given(changes), RESUME, "resume"))
+    _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
+    if out is not None:
+        result_store.check_target(out)
+    with noted("resumed", str(place), given.get("workers")) as note:
+        watch, phase = note.also(watch, phase)
+        result = resume_job(
+            place,
+            given,
+            algorithm=algorithm,
+            data=data,
+            label=label,
+            exact=exact,
+            trust_code=trust_code,
+            begin_anew=begin_anew,
+            cluster=cluster,
+            watch=watch,
+            say=say,
+            phase=phase,
+            observers=_observers(callbacks, observers, say),
+        )
+    if out is not None:
+        result_store.save_or_rescue(result, out)
+    return result
+
+
+class LocalCluster(HostCluster):
+    """`with LocalCluster(workers=4) as cluster: cluster.run(KMeans(k=10), X)`: workers of this host, kept warm."""
+
+    def __init__(self, workers: int = 4) -> None:
+        super().__init__(workers)
+        self._one_job, self._submitted = threading.Lock(), 0
+
+    def run(
+        self,
+        algorithm: Algorithm | type[Algorithm] | str,
+        data: Any,
+        y: Any = None,
+        *,
+        out: str | os.PathLike[str] | None = None,
+        progress: bool | None = None,
+        watch: Callable[[JobSnapshot], None] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        **options: Unpack[RunOptions],
+    ) -> Result:
+        """As `flegel.run`, on these workers."""
+        return run(algorithm, data, y, out=out, cluster=self, progress=progress, watch=watch, say=say, **options)
+
+    def submit(
+        self, algorithm: Algorithm | type[Algorithm] | str, data: Any, **options: Unpack[RunOptions]
+    ) -> BackgroundJob:
+        """As `run`, without waiting: `.result()`, `.cancel()`, `.progress()`. One job after the other."""
+        chosen = resolve(algorithm)
+
+        def execute_here(observer: Observer, say: Callable[[str], None]) -> Result:
+            with self._one_job:
+                return run(chosen, data, cluster=self, progress=False, observers=[observer], say=say, **options)
+
+        self._submitted += 1
+        return BackgroundJob(f"{type(chosen).__name__.lower()}-{self._submitted}", execute_here)
+
+
+def shutdown() -> None:
+    """End the workers that wait for the next `flegel.run`. Happens by itself when this process ends."""
+    warm_clusters.close()
+
+
+def _check_arguments(out: Any, cluster: Any, watch: Any, say: Any, phase: Any, callbacks: Any, observers: Any) -> None:
+    """Arguments that are no options of a job: raise `UsageError` where one is of another type."""
+    if out is not None and not isinstance(out, str | os.PathLike):
+        raise UsageError(f"out={out!r} must be the path of a folder.")
+    if cluster is not None and not (hasattr(cluster, "workers") or _is_behind_master(cluster)):
+        raise UsageError(f"cluster={cluster!r} must be a LocalCluster, or what flegel.connect(…) returned.")
+    for name, function in (("watch", watch), ("say", say), ("phase", phase)):
+        if not (callable(function) or (function is None and name == "watch")):
+            raise UsageError(f"{name}={function!r} must be a function.")
+    for name, listed in (("callbacks", callbacks), ("observers", observers)):
+        if not isinstance(listed, Sequence) or isinstance(listed, str):
+            raise UsageError(f"{name}= must be a list of them, such as [{type(listed).__name__}(…)].")
+
+
+def _observers(
+    callbacks: Sequence[Callback], observers: Sequence[Observer], say: Callable[[str], None]
+) -> tuple[Observer, ...]:
+    if not callbacks:
+        return tuple(observers)
+    from flegel.callbacks.runner import CallbackRunner
+
+    return (CallbackRunner(callbacks, say), *observers)
+
+
+def _is_behind_master(cluster: Cluster | ConnectedCluster) -> TypeIs[ConnectedCluster]:
+    from flegel.cluster.connected import ConnectedCluster  # a job on this host needs no client of a master
+
+    return isinstance(cluster, ConnectedCluster)
+
+
+def _with_labels(data: Any, labels: Any) -> Any:
+    if isinstance(data, str | os.PathLike):
+        raise UsageError("Labels of a file are one of its columns; name it with label= instead of passing y.")
+    if isinstance(data, tuple) and not hasattr(data, "indptr"):
+        raise UsageError("Labels are given twice; give them either in the tuple or as y.")
+    return data, labels
+
+
+def _start(start: Result | Tree | None, algorithm: Algorithm) -> Tree | None:
+    """The θ that a job begins from."""
+    if not isinstance(start, Result):
+        return start
+    if type(start.algorithm) is not type(algorithm):
+        raise UsageError(f"start= is a result of {start.name}, not of {type(algorithm).__name__}.")
+    if start.scaling is not None:
+        raise UsageError("start= is a result for scaled rows; scale the rows yourself to go on from it.")
+    return start.parameter
+
+
+def _given(changes: Any) -> dict[str, Any]:
+    """None switches a criterion off; for all other options it says that nothing changes."""
+    return {k: v for k, v in changes.items() if v is not None or k not in RESUME or RESUME[k].path[0] == "criteria"}
+
+
+def _with_known(job: Job, given: Any, known: dict[str, NamedOption], function: str) -> Job:
+    for name in given:
+        if name not in known:
+            raise TypeError(f"flegel.{function} has no option {name!r}{nearest(name, list(known))}")
+    return with_options(job, given)
+
+
+def _describe(function: Any, known: dict[str, NamedOption], absent: bool) -> None:
+    """Signature and docstring with the options in place of `**options`; with `absent`, left out means unchanged."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    derived = [
+        inspect.Parameter(name, keyword, default=... if absent else o.default, annotation=o.python_type)
+        for name, o in known.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *derived])
+    lines = []
+    for panel in PANELS:
+        listed = [o for o in known.values() if o.about.panel == panel]
+        lines += [f"\n{panel}:", *(f"    {o.name}: {o.about.resume if absent else o.about.help}" for o in listed)]
+        lines = lines[:-1] if not listed else lines
+    function.__doc__ = f"{inspect.cleandoc(function.__doc__)}\n{textwrap.dedent(chr(10).join(lines))}\n"
+
+
+def _notebook_picture(result: Result) -> str:
+    from flegel.report.notebook import notebook_picture
+
+    return notebook_picture(result)
+
+
+Result.notebook_picture = staticmethod(_notebook_picture)
+_describe(run, RUN, absent=False)
+_describe(resume, RESUME, absent=True)

@@ -1,0 +1,122 @@
+"""`flegel dashboard`, and the dashboard of `flegel submit --dashboard`. Starts servers, shows nothing itself."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flegel.cli.options import DEFAULT_MASTER, Insecure, MaybeMaster
+from flegel.errors import UsageError, require
+from flegel.terminal.reporting import errors_as_sentences, say
+
+if TYPE_CHECKING:
+    from flegel.dashboard.frames import RunHistory
+    from flegel.dashboard.local_job import JobDashboard
+
+DEFAULT_PLACE = "127.0.0.1:8787"
+Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to serve; another port where this one is taken.")]
+
+
+def dashboard(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN]...", help="Saved runs (folders, or JSON of results); without any, a cluster."),
+    ] = None,
+    master: MaybeMaster = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page that opens without a server, and end.")
+    ] = None,
+    listen: Listen = DEFAULT_PLACE,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Also answer under this name; repeatable.")
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="No buttons for anybody.")] = False,
+    insecure: Insecure = False,
+) -> None:
+    """Watch a cluster, or replay saved runs, in a browser.
+
+    For example, two runs over each other, or as a file for a colleague:
+
+        flegel dashboard runs/kmeans-higgs-001 runs/kmeans-higgs-002
+
+        flegel dashboard runs/kmeans-higgs-001 --save run.html
+    """
+    with errors_as_sentences(), ExitStack() as stack:
+        if save is not None:
+            _save(runs or [], save)
+            return
+        require("starlette", "dashboard")
+        require("uvicorn", "dashboard")
+        from flegel.dashboard.hub import Hub
+        from flegel.dashboard.server import Actions, DashboardServer
+
+        hub = Hub()
+        actions: Actions | None = None
+        if runs:
+            for history in _histories(runs):
+                hub.add(history)
+        else:
+            from flegel.dashboard.cluster_jobs import ClusterDashboard
+
+            cluster = ClusterDashboard(hub, master or DEFAULT_MASTER, insecure)
+            stack.callback(cluster.close)
+            actions = cluster if cluster.may_act and not read_only else None
+        server = DashboardServer(hub, actions, _place(listen), tuple(allow_host or ()))
+        stack.callback(server.close)
+        say(f"dashboard at {server.link}")
+        server.wait()
+
+
+def _histories(runs: list[Path]) -> list[RunHistory]:
+    from flegel.dashboard.saved_runs import read_run
+
+    return [read_run(path) for path in runs]
+
+
+def _save(runs: list[Path], target: Path) -> None:
+    from flegel.dashboard.page import saved_page
+    from flegel.runtime.job.result_store import check_file
+
+    if not runs:
+        raise UsageError("--save writes runs that are saved: name their folders.")
+    check_file(target, "--save")
+    target.write_text(saved_page(_histories(runs)), encoding="utf-8")
+    say(f"saved to {target}")
+
+
+def serve_job(stack: ExitStack, title: str, listen: str) -> JobDashboard:
+    """The dashboard of a job on this host; it ends with the stack."""
+    require("starlette", "dashboard")
+    require("uvicorn", "dashboard")
+    from flegel.dashboard.hub import Hub
+    from flegel.dashboard.local_job import JobDashboard
+    from flegel.dashboard.server import DashboardServer
+
+    hub = Hub()
+    job = JobDashboard(hub, title)
+    server = DashboardServer(hub, job, _place(listen))
+    stack.callback(server.close)
+    say(f"dashboard at {server.link}")
+    print(f"flegel: to look only: {server.access.link('read')}", file=sys.stderr)
+    return job
+
+
+def _place(listen: str) -> tuple[str, int]:
+    """The address; another port where that of the default is taken."""
+    import socket
+
+    from flegel.options import parse_address
+
+    host, port = parse_address(listen, "--listen")
+    if listen == DEFAULT_PLACE:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                port = 0
+    return host, port

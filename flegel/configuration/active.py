@@ -1,0 +1,108 @@
+"""The settings that hold where they are asked for: the defaults, or those of the job that this thread works for.
+
+Decisions ask `active()` for their subject. A job, a simulation or an ablation is run inside `using(changes)`, so no
+setting has to be handed through functions that do not use it, and two jobs in two threads may have different ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from flegel.configuration.balance import SPARING, BalanceSettings
+from flegel.configuration.barriers import BarrierSettings
+from flegel.configuration.interval import IntervalSettings
+from flegel.configuration.resting import RestingSettings
+from flegel.configuration.setting import DescribedSetting, described
+from flegel.configuration.termination import TerminationSettings
+from flegel.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of them, by subject."""
+
+    interval: IntervalSettings = field(default_factory=IntervalSettings)
+    barriers: BarrierSettings = field(default_factory=BarrierSettings)
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
+    balance_sparing: BalanceSettings = SPARING
+    resting: RestingSettings = field(default_factory=RestingSettings)
+    termination: TerminationSettings = field(default_factory=TerminationSettings)
+
+
+DEFAULTS = Settings()
+_active: ContextVar[Settings] = ContextVar("flegel settings", default=DEFAULTS)
+_changes: ContextVar[Mapping[str, float]] = ContextVar("flegel setting changes", default=MappingProxyType({}))
+
+
+def active() -> Settings:
+    """The settings of the job that this thread works for."""
+    return _active.get()
+
+
+def active_changes() -> dict[str, float]:
+    """What differs from the defaults here, by full name."""
+    return dict(_changes.get())
+
+
+@contextmanager
+def using(changes: Mapping[str, float]) -> Iterator[Settings]:
+    """Within the block these settings differ, besides those that differ already."""
+    together = {**_changes.get(), **changes}
+    found = changed(together)
+    settings, names = _active.set(found), _changes.set(together)
+    try:
+        yield found
+    finally:
+        _active.reset(settings)
+        _changes.reset(names)
+
+
+def changed(changes: Mapping[str, float]) -> Settings:
+    """The defaults with other values for some settings; raises `UsageError` for a name or a value that cannot be."""
+    by_subject: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        subject, _, short = name.partition(".")
+        by_subject.setdefault(subject, {})[short] = checked(name, value)
+    records = {
+        subject: dataclasses.replace(getattr(DEFAULTS, subject), **fields) for subject, fields in by_subject.items()
+    }
+    return dataclasses.replace(DEFAULTS, **records) if records else DEFAULTS
+
+
+def checked(name: str, value: Any) -> float | int:
+    """The value of a setting, of its own type."""
+    known = all_settings()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"No setting is called {name!r}; {hint}`flegel settings` lists them with their units.")
+    about, whole = known[name].about, known[name].whole
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise UsageError(f"The setting {name} must be a number ({about.unit}), not {value!r}.")
+    if whole and value != math.inf and value != int(value):
+        raise UsageError(f"The setting {name} must be a whole number ({about.unit}), not {value!r}.")
+    if not about.low <= value <= about.high or (whole and value == math.inf):
+        upper = f"at most {about.high:g}" if about.high < math.inf else "finite" if whole else "any size"
+        raise UsageError(
+            f"The setting {name} must be at least {about.low:g} and {upper} ({about.unit}), not {value!r}."
+        )
+    return int(value) if whole else float(value)
+
+
+@cache
+def all_settings() -> Mapping[str, DescribedSetting]:
+    """Every setting by its full name, in the order of subjects and fields."""
+    found = {}
+    for subject in dataclasses.fields(DEFAULTS):
+        for setting in described(subject.name, getattr(DEFAULTS, subject.name)):
+            found[setting.name] = setting
+    return found

@@ -1,0 +1,139 @@
+"""Settings of balancing: which points move from slow to fast workers (plan/balance). docs/balance.md has the rules.
+
+"Ablation" is the largest cost without the rule over twelve scenarios (docs/results/ablation.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from flegel.configuration.setting import Setting
+
+
+@dataclass(frozen=True)
+class BalanceSettings:
+    """ε is the paper's (Eq. 8); the other parameters keep measurement noise from moving data."""
+
+    epsilon: Annotated[
+        float,
+        Setting(
+            "passes",
+            "Largest |P*_i − C| that counts as balanced (Eq. 8). 0.5 would let passes differ by one; 0.3 leaves a "
+            "margin until the next plan, and until points have moved. Ablation: 0 costs 10 % (pauses).",
+        ),
+    ] = 0.3
+    split_passes: Annotated[
+        float,
+        Setting(
+            "passes of the median worker",
+            "Length of a split, also if the job may end before: points given to make up lost passes in a shorter time "
+            "would have to come back. Shorter in proportion for a worker with fewer points than the median. "
+            "Ablation: all of T costs 2.5 % (pauses).",
+        ),
+    ] = 3.0
+    split_move_times: Annotated[
+        float,
+        Setting(
+            "durations of a move", "Smallest length of a split. Ablation: 0 costs 3.6 % (pauses), 0.43 passes (drift)."
+        ),
+    ] = 2.0
+    replan_passes: Annotated[
+        float, Setting("passes", "Between two plans. Ablation: a plan at each barrier costs 3.4 % (pauses).")
+    ] = 0.25
+    group_tolerance: Annotated[
+        float,
+        Setting(
+            "relative",
+            "Difference of N and V up to which two workers belong to one super worker. Ablation: 0 costs 5.4 % "
+            "(pauses).",
+        ),
+    ] = 0.03
+    error_multiple: Annotated[
+        float,
+        Setting(
+            "standard errors",
+            "That a deviation must exceed; `target_passes.error_multiple` scales it with the workers. Ablation: 0 "
+            "costs 2.2 % (none slow).",
+        ),
+    ] = 1.2
+    short_memory: Annotated[
+        float,
+        Setting(
+            "of the past",
+            "Decay per round of the short-term speed estimate (mean age 10 rounds). Ablation: without it 1.5 %, 0.18 "
+            "passes.",
+            0,
+            0.9999,
+        ),
+    ] = 0.9
+    long_memory: Annotated[
+        float,
+        Setting(
+            "of the past",
+            "Decay per round of the long-term estimate, used while the speed does not change (mean age 50 rounds). "
+            "Ablation: without it 1.1 %, 0.35 passes (shared processors).",
+            0,
+            0.9999,
+        ),
+    ] = 0.98
+    min_payoff: Annotated[
+        float,
+        Setting(
+            "latencies of a move",
+            "Smallest remaining time for a move, if speeds are uncertain. Ablation: without it 1.8 % (shared "
+            "processors).",
+        ),
+    ] = 1.0
+    guessed_time_share: Annotated[
+        float,
+        Setting(
+            "of the time",
+            "Share of a remaining time guessed from the objective that `min_payoff` is compared with. Ablation: 1 "
+            "costs 2.6 %; 3.7 % without `min_payoff` too.",
+        ),
+    ] = 1.0
+    uncertain_error: Annotated[
+        float,
+        Setting(
+            "relative",
+            "Standard error from which a speed counts as uncertain; below, `min_payoff` shrinks in proportion. "
+            "Ablation: 0 costs 1.9 % (pauses), ∞ 1.8 % (shared processors).",
+            1e-12,
+        ),
+    ] = 0.03
+    outlier_factor: Annotated[
+        float,
+        Setting(
+            "ratio",
+            "Of pass times to the median, beyond the error, from which a worker is an outlier and its error is "
+            "ignored: sharing a processor does not cause such ratios for long. Ablation: ∞ costs 43 % (stragglers on "
+            "shared processors).",
+        ),
+    ] = 3.0
+    max_plan_age: Annotated[
+        float,
+        Setting(
+            "times since the first plan",
+            "Longest time until the next plan: early estimates rest on little. Ablation: ∞ costs 5.9 % (pauses), 1.04 "
+            "passes (shared processors).",
+        ),
+    ] = 1.0
+    straggler_factor: Annotated[
+        float,
+        Setting(
+            "ratio",
+            "Of seconds per point to the lower quartile, beyond the error, that makes a worker a straggler. Ablation: "
+            "never sparing costs 4.1 % (shared processors), always 0.80 passes.",
+        ),
+    ] = 2.0
+
+
+SPARING = BalanceSettings(
+    split_move_times=8.0,
+    replan_passes=1.0,
+    min_payoff=10.0,
+    guessed_time_share=0.5,
+)
+"""For cases in which a move costs more than small differences of passes: no worker is a straggler (differences are
+noise), workers share processors (speeds change with the scheduler), or all workers wait while points move (`sync`)."""

@@ -1,0 +1,36 @@
+"""Which rows a class takes: sparse, weighted, with labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from flegel.core.pytree import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepts:
+    """`accepts = Accepts(sparse=True, labels="required")`. Without it: dense rows without weights, with or without
+    labels."""
+
+    sparse: bool = False
+    """Hooks and kernel take sparse rows."""
+    weighted: bool = False
+    """Hooks and kernel count a point `dataPoint.weight` times. Not needed with `contribution` or `hidden`: there the
+    engine multiplies."""
+    labels: Literal["optional", "required", "classes", "ignored"] = "optional"
+    """`required`: every point needs one. `classes`: the same, and labels name classes: `Sample.classes` then has those
+    of all rows, also of rows that are not in the sample. `ignored`: no hook looks at them, and workers do not keep
+    them. Labels that the data have are passed in all other cases."""
+    ratings: bool = False
+    """Three or four columns that look like (user, item, rating[, time]) are a list of ratings, of which sparse rows
+    are made."""
+
+    @property
+    def supervised(self) -> bool:
+        """Every point needs a label."""
+        return self.labels in ("required", "classes")
+
+    def kept_labels(self, labels: Array | None) -> Array | None:
+        """The labels that workers keep beside the rows; without any, `dataPoint.label` is 0."""
+        return None if self.labels == "ignored" else labels

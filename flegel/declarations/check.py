@@ -1,0 +1,91 @@
+"""What a class declares, checked when it is defined: each declaration has its type, no name of earlier versions is
+used, and a visit is said in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flegel.errors import UsageError
+
+MOVED = {
+    "sparse": "accepts = Accepts(sparse=…)",
+    "weighted": "accepts = Accepts(weighted=…)",
+    "supervised": 'accepts = Accepts(labels="required")',
+    "labels_are_classes": 'accepts = Accepts(labels="classes")',
+    "ignores_labels": 'accepts = Accepts(labels="ignored")',
+    "takes_ratings": "accepts = Accepts(ratings=…)",
+    "spent": "statistics = Statistics(spent=…)",
+    "lagging": "statistics = Statistics(lagging=…)",
+    "per_report": "statistics = Statistics(per_report=…)",
+    "memoryless": "state = HiddenState(memoryless=…)",
+    "keep_state": "state = HiddenState(kept=…)",
+    "remakes_state": "state = HiddenState(remade=…)",
+    "maximize": "learning = Learning(maximize=…)",
+    "averaged": "learning = Learning(averaged=…)",
+    "default_tolerance": "learning = Learning(tolerance=…)",
+    "slow_gains": "learning = Learning(slow_gains=…)",
+    "trivial": "learning = Learning(trivial=…)",
+    "auxiliary": "learning = Learning(auxiliary=…)",
+    "local_updates": "learning = Learning(local_updates=…)",
+    "sharding": "placement = ParameterPlacement(sharding=…)",
+    "unsharded": "placement = ParameterPlacement(unsharded=…)",
+    "unsent": "placement = ParameterPlacement(unsent=…)",
+    "additive": "placement = ParameterPlacement(additive=…)",
+    "typed": "placement = ParameterPlacement(typed=…)",
+    "starts_from_means": "placement = ParameterPlacement(starts_from_means=…)",
+    "narrow_parameter": "kernels = Kernels(narrow_parameter=…)",
+    "layout": "kernels = Kernels(layout=…)",
+    "in_batches": "kernels = Kernels(in_batches=…)",
+    "backend": "kernels = Kernels(backend=…)",
+    "torch_program": "kernels = Kernels(torch_program=…)",
+    "compiled_apart": "kernels = Kernels(compiled_apart=…)",
+    "shown": "figures = ReportedFigures(shown=…)",
+    "followed": "figures = ReportedFigures(followed=…)",
+    "also_called": "hyper_names = HyperNames(also_called=…)",
+    "instead": "hyper_names = HyperNames(instead=…)",
+    "starting": "hyper_names = HyperNames(starting=…)",
+}
+"""Class attributes of earlier versions, and what says the same now."""
+
+
+def check_declarations(cls: type, declared: Mapping[str, type]) -> None:
+    """Raise `UsageError` for an attribute of an earlier version, or a declaration of another type. A hyper-parameter
+    (an annotated attribute) or a method may have any name that is not declared here."""
+    hints = vars(cls).get("__annotations__", {})
+    for name, value in {**dict.fromkeys(hints), **vars(cls)}.items():
+        if name in MOVED and not _is_own(hints.get(name), value):
+            raise UsageError(f"{cls.__name__}: write `{MOVED[name]}` in place of `{name}`; import it from flegel.")
+        kind = declared.get(name)
+        if kind is not None and not isinstance(value, kind | property):
+            raise UsageError(
+                f"{cls.__name__}: `{name}` is what the class declares by a flegel.{kind.__name__}; give this attribute "
+                "another name."
+            )
+
+
+def _is_own(hint: Any, value: Any) -> bool:
+    """A hyper-parameter or a method of the class that happens to have this name."""
+    plain = hint is not None and "ClassVar" not in str(hint)
+    return plain or callable(value) or isinstance(value, staticmethod | classmethod)
+
+
+def check_visit(cls: type, base: type) -> None:
+    """Raise `UsageError` where a class says in two ways, or in half a way, what a visit of a point does."""
+
+    def own(name: str) -> bool:
+        found = getattr(cls, name, None)
+        return callable(found) and found is not getattr(base, name, None)
+
+    given = [name for name in ("contribution", "hidden", "updateDataPoint") if own(name)]
+    if len(given) > 1:
+        raise UsageError(f"{cls.__name__} defines or inherits {given[0]} and {given[1]}; define one of them.")
+    if own("hidden") != own("statistics_of"):
+        there, lacking = ("hidden", "statistics_of") if own("hidden") else ("statistics_of", "hidden")
+        raise UsageError(f"{cls.__name__} defines {there} without {lacking}; define both.")
+    taken = [name for name in ("initState", "aggregate") if own(name)]
+    if taken and given and given[0] != "updateDataPoint":
+        raise UsageError(
+            f"{cls.__name__} defines {given[0]} and {taken[0]}, but the engine keeps and adds contributions; omit "
+            f"{taken[0]}, or define updateDataPoint, which returns the change."
+        )

@@ -1,0 +1,18 @@
+"""What the fields of the statistics are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """`statistics = Statistics(spent=("gradient",))`. Without it every field is a sum over points, kept for ever."""
+
+    spent: tuple[str, ...] = ()
+    """Fields that are used up at a barrier (gradients) rather than kept for ever (sums)."""
+    lagging: tuple[str, ...] = ()
+    """Fields that depend on earlier visits of a point besides the last one: a visit improves the state that it finds
+    (row factors), or counts only what has changed much (second derivatives)."""
+    per_report: tuple[str, ...] = ()
+    """Fields that are made once for each report rather than summed over points."""

@@ -1,0 +1,1 @@
+"""What a job returns, and what its model says about rows."""

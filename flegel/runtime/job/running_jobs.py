@@ -1,0 +1,193 @@
+"""Jobs of this user that run on this host, as files that `flegel top` reads. Trains nothing, and fails no job.
+
+A file for each job, in a folder that nobody else can enter. The job replaces its file at most once a second and removes
+it when it ends; what a killed process has left is removed by the next job, and by who looks next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.runtime import clock
+
+EVERY = 1.0
+"""Seconds between two notes of a job that trains; `flegel top` looks as often."""
+LONG_PHASES = ("init", "compiling", "training")
+"""Noted when they begin: a small job takes 30 ms, and each note takes a tenth of one."""
+MOST_BYTES = 1 << 20
+"""Of a file that is read: a note has less than 2,000 bytes."""
+Watch = Callable[[JobSnapshot], None]
+Phase = Callable[[str, str], None]
+_numbers = itertools.count(1)
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """A job and how far it is."""
+
+    pid: int
+    born: int
+    """When its process started, as the kernel counts: numbers of processes are used again."""
+    name: str
+    algorithm: str
+    data: str
+    workers: int | None
+    started: float
+    phase: str = "reading"
+    seen: JobSnapshot | None = None
+    """Once it trains."""
+
+
+def folders() -> list[Path]:
+    """Where notes may be: the folder that the system makes for a user who is logged in, else one in memory (replacing a
+    file on a disk takes a millisecond), else one for temporary files. Variables of the environment do not decide which:
+    a job and who looks for it may have different ones."""
+    uid = os.getuid()
+    shared = (Path("/dev/shm"), Path(tempfile.gettempdir()))
+    return [Path(f"/run/user/{uid}/flegel-jobs"), *(place / f"flegel-jobs-{uid}" for place in shared)]
+
+
+def _is_private(folder: Path) -> bool:
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _own_folder() -> Path | None:
+    for folder in folders():
+        with contextlib.suppress(OSError):
+            if not folder.parent.is_dir():
+                continue
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if _is_private(folder):
+                return folder
+    return None
+
+
+def born(pid: int) -> int | None:
+    """When a process started, or 0 where the system does not tell; None where there is no such process."""
+    try:
+        os.kill(pid, 0)
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except ProcessLookupError:
+        return None
+    except (OSError, ValueError, IndexError, OverflowError):
+        return 0
+
+
+# -- of a job ----------------------------------------------------------------------------------------------
+
+
+class JobNote:
+    """The note of one job; hears what the job's own observers hear."""
+
+    def __init__(self, path: Path | None, job: RunningJob) -> None:
+        self._path, self._job, self._next = "" if path is None else str(path), job, 0.0
+        self._write()
+
+    def also(self, watch: Watch | None, phase: Phase) -> tuple[Watch, Phase]:
+        """The same observers, and this note."""
+
+        def look(seen: JobSnapshot) -> None:
+            if watch is not None:
+                watch(seen)
+            self._look(seen)
+
+        def begin(name: str, hook: str) -> None:
+            phase(name, hook)
+            self._begin(name)
+
+        return look, begin
+
+    def _begin(self, name: str) -> None:
+        """What it does before it trains."""
+        if name != self._job.phase and name in LONG_PHASES:
+            self._job = msgspec.structs.replace(self._job, phase=name)
+            self._write()
+
+    def _look(self, seen: JobSnapshot) -> None:
+        """How far it is; without its workers, of which there may be many."""
+        now = clock.now()
+        if now >= self._next:
+            self._next = now + EVERY
+            short = msgspec.structs.replace(seen, workers=(), flows=(), incidents=(), news=(), servers=None)
+            self._job = msgspec.structs.replace(self._job, phase=seen.phase, seen=short)
+            self._write()
+
+    def _write(self) -> None:
+        if not self._path:
+            return
+        try:
+            self._replace()
+        except FileNotFoundError:  # the job that was the last one there has just removed the folder
+            with contextlib.suppress(OSError):
+                Path(self._path).parent.mkdir(mode=0o700, exist_ok=True)
+                self._replace()
+        except OSError:  # a full disk: nobody sees the job, and it trains
+            self._path = ""
+
+    def _replace(self) -> None:
+        scratch = f"{self._path}.new"
+        file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.write(file, msgspec.msgpack.encode(self._job))
+        finally:
+            os.close(file)
+        os.replace(scratch, self._path)  # noqa: PTH105 - a small job makes three of these, and pathlib is slow
+
+    def remove(self) -> None:
+        """The last job there removes the folder, too."""
+        if self._path:
+            Path(self._path).unlink(missing_ok=True)
+            Path(self._path).parent.rmdir()
+
+
+@contextlib.contextmanager
+def noted(algorithm: str, data: str, workers: int | None) -> Iterator[JobNote]:
+    """Around a job: who looks sees it, until it ends in whatever way."""
+    list(running())  # removes what killed processes have left
+    pid, number = os.getpid(), next(_numbers)
+    folder = _own_folder()
+    path = folder / f"{pid}-{number}.job" if folder is not None else None
+    note = JobNote(path, RunningJob(pid, born(pid) or 0, f"{algorithm}-{pid}", algorithm, data, workers, clock.now()))
+    try:
+        yield note
+    finally:
+        with contextlib.suppress(OSError):
+            note.remove()
+
+
+# -- of who looks ------------------------------------------------------------------------------------------
+
+
+def running() -> list[RunningJob]:
+    """All of them, the oldest first; files of processes that have ended are removed."""
+    found = []
+    for folder in folders():
+        with contextlib.suppress(OSError):
+            if _is_private(folder):
+                found += [job for path in sorted(folder.iterdir()) if (job := _alive(path)) is not None]
+    return sorted(found, key=lambda job: (job.started, job.name))
+
+
+def _alive(path: Path) -> RunningJob | None:
+    pid = path.name.partition("-")[0]
+    try:
+        known = born(int(pid)) if pid.isdigit() else None
+        with path.open("rb") as file:
+            job = msgspec.msgpack.decode(file.read(MOST_BYTES), type=RunningJob) if path.suffix == ".job" else None
+    except FileNotFoundError:  # it ended just now
+        return None
+    except (OSError, msgspec.MsgspecError, OverflowError):
+        job = None
+    if known is None or (job is not None and job.born != known):
+        path.unlink(missing_ok=True)
+        return None
+    return job

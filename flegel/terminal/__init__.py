@@ -1,0 +1,1 @@
+"""What people read in a terminal while a job runs: phases, progress, errors."""

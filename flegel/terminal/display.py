@@ -1,0 +1,241 @@
+"""What a person sees while a job runs: a live table on a terminal, plain lines elsewhere. Never touches the job.
+
+It is called from the coordinator's own loop, so it redraws at most a few times a second.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
+from flegel.machine.group.waiting import SAID_EVERY
+from flegel.plan.termination import FAILED
+from flegel.runtime import clock
+
+if TYPE_CHECKING:
+    from flegel.results.result import Result
+
+LONG_START = 1.0  # seconds; below that nobody minds
+DWARFED = 5.0  # times as long as training
+
+
+class Display(Protocol):
+    def __enter__(self) -> Display: ...
+    def __exit__(self, *args: object) -> None: ...
+    def say(self, text: str) -> None: ...
+    def watch(self, seen: JobSnapshot) -> None: ...
+    def show(self, seen: JobSnapshot) -> None: ...
+    def finish(self, result: Result) -> None: ...
+
+
+def make_display(stream: IO[str]) -> Display:
+    return LiveDisplay(stream) if stream.isatty() else PlainDisplay(stream)
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6g}"
+
+
+def count(value: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def figures(metrics: dict[str, float], after: str) -> str:
+    """Figures beside the objective, each followed by `after`; the last one has the barrier of held-out ones."""
+    known = [f"{name} {value:.4g}" for name, value in metrics.items() if name != FOLLOWED_AT]
+    if FOLLOWED_AT in metrics and known:
+        known[-1] += f" (iteration {metrics[FOLLOWED_AT]:.0f})"
+    return "".join(f"{text}{after}" for text in known)
+
+
+def ending(result: Result) -> str:
+    """How the job ended: `converged` only where it did, and no word that the reason begins with anyway."""
+    return "converged" if result.converged else "warning: not converged" if result.outcome in FAILED else "stopped"
+
+
+def summary(result: Result) -> list[str]:
+    """What is said at the end of a job."""
+    lines = [
+        f"{ending(result)}: {result.reason}",
+        f"objective {number(result.objective)}, {figures(result.metrics, ', ')}"
+        f"after {result.iterations} iterations, {duration(result.seconds)} of "
+        f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",
+    ]
+    lines += getattr(result, "description", [])  # figures of a job that an earlier version ran have none
+    if resting := sum(bool(worker.get("resting")) for worker in result.worker):
+        lines.append(f"{resting} of {len(result.worker)} workers rested at the end: the job is faster without them")
+    if result.model:
+        lines.append(f"saved to {result.model}; use it with: flegel predict {result.model} --data …")
+    return lines
+
+
+def start_advice(seconds: float, load_seconds: float, placement: str) -> str:
+    """What to do where starting took much longer than training; empty otherwise. Of jobs that `submit` runs on this
+    host: a cluster and `resume` have no `--processes`."""
+    if load_seconds < LONG_START or load_seconds < DWARFED * seconds:
+        return ""
+    took = f"starting took {duration(load_seconds)} for {duration(seconds)} of training"
+    if placement == "threads":
+        return f"{took}: reading, and compiling, which is done once for an algorithm and a shape of data"
+    return f"{took}: --processes no runs a job like this in one process, and `flegel.run` in Python keeps workers warm"
+
+
+class _Incidents:
+    """What happened to the workers since the last look."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def look(self, seen: JobSnapshot) -> list[str]:
+        lines = []
+        for incident in seen.incidents[self._told :]:
+            self._told += 1
+            anew = f", {count(incident.unvisited)} points are visited anew" if incident.unvisited else ""
+            took = f"; training went on after {duration(incident.seconds)}" if incident.seconds > 0 else ""
+            who = f"worker {incident.worker} " if incident.worker >= 0 else ""
+            lines.append(f"{who}{incident.why}{took}{anew}")
+        return lines
+
+
+class _Announcements:
+    """What a group says of the others: what happened, and for whom it waits, every half minute at most."""
+
+    def __init__(self) -> None:
+        self._told, self._next = 0, -math.inf
+
+    def look(self, seen: JobSnapshot, now: float) -> list[str]:
+        lines = list(seen.news[self._told :])
+        self._told = max(self._told, len(seen.news))
+        if seen.waits_for and now >= self._next:
+            self._next = now + SAID_EVERY
+            lines.append(f"this group {seen.waits_for}")
+        return lines
+
+
+class _Rate:
+    """Points a second since the last look, as text that ends in `after`; empty until two looks have shown progress."""
+
+    def __init__(self, after: str) -> None:
+        self._visits, self._at, self.value, self._after = 0, 0.0, 0.0, after
+
+    def look(self, visits: int, now: float) -> str:
+        if self._at and now > self._at and visits > self._visits:
+            self.value = (visits - self._visits) / (now - self._at)
+        if visits != self._visits or not self._at:
+            self._visits, self._at = visits, now
+        return f"{count(self.value)} points/s{self._after}" if self.value else ""
+
+
+class PlainDisplay:
+    """One line now and then: for logs, pipes and CI."""
+
+    def __init__(self, stream: IO[str], every: float = 1.0) -> None:
+        self._stream, self._every = stream, every
+        self._next, self._rate, self._incidents = 0.0, _Rate("  "), _Incidents()
+        self._told, self._announcements = 0, _Announcements()
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def watch(self, seen: JobSnapshot) -> None:
+        for text in self._incidents.look(seen):
+            self.say(text)
+        self.show(seen)
+
+    def show(self, seen: JobSnapshot) -> None:
+        now = clock.now()
+        for text in self._announcements.look(seen, now):
+            self.say(text)
+        if seen.phase == "loading" or seen.iteration == self._told or now < self._next:
+            return  # without a barrier since the last line, the same figures would be said again
+        self._next, self._told = now + self._every, seen.iteration
+        self.say(
+            f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
+            f"{figures(seen.metrics, '  ')}"
+            f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}"
+        )
+
+    def finish(self, result: Result) -> None:
+        for line in summary(result):
+            self.say(line)
+
+
+class LiveDisplay:
+    """A table that redraws itself: the job in a line, then a line per worker."""
+
+    def __init__(self, stream: IO[str], every: float = 0.25) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=stream)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._every, self._next, self._rate, self._incidents = every, 0.0, _Rate(", "), _Incidents()
+        self._announcements = _Announcements()
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def watch(self, seen: JobSnapshot) -> None:
+        for text in self._incidents.look(seen):
+            self.say(text)
+        self.show(seen)
+
+    def show(self, seen: JobSnapshot) -> None:
+        now = clock.now()
+        for text in self._announcements.look(seen, now):
+            self.say(text)
+        if now >= self._next:
+            self._next = now + self._every
+            self._live.update(self._table(seen, now), refresh=True)
+
+    def _table(self, seen: JobSnapshot, now: float) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+
+        if not seen.workers:
+            return f"loading: {seen.loaded} of {seen.loads} workers ready"
+        waiting = f"; {seen.waits_for}" if seen.waits_for else ""
+        moving = f", {count(seen.in_flight)} points moving" if seen.in_flight else ""
+        headline = (
+            f"{seen.algorithm} under {seen.policy}: objective {number(seen.estimate)}, "
+            f"{figures(seen.metrics, ', ')}"
+            f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}, "
+            f"{seen.iteration} barriers, {seen.seconds:.1f} s{moving}{waiting}"
+        )
+        table = Table(box=None)
+        attributed = ("Δf",) if seen.attribute else ()
+        for heading in ("worker", "points", "passes", "points/s", "computing", "waiting", "responding", *attributed):
+            table.add_column(heading, justify="right")
+        for w in seen.workers:
+            whole = max(w.compute + w.wait + w.respond, 1e-12)
+            shares = (f"{part / whole:.0%}" for part in (w.compute, w.wait, w.respond))
+            gained = (number(w.gain),) if seen.attribute else ()
+            table.add_row(str(w.id), count(w.points), f"{w.passes:.1f}", count(w.rate), *shares, *gained)
+        return Group(headline, table)
+
+    def finish(self, result: Result) -> None:
+        for line in summary(result):
+            self.say(line)

@@ -1,0 +1,124 @@
+"""One line that is drawn over while `flegel.run` trains in a terminal or a notebook. Never touches the job.
+
+It appears after half a second, so that short jobs show nothing, and is removed at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import IO
+
+from flegel.job import Criteria
+from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.runtime import clock
+from flegel.terminal.display import PlainDisplay, duration, figures, number
+from flegel.terminal.reporting import PhaseLine
+
+APPEARS_AFTER = 0.5
+"""Seconds; a line that comes and goes sooner cannot be read."""
+EVERY = 0.2
+"""Seconds between two drawings."""
+BAR = 20
+"""Characters."""
+WIDEST = 100
+"""Characters of a line: a longer one is wrapped by narrow terminals and not drawn over."""
+WAITING = 0.1
+"""Part of its time from which a worker is said to wait."""
+
+
+def progress_stream() -> IO[str] | None:
+    """Where progress belongs if nobody said: a terminal or a notebook; None elsewhere, as in scripts whose output is a
+    file."""
+    if _in_notebook():
+        return sys.stdout
+    return sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    found = shell.get_ipython() if shell is not None and hasattr(shell, "get_ipython") else None
+    return type(found).__name__ == "ZMQInteractiveShell"
+
+
+class ProgressLine:
+    """`watch` and `phase` for a job; plain lines where the stream cannot be drawn over."""
+
+    def __init__(self, stream: IO[str], limits: Criteria, data: str = "rows") -> None:
+        self._stream, self._limits = stream, limits
+        self._over = stream.isatty() or _in_notebook()
+        self._phases = PhaseLine(stream, data, after=APPEARS_AFTER)
+        self._plain = PlainDisplay(stream)
+        self._due, self._width = clock.now() + APPEARS_AFTER, 0
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._phases.stop()
+        self._draw("")
+
+    def phase(self, name: str, hook: str = "") -> None:
+        if self._over:
+            self._phases(name, hook)
+
+    def watch(self, seen: JobSnapshot) -> None:
+        if seen.phase != "loading":
+            self._phases.stop()
+        if not self._over:
+            self._plain.watch(seen)
+        elif seen.iteration and clock.now() >= self._due:
+            self._due = clock.now() + EVERY
+            self._draw(line(seen, self._limits))
+
+    def and_watch(self, other: Callable[[JobSnapshot], None] | None) -> Callable[[JobSnapshot], None]:
+        """The line, and what the caller wants to see itself."""
+
+        def look(seen: JobSnapshot) -> None:
+            self.watch(seen)
+            if other is not None:
+                other(seen)
+
+        return look
+
+    def and_phase(self, other: Callable[[str, str], None]) -> Callable[[str, str], None]:
+        def tell(name: str, hook: str = "") -> None:
+            self.phase(name, hook)
+            other(name, hook)
+
+        return tell
+
+    def _draw(self, text: str) -> None:
+        if not text and not self._width:
+            return
+        text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+        end = "" if text else "\r"
+        print(f"\r{text.ljust(self._width)}{end}", end="", file=self._stream, flush=True)
+        self._width = len(text)
+
+
+def line(seen: JobSnapshot, limits: Criteria) -> str:
+    """How far, how good, and who waits."""
+    waits = {w.id: w.wait / max(w.compute + w.wait + w.respond, 1e-12) for w in seen.workers}
+    most = max(waits, key=lambda worker: waits[worker], default=None)
+    waiting = f"  worker {most} waits {waits[most]:.0%}" if most is not None and waits[most] >= WAITING else ""
+    waiting = f"  {seen.waits_for}" if seen.waits_for else waiting
+    done = part_done(seen, limits)
+    bar = "" if done is None else f"[{'#' * round(BAR * done):<{BAR}}] {done:.0%}  "
+    passes = seen.visits / seen.points if seen.points else 0.0
+    return (
+        f"{bar}{seen.algorithm}  objective {number(seen.estimate)}  {figures(seen.metrics, '  ')}"
+        f"round {seen.iteration}, {passes:.1f} passes, {duration(seen.seconds)}{waiting}"
+    )
+
+
+def part_done(seen: JobSnapshot, limits: Criteria) -> float | None:
+    """Of the nearest limit; None where only convergence ends the job."""
+    passes = seen.visits / seen.points if seen.points else 0.0
+    reached = (
+        (seen.iteration, limits.max_iterations),
+        (passes, limits.max_passes),
+        (seen.seconds, limits.max_seconds),
+    )
+    parts = [value / limit for value, limit in reached if limit]
+    return min(1.0, max(parts)) if parts else None

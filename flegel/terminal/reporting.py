@@ -1,0 +1,142 @@
+"""What commands tell people: what happens before training, and errors as one sentence and an exit code.
+
+Exit codes are those of `flegel.errors.ExitCode`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from flegel.errors import AlgorithmError, ExitCode, FlegelError, Interrupted, StorageError, Terminated
+from flegel.wording import speaking
+
+if TYPE_CHECKING:
+    from flegel.machine.coordinator.observation import JobSnapshot
+
+WORKERS_STOPPED = "; all workers were stopped and nothing was saved"
+CHECKPOINTS_KEPT = "; all workers were stopped, and its checkpoints are as they were"
+
+
+@contextmanager
+def errors_as_sentences(left: str = "") -> Iterator[None]:
+    """Errors as people should see them; `left` says what Ctrl-C leaves behind."""
+    try:
+        with speaking("command-line"):
+            yield
+    except FlegelError as error:
+        if isinstance(error, AlgorithmError) and error.trace:
+            print(error.trace.rstrip(), file=sys.stderr)
+        print(f"flegel: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except Interrupted as stop:
+        print(f"flegel: {stop}", file=sys.stderr)
+        raise SystemExit(stop.exit_code) from None
+    except KeyboardInterrupt:
+        print(f"flegel: interrupted{left}.", file=sys.stderr)
+        raise SystemExit(ExitCode.INTERRUPTED) from None
+    except Terminated:
+        print(f"flegel: terminated{left}.", file=sys.stderr)
+        raise
+    except MemoryError:
+        print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)
+        raise SystemExit(ExitCode.FAILED) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"flegel: {where}{error.strerror or error}; fix this and retry.", file=sys.stderr)
+        raise SystemExit(ExitCode.FAILED) from None
+
+
+def print_all(text: str) -> None:
+    """A result on standard output; an error says so where nobody takes it."""
+    from flegel.runtime.system.standard_streams import output_taken
+
+    print(text)
+    if not output_taken():
+        raise StorageError("Standard output was closed before the result could be written to it.")
+
+
+def say(text: str) -> None:
+    """A remark for people, on standard error."""
+    if text:
+        print(f"flegel: {text}", file=sys.stderr)
+
+
+PHASES = {
+    "importing": "importing libraries",
+    "reading": "reading {data}",
+    "init": "choosing the initial parameters",
+    "compiling": "compiling: once for an algorithm and a kind of rows, 5 to 30 s of an idle processor",
+    "loading": "starting workers, which read their rows; code that is not in the cache is compiled meanwhile",
+}
+
+
+class PhaseLine:
+    """Says what a job does before it trains, where that takes longer than a tenth of a second.
+
+    On a terminal the line is replaced by what comes next. A thread waits meanwhile, because the job is busy.
+    """
+
+    def __init__(self, stream: IO[str], data: str = "", after: float = 0.1) -> None:
+        self._stream, self._data, self._after = stream, data, after
+        self._shown = False
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def __call__(self, phase: str, hook: str = "") -> None:
+        self.stop()
+        if phase in PHASES:
+            text = PHASES[phase].format(data=self._data) + " …"
+            self._timer = threading.Timer(self._after, self._show, (text,))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __enter__(self) -> PhaseLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """The phase is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        with self._lock:
+            if self._shown and self._stream.isatty():
+                print("\r\x1b[K", end="", file=self._stream, flush=True)
+            self._shown = False
+
+    def _show(self, text: str) -> None:
+        with self._lock:
+            if text in self._said and not self._stream.isatty():
+                return  # a log has it already
+            self._shown = True
+            self._said.add(text)
+            print(text, end="" if self._stream.isatty() else "\n", file=self._stream, flush=True)
+
+    def watching(self, watch: Callable[[JobSnapshot], None]) -> Callable[[JobSnapshot], None]:
+        """The same observer; this line ends with the first look at a job that trains."""
+
+        def look(seen: JobSnapshot) -> None:
+            if self._timer is not None and seen.phase != "loading":
+                self.stop()
+            watch(seen)
+
+        return look
+
+    def saying(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """The same, on a line of its own."""
+
+        def tell(text: str) -> None:
+            with self._lock:
+                if self._shown and self._stream.isatty():
+                    print("\r\x1b[K", end="", file=self._stream, flush=True)
+                    self._shown = False
+            say(text)
+
+        return tell

@@ -474,7 +474,7 @@ class LR(Algorithm):
     def _too_slow(self, search: StepSearch, width: int) -> bool:
         """The diagonal and L-BFGS would need more steps than it costs to sum all second derivatives."""
         many = LATE_STEPS + LATE_STEPS_PER_COLUMN * width
-        left = self.default_tolerance * search.best
+        left = self.learning.tolerance * search.best
         return search.trained >= LATE_PASSES * search.points and search.gains.steps_until(left) > many
 
     def _newton(self, parameter: Linear, curvature: Curvature) -> bool:

@@ -119,7 +119,8 @@ def compared(table: Table, sync: str, workers: int) -> dict[str, Any]:
     theirs, peer_seconds, peer_used = peer(table)
     return {
         "table": table.words, "objective": mine, "peer": theirs, "ratio": mine / theirs, "seconds": seconds,
-        "peer_seconds": peer_seconds, "peer_processor_seconds": peer_used, "time_ratio": seconds / peer_seconds, "converged": result.converged,
+        "peer_seconds": peer_seconds, "peer_processor_seconds": peer_used, "time_ratio": seconds / peer_seconds,
+        "converged": result.converged,
         "passes": result.rows[-1].get("passes"), "said": [result.reason, *result.warnings],
     }  # fmt: skip
 

@@ -86,12 +86,12 @@ def test_the_diagonal_is_taken_out_before_all_are_summed(sparse: bool) -> None:
         run.passes(1)
     np.testing.assert_allclose(run.statistics.curvature, 0.0, atol=1e-9)
     run.passes(1)
-    summed, shares = run.statistics.curvature, run.shares[0]
-    h = np.asarray(shares.state[:, :, :]).transpose(0, 2, 1).reshape(-1, 26)[:POINTS, 13:25] if not sparse else None
-    if h is not None:
-        metric = run.parameter.internal_metric
-        full = np.hstack([(rows - metric[0, :-1]) / metric[1, :-1], np.ones((POINTS, 1))])
-        np.testing.assert_allclose(summed[3], np.tril((full * h[:, 3:4]).T @ full), rtol=1e-5, atol=1e-6)
+    state = run.shares[0].state
+    h = (state if sparse else state.transpose(0, 2, 1).reshape(-1, 26))[:POINTS, 13:25].astype(np.float64)
+    metric = run.parameter.internal_metric
+    full = np.hstack([(rows - metric[0, :-1]) / metric[1, :-1], np.ones((POINTS, 1))])
+    summed = run.statistics.curvature[3]
+    np.testing.assert_allclose(summed, np.tril((full * h[:, 3:4]).T @ full), rtol=1e-6, atol=1e-6)
 
 
 def test_connections_reach_the_minimum_before_all_are_summed() -> None:

@@ -20,7 +20,7 @@ from flegel.machine.group.records import MemberBeat, StartRows, encode
 from flegel.results.result import Result
 from flegel.runtime.group import session
 from flegel.runtime.group.bucket import FolderBucket
-from flegel.runtime.group.keys import SEALED, PlainObjects
+from flegel.runtime.group.keys import SEALED_MARK, PlainObjects
 from flegel.runtime.job import run
 
 
@@ -208,7 +208,7 @@ def test_an_open_port_without_a_key_is_refused_before_data_are_read(tmp_path: Pa
 
 
 def test_a_signed_bucket_asks_a_group_without_a_key_for_one(tmp_path: Path) -> None:
-    FolderBucket(tmp_path).put("job", SEALED + bytes(8))
+    FolderBucket(tmp_path).put("job", SEALED_MARK + bytes(8))
     with pytest.raises(UsageError, match="are signed, and this group has no key; give group_key") as refused:
         flegel.run(KMeans(k=2), sorted_blobs(rows=10), group="a", bucket=str(tmp_path), processes=False)
     assert "new bucket" not in str(refused.value)

@@ -148,6 +148,8 @@ class Updated(msgspec.Struct, frozen=True):
     """What a visit is worth by the length of an interval (plan/interval/search.py), where the algorithm says so."""
     noise: float | None = None
     """The gradient noise scale in visits (plan/interval/gradient_noise.py); not a number while it is not known yet."""
+    held: bool = False
+    """θ stays until every point has been visited with it, as the algorithm says."""
 
 
 class Regrouped(msgspec.Struct, frozen=True):

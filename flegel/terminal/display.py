@@ -9,7 +9,7 @@ import math
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
-from flegel.plan.termination import FAILED
+from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.runtime import clock
 
 if TYPE_CHECKING:
@@ -60,7 +60,13 @@ def figures(metrics: dict[str, float], after: str) -> str:
 
 def ending(result: Result) -> str:
     """How the job ended: `converged` only where it did, and no word that the reason begins with anyway."""
-    return "converged" if result.converged else "warning: not converged" if result.outcome in FAILED else "stopped"
+    return (
+        "converged"
+        if result.converged
+        else "warning: not converged"
+        if result.outcome in FAILED_OUTCOMES
+        else "stopped"
+    )
 
 
 def summary(result: Result) -> list[str]:

@@ -13,7 +13,7 @@ from flegel.job import Job
 from flegel.machine.coordinator.events import Event
 from flegel.machine.group.events import ToGroup
 from flegel.machine.group.part import GroupPart
-from flegel.plan.termination import FAILED
+from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.runtime.group.keys import check_keys
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.session import GroupSession, open_group
@@ -77,7 +77,7 @@ class GroupOfJob(Part):
     def training(self) -> Iterator[None]:
         yield
         verdict = self.running.machine.verdict
-        if verdict is not None and verdict.outcome not in FAILED:
+        if verdict is not None and verdict.outcome not in FAILED_OUTCOMES:
             self._session.ended = "finished"
 
     def commands(self) -> Mapping[type, Callable[[Any], None]]:

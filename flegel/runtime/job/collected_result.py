@@ -13,7 +13,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.observation import metrics_of
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
-from flegel.plan.termination import FAILED
+from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.results.prediction import TrainingRows
 from flegel.results.result import Result, sections, utilization, worker_rows
 from flegel.runtime.job.model_remarks import description, never_predicted
@@ -108,7 +108,7 @@ def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
     said = call_hook(machine.state.algorithm, "the end", "warnings", machine.store.statistics, machine.parameter)
     found = hook_values.texts(said, "warnings")
-    if machine.verdict is not None and machine.verdict.outcome in FAILED:
+    if machine.verdict is not None and machine.verdict.outcome in FAILED_OUTCOMES:
         found = [machine.verdict.reason, *found]
     for part in machine.parts:
         found = [*found, *part.remarks()]

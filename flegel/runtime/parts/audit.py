@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flegel.machine.audit.audit import POINTS, Audit
+from flegel.machine.audit.audit import Audit
 from flegel.machine.audit.part import AuditPart
 from flegel.runtime.job.part import Part
 
@@ -17,4 +17,4 @@ class Audits(Part):
 
     def machine(self) -> AuditPart:
         wanted = self.request.job.audit
-        return AuditPart(Audit(int(wanted) if wanted.isdigit() else POINTS, self.request.resumed))
+        return AuditPart(Audit(int(wanted) if wanted.isdigit() else None, self.request.resumed))

@@ -495,9 +495,15 @@ class Trainer:
             return hook_named(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
 
     def _step(
-        self, kernel: ShardKernel, store: PointStore, run: VisitRun, end: int, round_: int, flag: Array,
+        self,
+        kernel: ShardKernel,
+        store: PointStore,
+        run: VisitRun,
+        end: int,
+        round_: int,
+        flag: Array,
         part: GrowingPart | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """One call of the kernel; points that it trained."""
         reached = kernel.run(store.shards[run.shard], run.start, end, round_, flag)
         store.schedule.advance(run, reached, first_pass=part is not None)

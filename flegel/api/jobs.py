@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.runtime.job.observers import Observer
 
-RUN = {name: option for name, option in options_of(Job).items() if option.about.local}
-RESUME = {name: option for name, option in RUN.items() if option.about.resume}
+RUN_OPTIONS = {name: option for name, option in options_of(Job).items() if option.about.local}
+RESUME_OPTIONS = {name: option for name, option in RUN_OPTIONS.items() if option.about.resume}
 
 
 # generated from flegel.job.Job: begin
@@ -154,7 +154,7 @@ def run(
     """
     from flegel.runtime.job import result_store
 
-    job = _with_known(Job(), options, RUN, "run")
+    job = _with_known(Job(), options, RUN_OPTIONS, "run")
     check_options(job)
     options["settings"] = {**changes_outside(), **job.settings}
     job = msgspec.structs.replace(job, settings=options["settings"])
@@ -240,7 +240,7 @@ def resume(
     from flegel.runtime.job import result_store
     from flegel.runtime.job.resume import resume as resume_job
 
-    check_options(_with_known(Job(), given := _given(changes), RESUME, "resume"))
+    check_options(_with_known(Job(), given := _given(changes), RESUME_OPTIONS, "resume"))
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     if out is not None:
         result_store.check_target(out)
@@ -358,7 +358,11 @@ def _start(start: Result | Tree | None, algorithm: Algorithm) -> Tree | None:
 
 def _given(changes: Any) -> dict[str, Any]:
     """None switches a criterion off; for all other options it says that nothing changes."""
-    return {k: v for k, v in changes.items() if v is not None or k not in RESUME or RESUME[k].path[0] == "criteria"}
+    return {
+        k: v
+        for k, v in changes.items()
+        if v is not None or k not in RESUME_OPTIONS or RESUME_OPTIONS[k].path[0] == "criteria"
+    }
 
 
 def _with_known(job: Job, given: Any, known: dict[str, NamedOption], function: str) -> Job:
@@ -393,5 +397,5 @@ def _notebook_picture(result: Result) -> str:
 
 
 Result.notebook_picture = staticmethod(_notebook_picture)
-_describe(run, RUN, absent=False)
-_describe(resume, RESUME, absent=True)
+_describe(run, RUN_OPTIONS, absent=False)
+_describe(resume, RESUME_OPTIONS, absent=True)

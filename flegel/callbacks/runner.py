@@ -20,11 +20,11 @@ from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobControl
 
-PENDING = 10_000
+MAX_PENDING_BARRIERS = 10_000
 """Barriers that wait for a callback; further ones are dropped and counted."""
-SLOW = 10.0
+SLOW_CALL_SECONDS = 10.0
 """Seconds after which a call that has not returned is reported."""
-GRACE = 60.0
+FINISH_SECONDS = 60.0
 """Seconds for all callbacks together after training."""
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,11 @@ class CallbackRunner:
     shown = SHOWN
 
     def __init__(
-        self, callbacks: Sequence[Callback], say: Callable[[str], None], slow: float = SLOW, grace: float = GRACE
+        self,
+        callbacks: Sequence[Callback],
+        say: Callable[[str], None],
+        slow: float = SLOW_CALL_SECONDS,
+        grace: float = FINISH_SECONDS,
     ) -> None:
         for callback in callbacks:
             if not isinstance(callback, Callback):
@@ -100,7 +104,7 @@ class CallbackThread:
 
     def post(self, hook: str, argument: object) -> None:
         with self._wake:
-            if len(self._calls) >= PENDING:
+            if len(self._calls) >= MAX_PENDING_BARRIERS:
                 self._dropped += 1
                 return
             self._calls.append((hook, argument))

@@ -39,8 +39,8 @@ from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 
-ROWS, COLUMNS = 331, 6
-SEED = 3  # of the job as which a class is prepared
+CHECKED_ROWS, CHECKED_COLUMNS = 331, 6
+CHECK_SEED = 3  # of the job as which a class is prepared
 HOOKS = frozenset(
     {
         "initParameter",
@@ -86,7 +86,7 @@ def _check_own_backend(algorithm: Algorithm, features: Any, labels: Array | None
     """An algorithm with a backend of its own, such as a network: its kernel beside its hooks, in its own precision."""
     if features is None or labels is None:
         raise UsageError(f"{type(algorithm).__name__} is checked on data of the right shape; give some, with --data.")
-    few, answers = np.ascontiguousarray(features[:ROWS]), np.asarray(labels)[:ROWS]
+    few, answers = np.ascontiguousarray(features[:CHECKED_ROWS]), np.asarray(labels)[:CHECKED_ROWS]
     passed = []
     for promise, check in PROMISES[:3]:
         check(Trial(algorithm, few, answers, few.dtype))
@@ -111,9 +111,9 @@ class Trial:
         self.algorithm, self.name = algorithm, type(algorithm).__name__
         rng = np.random.default_rng(7)
         if features is None:
-            centres = rng.normal(scale=3.0, size=(4, COLUMNS))
-            which = rng.integers(len(centres), size=ROWS)
-            features = np.abs(centres[which] + rng.normal(size=(ROWS, COLUMNS))) + 0.1
+            centres = rng.normal(scale=3.0, size=(4, CHECKED_COLUMNS))
+            which = rng.integers(len(centres), size=CHECKED_ROWS)
+            features = np.abs(centres[which] + rng.normal(size=(CHECKED_ROWS, CHECKED_COLUMNS))) + 0.1
             labels = (which % 2).astype(np.float64)
         if not isinstance(features, Sparse):
             features = np.ascontiguousarray(features, dtype=dtype)
@@ -123,7 +123,7 @@ class Trial:
         self.columns = features.columns if isinstance(features, Sparse) else features.shape[1]
         source = SparseSource if isinstance(features, Sparse) else ArraySource
         data = Dataset("the rows of this check", source(features, labels, origin="the rows of this check"), self.points)
-        request = Request(algorithm, data, Job(seed=SEED))
+        request = Request(algorithm, data, Job(seed=CHECK_SEED))
         check_data(request)
         prepared = PreparedJob(request, None)  # as in a job: what fails there fails here, with the same sentence
         self.sample, self.zero = prepared.sample, prepared.zero
@@ -131,7 +131,7 @@ class Trial:
 
     def start(self) -> Tree:
         """θ(0), once more for the seed that gave `parameter`."""
-        made = self.algorithm.initParameter(self.sample, np.random.default_rng(SEED))
+        made = self.algorithm.initParameter(self.sample, np.random.default_rng(CHECK_SEED))
         return pytree.read_only(pytree.starting(made, self.algorithm.placement.typed))
 
     def shard(self, layout: str, weights: Array | None = None) -> Shard:

@@ -24,23 +24,25 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.calls_ahead import calls_one_by_one
 from flegel.runtime.backends.numba.kernels import build_kernel
 
-ROWS, COLUMNS = 4096, 28
-MANY = 4  # times the columns: statistics of so many numbers are worth a smaller change
+TIMED_ROWS, TIMED_COLUMNS = 4096, 28
+SMALLER_CHANGE_RATIO = 4  # times the columns: statistics of so many numbers are worth a smaller change
 ALLOCATING = {"zeros", "empty", "ones", "full", "zeros_like", "empty_like", "ones_like", "copy", "array", "arange"}
-SLOW = 40.0  # nanoseconds a point and 28 columns; below that a class is as fast as memory
+SLOW_NANOSECONDS = 40.0  # nanoseconds a point and 28 columns; below that a class is as fast as memory
 
 
 def speed_advice(algorithm: Algorithm) -> list[str]:
     """How fast it is, then what would make it faster; empty for networks, which have a backend of their own."""
     if algorithm.kernels.backend:
         return []
-    rows = np.abs(np.random.default_rng(7).normal(size=(ROWS, COLUMNS))).astype(np.float32)
-    trial = Trial(algorithm, rows, (np.arange(ROWS) % 2).astype(np.float64), np.dtype(np.float32))
+    rows = np.abs(np.random.default_rng(7).normal(size=(TIMED_ROWS, TIMED_COLUMNS))).astype(np.float32)
+    trial = Trial(algorithm, rows, (np.arange(TIMED_ROWS) % 2).astype(np.float64), np.dtype(np.float32))
     kind, note, seconds = _timed(trial)
-    said = [f"visits a point of {COLUMNS} columns in {seconds / ROWS * 1e9:.0f} ns, {kind} (float32, one core)"]
+    said = [
+        f"visits a point of {TIMED_COLUMNS} columns in {seconds / TIMED_ROWS * 1e9:.0f} ns, {kind} (float32, one core)"
+    ]
     if kind == "interpreted":
         return [*said, f"slow: updateDataPoint is interpreted, because numba cannot compile it: {note}"]
-    if kind == "compiled" and seconds / ROWS * 1e9 > SLOW:
+    if kind == "compiled" and seconds / TIMED_ROWS * 1e9 > SLOW_NANOSECONDS:
         said += [f"slow: {advice}" for advice in _advice(trial)]
     return said
 
@@ -64,7 +66,7 @@ def _advice(trial: Trial) -> Iterator[str]:
     algorithm = trial.algorithm
     cls, hook = type(algorithm), type(algorithm).updateDataPoint
     numbers = sum(array.size for array in pytree.flatten(trial.zero))
-    if cls.aggregate is Algorithm.aggregate and numbers > MANY * trial.columns:
+    if cls.aggregate is Algorithm.aggregate and numbers > SMALLER_CHANGE_RATIO * trial.columns:
         yield (
             f"each point adds {numbers} numbers to the statistics; return only what it changes, a smaller NamedTuple, "
             "and fold that in with `aggregate`"

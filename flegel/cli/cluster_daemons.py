@@ -26,7 +26,7 @@ OpenToAll = Annotated[
 ]
 HostsFile = Annotated[Path, typer.Argument(metavar="HOSTS", help="A file with a host a line, such as `node1 slots=4`.")]
 Ssh = Annotated[str | None, typer.Option(envvar="FLEGEL_SSH", help="The ssh command, with its options.")]
-ISOLATION = ("auto", "namespace", "strict", "none")
+ISOLATION_MODES = ("auto", "namespace", "strict", "none")
 cluster_app = typer.Typer(help="Slaves on many hosts, over SSH.", no_args_is_help=True)
 
 
@@ -275,8 +275,8 @@ def _isolation(wanted: str, write: bool) -> str:
     """How this host isolates jobs: as wanted, or an error; under `auto` as far as possible, with a sentence."""
     from flegel.runtime.system.confinement import why_impossible
 
-    if wanted not in ISOLATION:
-        raise UsageError(f"--isolation is one of {', '.join(ISOLATION)}, not {wanted!r}.")
+    if wanted not in ISOLATION_MODES:
+        raise UsageError(f"--isolation is one of {', '.join(ISOLATION_MODES)}, not {wanted!r}.")
     if write and wanted != "strict":
         raise UsageError("--write is for --isolation strict; otherwise jobs write wherever this user can.")
     why = why_impossible(wanted == "strict") if wanted != "none" else ""

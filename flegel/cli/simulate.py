@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.results.result import Result
 
-EVERY = 2.0  # seconds between two lines about a long run
-ROWS = "higgs:65536"  # to learn from where no data are named
+PROGRESS_LINE_SECONDS = 2.0  # seconds between two lines about a long run
+DEFAULT_DATA = "higgs:65536"  # to learn from where no data are named
 CLUSTER_OPTIONS = (
     "workers",
     "pass_time",
@@ -190,7 +190,7 @@ def simulate(
             rows = in_memory(
                 open_rows(
                     chosen,
-                    data or ROWS,
+                    data or DEFAULT_DATA,
                     label=label,
                     columns=columns,
                     drop=drop,
@@ -336,12 +336,12 @@ def _watch(label: str) -> Callable[[JobSnapshot], None]:
     """A line now and then, so that nobody thinks it hangs."""
     from flegel.runtime import clock
 
-    next_at = [clock.now() + EVERY]
+    next_at = [clock.now() + PROGRESS_LINE_SECONDS]
 
     def look(seen: JobSnapshot) -> None:
         now = clock.now()
         if now >= next_at[0] and seen.iteration:
-            next_at[0] = now + EVERY
+            next_at[0] = now + PROGRESS_LINE_SECONDS
             value = "–" if seen.estimate is None else f"{seen.estimate:.6g}"
             say(f"{label}: {seen.seconds:.4g} virtual seconds, {seen.iteration} updates of θ, objective {value}")
 

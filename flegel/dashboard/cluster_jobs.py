@@ -21,10 +21,10 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
 
-EVERY = 1.0
-LOGS = 5.0  # seconds between two looks at the log of a job
-MOST_LISTED = 200
-MOST_SHOWN = 16  # running jobs that are shown in detail, the newest ones
+CLUSTER_POLL_SECONDS = 1.0
+LOG_POLL_SECONDS = 5.0  # seconds between two looks at the log of a job
+MAX_LISTED_JOBS = 200
+MAX_DETAILED_JOBS = 16  # running jobs that are shown in detail, the newest ones
 
 
 class ClusterDashboard:
@@ -57,7 +57,7 @@ class ClusterDashboard:
 
     def _work(self) -> None:
         client: Client | None = None
-        while not self._stopping.wait(EVERY if client is not None else 0.0):
+        while not self._stopping.wait(CLUSTER_POLL_SECONDS if client is not None else 0.0):
             try:
                 client = client or Client(self._address, insecure=self._insecure)
                 self._look(client)
@@ -66,16 +66,16 @@ class ClusterDashboard:
                 if client is not None:
                     client.close()
                 client = None
-                self._stopping.wait(EVERY)
+                self._stopping.wait(CLUSTER_POLL_SECONDS)
         if client is not None:
             client.close()
 
     def _look(self, client: Client) -> None:
         jobs, slaves = client.jobs(), client.slaves()
-        listed = [_plain(view) for view in jobs[-MOST_LISTED:]]
+        listed = [_plain(view) for view in jobs[-MAX_LISTED_JOBS:]]
         self._hub.publish_cluster({"jobs": listed, "slaves": msgspec.to_builtins(slaves), "error": ""})
         running = [view.job for view in jobs if view.state == "running"]
-        for name in running[-MOST_SHOWN:]:  # one by one: the list has no workers
+        for name in running[-MAX_DETAILED_JOBS:]:  # one by one: the list has no workers
             view = client.job(name)
             if view.glance:
                 self._take(view)
@@ -115,7 +115,7 @@ class ClusterDashboard:
             return
         lines = list(client.log(job))
         new = [(line[:20], line[21:]) for line in lines[told:]]
-        self._logged[job] = (clock.now() + LOGS, len(lines))
+        self._logged[job] = (clock.now() + LOG_POLL_SECONDS, len(lines))
         self._hub.publish(lambda: history.log(new))
 
 

@@ -21,9 +21,9 @@ from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobControl
 
-LARGE = 256  # workers from which on looks are rarer
-PENDING = 100  # looks that wait to be turned into frames
-RUN = "job"
+MANY_WORKERS = 256  # workers from which on looks are rarer
+MAX_PENDING_SNAPSHOTS = 100  # looks that wait to be turned into frames
+RUN_NAME = "job"
 
 Looked = tuple[JobSnapshot, Sequence[TraceRow]]
 
@@ -51,7 +51,7 @@ class JobDashboard:
             "data": job.data,
             "live": True,
         }
-        self._control, self._history = control, RunHistory(RUN, about)
+        self._control, self._history = control, RunHistory(RUN_NAME, about)
         self._hub.add(self._history)
         logger = logging.getLogger("flegel")
         logger.addHandler(self._handler)
@@ -59,8 +59,8 @@ class JobDashboard:
         self._thread.start()
 
     def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
-        self.every = 1.0 if seen.members > LARGE else 0.25
-        if self._looks.qsize() < PENDING or rows:
+        self.every = 1.0 if seen.members > MANY_WORKERS else 0.25
+        if self._looks.qsize() < MAX_PENDING_SNAPSHOTS or rows:
             self._looks.put((seen, rows))
 
     def finish(self, result: Result | None, error: BaseException | None) -> None:

@@ -168,7 +168,7 @@ class Result:
     def summary(self) -> str:
         """The run in a few lines."""
         value = "none" if self.objective is None else f"{self.objective:.6g}"
-        data, more = self.dataset, len(self.data_report) - SUMMARY_LINES
+        data, more = self.dataset, len(self.data_report) - MAX_REPORT_LINES
         lines = [
             f"{self.name} on {data['name']}: {data['rows']:,} rows of {data['columns']:,} columns",
             f"{'converged' if self.converged else 'stopped'}: {self.reason}",
@@ -180,7 +180,7 @@ class Result:
             *([f"classes: {', '.join(self.classes[:20])}"] if self.classes else []),
             *self.description,
             *(f"note: {text}" for text in self.warnings),
-            *self.data_report[:SUMMARY_LINES],
+            *self.data_report[:MAX_REPORT_LINES],
             *([f"  … and {more} more lines in data_report"] if more > 0 else []),
         ]
         return "\n".join(lines)
@@ -254,7 +254,7 @@ class Result:
         )
 
 
-SUMMARY_LINES = 12  # of the report about columns that a summary shows: half a screen
+MAX_REPORT_LINES = 12  # of the report about columns that a summary shows: half a screen
 
 
 def estimator(
@@ -316,13 +316,13 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
     ]
 
 
-COURSE = 64  # moments of a job that `--json` tells the passes of
+COURSE_MOMENTS = 64  # moments of a job that `--json` tells the passes of
 
 
 def _course(machine: Coordinator) -> list[dict[str, Any]]:
     """Passes, points in flight and bytes over time: evenly chosen barriers, the last one among them."""
     rows = [row for row in machine.trace if row.passes]
-    chosen = sorted({round(i * (len(rows) - 1) / (COURSE - 1)) for i in range(COURSE)}) if rows else []
+    chosen = sorted({round(i * (len(rows) - 1) / (COURSE_MOMENTS - 1)) for i in range(COURSE_MOMENTS)}) if rows else []
     return [
         {
             "seconds": rows[i].seconds,

@@ -17,7 +17,7 @@ from flegel.algorithms.kmeans.kmeans import KMeans as Algorithm
 from flegel.core.pytree import Array
 from flegel.sklearn.base import EngineEstimator
 
-STARTS = 3  # starts that are tried on a sample, for n_init="auto"
+AUTO_STARTS = 3  # starts that are tried on a sample, for n_init="auto"
 
 
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, EngineEstimator):  # type: ignore[misc]
@@ -69,7 +69,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         k = self._check_number("n_clusters", 1, X.shape[0])
         if self.algorithm not in ("lloyd", "elkan"):
             raise ValueError(f"algorithm must be 'lloyd' or 'elkan', not {self.algorithm!r}.")
-        starts = STARTS if isinstance(self.n_init, str) else self._check_number("n_init", 1)
+        starts = AUTO_STARTS if isinstance(self.n_init, str) else self._check_number("n_init", 1)
         centres = self._fitted_centres(Algorithm(k=k, init=self._start(X), n_init=starts), X, weights)
         self._finish(X, weights, centres)
         self._counts = self._counts_of(self.labels_, weights)

@@ -16,8 +16,8 @@ from flegel.runtime import clock
 if TYPE_CHECKING:
     from flegel.results.result import Result
 
-LONG_START = 1.0  # seconds; below that nobody minds
-DWARFED = 5.0  # times as long as training
+LONG_START_SECONDS = 1.0  # seconds; below that nobody minds
+LONG_START_RATIO = 5.0  # times as long as training
 
 
 class Display(Protocol):
@@ -82,7 +82,7 @@ def summary(result: Result) -> list[str]:
 def start_advice(seconds: float, load_seconds: float, placement: str) -> str:
     """What to do where starting took much longer than training; empty otherwise. Of jobs that `submit` runs on this
     host: a cluster and `resume` have no `--processes`."""
-    if load_seconds < LONG_START or load_seconds < DWARFED * seconds:
+    if load_seconds < LONG_START_SECONDS or load_seconds < LONG_START_RATIO * seconds:
         return ""
     took = f"starting took {duration(load_seconds)} for {duration(seconds)} of training"
     if placement == "threads":

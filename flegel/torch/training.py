@@ -23,11 +23,13 @@ from flegel.torch import flat, probing
 from flegel.torch.micro_batches import MicroBatches
 from flegel.torch.records import ModuleSpec, NetworkSums, NetworkWeights
 
-ACTIVATIONS, KEPT = 32 << 20, 512 << 20
+KEPT_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 512 << 20
 """Bytes of the largest blocks, and of all, that are kept for the next micro-batch. Otherwise thousands of pages a
 micro-batch are given back and cleared again, which takes a tenth of its time."""
-TWO_SIZES = 8  # of so many rounds one has two micro-batches at least: alone a worker learns the noise from their sizes
-ON_PROCESSORS, ON_GPUS = 256, 4096  # samples of a micro-batch, at most, where the user does not say
+ROUNDS_PER_SMALL_START = (
+    8  # of so many rounds one has two micro-batches at least: alone a worker learns the noise from their sizes
+)
+PROCESSOR_SAMPLES, GPU_SAMPLES = 256, 4096  # samples of a micro-batch, at most, where the user does not say
 
 
 class NetworkKernel:
@@ -42,7 +44,7 @@ class NetworkKernel:
         self._gpu = device.type != "cpu"
         if not self._gpu:
             torch.set_num_threads(1)
-            malloc_settings.keep_buffers(ACTIVATIONS, KEPT)
+            malloc_settings.keep_buffers(KEPT_BLOCK_BYTES, KEPT_BYTES)
         self._outputs = output_count(network)
         arrays = pytree.flatten(empty)
         self._gradient, self._buffer_sums, self._sums, self._spread = (np.array(a) for a in arrays)
@@ -58,7 +60,7 @@ class NetworkKernel:
         self._theta: torch.Tensor | None = None
         self._rate = 0.0
         self._has_buffers = bool(flat.held(self._module))
-        self._sizes = MicroBatches(network.micro_batch or (ON_GPUS if self._gpu else ON_PROCESSORS))
+        self._sizes = MicroBatches(network.micro_batch or (GPU_SAMPLES if self._gpu else PROCESSOR_SAMPLES))
         self._stopped = False
         """A signal ended a call since the last report, not the end of its points; who goes on training after its
         report, until the next θ comes, is called back so."""
@@ -145,7 +147,7 @@ class NetworkKernel:
         size = self._sizes.size
         if not self._network.local and left < 1.5 * size and left <= self._sizes.most:
             size = left
-        if self._rounds % TWO_SIZES == 0 and not self._first[1] and left >= 16:
+        if self._rounds % ROUNDS_PER_SMALL_START == 0 and not self._first[1] and left >= 16:
             size = min(size, left // 16 * 8)
         return min(size, left)
 

@@ -28,9 +28,9 @@ from flegel.torch.flexible import iteration
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
 from flegel.torch.flexible.pace import (
-    KNOWN,
-    LARGER,
     LEARNING_RATE_RULES,
+    LEAST_NOISE_WEIGHT,
+    TOLD_BATCH_RATIO,
     BarrierPace,
     RankReport,
     RankTimings,
@@ -39,7 +39,7 @@ from flegel.torch.flexible.pace import (
 )
 from flegel.torch.flexible.watchdog import Watchdog
 
-BUFFERS = ("average", "local")
+BUFFER_MODES = ("average", "local")
 GROUP_ARGUMENT = 4  # position of process_group among DDP's arguments after the module
 
 
@@ -109,7 +109,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         takes the root for Adam and its kin and "adascale" for SGD, and never makes a rate smaller. `endless`:
         the data never end, so no FlexibleSampler is needed. `timeout`: seconds without a sign of a rank after which
         training ends with a sentence that names it."""
-        for name, value, known in (("buffers", buffers, BUFFERS), ("lr_rule", lr_rule, LEARNING_RATE_RULES)):
+        for name, value, known in (("buffers", buffers, BUFFER_MODES), ("lr_rule", lr_rule, LEARNING_RATE_RULES)):
             if value not in known:
                 raise UsageError(f"{name}={value!r} is not known; choose one of {', '.join(known)}.")
         if interval is not None and not interval > 0:
@@ -327,8 +327,11 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         if self._lr_rule != "auto":
             return learning_rate_factor(self._lr_rule, total, reference, self.pace.noise.scale)
         rule, noise = rule_of(type(optimizer)), self.pace.noise
-        factor = max(1.0, learning_rate_factor(rule, total, reference, noise.scale if noise.weight >= KNOWN else None))
-        if total > LARGER * reference and not self._told_rule:
+        factor = max(
+            1.0,
+            learning_rate_factor(rule, total, reference, noise.scale if noise.weight >= LEAST_NOISE_WEIGHT else None),
+        )
+        if total > TOLD_BATCH_RATIO * reference and not self._told_rule:
             self._told_rule = True
             if self.barrier.rank == 0:
                 warnings.warn(

@@ -14,17 +14,21 @@ from statistics import median
 
 from flegel.plan.interval.gradient_noise import GradientNoise, from_reports, gain
 
-MEASURED = 16  # barriers at first, all of whose gradients are measured for the noise scale
-SELDOM = 4  # then every fourth: two norms cost as much as passing twice over the parameters
-REMEMBERED = 8  # durations of micro-batches from which the next one is foreseen
+BARRIERS_ALL_MEASURED = 16  # barriers at first, all of whose gradients are measured for the noise scale
+BARRIERS_PER_MEASUREMENT = 4  # then every fourth: two norms cost as much as passing twice over the parameters
+REMEMBERED_INTERVALS = 8  # durations of micro-batches from which the next one is foreseen
 LEARNING_RATE_RULES = ("auto", "none", "linear", "sqrt", "adascale")
-LARGER = 1.5  # times the samples of a step of DDP from which "auto" says that it changes the learning rate
+TOLD_BATCH_RATIO = 1.5  # times the samples of a step of DDP from which "auto" says that it changes the learning rate
 RULES_OF_OPTIMIZERS = {
     **dict.fromkeys(("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam", "Adagrad", "RMSprop"), "sqrt"),
     "SGD": "adascale",
 }
-KNOWN = 0.8  # weight of the noise estimate from which it is used: 16 estimates, since one alone is mostly chance
-MOST_COSTS = 20.0  # costs of a barrier in the longest interval: barriers then take 5 %, and no longer one wins more
+LEAST_NOISE_WEIGHT = (
+    0.8  # weight of the noise estimate from which it is used: 16 estimates, since one alone is mostly chance
+)
+MAX_INTERVAL_COSTS = (
+    20.0  # costs of a barrier in the longest interval: barriers then take 5 %, and no longer one wins more
+)
 
 
 def learning_rate_factor(rule: str, batch: float, reference: float, scale: float | None) -> float:
@@ -83,7 +87,7 @@ class RankReport:
         return [float(getattr(self, name)) for name in self.__dataclass_fields__]
 
 
-FIELDS = len(RankReport.__dataclass_fields__)
+REPORT_FIELDS = len(RankReport.__dataclass_fields__)
 
 
 @dataclass
@@ -100,7 +104,7 @@ class BarrierPace:
     @staticmethod
     def measures(barrier: int) -> bool:
         """Whether the gradients of this barrier are measured; the same answer on all ranks."""
-        return barrier < MEASURED or barrier % SELDOM == 0
+        return barrier < BARRIERS_ALL_MEASURED or barrier % BARRIERS_PER_MEASUREMENT == 0
 
     def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
         """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry."""
@@ -117,10 +121,10 @@ class BarrierPace:
         """√(φ·B/R), as a multiple of the slowest rank's micro-batch, whose ends all others would wait for."""
         shortest = max(r.unit for r in reports)
         scale, rate = self.noise.scale, sum(self.rates)
-        if scale is None or self.noise.weight < KNOWN or not self.costs or rate <= 0.0:
+        if scale is None or self.noise.weight < LEAST_NOISE_WEIGHT or not self.costs or rate <= 0.0:
             return shortest
         cost = median(self.costs)
-        wanted = min(math.sqrt(cost * scale / rate), MOST_COSTS * cost)
+        wanted = min(math.sqrt(cost * scale / rate), MAX_INTERVAL_COSTS * cost)
         return max(round(wanted / shortest), 1) * shortest if shortest > 0.0 else wanted
 
 
@@ -130,8 +134,8 @@ class RankTimings:
     time, whatever it does: reading, copying, logging. Only evaluation is not, nor what precedes the first micro-batch
     of all."""
 
-    means: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    computed: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    means: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_INTERVALS))
+    computed: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_INTERVALS))
     """Seconds from the beginning of a forward pass to its gradients: what a batch takes once it is read."""
     opened: float = 0.0
     """When the last barrier ended; later by what was spent on evaluation."""

@@ -22,7 +22,7 @@ from flegel.torch.flexible import iteration
 from flegel.torch.flexible.deal import Deal, RankProgress, Span
 from flegel.torch.flexible.pace import BarrierPace, RankReport
 
-FRAMES = 4  # between a sampler and the iterator of the loader that reads it: the batch sampler, and two calls
+READER_FRAMES = 4  # between a sampler and the iterator of the loader that reads it: the batch sampler, and two calls
 
 _iterated: list[weakref.ref[FlexibleSampler]] = []
 
@@ -41,7 +41,7 @@ def _reader() -> Any:
     """The iterator of the loader that reads the sampler whose generator calls this: PyTorch does not tell a sampler who
     reads it, and only the loader knows how many batches the script has taken. None if something else reads it."""
     frame = sys._getframe(2)
-    for _ in range(FRAMES):
+    for _ in range(READER_FRAMES):
         owner = frame.f_locals.get("self")
         if isinstance(owner, _BaseDataLoaderIter):
             return owner

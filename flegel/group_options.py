@@ -13,7 +13,7 @@ from flegel.options import Option, parse_seconds
 GROUPS = "Groups at several sites"
 """Heading under which these options are listed."""
 OUTER_STEPS = ("mean", "visits", "nesterov")
-LEAST_GROUP_TIMEOUT_SECONDS = 2.0  # seconds: two beats of a group
+LEAST_GROUP_TIMEOUT_SECONDS = 2.0  # two heartbeats of a group
 
 
 def check_group(value: str, shown: str) -> None:

@@ -25,7 +25,7 @@ FAULTS, OUTPUT, CLUSTER = "Faults and checkpoints", "Output", "Cluster"
 PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER, GROUPS)
 """Headings under which options are listed, in this order."""
 
-DEFAULT_TOLERANCE = 1e-4  # of algorithms that declare no other
+DEFAULT_TOLERANCE = 1e-4  # relative change of the objective over a pass, for algorithms that declare no other
 LEAST_TIMEOUT_SECONDS = 2.0  # two heartbeats of a worker
 MAX_SERVERS, MAX_REPLICAS = 64, 8
 

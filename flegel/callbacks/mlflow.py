@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.results.result import Result
 
-METRICS_PER_REQUEST = 1000  # metrics of one request; MLflow takes no more
-WRITE_SECONDS = 2.0  # seconds between two writes: each is a transaction
+METRICS_PER_REQUEST = 1000  # MLflow refuses more in one request
+WRITE_SECONDS = 2.0  # between two writes: each is a transaction of the database
 
 
 class MlflowWriter(Callback):

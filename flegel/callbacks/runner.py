@@ -1,7 +1,7 @@
 """Runs callbacks, each in a thread of its own. No callback delays or ends a job, whatever it does.
 
 One that raises is named once and called again at the next barrier. One that does not return is named once; barriers
-that it misses are counted. At the end of a job callbacks get `GRACE` seconds to take what is left.
+that it misses are counted. At the end of a job callbacks get `FINISH_SECONDS` to take in the barriers that wait.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from flegel.runtime import clock
 from flegel.runtime.job.observers import JobControl
 
 MAX_PENDING_BARRIERS = 10_000
-"""Barriers that wait for a callback; further ones are dropped and counted."""
+"""That wait for one callback; further ones are dropped and counted, so that a slow callback costs bounded memory."""
 SLOW_CALL_SECONDS = 10.0
-"""Seconds after which a call that has not returned is reported."""
+"""After which a call that has not returned is reported, once."""
 FINISH_SECONDS = 60.0
-"""Seconds for all callbacks together after training."""
+"""That all callbacks together have after training; then the job returns without them."""
 
 _log = logging.getLogger(__name__)
 

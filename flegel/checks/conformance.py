@@ -40,7 +40,7 @@ from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 
 CHECKED_ROWS, CHECKED_COLUMNS = 331, 6
-CHECK_SEED = 3  # of the job as which a class is prepared
+CHECK_SEED = 3  # of the job that a check prepares; any fixed number
 HOOKS = frozenset(
     {
         "initParameter",
@@ -108,6 +108,7 @@ class Trial:
     """Fresh data, θ(0) and statistics for one check."""
 
     def __init__(self, algorithm: Algorithm, features: Any, labels: Array | None, dtype: np.dtype[Any]) -> None:
+        """Rows of four clusters where none are given; θ(0) as a job with the seed `CHECK_SEED` makes it."""
         self.algorithm, self.name = algorithm, type(algorithm).__name__
         rng = np.random.default_rng(7)
         if features is None:
@@ -191,6 +192,8 @@ def _travels(trial: Trial) -> bool:
 
 
 def _block_equals_points(trial: Trial) -> bool:
+    """Two passes by the kernel and by the hooks point by point: the same statistics, hidden states and halting
+    votes."""
     plain, fast = trial.shard("rows"), trial.shard(trial.layout())
     built = trial.kernel(fast)
     one, other = pytree.copy(trial.zero), pytree.copy(trial.zero)
@@ -347,6 +350,8 @@ def sharded_update(algorithm: Algorithm, cuts: Cuts, total: Tree, parameter: Tre
 
 
 def _answers(trial: Trial) -> bool:
+    """One pass and one update: θ keeps its shape, nothing that a hook was shown is written to, all numbers are
+    finite."""
     shard = trial.shard("rows")
     total = pytree.copy(trial.zero)
     interpreted(trial.algorithm)(shard, trial.parameter, total, 0, shard.points, 0, new_flag())

@@ -1,4 +1,5 @@
-"""`check_hard_data`: what a class does with data that nobody prepared. Answers in sentences, raises nothing.
+"""`check_hard_data`: what a class does with raw data (constant columns, duplicates, 1e12, one row, …). Answers in
+sentences, raises nothing.
 
 Every table is small and trains for a few passes in this process. A class that refuses a table with a `UsageError` has
 answered well; one that returns numbers that are not finite, or fails with another exception, has not.

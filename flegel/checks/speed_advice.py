@@ -25,9 +25,9 @@ from flegel.runtime.backends.numba.calls_ahead import calls_one_by_one
 from flegel.runtime.backends.numba.kernels import build_kernel
 
 TIMED_ROWS, TIMED_COLUMNS = 4096, 28
-SMALLER_CHANGE_RATIO = 4  # times the columns: statistics of so many numbers are worth a smaller change
+SMALLER_CHANGE_RATIO = 4  # of numbers in the statistics to columns, from which a smaller change is advised
 ALLOCATING = {"zeros", "empty", "ones", "full", "zeros_like", "empty_like", "ones_like", "copy", "array", "arange"}
-SLOW_NANOSECONDS = 40.0  # nanoseconds a point and 28 columns; below that a class is as fast as memory
+SLOW_NANOSECONDS = 40.0  # for a point of 28 columns; a faster class is limited by memory, and gets no advice
 
 
 def speed_advice(algorithm: Algorithm) -> list[str]:
@@ -63,6 +63,7 @@ def _timed(trial: Trial) -> tuple[str, str, float]:
 
 
 def _advice(trial: Trial) -> Iterator[str]:
+    """What to write instead, one sentence for each cause of slowness that was found in the class."""
     algorithm = trial.algorithm
     cls, hook = type(algorithm), type(algorithm).updateDataPoint
     numbers = sum(array.size for array in pytree.flatten(trial.zero))

@@ -72,7 +72,7 @@ def master(
 
 @contextmanager
 def _cluster_metrics(address: str | None) -> Iterator[Publish]:
-    """Where the daemon shows its jobs and slaves; nowhere without an address."""
+    """A function that publishes jobs and slaves as metrics; without an address it does nothing."""
     if address is None:
         yield lambda jobs, slaves: None
         return

@@ -74,6 +74,8 @@ def submit_to(
 
 
 def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, cancel: bool = False) -> None:
+    """Show a job of a cluster until it ends, then fetch its result. Ctrl-C and SIGTERM end this process and leave the
+    job to the cluster; with `cancel` Ctrl-C cancels the job. SIGUSR1 suspends it."""
     import msgspec
 
     from flegel.machine.coordinator.observation import JobSnapshot

@@ -10,9 +10,9 @@ import typer
 from flegel.errors import StorageError, UsageError
 from flegel.terminal.reporting import errors_as_sentences
 
-COMPARED_ROWS = 256  # rows on which both models are compared
-LEAST_AGREEMENT = 0.99  # part of them that must agree: float32 decides rows on a border between two classes either way
-ONNX_IR_VERSION = 10  # of the file format; onnxruntime reads this and older ones since version 1.18
+COMPARED_ROWS = 256  # on which the ONNX model and the original are compared
+LEAST_AGREEMENT = 0.99  # of these rows: in float32 a row on the border between two classes may get either of them
+ONNX_IR_VERSION = 10  # of the file format: onnxruntime from version 1.18 on reads it
 
 
 def export(

@@ -14,7 +14,7 @@ from flegel.cli.options import Categorical, Columns, Drop, Format, HyperParamete
 from flegel.errors import UsageError
 from flegel.terminal.reporting import errors_as_sentences
 
-MAX_CHECKED_ROWS = 1000  # rows on which an algorithm is checked, at most
+MAX_CHECKED_ROWS = 1000  # of given data: hooks are called point by point, and a check should take seconds
 
 
 def algorithms(

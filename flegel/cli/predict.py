@@ -13,7 +13,7 @@ from flegel.cli.rows_file import check_rows_file, write_rows
 from flegel.terminal.reporting import errors_as_sentences
 
 LINES_PER_CHECK = 1000
-"""Lines that are printed between two looks whether somebody reads them."""
+"""Printed between two checks whether standard output is still open, such as in a pipe to `head`."""
 
 
 def predict(

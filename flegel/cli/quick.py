@@ -19,7 +19,7 @@ from flegel.options import NamedOption
 OWN_OPTIONS = {"--data": "data", "--set": "hyper", "--out": "out", "--json": "json_to"}
 SWITCHES = {"--save": ("save", True), "--no-save": ("save", False)}
 DECIDING_VARIABLES = ("FLEGEL_MASTER", "FLEGEL_INSECURE", "FLEGEL_CANCEL_ON_INTERRUPT", "_FLEGEL_COMPLETE")
-"""Variables of the environment that say more than the words."""
+"""Variables of the environment that change what the words mean; with one of them Typer reads the words."""
 PLAIN_TYPES = (int, float, str)
 Unusual = (ValueError, KeyError, StopIteration)
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.results.result import Result
 
-PROGRESS_LINE_SECONDS = 2.0  # seconds between two lines about a long run
-DEFAULT_DATA = "higgs:65536"  # to learn from where no data are named
+PROGRESS_LINE_SECONDS = 2.0  # between two lines about a long run
+DEFAULT_DATA = "higgs:65536"  # where no data are named: enough rows for 256 workers that train for real
 CLUSTER_OPTIONS = (
     "workers",
     "pass_time",
@@ -234,6 +234,7 @@ def _only_recorded(context: typer.Context) -> None:
 
 
 def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: Path | None) -> None:
+    """Print the table and the verdict, and write the files that `--json` and `--out` name."""
     import msgspec
 
     from flegel.compare import write
@@ -281,6 +282,7 @@ def _cluster_model(
     size: str,
     learning: str,
 ) -> ClusterModel:
+    """The options that describe machines and network, parsed and checked; raises `UsageError` for a wrong one."""
     from dataclasses import replace
 
     from flegel.compare.simulation import ClusterModel
@@ -333,7 +335,7 @@ def _quantity(text: str, units: dict[str, float], what: str) -> float:
 
 
 def _watch(label: str) -> Callable[[JobSnapshot], None]:
-    """A line now and then, so that nobody thinks it hangs."""
+    """Prints a line each `PROGRESS_LINE_SECONDS`, so that a long simulation does not look as if it hung."""
     from flegel.runtime import clock
 
     next_at = [clock.now() + PROGRESS_LINE_SECONDS]

@@ -28,12 +28,12 @@ from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import default_workers
 from flegel.runtime.processes import host
 
-DEFAULT_TARGET_GAP = 0.001  # of what bsp converges to: the default target
-STALLED_CHANGE = 1e-9  # relative change over a full pass below which a run no longer makes progress
+DEFAULT_TARGET_GAP = 0.001  # of the objective that bsp converges to: the default target is so far from it
+STALLED_CHANGE = 1e-9  # relative change of the objective over a pass; a run with less makes no progress any more
 LEAST_LIMIT_SECONDS, MOST_LIMIT_SECONDS, LIMIT_FACTOR = 10.0, 120.0, 60.0
 OUT_OF_TIME = "The time for this comparison was over"
-LEAST_RUN_SECONDS = 0.1  # seconds that every run gets
-MAX_VALUES_TO_CHECK_EACH = 20_000_000  # values; beyond that one model of each candidate is evaluated, not every one
+LEAST_RUN_SECONDS = 0.1  # that every run gets, however short the reference was
+MAX_VALUES_TO_CHECK_EACH = 20_000_000  # of the data; with more, one model of each candidate is evaluated, not every one
 
 
 @dataclass
@@ -140,6 +140,8 @@ class ComparisonRunner:
         self.skipped_runs: list[str] = []
 
     def run(self) -> Comparison:
+        """Find the target, run all candidates in turns, repeat disturbed runs, evaluate the models, and return the
+        record."""
         settings = self.settings
         target, note, limit = self._target()
         self.target, self.limit = target, limit
@@ -250,6 +252,8 @@ class ComparisonRunner:
         )
 
     def _attempt(self, candidate: Candidate, number: int, again: bool = False) -> Attempt:
+        """One run of a candidate with the load of the machine during it. An error of the run is its outcome, not an
+        exception."""
         slowed = {"straggler": self.settings.straggler} if self.settings.straggler else {}
         before = host.reading()
         try:
@@ -272,6 +276,7 @@ class ComparisonRunner:
         return attempt
 
     def _judge(self, candidate: Candidate, number: int, result: Result) -> Attempt:
+        """The outcome of a run: when it first reached the target, or how it ended without."""
         curve = [(row["seconds"], row["objective"]) for row in result.rows]
         reached = first_reaching(curve, self.target, self.maximize)
         if result.reason.startswith("diverged") or (

@@ -8,10 +8,11 @@ from typing import Any
 from flegel.compare.record import Lane, Picture, Timeline
 from flegel.compare.stats import thinned
 
-CURVE_POINTS = 200  # points of a curve
-MAX_SEGMENTS = 1200  # of a timeline; beyond that, shares in slices
+# Sizes of what a report keeps of a run: a page with many runs stays below some MB.
+CURVE_POINTS = 200
+MAX_SEGMENTS = 1200  # of a timeline; with more, it keeps shares of `TIME_SLICES` slices of time instead
 TIME_SLICES = 180
-MAX_UPDATES = 120  # of θ that are kept; more could not be told apart
+MAX_UPDATES = 120  # of θ; with more, none is drawn: they could not be told apart
 MAX_REASONS = 60
 SPAN_KINDS = ("compute", "respond", "wait")
 

@@ -173,6 +173,7 @@ class TableLine(msgspec.Struct, kw_only=True):
 
 
 def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | None) -> TableLine | None:
+    """A candidate's line of the table from its attempts; None where it never ran."""
     if not mine:
         return None
     ratio = time.median / best if time and best else None

@@ -61,6 +61,8 @@ class Recorded:
     """A folder that `flegel submit` saved."""
 
     def __init__(self, folder: Path) -> None:
+        """Read the result and the trace; raises `UsageError` for a folder without them and `StorageError` for damaged
+        ones."""
         try:
             self.result: dict[str, Any] = read_json(folder / "result.json")
             self.rows = read_trace(folder)

@@ -53,15 +53,15 @@ from flegel.sim.speeds import Course, Speeds, draw
 from flegel.sim.trainer import KernelLearner, Learner, Pace
 from flegel.sync import balance_mode, make_policy
 
-MAX_SIMULATED_WORKERS = 200_000  # workers
-MAX_TRAINED_WORKERS = 256  # workers whose points are trained for real by default
-CURVE_POINTS_PER_WORKER = 8192  # points of a worker where nothing is trained
+MAX_SIMULATED_WORKERS = 200_000  # a pass of so many takes a minute of real time
+MAX_TRAINED_WORKERS = 256  # up to which points are trained for real by default
+CURVE_POINTS_PER_WORKER = 8192  # where progress follows a curve: fine enough for intervals of a thousandth of a pass
 FIT_UPDATES_PER_PASS, FIT_WORKERS, FIT_MAX_PASSES = (
     8,
     16,
     100,
 )  # updates a pass, workers and passes of the training that a curve is fitted to
-MAX_RECORDED_WORKERS = 256  # workers in a record
+MAX_RECORDED_WORKERS = 256  # in the record of a comparison, chosen evenly: a report draws a line for each
 NO_TIMEOUTS = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 
 
@@ -89,6 +89,8 @@ class JobSimulator:
     """Runs jobs of one algorithm and data set on a cluster model."""
 
     def __init__(self, settings: ComparisonSettings, model: ClusterModel) -> None:
+        """Prepare the job once: shards of all simulated workers for real training, or a progress curve fitted
+        to a few."""
         self.settings, self.model, self.workers = settings, model, settings.workers
         job = Job(workers=min(self.workers, settings.data.rows), seed=settings.seed)
         self.request = Request(settings.algorithm, settings.data, job)
@@ -181,6 +183,8 @@ class JobSimulator:
         workers: int,
         balancing: BalanceControl | None,
     ) -> Coordinator:
+        """The coordinator of a real job, with θ in its memory, no time limits for workers, and balance where it is
+        given."""
         form = TreeLayout("array", ())
         load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.settings.seed, form, form)
         store = LocalStore(algorithm, starting(parameter, algorithm.placement.typed), zero)
@@ -229,6 +233,7 @@ class JobSimulator:
             raise UsageError("With a progress curve there are no points that could move; use --learning real.")
 
     def _paces(self, straggler: str, seed: int) -> dict[int, Pace]:
+        """The speed of each simulated worker: as recorded, or drawn from the model, with stragglers."""
         slow = parse_stragglers(straggler, self.workers, seed)
         model, count = self.model, self.workers
         if model.rates is not None:
@@ -244,6 +249,7 @@ class JobSimulator:
         return {w: Pace(rates[w], slow, w, count, courses.get(w)) for w in range(count)}
 
     def _result(self, candidate: Candidate, job: Coordinator) -> Result:
+        """The result of a simulated job, in the form of a real one; its seconds are virtual."""
         assert job.verdict is not None
         workers = worker_rows(job)
         values = (row.estimate for row in reversed(job.trace))
@@ -300,6 +306,8 @@ class SimulationRunner(ComparisonRunner):
         return None
 
     def _target(self) -> tuple[float, str, float]:
+        """As for real runs where points are trained; from the fit of the progress curve otherwise. Time limits are in
+        virtual seconds."""
         settings = self.settings
         if settings.target is not None:
             return settings.target, settings.target_note, settings.max_seconds or self._default_limit()
@@ -331,6 +339,7 @@ class SimulationRunner(ComparisonRunner):
             super()._check()
 
     def _attempt(self, candidate: Candidate, number: int, again: bool = False) -> Attempt:
+        """One simulated run. Repeated runs differ by their seed: virtual time has no noise of its own."""
         settings = self.settings
         self._seed = settings.seed + 1000 * number
         slowed = {"straggler": settings.straggler} if settings.straggler else {}

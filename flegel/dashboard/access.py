@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 FULL_ROLE, READ_ROLE = "full", "read"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-MAX_SESSIONS = 1000
+MAX_SESSIONS = 1000  # the oldest is forgotten for a new one: a stranger with the link must not fill the memory
 
 
 class Access:

@@ -21,10 +21,10 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
 
-CLUSTER_POLL_SECONDS = 1.0
-LOG_POLL_SECONDS = 5.0  # seconds between two looks at the log of a job
-MAX_LISTED_JOBS = 200
-MAX_DETAILED_JOBS = 16  # running jobs that are shown in detail, the newest ones
+CLUSTER_POLL_SECONDS = 1.0  # between two requests to the master, whose slaves send a heartbeat each second
+LOG_POLL_SECONDS = 5.0  # between two requests for the log of a job, which is sent whole
+MAX_LISTED_JOBS = 200  # the newest ones; a page draws a line for each
+MAX_DETAILED_JOBS = 16  # running ones, the newest: each costs the master a request a second
 
 
 class ClusterDashboard:
@@ -56,6 +56,8 @@ class ClusterDashboard:
         raise UsageError("That action is not known here.")
 
     def _work(self) -> None:
+        """In a thread: ask the master once a second; an error is shown on the page, and the connection is
+        opened again."""
         client: Client | None = None
         while not self._stopping.wait(CLUSTER_POLL_SECONDS if client is not None else 0.0):
             try:
@@ -71,6 +73,8 @@ class ClusterDashboard:
             client.close()
 
     def _look(self, client: Client) -> None:
+        """Ask for jobs and slaves, for the details of the newest running jobs, and for the results of those that have
+        ended."""
         jobs, slaves = client.jobs(), client.slaves()
         listed = [_plain(view) for view in jobs[-MAX_LISTED_JOBS:]]
         self._hub.publish_cluster({"jobs": listed, "slaves": msgspec.to_builtins(slaves), "error": ""})
@@ -88,6 +92,7 @@ class ClusterDashboard:
                 self._hub.publish(lambda h=history, f=figures, v=view: h.end(f, f"{v.state}: {v.reason}"))  # type: ignore[misc]
 
     def _take(self, view: JobView) -> None:
+        """Add the snapshot of a running job to its history; the first one creates the history."""
         seen = msgspec.convert(view.glance, JobSnapshot)
         known = self._seen.get(view.job)
         if known is None:

@@ -17,11 +17,12 @@ import msgspec
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 
+# Limits of a history, so that a page may be opened after hours: about 30 MB of memory and of traffic.
 MAX_BARRIER_RECORDS = 20_000
 MAX_SPANS = 60_000
 MAX_SNAPSHOT_BYTES = 12 << 20
 MAX_LOG_LINES = 500
-MAX_TEXT_CHARACTERS = 2000  # characters of a text; user code decides names and log lines
+MAX_TEXT_CHARACTERS = 2000  # of one name or log line, which user code decides
 
 Frame = dict[str, Any]
 
@@ -114,6 +115,8 @@ class RunHistory:
         return [*found, frame]
 
     def take_rows(self, rows: Iterable[TraceRow]) -> list[bytes]:
+        """Add barriers; returns the frame that tells pages of them. Of too many barriers every other one of the older
+        half is dropped, unless it has a reason."""
         records: list[list[Any]] = []
         spans: list[Any] = []
         for row in rows:

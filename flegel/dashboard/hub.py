@@ -14,7 +14,7 @@ import msgspec
 
 from flegel.dashboard.frames import Frame, RunHistory
 
-MAX_QUEUED_FRAMES = 256  # frames that wait for one page: about a minute of a job
+MAX_QUEUED_FRAMES = 256  # for one page: about a minute of a job
 
 
 class Subscription:

@@ -21,8 +21,8 @@ from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobControl
 
-MANY_WORKERS = 256  # workers from which on looks are rarer
-MAX_PENDING_SNAPSHOTS = 100  # looks that wait to be turned into frames
+MANY_WORKERS = 256  # above it a snapshot is taken once a second, not four times: it has a column for each worker
+MAX_PENDING_SNAPSHOTS = 100  # that wait to be turned into frames; further ones without barriers are dropped
 RUN_NAME = "job"
 
 Looked = tuple[JobSnapshot, Sequence[TraceRow]]
@@ -43,6 +43,7 @@ class JobDashboard:
         self._thread = threading.Thread(target=self._work, name="dashboard frames", daemon=True)
 
     def begin(self, job: Job, control: JobControl) -> None:
+        """Announce the job to the pages, and show the log of this process there from now on."""
         about = {
             "title": self._title,
             "algorithm": job.algorithm.name.rpartition(":")[2],

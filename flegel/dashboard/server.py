@@ -35,9 +35,9 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-MAX_REQUEST_BYTES = 4096
-KEEP_ALIVE_SECONDS = 10.0  # seconds between two signs of life of a stream, which also find pages that have gone
-LAST_FRAMES_SECONDS = 2.0  # seconds for the pages to read what is left when the server ends
+MAX_REQUEST_BYTES = 4096  # of an action, which takes some 100
+KEEP_ALIVE_SECONDS = 10.0  # between two comments on an idle stream, by which closed pages are found
+LAST_FRAMES_SECONDS = 2.0  # that pages have to read the last frames when the server ends
 
 
 class ActionRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ class ActionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Actions(Protocol):
-    """Who carries out what a button asks for; raises `FlegelError` where it is refused."""
+    """Carries out the requests of buttons; raises `FlegelError` where one is refused."""
 
     def act(self, request: ActionRequest) -> str: ...
 
@@ -99,7 +99,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def make_app(hub: Hub, actions: Actions | None, access: Access) -> ASGIApp:
-    """The application; without `actions` nobody may act."""
+    """The application; without `actions` every session may only read."""
     content = files()
 
     async def file(request: Request) -> Response:
@@ -113,6 +113,7 @@ def make_app(hub: Hub, actions: Actions | None, access: Access) -> ASGIApp:
         return StreamingResponse(stream(hub), media_type="text/event-stream")
 
     async def action(request: Request) -> Response:
+        """Carry out a button's request, if the session may act and the request comes from the page itself."""
         if actions is None or request.scope["role"] != FULL_ROLE:
             return PlainTextResponse("This session may only read.", 403)
         if not access.knows_origin(request.headers.get("origin", "")):
@@ -169,6 +170,7 @@ class DashboardServer:
     """Serves until it is closed."""
 
     def __init__(self, hub: Hub, actions: Actions | None, address: tuple[str, int], also: tuple[str, ...] = ()) -> None:
+        """Listen and serve in a thread. Without `actions` no session may act; `also` are further names of this host."""
         self._hub, (host, port) = hub, address
         self._socket = _listen(host, port)
         self.access = Access(host, self._socket.getsockname()[1], also, may_act=actions is not None)

@@ -20,7 +20,7 @@ from flegel.machine.coordinator.observation import JobSnapshot
 BARRIER_BUCKETS_SECONDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
 SLAVE_STATES = ("here", "awaited", "draining")
-MAX_LABELLED_JOBS = 100
+MAX_LABELLED_JOBS = 100  # running jobs with figures of their own: Prometheus keeps a series for each label
 
 Labels = Mapping[str, str]
 
@@ -77,6 +77,7 @@ class JobFigures:
             self._barriers.add(row.barrier_cost)
 
     def families(self) -> list[Family]:
+        """All families of the job as they are now; those of its workers once there is a snapshot."""
         found = [
             build_info(),
             Family("flegel_barriers", "counter", "Barriers.", [MetricSample("_total", {}, self._count)]),

@@ -10,8 +10,8 @@ from flegel.compare.record import Chart
 from flegel.compare.table import seconds
 from flegel.report.svg import COLOUR_COUNT, DASHES, AxisScale, Canvas, axes, short
 
-LOG_AXIS_RATIO = 30.0  # largest over smallest: beyond it, a linear axis shows only the largest
-LETTER_WIDTH = 6.4  # width of a letter, about
+LOG_AXIS_RATIO = 30.0  # of the largest to the smallest value; above it a linear axis would show only the largest
+LETTER_WIDTH = 6.4  # pixels, on average
 
 
 FIXED_COLOURS = {"flegel": 0, "fsp": 0, "bsp": 1, "psp": 2, "ssp": 3, "bsp-mini": 4, "fsp-binary": 5, "asp": 7}
@@ -174,6 +174,7 @@ def _legend(names: Sequence[tuple[str, int]], width: float) -> tuple[list[tuple[
 
 
 def _draw_legend(canvas: Canvas, placed: Sequence[tuple[float, float, str, int]], solid: bool = False) -> None:
+    """Names beside samples of their lines, or of their bars where `solid`."""
     for x, y, name, colour in placed:
         if solid:
             canvas.add("rect", x=x, y=y - 9, width=16, height=10, class_=f"f{colour}")

@@ -12,12 +12,12 @@ from flegel.report.svg import AxisScale, Canvas
 
 FILL_CLASSES = {"compute": "f0", "respond": "f4", "wait": "idle", "move": "f2"}
 KIND_WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting", "move": "moving"}
-BOLD_LETTER_WIDTH = 7.4  # width of a letter in bold, about
-MOVING_STRIP_HEIGHT = 8.0  # height for the line that tells when points move
-MAX_UPDATE_LINES = 40  # updates of θ that are drawn as lines; more would hide the lanes
-MAX_SLICES_PER_PANEL = 1440  # slices of time in all lanes of a panel; of more, neighbours are drawn as one
-LEAST_SLICES_PER_LANE = 24  # slices that a lane has at least
-LONGEST_PANEL_RATIO = 3.0  # a panel is at most so many times longer than the shortest one
+BOLD_LETTER_WIDTH = 7.4  # pixels, on average
+MOVING_STRIP_HEIGHT = 8.0  # pixels, for the strip that shows when points move
+MAX_UPDATE_LINES = 40  # of updates of θ; more would hide the lanes
+MAX_SLICES_PER_PANEL = 1440  # of time, in all lanes together; of more, neighbours are drawn as one: pages stay small
+LEAST_SLICES_PER_LANE = 24  # however many lanes there are
+LONGEST_PANEL_RATIO = 3.0  # of a panel to the shortest one; longer runs are cut, so that the shortest can be read
 
 Panel = tuple[str, Timeline]
 
@@ -73,6 +73,7 @@ def _legend(canvas: Canvas, x: float, y: float, moves: bool) -> None:
 
 
 def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: AxisScale, y: float, thick: float, gap: float) -> None:
+    """One run: its name, a lane for each worker, updates of θ as dashed lines, moves of points as a strip below."""
     goes_on = timeline.seconds > scale.high * (1 + 1e-9)
     took = f": {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
     if name:

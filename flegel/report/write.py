@@ -17,7 +17,7 @@ from flegel.report.page import details, figure, heading, note, page, paragraph, 
 from flegel.report.saved_run import SavedRun
 from flegel.report.svg import Canvas
 
-SENTENCE_LETTERS = 28  # letters; a column with longer cells holds sentences, which may be broken
+SENTENCE_LETTERS = 28  # a column with longer cells holds sentences, whose lines may be broken
 Item = Comparison | Bench | SavedRun
 
 

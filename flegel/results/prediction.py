@@ -27,7 +27,7 @@ from flegel.errors import UsageError, nearest
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-FILE_CHUNK_ROWS = 1 << 18  # rows of a file that are read and answered at a time
+FILE_CHUNK_ROWS = 1 << 18  # that are read and answered at a time
 
 Answer = Callable[[Any, Tree], Array]
 """Hooks of an algorithm that look at rows: `predict`, `probabilities`, `distances`, `scores`."""

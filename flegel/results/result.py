@@ -206,6 +206,8 @@ class Result:
         return estimator(self.algorithm, pytree.present(self.parameter), self.classes, self.scaling)
 
     def to_json(self) -> dict[str, Any]:
+        """The result without arrays of the model, for `--json` and `result.json`; fields are added, never renamed or
+        removed."""
         return {
             "algorithm": self.name,
             "hyperparameters": {k: _plain(v) for k, v in described_hyper(self.algorithm).items()},
@@ -254,7 +256,7 @@ class Result:
         )
 
 
-MAX_REPORT_LINES = 12  # of the report about columns that a summary shows: half a screen
+MAX_REPORT_LINES = 12  # about columns, in a summary: half a screen
 
 
 def estimator(
@@ -316,7 +318,7 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
     ]
 
 
-COURSE_MOMENTS = 64  # moments of a job that `--json` tells the passes of
+COURSE_MOMENTS = 64  # of a job at which `--json` has the passes of each worker
 
 
 def _course(machine: Coordinator) -> list[dict[str, Any]]:
@@ -348,9 +350,10 @@ def sections(machine: Coordinator) -> dict[str, Any]:
 
 
 def merging_seconds(machine: Coordinator) -> dict[int, float]:
-    """Of each worker's waiting, the part in which reports were merged and θ was sent: nobody was awaited any more.
+    """Of each worker's waiting, the part in which reports were merged and θ was sent, after the last report had
+    arrived.
 
-    The last to report has nobody to wait for, so the shortest wait of a round is that part, for all of its workers.
+    The worker that reports last waits only for that, so the shortest wait of a round is this part for all its workers.
     """
     found: dict[int, float] = {}
     for row in machine.trace:

@@ -28,7 +28,7 @@ from flegel.errors import UsageError
 from flegel.results.result import Result
 from flegel.sklearn.rows import prepared
 
-LEAST_TOLERANCE = 1e-300  # stands for 0, which would switch the engine's criterion off
+LEAST_TOLERANCE = 1e-300  # in place of tol=0, which would switch the engine's criterion off
 FLOAT_TYPES = [np.float64, np.float32]
 
 

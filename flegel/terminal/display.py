@@ -16,8 +16,8 @@ from flegel.runtime import clock
 if TYPE_CHECKING:
     from flegel.results.result import Result
 
-LONG_START_SECONDS = 1.0  # seconds; below that nobody minds
-LONG_START_RATIO = 5.0  # times as long as training
+LONG_START_SECONDS = 1.0  # below that a start gets no advice: it is short for a person
+LONG_START_RATIO = 5.0  # of starting to training time, from which advice is given
 
 
 class Display(Protocol):
@@ -108,7 +108,7 @@ class _Incidents:
 
 
 class _Announcements:
-    """What a group says of the others: what happened, and for whom it waits, every half minute at most."""
+    """News about other groups, and which groups this one waits for, each `SAID_EVERY` seconds at most."""
 
     def __init__(self) -> None:
         self._told, self._next = 0, -math.inf
@@ -212,6 +212,7 @@ class LiveDisplay:
             self._live.update(self._table(seen, now), refresh=True)
 
     def _table(self, seen: JobSnapshot, now: float) -> Any:
+        """The job in a line and its workers in a table; before training, how many workers have loaded their rows."""
         from rich.console import Group
         from rich.table import Table
 

@@ -16,19 +16,19 @@ from flegel.terminal.display import PlainDisplay, duration, figures, number
 from flegel.terminal.reporting import PhaseLine
 
 APPEARANCE_SECONDS = 0.5
-"""Seconds; a line that comes and goes sooner cannot be read."""
+"""From the start of a job: a line that disappears sooner cannot be read."""
 REDRAW_SECONDS = 0.2
-"""Seconds between two drawings."""
+"""Between two drawings of the line."""
 BAR_CHARACTERS = 20
-"""Characters."""
+"""Of the bar itself, without figures."""
 MAX_LINE_CHARACTERS = 100
-"""Characters of a line: a longer one is wrapped by narrow terminals and not drawn over."""
+"""A longer line would be wrapped by narrow terminals, and could not be drawn over."""
 LEAST_SHOWN_WAITING = 0.1
-"""Part of its time from which a worker is said to wait."""
+"""Part of a worker's time that it waits, from which the line names it."""
 
 
 def progress_stream() -> IO[str] | None:
-    """Where progress belongs if nobody said: a terminal or a notebook; None elsewhere, as in scripts whose output is a
+    """Where progress is shown by default: a terminal or a notebook; None elsewhere, as in scripts whose output is a
     file."""
     if _in_notebook():
         return sys.stdout
@@ -98,7 +98,7 @@ class ProgressLine:
 
 
 def line(seen: JobSnapshot, limits: Criteria) -> str:
-    """How far, how good, and who waits."""
+    """Progress to the nearest limit, the objective, and the worker that waits most."""
     waits = {w.id: w.wait / max(w.compute + w.wait + w.respond, 1e-12) for w in seen.workers}
     most = max(waits, key=lambda worker: waits[worker], default=None)
     waiting = (

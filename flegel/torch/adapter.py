@@ -95,6 +95,8 @@ def _title(build: Any) -> str:
 
 
 def _check_build(build: Any) -> None:
+    """Refuse what workers cannot rebuild from source: finished modules, lambdas, and what is defined inside a
+    function."""
     if isinstance(build, nn.Module):
         raise UsageError(
             f"A finished module ({type(build).__name__}) cannot be rebuilt in workers; give its class, or a function "

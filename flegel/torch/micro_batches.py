@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 
-INTERVAL_PART = 0.1  # of an interval that a micro-batch may take
-LEAST_SAMPLES = 8  # samples, until the cost of a call is known
-TIMINGS_BEFORE_CHOICE = 3  # timings of a size before it counts, the first of which prepares the plan and is left out
+INTERVAL_PART = 0.1  # that a micro-batch may take: so long a rank may answer late to a signal
+LEAST_SAMPLES = 8  # of a micro-batch: below, calls cost more than samples on any device
+TIMINGS_BEFORE_CHOICE = 3  # of a size before it counts; the first prepares the library's plan and is left out
 FASTER_WEIGHT, SLOWER_WEIGHT = (
     0.5,
     0.05,

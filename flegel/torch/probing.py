@@ -17,8 +17,8 @@ from flegel.core.pytree import Array
 from flegel.errors import AlgorithmError, UsageError, own_traceback
 from flegel.torch.records import ModuleSpec, NetworkWeights
 
-PROBED_ROWS = 4  # rows on which a module is tried
-FORWARD_ROWS = 1024  # rows of one forward pass of a finished model
+PROBED_ROWS = 4  # on which a module is tried
+FORWARD_ROWS = 1024  # of one forward pass of a finished model: its activations fit into any memory
 
 
 def fresh_module(network: ModuleSpec, seed: int | None = None) -> torch.nn.Module:
@@ -92,6 +92,7 @@ def learn_inputs(network: ModuleSpec, sample: Sample) -> None:
 
 
 def _find_shape(network: ModuleSpec, module: torch.nn.Module, rows: Array) -> torch.Tensor:
+    """The outputs for a few rows in the first shape that the module takes, which becomes the network's `shape`."""
     tried: list[str] = []
     columns = rows.shape[1]
     if network.shape is not None and math.prod(network.shape) != columns:
@@ -127,6 +128,7 @@ def _shapes(columns: int) -> list[list[int]]:
 
 
 def _find_targets(network: ModuleSpec, outputs: torch.Tensor, labels: Array, rows: int) -> None:
+    """Set `targets` to what the loss takes for these outputs: class numbers, or values."""
     few = torch.as_tensor(labels[: len(outputs)])
     whole = bool((labels % 1 == 0).all())
     wanted: list[Any] = ["classes", "values"] if whole else ["values"]

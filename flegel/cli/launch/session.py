@@ -120,7 +120,7 @@ def _hold(request: LaunchRequest, make: Callable[..., Any], name: str) -> None:
 
 
 def _suspended(*_: object) -> NoReturn:
-    """Before there is a job, nothing is kept, and the same command begins anew."""
+    """SIGUSR1 before the job was submitted: exit as suspended, so that the same command starts it later."""
     raise SystemExit(ExitCode.SUSPENDED)
 
 

@@ -14,9 +14,8 @@ import torch.distributed as dist
 
 from flegel.torch.flexible.pace import REPORT_FIELDS, RankReport
 
-JOINED_BUCKET_BYTES = (
-    4 << 20
-)  # bytes of the first bucket up to which the table is appended to it: copying it costs less than a message
+JOINED_BUCKET_BYTES = 4 << 20
+"""Largest first bucket to which the table of reports is appended: copying it costs less than a message of its own."""
 
 
 def _join(

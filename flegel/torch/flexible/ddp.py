@@ -170,6 +170,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     # -- one micro-batch -----------------------------------------------------------------------------------
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        """One forward pass. The first of an iteration decides whether the iteration is the last one before a barrier;
+        only then its last backward pass synchronizes."""
         if not torch.is_grad_enabled():
             return self._evaluate(*inputs, **named)
         if self.barrier.complete and not self._optimizers:
@@ -249,6 +251,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         return last if sampler is None else sampler.decide(count, last)
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """DDP's hook for a bucket of gradients: the first one carries this rank's report, the last one completes the
+        barrier."""
         if bucket.index() == 0:
             if not self.barrier.reopened:
                 self._ready = self._now()
@@ -379,6 +383,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self._optimizers.append(optimizer)
 
         def step(optimizer: torch.optim.Optimizer, closure: Any = None, **named: Any) -> Any:
+            """At a barrier: step with the learning rate of this batch, which is set back afterwards. Otherwise only
+            count the gradients."""
             if closure is not None:
                 raise UsageError(
                     "An optimizer that evaluates a closure several times cannot step at flexible barriers."

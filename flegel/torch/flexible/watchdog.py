@@ -16,9 +16,9 @@ from torch.distributed import distributed_c10d
 
 from flegel.runtime import clock
 
-SIGN_OF_LIFE_SECONDS = 1.0  # seconds between signs of life
-RANK_SILENCE_SECONDS = 5.0  # seconds without one after which a rank counts as stopped
-ARRIVED_RANK_FACTOR = 3.0  # times as long for one that had arrived: a slow network holds signs of life up, too
+SIGN_OF_LIFE_SECONDS = 1.0  # between two signs of life of a rank
+RANK_SILENCE_SECONDS = 5.0  # without one, after which a rank counts as stopped
+ARRIVED_RANK_FACTOR = 3.0  # times that, for a rank at the barrier: a slow exchange delays its signs of life too
 EXIT_CODE = 75  # a temporary failure: a launcher that restarts may try again
 
 
@@ -64,6 +64,8 @@ class Watchdog:
         self._end(f"a message between ranks failed ({str(error).splitlines()[0][:200]})")
 
     def _watch(self) -> None:
+        """In a thread: write this rank's sign of life each second, and look at those of all others while this rank
+        waits."""
         beat = 0
         while not self._ended.wait(SIGN_OF_LIFE_SECONDS):
             beat += 1

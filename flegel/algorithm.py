@@ -11,23 +11,25 @@ import hashlib
 import types
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
 
 from flegel.core import pytree
+from flegel.core.kept_state import KeptForm, form_of_kept, replaced_contribution, replaced_statistics
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Sparse
 from flegel.declarations.accepts import Accepts
-from flegel.declarations.check import check_declarations
+from flegel.declarations.check import check_declarations, check_visit
 from flegel.declarations.figures import ReportedFigures
-from flegel.declarations.hidden_state import HiddenState
+from flegel.declarations.hidden_state import HiddenState, StateHooks
 from flegel.declarations.hyper_names import HyperNames
 from flegel.declarations.kernels import Kernels
 from flegel.declarations.learning import Learning
+from flegel.declarations.optional import defines, hook
 from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UNDECODABLE, UsageError, nearest
@@ -129,10 +131,11 @@ def _without_arrays(hint: Any) -> Any:
 class Algorithm:
     """Subclass this. Annotated attributes with a default are hyper-parameters.
 
-    `updateDataPoint` returns the *change* of the point's statistics since its last visit, and `aggregate` adds
-    a change to a target. Statistics are sums: that is what lets the engine move a point to another worker, or
-    lose a worker, by adding and subtracting. A change may be a dense aggregator or any smaller NamedTuple that
-    `aggregate` knows how to fold in; in the second case give `initAggregator` too.
+    A class says what a visit of one point does in one of three ways: `contribution`, what the point adds to the
+    statistics under θ; `hidden` and `statistics_of`, the same in two steps, of which the engine keeps the first; or
+    `updateDataPoint`, the *change* since the point's last visit. Statistics are sums: that is what lets the engine move
+    a point to another worker, or lose a worker, by adding and subtracting. Only `updateDataPoint` may return any
+    smaller NamedTuple that `aggregate` knows how to fold in; then give `initAggregator` too.
     """
 
     accepts: ClassVar[Accepts] = Accepts()
@@ -152,9 +155,17 @@ class Algorithm:
     hyper_names: ClassVar[HyperNames] = HyperNames()
     """Other names of hyper-parameters, and which of them only `initParameter` reads."""
 
+    _kept = cast("KeptForm | None", None)  # of a class that returns contributions: what the engine keeps of each point
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         check_declarations(cls, DECLARED)
+        check_visit(cls, Algorithm)
+        if visit_hook(cls) != "updateDataPoint":
+            halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
+            for name, known in (("accepts", {"weighted": True}), ("state", {"memoryless": not halts})):
+                if not isinstance(declared := getattr(cls, name), property):
+                    setattr(cls, name, replace(declared, **known))
 
     def __init__(self, **hyper: Any) -> None:
         known, names = self.hyper_parameters(), self.hyper_names
@@ -190,9 +201,26 @@ class Algorithm:
             )
         return previous
 
+    def contribution(self, dataPoint: DataPoint, parameter: Tree) -> Tree:
+        """What this point adds to the statistics under `parameter`. The engine keeps it, takes away what the point
+        added at its last visit, and counts the point `dataPoint.weight` times."""
+        raise NotImplementedError(f"{type(self).__name__} must define contribution, or updateDataPoint")
+
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Tree, iterationNum: int) -> Tree:
-        """The change of this point's statistics under `parameter`; may write `dataPoint.state`."""
-        raise NotImplementedError(f"{type(self).__name__} must define updateDataPoint")
+        """The change of this point's statistics under `parameter`; may write `dataPoint.state`. By default that of
+        what the class calls the point's contribution."""
+        row, spent, weight = dataPoint.state, self.statistics.spent, dataPoint.weight
+        point = dataPoint._replace(state=row[:0])
+        if visit_hook(type(self)) != "hidden":
+            new = self.contribution(point, parameter)
+            return new if self._kept is None else replaced_contribution(self._kept, new, row, spent, weight)
+        hidden, statistics_of = hook(self, StateHooks.hidden), hook(self, StateHooks.statistics_of)
+        found = hidden(point, parameter)
+        if self._kept is None:
+            return statistics_of(point, found)
+        old = statistics_of(point, self._kept.unpack(row)) if row[0] else None
+        self._kept.pack(found, row, "hidden")
+        return replaced_statistics(statistics_of(point, self._kept.unpack(row)), old, spent, weight)
 
     def aggregate(self, target: Tree, aggregator: Tree) -> Tree:
         """target += aggregator; called for each point on a worker, and for each report at the barrier."""
@@ -213,13 +241,17 @@ class Algorithm:
     # -- what the engine may ask besides -------------------------------------------------------------------
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
-        """Hidden state before the first visit, shape (points, size). None by default."""
-        return np.zeros((points, 0), np.float32)
+        """Hidden state before the first visit, shape (points, size). By default what the engine keeps, if anything."""
+        return np.zeros((points, 0), np.float32) if self._kept is None else self._kept.unvisited(points)
 
     def initAggregator(self, sample: Sample, parameter: Tree) -> Tree:
         """Statistics before any visit: zeros. By default the shape of one point's dense change."""
-        point = sample_point(self, sample)
-        return pytree.zeros_like(self.updateDataPoint(point, parameter, 0), self.placement.typed)
+        kept, self._kept = self._kept, None  # the statistics in their own types, not a difference of them
+        try:
+            made = self.updateDataPoint(sample_point(self, sample), parameter, 0)
+        finally:
+            self._kept = kept
+        return pytree.zeros_like(made, self.placement.typed)
 
     def objective(self, aggregator: Tree, parameter: Tree) -> float | None:
         """F(Q, θ) from the statistics alone, exact, without looking at the data. None: there is no objective."""
@@ -269,6 +301,34 @@ LISTED = 4096  # numbers of an array that is written out: 80 kB of text
 def merges_reports(algorithm: Algorithm) -> bool:
     """`aggregate` also merges whole reports. False where a point's change is smaller than the statistics."""
     return type(algorithm).initAggregator is Algorithm.initAggregator
+
+
+def visit_hook(cls: type[Algorithm]) -> str:
+    """Which hook visits a point: `contribution`, `hidden` or `updateDataPoint`."""
+    if callable(cls.contribution) and cls.contribution is not Algorithm.contribution:
+        return "contribution"
+    return "hidden" if defines(cls, StateHooks.hidden) else "updateDataPoint"
+
+
+def visit_hooks(cls: type[Algorithm]) -> list[Any]:
+    """The functions of the class that a visit calls, before `aggregate`."""
+    name = visit_hook(cls)
+    return [getattr(cls, each) for each in ((name, "statistics_of") if name == "hidden" else (name,))]
+
+
+def keep_contributions(algorithm: Algorithm, sample: Sample, parameter: Tree) -> None:
+    """Find out what the engine keeps of each point, from one of them, where the class returns contributions."""
+    form = visit_hook(type(algorithm))
+    if form == "updateDataPoint":
+        return
+    algorithm._kept = None
+    point = sample_point(algorithm, sample)
+    if form == "hidden":
+        algorithm._kept = form_of_kept(hook(algorithm, StateHooks.hidden)(point, parameter), "hidden", marked=True)
+    else:
+        made = algorithm.contribution(point, parameter)
+        algorithm._kept = form_of_kept(made, "contribution", marked=False, left_out=algorithm.statistics.spent)
+    algorithm._halting = False
 
 
 def described_hyper(algorithm: Algorithm) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from flegel.configuration.sources import check_settings, parse_settings
+from flegel.core.kept_state import KeptForm
 from flegel.errors import UsageError, nearest
 from flegel.group_options import GROUPS, GroupSpec
 from flegel.options import Option, parse_bytes, parse_seconds
@@ -37,6 +38,8 @@ class AlgorithmRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hyper: dict[str, Any]
     source: str = ""
     """Module text that defines class `name`; empty for built-ins."""
+    kept: KeptForm | None = None
+    """What the engine keeps of each point, for a class that returns contributions."""
 
     @property
     def builtin(self) -> bool:

@@ -55,12 +55,13 @@ def test_hyper_parameters_and_methods_may_have_such_names() -> None:
     class Free(Algorithm):
         sparse: bool = True
         instead: int = 3
+        hidden: int = 64
 
         def starting(self) -> int:
             return self.instead
 
     made = Free(sparse=False)
-    assert made.hyper() == {"sparse": False, "instead": 3} and made.starting() == 3
+    assert made.hyper() == {"sparse": False, "instead": 3, "hidden": 64} and made.starting() == 3
     assert not made.accepts.sparse
 
 

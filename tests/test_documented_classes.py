@@ -27,13 +27,14 @@ EXAMPLES = ROOT / "docs" / "examples"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DEFINITION = re.compile(r"^class (\w+)\(Algorithm\):\n(?:[ \t].*\n|\n)+", re.MULTILINE)
+VISIT = re.compile("def (updateDataPoint|contribution|hidden)")
 ROWS = 240
 
 
 def definitions(text: str) -> dict[str, str]:
     """Algorithms that are defined in full: their text by name, without comments and docstrings."""
     found = {match[1]: match[0] for match in DEFINITION.finditer(text)}
-    return {name: body.strip() for name, body in found.items() if "def updateDataPoint" in body}
+    return {name: body.strip() for name, body in found.items() if VISIT.search(body)}
 
 
 EXAMPLE_OF = {name: path for path in sorted(EXAMPLES.glob("*.py")) for name in definitions(path.read_text("utf-8"))}
@@ -75,7 +76,7 @@ def typed(folder: Path, *words: str, environment: dict[str, str] | None = None) 
 
 
 def test_there_are_examples() -> None:
-    assert set(EXAMPLE_OF) >= {"Spherical", "Clusters"}
+    assert set(EXAMPLE_OF) >= {"Spherical", "Clusters", "Directions", "Means"}
 
 
 def test_classes_of_the_pages_are_those_of_the_examples() -> None:

@@ -104,6 +104,16 @@ def test_a_column_of_identifiers_is_told_with_what_to_type(name: str) -> None:
     assert line.startswith(f"column {name}: another number in every row") and f"drop=['{name}']" in line
 
 
+def test_a_column_of_labels_among_the_features_is_told_with_what_to_type() -> None:
+    said: list[str] = []
+    frame = pd.DataFrame({"a": ROWS[:, 0], "b": ROWS[:, 1], "label": np.arange(60) % 2})
+    flegel.run(KMeans(k=2), frame, workers=1, processes=False, say=said.append)
+    assert any('column label is trained on like a measurement; label="label"' in text for text in said)
+    said.clear()
+    flegel.run(KMeans(k=2), frame, label="label", workers=1, processes=False, say=said.append)
+    assert not any("measurement" in text for text in said)
+
+
 def test_a_measurement_is_no_identifier() -> None:
     said: list[str] = []
     frame = pd.DataFrame({"id": np.arange(60) // 2, "avoid": ROWS[:, 0], "GRID": ROWS[:, 1]})

@@ -17,11 +17,12 @@ from typing import Any
 
 from bench.common import suite
 from bench.common.namespaces import Network, unavailable
+from bench.common.placement_bounds import even, flat_range, gain_bound, proportional
 from bench.common.placement_schemes import SCHEMES, Scheme
 from bench.common.slice_exchange import Exchange
 from flegel.compare import Chart, Series, Table
-from flegel.plan.placement.slice_size import PAPER_ALPHA, best_size, flat_range
-from flegel.plan.placement.water_filling import colocated, even, gain_bound, proportional, water_filling
+from flegel.plan.placement.slice_size import PAPER_ALPHA, best_size
+from flegel.plan.placement.water_filling import colocated, water_filling
 
 FIGURE = "003 Fig. 4–7, 001 Fig. 5–6"
 MODELS = {"AlexNet": 57_000_000, "ResNet50": 23_250_000, "MobileNet": 5_250_000}

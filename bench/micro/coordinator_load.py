@@ -32,6 +32,7 @@ import numpy as np
 from bench.common import program
 from bench.common.coordinator_chart import barrier_chart
 from bench.common.in_memory_cluster import InMemoryCluster
+from bench.common.remote_cluster import SubprocessLauncher
 from bench.common.simulated_workers import Part, Played, statistics
 from flegel.algorithm import Algorithm
 from flegel.core.parallel_sums import add_fields
@@ -43,7 +44,6 @@ from flegel.params.local import LocalStore
 from flegel.runtime.job.driver import drive
 from flegel.runtime.processes import worker_cluster
 from flegel.runtime.processes.endpoints import LocalEndpoint
-from flegel.runtime.processes.worker_processes import SubprocessLauncher
 from flegel.runtime.worker.process import WorkerConfig
 from flegel.sync import make_policy
 

@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from bench.common.namespaces import Network, unavailable
+from bench.common.placement_bounds import gain_bound
 from bench.common.served_job import ServedJob, run_in
-from flegel.plan.placement.water_filling import gain_bound
 
 TIMEOUT = 600.0
 """Seconds of silence that are no loss: heartbeats wait behind large messages on slow links."""

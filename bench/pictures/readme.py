@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bench.common.standalone_pictures import chart_picture, timeline_picture
 from flegel.algorithms.kmeans import KMeans
 from flegel.compare import Bench, Comparison, compare, read
 from flegel.compare.table import text
-from flegel.report.write import chart_picture, save, timeline_picture
+from flegel.report.write import save
 
 
 def main() -> None:

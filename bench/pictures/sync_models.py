@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 import flegel
+from bench.common.standalone_pictures import excerpt
 from flegel.algorithms.kmeans import KMeans
 from flegel.api.jobs import LocalCluster
 from flegel.compare import run_environment
-from flegel.compare.picture import excerpt
 from flegel.report.timeline import draw
 from flegel.report.write import save
 

@@ -74,6 +74,19 @@ def _number(text: Array, at: int, end: int, powers: Array) -> tuple[int, float]:
 
 
 @njit(cache=True, nogil=True)
+def _index(text: Array, start: int, end: int) -> int:
+    """The digits of an index; -1 where it has another sign, or is too large for 32 bits."""
+    if start == end or end - start > 10:
+        return -1
+    index = 0
+    for k in range(start, end):
+        if text[k] < 48 or text[k] > 57:
+            return -1
+        index = index * 10 + int(text[k] - 48)
+    return index if index <= 2147483646 else -1
+
+
+@njit(cache=True, nogil=True)
 def _rows(
     text: Array, powers: Array, labels: Array, indptr: Array, indices: Array, values: Array, slow: Array
 ) -> tuple[int, int, int, int, int, int]:
@@ -113,14 +126,8 @@ def _rows(
                 return _NO_COLON, line, token, rows, entries, later
             if colon - token == 3 and text[token] == 113 and text[token + 1] == 105 and text[token + 2] == 100:
                 continue  # qid:
-            index = 0
-            if colon == token or colon - token > 10:
-                return _BAD_INDEX, line, token, rows, entries, later
-            for k in range(token, colon):
-                if text[k] < 48 or text[k] > 57:
-                    return _BAD_INDEX, line, token, rows, entries, later
-                index = index * 10 + int(text[k] - 48)
-            if index > 2147483646:
+            index = _index(text, token, colon)
+            if index < 0:
                 return _BAD_INDEX, line, token, rows, entries, later
             if index <= last:
                 return _ORDER, line, token, rows, entries, later

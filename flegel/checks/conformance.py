@@ -43,16 +43,19 @@ CHECKED_ROWS, CHECKED_COLUMNS = 331, 6
 CHECK_SEED = 3  # of the job that a check prepares; any fixed number
 HOOKS = frozenset(
     {
+        "aggregate",
+        "contribution",
+        "hidden",
+        "initAggregator",
         "initParameter",
         "initState",
-        "initAggregator",
-        "updateDataPoint",
-        "aggregate",
-        "updateParameter",
-        "objective",
-        "terminationCheck",
-        "predict",
         "kernel",
+        "objective",
+        "predict",
+        "statistics_of",
+        "terminationCheck",
+        "updateDataPoint",
+        "updateParameter",
         "validate",
     }
 )

@@ -1,7 +1,7 @@
 """What keeps a class slow: how fast its points are visited, and what in its hooks costs most. Changes nothing.
 
-Reads the source of `updateDataPoint` and times the kernel on a few thousand generated rows. Advice is given only for
-what was seen in the class, and each piece says what to write instead.
+Reads the source of the hook that visits a point and times the kernel on a few thousand generated rows. Advice is given
+only for what was seen in the class, and each piece says what to write instead.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, visit_hook
 from flegel.checks.conformance import Trial
 from flegel.core import pytree
+from flegel.core.pytree import Array
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.declarations.kernels import KernelHooks
@@ -37,11 +38,10 @@ def speed_advice(algorithm: Algorithm) -> list[str]:
     rows = np.abs(np.random.default_rng(7).normal(size=(TIMED_ROWS, TIMED_COLUMNS))).astype(np.float32)
     trial = Trial(algorithm, rows, (np.arange(TIMED_ROWS) % 2).astype(np.float64), np.dtype(np.float32))
     kind, note, seconds = _timed(trial)
-    said = [
-        f"visits a point of {TIMED_COLUMNS} columns in {seconds / TIMED_ROWS * 1e9:.0f} ns, {kind} (float32, one core)"
-    ]
+    said = [f"visits a point of {TIMED_COLUMNS} columns in {seconds / TIMED_ROWS * 1e9:.0f} ns, {kind} (float32, one core)"]
+    said += _kept(trial, kind)
     if kind == "interpreted":
-        return [*said, f"slow: updateDataPoint is interpreted, because numba cannot compile it: {note}"]
+        return [*said, f"slow: {visit_hook(type(algorithm))} is interpreted, because numba cannot compile it: {note}"]
     if kind == "compiled" and seconds / TIMED_ROWS * 1e9 > SLOW_NANOSECONDS:
         said += [f"slow: {advice}" for advice in _advice(trial)]
     return said
@@ -62,12 +62,49 @@ def _timed(trial: Trial) -> tuple[str, str, float]:
     return built.kind, built.note, min(found)
 
 
+def _kept(trial: Trial, kind: str) -> list[str]:
+    """What it costs to return contributions in place of changes: room for each point, and time."""
+    form = trial.algorithm._kept
+    if form is None:
+        return []
+    state = trial.shard("rows").state
+    room = f"keeps {state.shape[1] * state.itemsize} bytes of state a point"
+    if form.marked:
+        return [f"{room} (a hidden value); statistics_of is called twice where that changes, and not where it stays"]
+    if kind == "interpreted":
+        return [f"{room} (its last contribution)"]
+    return [
+        f"{room} (its last contribution), and takes {_difference_seconds(state) * 1e9:.0f} ns of each visit to "
+        "replace it; a class that returns the change keeps what its initState makes"
+    ]
+
+
+def _difference_seconds(state: Array) -> float:
+    """A point's part of the time to replace a kept contribution by another one."""
+    from flegel.runtime.backends.numba.kept_contributions import replace_rows  # numba takes a second to import
+
+    kept, new, target = np.zeros_like(state), np.ones(state.shape[1]), np.zeros(state.shape[1])
+    replace_rows(target, new, kept[:1])  # compiles
+    found = []
+    for _ in range(3):
+        began = clock.now()
+        replace_rows(target, new, kept)
+        found.append((clock.now() - began) / len(state))
+    return min(found)
+
+
 def _advice(trial: Trial) -> Iterator[str]:
     """What to write instead, one sentence for each cause of slowness that was found in the class."""
     algorithm = trial.algorithm
-    cls, hook = type(algorithm), type(algorithm).updateDataPoint
+    cls, hook = type(algorithm), getattr(type(algorithm), visit_hook(type(algorithm)))
     numbers = sum(array.size for array in pytree.flatten(trial.zero))
-    if cls.aggregate is Algorithm.aggregate and numbers > SMALLER_CHANGE_RATIO * trial.columns:
+    if algorithm._kept is not None:
+        if numbers > SMALLER_CHANGE_RATIO * trial.columns and not algorithm._kept.marked:
+            yield (
+                f"each point replaces {numbers} numbers of the statistics; `hidden` and `statistics_of` keep less, and "
+                "updateDataPoint with `aggregate` adds only what a point changes"
+            )
+    elif cls.aggregate is Algorithm.aggregate and numbers > SMALLER_CHANGE_RATIO * trial.columns:
         yield (
             f"each point adds {numbers} numbers to the statistics; return only what it changes, a smaller NamedTuple, "
             "and fold that in with `aggregate`"

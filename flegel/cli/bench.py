@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -29,6 +29,9 @@ from flegel.cli.options import (
 )
 from flegel.errors import FlegelError, UsageError
 from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
+
+if TYPE_CHECKING:
+    from flegel.compare.record import Comparison
 
 bench_app = typer.Typer(
     help="The benchmark suite: the figures of the papers, on your own machine.", no_args_is_help=True
@@ -70,12 +73,7 @@ def compare(
         flegel compare kmeans --data higgs --sync bsp,fsp,psp --straggler 0:8x --workers 4 --out runs/compare
     """
     with errors_as_sentences(WORKERS_STOPPED):
-        import msgspec
-
         from flegel.compare import compare as run_comparison
-        from flegel.compare import write
-        from flegel.compare.table import text, verdict
-        from flegel.report.write import render, save
 
         check_places(json_to, out)
         chosen = make_algorithm(algorithm, settings)
@@ -106,18 +104,7 @@ def compare(
             log=say,
             command=_command(),
         )
-        for note in found.notes:
-            say(f"note: {note}")
-        if json_to == "-":
-            print(msgspec.json.encode(found).decode())
-        else:
-            print(text(found))
-            print(verdict(found))
-        if json_to not in (None, "-"):
-            write(found, Path(json_to))  # type: ignore[arg-type]
-        if out is not None:
-            write(found, out / "compare.json")
-            say(f"report: {save(render([found]), out / 'report.html')}")
+        show_comparison(found, json_to, out)
         if all(attempt.outcome == "failed" for attempt in found.attempts):
             raise FlegelError(f"Every run failed, the last one so: {found.attempts[-1].reason}")
 
@@ -225,6 +212,24 @@ def _run_in_checkout(suite: Path | None, *words: str) -> NoReturn:
         [sys.executable, "-P", "-m", "bench.run_suite", *words],
         {**os.environ, "PYTHONPATH": path},
     )
+
+
+def show_comparison(found: Comparison, json_to: str | None, out: Path | None) -> None:
+    """Its notes, then a table and a verdict, or JSON; the record and the page where files were asked for."""
+    import msgspec
+
+    from flegel.compare import write
+    from flegel.compare.table import text, verdict
+    from flegel.report.write import render, save
+
+    for note in found.notes:
+        say(f"note: {note}")
+    print(msgspec.json.encode(found).decode() if json_to == "-" else f"{text(found)}\n{verdict(found)}")
+    if json_to is not None and json_to != "-":
+        write(found, Path(json_to))
+    if out is not None:
+        write(found, out / "compare.json")
+        say(f"report: {save(render([found]), out / 'report.html')}")
 
 
 def check_places(json_to: str | None, out: Path | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flegel.cli.bench import check_places
+from flegel.cli.bench import check_places, show_comparison
 from flegel.cli.local_job import make_algorithm, open_rows
 from flegel.cli.options import (
     Categorical,
@@ -29,10 +29,8 @@ from flegel.errors import UsageError
 from flegel.terminal.reporting import errors_as_sentences, say
 
 if TYPE_CHECKING:
-    from flegel.compare.record import Comparison
     from flegel.compare.simulation import ClusterModel
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.results.result import Result
 
 PROGRESS_LINE_SECONDS = 2.0  # between two lines about a long run
 DEFAULT_DATA = "higgs:65536"  # where no data are named: enough rows for 256 workers that train for real
@@ -139,12 +137,12 @@ def simulate(
     """
     with errors_as_sentences(), using(changes_outside()):
         from flegel.compare.candidate import parse_candidates
-        from flegel.runtime.job.result_store import check_target
+        from flegel.runtime.job import result_store
 
         check_places(json_to, out)
         if out is not None:
             for candidate in parse_candidates(sync):
-                check_target(_run_folder(out, candidate.label))
+                result_store.check_target(_run_folder(out, candidate.label))
         slow = _stragglers(stragglers)
         if replay is not None:
             _only_recorded(context)
@@ -220,7 +218,10 @@ def simulate(
                 )
             )
             found = held.run()
-        _tell(found, held.runs, json_to, out)
+        if out is not None:
+            for name, result in held.runs.items():
+                result_store.save(result, _run_folder(out, name), model=False)
+        show_comparison(found, json_to, out)
 
 
 def _only_recorded(context: typer.Context) -> None:
@@ -231,31 +232,6 @@ def _only_recorded(context: typer.Context) -> None:
             source = context.get_parameter_source(name)
             if source is not None and source.name == "COMMANDLINE":
                 raise UsageError(f"--replay takes {what} from the recorded run; omit {spelled[name]}.")
-
-
-def _tell(found: Comparison, runs: dict[str, Result], json_to: str | None, out: Path | None) -> None:
-    """Print the table and the verdict, and write the files that `--json` and `--out` name."""
-    import msgspec
-
-    from flegel.compare import write
-    from flegel.compare.table import text, verdict
-    from flegel.report.write import render, save
-    from flegel.runtime.job import result_store
-
-    for note in found.notes:
-        say(f"note: {note}")
-    if json_to == "-":
-        print(msgspec.json.encode(found).decode())
-    else:
-        print(text(found))
-        print(verdict(found))
-    if json_to not in (None, "-"):
-        write(found, Path(json_to))  # type: ignore[arg-type]
-    if out is not None:
-        for name, result in runs.items():
-            result_store.save(result, _run_folder(out, name), model=False)
-        write(found, out / "compare.json")
-        say(f"report: {save(render([found]), out / 'report.html')}")
 
 
 def _run_folder(out: Path, candidate: str) -> Path:

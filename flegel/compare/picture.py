@@ -62,24 +62,7 @@ def moving(rows: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
     return [(round(a, 6), round(b, 6)) for a, b in found]
 
 
-def excerpt(rows: Sequence[dict[str, Any]], begin: float, end: float) -> Timeline:
-    """A window of a run, its beginning as time zero."""
-    spans = [s for row in rows for s in row.get("spans", ()) if s[2] > begin and s[1] < end]
-
-    def clipped(a: float, b: float) -> tuple[float, float]:
-        return max(a, begin) - begin, min(b, end) - begin
-
-    lanes = []
-    for worker, mine in _by_worker(spans).items():
-        inside = [(*clipped(a, b), kind) for a, b, kind in segments(mine) if a < end and b > begin]
-        if inside and end - begin - inside[-1][1] > 1e-9:
-            inside.append((inside[-1][1], end - begin, "wait"))
-        lanes.append(Lane(worker, inside))
-    updates = [r["seconds"] - begin for r in rows if begin <= r["seconds"] <= end]
-    return Timeline(end - begin, lanes, [clipped(a, b) for a, b in moving(rows) if a < end and b > begin], updates)
-
-
-def _by_worker(spans: Iterable[Span]) -> dict[int, list[Span]]:
+def by_worker(spans: Iterable[Span]) -> dict[int, list[Span]]:
     found: dict[int, list[Span]] = {}
     for span in sorted(spans, key=lambda s: (s[0], s[1])):
         found.setdefault(int(span[0]), []).append(span)
@@ -90,7 +73,7 @@ def timeline(
     spans: Iterable[Span], length: float, moving: Sequence[tuple[float, float]] = (), updates: Sequence[float] = ()
 ) -> Timeline:
     """What each worker did when."""
-    lanes = {worker: segments(mine) for worker, mine in _by_worker(spans).items()}
+    lanes = {worker: segments(mine) for worker, mine in by_worker(spans).items()}
     length = max([length, *(lane[-1][1] for lane in lanes.values() if lane)])
     for lane in lanes.values():
         if lane and length - lane[-1][1] > 1e-9:

@@ -78,11 +78,11 @@ def without(value: Tree, fields: Sequence[str]) -> Tree:
     if not fields:
         return value
     kept = tuple(name for name in names(value) if name not in fields)
-    return _bundle_type(type(value).__name__, kept)(*(getattr(value, name) for name in kept))
+    return bundle_type(type(value).__name__, kept)(*(getattr(value, name) for name in kept))
 
 
 @cache
-def _bundle_type(name: str, fields: tuple[str, ...]) -> Any:
+def bundle_type(name: str, fields: tuple[str, ...]) -> Any:
     return namedtuple(name, fields)
 
 

@@ -1,5 +1,5 @@
-"""What a class declares, checked when it is defined: each declaration has its type, and no name of earlier versions is
-used."""
+"""What a class declares, checked when it is defined: each declaration has its type, no name of earlier versions is
+used, and a visit is said in one way."""
 
 from __future__ import annotations
 
@@ -68,3 +68,24 @@ def _is_own(hint: Any, value: Any) -> bool:
     """A hyper-parameter or a method of the class that happens to have this name."""
     plain = hint is not None and "ClassVar" not in str(hint)
     return plain or callable(value) or isinstance(value, staticmethod | classmethod)
+
+
+def check_visit(cls: type, base: type) -> None:
+    """Raise `UsageError` where a class says in two ways, or in half a way, what a visit of a point does."""
+
+    def own(name: str) -> bool:
+        found = getattr(cls, name, None)
+        return callable(found) and found is not getattr(base, name, None)
+
+    given = [name for name in ("contribution", "hidden", "updateDataPoint") if own(name)]
+    if len(given) > 1:
+        raise UsageError(f"{cls.__name__} defines or inherits {given[0]} and {given[1]}; define one of them.")
+    if own("hidden") != own("statistics_of"):
+        there, lacking = ("hidden", "statistics_of") if own("hidden") else ("statistics_of", "hidden")
+        raise UsageError(f"{cls.__name__} defines {there} without {lacking}; define both.")
+    taken = [name for name in ("initState", "aggregate") if own(name)]
+    if taken and given and given[0] != "updateDataPoint":
+        raise UsageError(
+            f"{cls.__name__} defines {given[0]} and {taken[0]}, but the engine keeps and adds contributions; omit "
+            f"{taken[0]}, or define updateDataPoint, which returns the change."
+        )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flegel.core.pytree import Tree
+from flegel.core.shard import DataPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,15 @@ class HiddenState:
 
 class StateHooks:
     """Methods that a class may define; otherwise these answer."""
+
+    def hidden(self, dataPoint: DataPoint, parameter: Tree) -> Any:
+        """In place of `contribution`, with `statistics_of`: the part of it that θ decides, such as the point's cluster.
+        A number, an array or a NamedTuple of these. The engine keeps it."""
+        raise NotImplementedError(f"{type(self).__name__} must define hidden")
+
+    def statistics_of(self, dataPoint: DataPoint, hidden: Any) -> Tree:
+        """What this point adds to the statistics where this is its hidden value."""
+        raise NotImplementedError(f"{type(self).__name__} must define statistics_of")
 
     def stateLimits(self, parameter: Tree) -> tuple[float, float] | None:
         """Lowest and highest number that a point's state may hold, where the hooks use it as a place in an array: a

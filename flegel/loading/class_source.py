@@ -40,7 +40,7 @@ def reference(algorithm: Algorithm, whole: bool = False) -> AlgorithmRef:
     """How a worker can make the same algorithm; arrays stay arrays. `whole`: also what only `initParameter` reads."""
     spent = () if whole else algorithm.hyper_names.starting
     hyper = {k: v for k, v in algorithm.hyper().items() if k not in spent or not isinstance(v, np.ndarray)}
-    return AlgorithmRef(*_identity(type(algorithm), hyper))
+    return AlgorithmRef(*_identity(type(algorithm), hyper), algorithm._kept)
 
 
 def in_plain(ref: AlgorithmRef) -> AlgorithmRef:
@@ -99,7 +99,9 @@ def instantiate(ref: AlgorithmRef, consent: Consent | None) -> Algorithm:
 def with_hyper(cls: type[Algorithm], ref: AlgorithmRef) -> Algorithm:
     """The class with the hyper-parameters of a reference."""
     unset = {k for k, p in cls.hyper_parameters().items() if p.default is None}
-    return cls(**{k: v for k, v in ref.hyper.items() if v is not None or k not in unset})
+    made = cls(**{k: v for k, v in ref.hyper.items() if v is not None or k not in unset})
+    made._kept = ref.kept
+    return made
 
 
 def load_class(ref: AlgorithmRef, consent: Consent | None) -> type[Algorithm]:

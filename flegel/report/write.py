@@ -10,7 +10,7 @@ from flegel.compare.record import Bench, Chart, Comparison, figure_order, read
 from flegel.errors import StorageError, UsageError
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
-from flegel.report import saved_run, timeline
+from flegel.report import saved_run
 from flegel.report.charts import ChartCurve, colours_of, curves, groups
 from flegel.report.comparison import comparison_section, timelines, where
 from flegel.report.page import details, figure, heading, note, page, paragraph, table
@@ -170,36 +170,3 @@ def save(text: str, path: Path) -> Path:
         scratch.unlink(missing_ok=True)
         raise StorageError(f"Could not write {path}: {error.strerror or error}.") from None
     return path
-
-
-def chart_picture(record: Bench, title: str = "", width: float = 820) -> str:
-    """A picture of its own: a chart of a benchmark, the first or the one with that title."""
-    chart = next((c for c in record.charts if not title or c.title == title), None)
-    if chart is None:
-        known = "; ".join(c.title for c in record.charts) or "none"
-        raise UsageError(f"{record.name} has no chart {title!r}; it has: {known}.")
-    canvas = draw(chart, width)
-    place = record.environment
-    cores = place.machine.get("cores", "?")
-    canvas.origin = f"{chart.title}: {record.question} {place.date}, commit {place.commit}, {cores} cores."
-    return canvas.svg(standalone=True)
-
-
-def timeline_picture(comparison: Comparison, names: Sequence[str], title: str, width: float = 820) -> str:
-    """A picture of its own: the timelines of some candidates on a common axis."""
-    panels = [(name, comparison.pictures[name].timeline) for name in names]
-    canvas = timeline.draw(panels, width, title)
-    canvas.origin = _origin(comparison, names)
-    return canvas.svg(standalone=True)
-
-
-def _origin(comparison: Comparison, names: Sequence[str]) -> str:
-    """Which runs are drawn, in a sentence for whoever opens the file."""
-    runs = [a for name in names for a in comparison.of(name)]
-    quiet = "disturbed by other programs" if any(a.disturbed for a in runs) else "undisturbed"
-    place = comparison.environment
-    where = f" {place.date}, commit {place.commit}, {place.machine.get('cores', '?')} cores." if place else ""
-    data = f"{comparison.dataset['rows']:,} rows of {comparison.dataset['name']}"
-    return (
-        f"A real run of {comparison.algorithm} on {data}, straggler {comparison.straggler or 'none'}, {quiet}.{where}"
-    )

@@ -71,7 +71,7 @@ def summary(result: Result) -> list[str]:
         f"after {result.iterations} iterations, {duration(result.seconds)} of "
         f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",
     ]
-    lines += result.description
+    lines += getattr(result, "description", [])  # figures of a job that an earlier version ran have none
     if resting := sum(bool(worker.get("resting")) for worker in result.worker):
         lines.append(f"{resting} of {len(result.worker)} workers rested at the end: the job is faster without them")
     if result.model:

@@ -106,8 +106,6 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adagrad": Optimizer(adagrad, 1, normalizes=True),
 }
 
-SCHEDULES = ("constant", "cosine", "linear", "step")
-
 
 def rate_factor(schedule: str, passes: float, epochs: float, warmup: float) -> float:
     """The factor of the learning rate after so many passes over the data; `step`: a tenth after each third."""

@@ -18,6 +18,7 @@ from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
 from flegel.plan.termination import Progress, Termination, Verdict
+from tests.contributing import ByContribution, ByHidden
 from tests.coordinators import coordinators
 
 pytestmark = pytest.mark.processes
@@ -113,6 +114,24 @@ def run(algorithm: Any, data: Any, cluster: LocalCluster, **more: Any) -> tuple[
 
 
 MOVES = [(0, 1, 3000), (0, 2, 2000), (1, 0, 3000), (2, 1, 1000)]
+
+
+@pytest.mark.parametrize("cls", [ByContribution, ByHidden])
+def test_what_the_engine_keeps_of_points_moves_with_them(
+    workers: LocalCluster, monkeypatch: pytest.MonkeyPatch, points: np.ndarray, cls: Any
+) -> None:
+    data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
+    moving(monkeypatch, *MOVES)
+    result, machine = run(cls(k=4), data, workers)
+    assert machine.balance.migrations.points >= 5000
+    total, state = machine.store.statistics, result.state
+    if cls is ByContribution:
+        kept = np.concatenate([np.ravel(total.sums), total.counts, np.ravel(total.far)])
+        np.testing.assert_allclose(state.sum(axis=0), kept, rtol=1e-9, atol=1e-7)
+    else:
+        assert (state[:, 0] == 1).all()
+        assert np.array_equal(np.bincount(state[:, 1].astype(int), minlength=4), total.counts)
+        np.testing.assert_allclose(total.far, state[:, 2].sum(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])

@@ -20,7 +20,7 @@ from flegel.machine.checkpoint.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.machine.checkpoint.part import CheckpointsPart
 from flegel.machine.checkpoint.resume import NewerCommit, restore
-from flegel.machine.checkpoint.shard_states import WorkerState, worker_state_from
+from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.part import CoordinatorPart
@@ -60,9 +60,7 @@ class Shelf:
             case SaveCheckpointPart(worker, kept, arrays):
                 state, halted, ids, *pending = (a.copy() for a in arrays)
                 known = self.numbers[worker] = ids if len(ids) else self.numbers[worker]
-                self.parts.setdefault(kept.number, {})[worker] = worker_state_from(
-                    kept, [state, halted, known, *pending]
-                )
+                self.parts.setdefault(kept.number, {})[worker] = WorkerState(kept, known, state, halted, tuple(pending))
             case SaveCommit():
                 self.commits.append(command)
 

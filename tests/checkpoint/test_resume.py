@@ -41,6 +41,7 @@ from flegel.runtime.job.find_algorithm import find_algorithm
 from flegel.runtime.job.resume import replace
 from tests.checkpoint import random_algorithm
 from tests.checkpoint.random_algorithm import Drawing
+from tests.contributing import ByContribution, ByHidden
 
 pytestmark = pytest.mark.processes
 
@@ -52,6 +53,8 @@ ALGORITHMS: dict[str, Any] = {
     "nmf": lambda: NMF(rank=3),
     "own": Drawing,
     "weights": lambda: KMeans(k=5),
+    "contribution": lambda: ByContribution(k=4),
+    "hidden": lambda: ByHidden(k=4),
 }
 
 

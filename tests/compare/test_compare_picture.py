@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flegel.compare.picture import MAX_SEGMENTS, excerpt, moving, picture, segments, shares, timeline
+from bench.common.standalone_pictures import excerpt
+from flegel.compare.picture import MAX_SEGMENTS, moving, picture, segments, shares, timeline
 
 part = st.floats(0, 1)
 

@@ -11,21 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.common.placement_bounds import even, flat_range, gain_bound, proportional, seconds_of_round
 from flegel.plan.placement.assignment import first_map
 from flegel.plan.placement.replanning import decide
 from flegel.plan.placement.slice_map import cut
-from flegel.plan.placement.slice_size import SliceCost, best_size, flat_range, seconds_of_round
+from flegel.plan.placement.slice_size import SliceCost, best_size
 from flegel.plan.placement.throughput import ThroughputForecast, Transfer, trains
-from flegel.plan.placement.water_filling import (
-    LinkLoad,
-    colocated,
-    dedicated,
-    even,
-    gain_bound,
-    proportional,
-    slowest,
-    water_filling,
-)
+from flegel.plan.placement.water_filling import LinkLoad, colocated, dedicated, slowest, water_filling
 
 few = settings(max_examples=40, deadline=None)
 rates = st.lists(st.floats(1, 1000), min_size=3, max_size=12).map(lambda some: dict(enumerate(some)))

@@ -19,6 +19,7 @@ from flegel import LocalCluster
 from flegel.api.jobs import resolve
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
 from flegel.messages import Envelope
+from tests.contributing import ByContribution, ByHidden
 from tests.coordinators import coordinators
 
 pytestmark = pytest.mark.processes
@@ -86,6 +87,14 @@ def train(algorithm: Any, data: Any, cluster: LocalCluster, story: Story, **more
     return result, story.machine
 
 
+def check_contributions(result: flegel.Result, machine: Any) -> None:
+    """The statistics are the sum of what is kept of the points."""
+    total = machine.store.statistics
+    kept = np.concatenate([np.ravel(total.sums), total.counts, np.ravel(total.far)])
+    np.testing.assert_allclose(result.state.sum(axis=0), kept, rtol=1e-9, atol=1e-7)
+    assert total.counts.sum() == len(result.state)
+
+
 def check_kmeans(data: np.ndarray, result: flegel.Result, machine: Any, weights: np.ndarray | None = None) -> None:
     z, total = result.state[:, 0], machine.store.statistics
     often = np.ones(len(data)) if weights is None else weights
@@ -118,6 +127,26 @@ def test_weights_stay_with_their_points_when_workers_are_lost(crew: LocalCluster
 def test_models_without_a_barrier_survive_a_kill(crew: LocalCluster, points: np.ndarray) -> None:
     result, machine = train("kmeans", points, crew, Story(kill(crew, 0), recovered(1)), sync="asp")
     check_kmeans(points, result, machine)
+
+
+@pytest.mark.parametrize("sync", ["fsp", "asp"])
+def test_what_the_engine_keeps_of_points_survives_a_kill(crew: LocalCluster, points: np.ndarray, sync: str) -> None:
+    story = Story(kill(crew, 1), recovered(1))
+    result, machine = train(ByContribution(k=4), points, crew, story, sync=sync)
+    assert result.kernel == "compiled" and [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [1]
+    check_contributions(result, machine)
+
+
+@pytest.mark.parametrize("topology", ["coordinator", "allreduce"])
+def test_hidden_values_survive_a_kill(crew: LocalCluster, points: np.ndarray, topology: str) -> None:
+    weights = 1.0 + np.arange(len(points)) % 3
+    story = Story(kill(crew, 1), recovered(1))
+    result, machine = train(ByHidden(k=4), (points, None, weights), crew, story, topology=topology)
+    visited, best, far = result.state.T
+    assert (visited == 1).all()
+    total = machine.store.statistics
+    assert np.array_equal(np.bincount(best.astype(int), weights, minlength=4), total.counts)
+    np.testing.assert_allclose(total.far, (weights * far).sum(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])

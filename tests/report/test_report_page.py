@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from bench.common.standalone_pictures import chart_picture, timeline_picture
 from flegel.compare import write
 from flegel.errors import StorageError, UsageError
 from flegel.report.charts import Bar, bars, colours_of
@@ -19,7 +20,7 @@ from flegel.report.page import NARROW_PIXELS, WIDE_PIXELS
 from flegel.report.saved_run import of_result
 from flegel.report.svg import AxisScale, log_ticks, nice_ticks, short
 from flegel.report.timeline import common_window, draw
-from flegel.report.write import chart_picture, load, render, timeline_picture
+from flegel.report.write import load, render
 from tests.compare.samples import a_picture, bench, comparison
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -359,7 +359,6 @@ class FileContent(_Answer):
     names: tuple[str, ...] = ()
 
 
-FromSlave = SlaveBeat | SlaveLeaving | FileChunk
 ToSlave = (
     LaunchCoordinator
     | LaunchWorker

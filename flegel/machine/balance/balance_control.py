@@ -30,7 +30,6 @@ MoveAnswer = MoveReady | MoveRefused | WindowArrived | MoveSent
 Round = tuple[int, int, float, bool]
 """Of a worker: its number, visits, seconds of training, and whether it ran out of points."""
 
-MODES = ("off", "async", "sync")
 NO_ROOM = "the memory of its device is full"
 WARM_UP = 2  # barriers before speeds are believed
 CROWDED = 0.3  # seconds before that where workers share processors: one of equals may get a third of another's time

@@ -31,12 +31,6 @@ class WorkerState:
         return (self.state, self.halted, self.ids, *self.pending)
 
 
-def worker_state_from(kept: CheckpointPart, arrays: Sequence[Array], ids: Array | None = None) -> WorkerState:
-    """From a worker's answer; `ids` where the worker left them out because they are known already."""
-    state, halted, own, *pending = arrays
-    return WorkerState(kept, own if ids is None else ids, state, halted, tuple(pending))
-
-
 def unvisited(part: WorkerState, state: Array) -> WorkerState:
     """The same points before their first visit."""
     kept = msgspec.structs.replace(part.kept, runs=((part.points, 0),), visits=0, compute=0.0)

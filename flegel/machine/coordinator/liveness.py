@@ -17,6 +17,8 @@ from flegel.messages import Answer, WorkerBeat, WorkerFailed
 from flegel.wording import option
 
 AWAY = 3.0  # seconds between two looks: longer, and it was the coordinator itself that was away
+VISITS = ("contribution", "hidden", "updateDataPoint")
+"""Hooks that visit a point."""
 BEATS = 0.5  # beats a second that a worker must have given all the time: one that was frozen meanwhile has not
 
 OverdueCheck = Callable[[int, float], str]
@@ -79,7 +81,7 @@ class Liveness:
         """A worker that beats, and does not get out of a hook."""
         for worker, ((hook, _), since, beats) in self._progress.items():
             if hook and now - since > self._timeouts.hook and beats > BEATS * self._timeouts.hook:
-                stays = "has not finished a single point" if hook == "updateDataPoint" else f"has been in {hook}"
+                stays = "has not finished a single point" if hook in VISITS else f"has been in {hook}"
                 return worker, (
                     f"Worker {worker} is alive, but {stays} for {now - since:.0f} s in {where}; does {hook} return? "
                     f"A longer {option('hook_timeout')} gives it more time."

@@ -21,7 +21,6 @@ from flegel.params.hooks import call_hook
 from flegel.params.ledger import Ledger
 from flegel.server_messages import ChangeAccounts, FoldSlices, ReplaceParameter
 
-NO_SUMMARY = np.zeros(0)
 LARGE = 1 << 20
 """Bytes from which on memory that is not used is given back."""
 

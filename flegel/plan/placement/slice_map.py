@@ -53,10 +53,6 @@ class SliceMap:
         """Numbers of the slices that this server folds."""
         return tuple(number for number, owner in enumerate(self.primary) if owner == server)
 
-    def copies_on(self, server: int) -> tuple[int, ...]:
-        """Numbers of the slices of which this server holds a replica."""
-        return tuple(number for number, holders in enumerate(self.replicas) if server in holders)
-
     def loads(self) -> dict[int, int]:
         """What each server folds; a server that holds replicas alone has 0."""
         found = dict.fromkeys(self.servers, 0)

@@ -54,11 +54,6 @@ class SliceCost:
         return PAPER_ALPHA if found is None else sharing * found[0] / found[1]
 
 
-def seconds_of_round(size: float, total: float, alpha: float, nodes: int, bandwidth: float) -> float:
-    """Eq. 1 without Δt."""
-    return (size * nodes / bandwidth + alpha / bandwidth) * (total / size + 1)
-
-
 def best_size(total: int, alpha: float, nodes: int, servers: int = 1) -> int:
     """Eq. 4, at least 1; at most what leaves two slices for each server, so that load can be moved at all."""
     return max(1, min(round(sqrt(total * alpha / nodes)), total // (2 * servers)))
@@ -68,15 +63,3 @@ def slices_of_job(total: int, servers: int, workers: int) -> int:
     """How many slices a job has from its start: as the formula says, and at least what lets loads be divided."""
     wanted = round(total / best_size(total, PAPER_ALPHA, workers)) if total else 0
     return max(FEWEST * servers, min(max(wanted, total // SMALLEST), MOST * servers))
-
-
-def flat_range(total: int, alpha: float, nodes: int, tolerance: float = 0.01) -> tuple[float, float]:
-    """Sizes at which T exceeds its least value by at most `tolerance`: there is no reason to cut anew within them."""
-    best = sqrt(total * alpha / nodes)
-    if not best:
-        return 1.0, max(1.0, tolerance * total)
-    # T·W = N·M + α + N·x + M·α/x; at the optimum the last two are both N·x*.
-    spare = tolerance * (total + alpha / nodes + 2 * best) / 2
-    middle = best + spare
-    width = sqrt(middle * middle - best * best)
-    return max(1.0, middle - width), middle + width

@@ -52,19 +52,6 @@ def slowest(links: Mapping[int, LinkLoad], carried: Mapping[int, float]) -> floa
     return max(link.seconds(carried.get(server, 0.0)) for server, link in links.items())
 
 
-def even(links: Mapping[int, LinkLoad], total: float) -> Load:
-    """The same for everybody: what a system without knowledge of the network does."""
-    carried = dict.fromkeys(links, total / len(links))
-    return Load(carried, slowest(links, carried), tuple(sorted(links)))
-
-
-def proportional(links: Mapping[int, LinkLoad], total: float) -> Load:
-    """In proportion to the rates; ignores the traffic that does not depend on the load (the paper's Elastic)."""
-    sum_of_rates = sum(link.rate for link in links.values())
-    carried = {server: total * link.rate / sum_of_rates for server, link in links.items()}
-    return Load(carried, slowest(links, carried), tuple(sorted(links)))
-
-
 def water_filling(links: Mapping[int, LinkLoad], total: float) -> Load:
     """The load with the least maximum of seconds: m = max(0, (t·S - fixed)/factor) with the sum of m equal to total."""
     free = {server: link.rate for server, link in links.items() if not link.factor}
@@ -88,11 +75,3 @@ def water_filling(links: Mapping[int, LinkLoad], total: float) -> Load:
     }
     carried = {server: chosen.get(server, 0.0) for server in links}
     return Load(carried, slowest(links, carried), tuple(sorted(active)))
-
-
-def gain_bound(nodes: int) -> float:
-    """Largest gain over even load with a worker beside each server: 2(N - 1)/N.
-
-    The slowest node receives θ, M in all, whatever it carries; under even load it transfers M + (N - 2)M/N.
-    """
-    return 2 * (nodes - 1) / nodes

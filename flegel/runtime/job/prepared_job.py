@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, sample_point
+from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, keep_contributions, sample_point, visit_hook
 from flegel.core import pytree
 from flegel.core.hook_limits import BUILT_IN_START, COMPILING
 from flegel.core.pytree import Array, Tree
@@ -97,10 +97,12 @@ class PreparedJob:
             self.parameter = pytree.unflatten(self.parameter, [files.moved(a) for a in arrays])
         presented = pytree.present(pytree.read_only(self.parameter))
         count = min(PROBE_ROWS, self.sample.points)
+        visit = visit_hook(type(self.algorithm))
+        self._guard(visit, lambda: keep_contributions(self.algorithm, self.sample, presented))
         self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
         check_state(self.state, count)
         default = type(self.algorithm).initAggregator is Algorithm.initAggregator
-        hook = "updateDataPoint" if default else "initAggregator"  # the default looks at one point's change
+        hook = visit if default else "initAggregator"  # the default looks at one point's change
         request.phase("init", hook)
         made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, typed))
@@ -119,15 +121,14 @@ class PreparedJob:
         cold = self.request.session is not None and self.request.session.stored is not None
         with DeferredSignals():  # a handler that raised in a callback of the compiler would be ignored there
             built: Built = self._guard(
-                "updateDataPoint",
+                visit_hook(type(self.algorithm)),
                 lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=cold),
                 extra=COMPILING,
             )
         if built.kind == "interpreted":
-            name = type(self.algorithm).__name__
+            name = f"{type(self.algorithm).__name__}.{visit_hook(type(self.algorithm))}"
             warnings.warn(
-                f"{name}.updateDataPoint runs interpreted, many times slower, because numba cannot compile it: "
-                f"{built.note}",
+                f"{name} runs interpreted, many times slower, because numba cannot compile it: {built.note}",
                 FlegelWarning,
                 stacklevel=2,
             )
@@ -233,7 +234,7 @@ class PreparedJob:
             finally:
                 self.algorithm._halting = False
 
-        self._guard("updateDataPoint", visit)
+        self._guard(visit_hook(type(self.algorithm)), visit)
         if changes and type(self.algorithm).aggregate is not Algorithm.aggregate:
             self._check_aggregate(changes[0])
 

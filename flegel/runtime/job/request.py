@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, visit_hooks
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, hold_out, open_data
 from flegel.datasets.rows.partition import parse
@@ -167,7 +167,7 @@ def check_numbers(request: Request) -> None:
     cls = type(request.algorithm)
     if request.job.topology == "allreduce" and (why := _against_replicas(request)):
         raise UsageError(f"{why}; use {option('topology', 'coordinator')}.")
-    halts = "voteToHalt" in cls.updateDataPoint.__code__.co_names
+    halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
     halts = halts or defines(request.algorithm, LearningHooks.finished)
     request.job.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)

@@ -54,9 +54,9 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.kernels import Built
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.group.of_job import group_of, summary_of
+from flegel.runtime.job.column_advice import column_advice
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
-from flegel.runtime.job.identifiers import identifier_advice
 from flegel.runtime.job.model_remarks import description, never_predicted
 from flegel.runtime.job.observers import Observation
 from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, compiler_for, crew_control, has_servers
@@ -450,8 +450,8 @@ def _tell_about_data(request: Request, prepared: PreparedJob) -> None:
     advice = None
     if request.job.scale == "none":
         advice = scale.advice(prepared.sample.features, how.feature_names, how.unscaled())
-    identifiers = identifier_advice(prepared.sample.features, how.feature_names)
-    for line in (request.data.note, *request.data.source.report, how.advice(), identifiers, advice):
+    odd = column_advice(prepared.sample.features, prepared.sample.labels, how.feature_names)
+    for line in (request.data.note, *request.data.source.report, how.advice(), *odd, advice):
         if line:
             request.say(line)
 

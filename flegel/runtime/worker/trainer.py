@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, visit_hook
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE
@@ -122,7 +122,7 @@ class Trainer:
         `exchange`: for folds with other workers."""
         self._open_array, self._inside, self._exchange = open_array, inside, exchange
         self._algorithm: Algorithm | None = None
-        self._in_batches = False
+        self._in_batches, self._visits = False, "updateDataPoint"
         self._hooks: HookRecord | None = None
         self.flag = new_flag()
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
@@ -253,8 +253,8 @@ class Trainer:
                 self._doing = "loading"
                 self._guarded(-1, partial(self._load, load, arrays))
             case BeginTrain():
-                self._doing = "updateDataPoint"
-                with inside("updateDataPoint"):
+                self._doing = self._visits
+                with inside(self._visits):
                     self._guarded(command.round, partial(self._train, command))
             case BeginFold():
                 self._doing = "merging reports"
@@ -340,7 +340,7 @@ class Trainer:
         began = clock.now()
         with inside(MODULE):
             algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
-        self._in_batches = algorithm.kernels.in_batches
+        self._in_batches, self._visits = algorithm.kernels.in_batches, visit_hook(type(algorithm))
         resumed: tuple[Array, ...] = ()
         if load.kept is not None:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
@@ -475,7 +475,7 @@ class Trainer:
         local.took(clock.now() - began)
         if part is not None and part.complete and local.useful and (theta := part.follow(local)):
             kernel.set_parameter(theta)
-        self._doing = "updateDataPoint"
+        self._doing = self._visits
 
     def _call_hook(self, hook: str, *args: Any) -> Any:
         """A hook that makes θ; what it raises reaches the user from here."""

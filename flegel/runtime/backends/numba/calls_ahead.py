@@ -34,6 +34,8 @@ MOST_COLUMNS = 512
 MOST_REGISTERS = 4
 """That a row may fill for sums; longer ones fill vectors by themselves."""
 NEVER = -(1 << 40)
+HOOK_PARAMETERS = (3, 4)
+"""Of `contribution` and `hidden`, and of `updateDataPoint`, which also gets the number of the pass."""
 MOST_ROWS = 512
 """Of θ in a table of sums for a tile, which has to stay in the cache."""
 
@@ -86,7 +88,7 @@ def find_calls(function: Any) -> tuple[ast.FunctionDef, list[PureCall]] | None:
 def calls_one_by_one(function: Any) -> list[tuple[int, str]]:
     """Line and name of calls that could be made for many points at once if their arguments were the features and θ."""
     tree, found = parsed_hook(function), find_calls(function)
-    if tree is None or len(tree.args.args) != 4:
+    if tree is None or len(tree.args.args) not in HOOK_PARAMETERS:
         return []
     names, ahead = _Method(tree, function.__globals__), {call.node.lineno for call in found[1]} if found else set()
     calls = [(node.lineno, names.function(node.func)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -96,10 +98,10 @@ def calls_one_by_one(function: Any) -> list[tuple[int, str]]:
 
 
 def _is_plain(tree: ast.FunctionDef) -> bool:
-    """Four parameters, and no names that mean something else than they seem to."""
+    """The parameters of a hook that visits a point, and no names that mean something else than they seem to."""
     given = tree.args
     others = (given.vararg, given.kwarg, *given.kwonlyargs, *given.posonlyargs, *tree.decorator_list)
-    if len(given.args) != 4 or any(others):
+    if len(given.args) not in HOOK_PARAMETERS or any(others):
         return False
     for node in ast.walk(tree):
         if isinstance(node, ast.Global | ast.Nonlocal | ast.Lambda | ast.ClassDef | ast.AsyncFunctionDef):
@@ -117,7 +119,7 @@ class _Method:
 
     def __init__(self, tree: ast.FunctionDef, names: dict[str, Any]) -> None:
         self._tree, self._globals = tree, names
-        _, self._point, self._parameter, _ = (argument.arg for argument in tree.args.args)
+        _, self._point, self._parameter = (argument.arg for argument in tree.args.args[:3])
         self._stored = Counter(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
         )
@@ -237,10 +239,10 @@ class AheadCall:
         return found, np.array([MARGIN if fits else NEVER])
 
 
-def loop_parts(ahead: list[AheadCall]) -> dict[str, str]:
+def loop_parts(ahead: list[AheadCall], hook: str) -> dict[str, str]:
     """What calls made ahead add to the generated loop."""
     here, made = __name__, tuple((call.name, call.field) for call in ahead)
-    method = f"{here}.with_calls_ahead(_algorithm.updateDataPoint, {made!r})" if ahead else "_algorithm.updateDataPoint"
+    method = f"{here}.with_calls_ahead(_algorithm.{hook}, {made!r})" if ahead else f"_algorithm.{hook}"
     prepared, filled = [], []
     for n, call in enumerate(ahead):
         rows = f"parameter.{call.field}" if call.field else "parameter"

@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from numba.core.types import NamedTuple as NumbaNamedTuple
 from numba.core.types import NamedUniTuple as NumbaNamedUniTuple
 from numba.extending import overload_method, register_jitable
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, visit_hook, visit_hooks
 from flegel.core import pytree
 from flegel.core.code_folder import code_folder, write_once
 from flegel.core.pytree import Array, Tree
@@ -37,6 +38,7 @@ from flegel.runtime.backends.numba.calls_ahead import (
     with_calls_ahead,
 )
 from flegel.runtime.backends.numba.interpreted_loop import as_hooks_see, data_point, fold_change
+from flegel.runtime.backends.numba.kept_contributions import VisitCode, visit_code
 from flegel.runtime.worker.current_hook import inside
 
 BUILTIN_PACKAGE = "flegel.algorithms"
@@ -72,8 +74,7 @@ def block({arguments}):
             continue
         halting[0] = 0
         {filled}
-        change = _update(self, DataPoint({point}, labels[i], state[i], {weight}), parameter, iteration{results})
-        {fold}
+        {visit}
         if halting[0]:
             halted[i] = 1
     return end
@@ -113,9 +114,10 @@ def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree
     cls = load_class(reference(algorithm), Consent.PRESENT)
     used = _hyper_used(cls, algorithm)
     sparse = isinstance(shard.features, Sparse)
-    ahead = calls_ahead(cls.updateDataPoint, shard, as_hooks_see(algorithm, parameter, shard))
+    ahead = calls_ahead(getattr(cls, visit_hook(cls)), shard, as_hooks_see(algorithm, parameter, shard))
     text = _generate(cls, used, sparse, parameter, zero, algorithm, shard, ahead)
     changed = inspect.getsource(sys.modules[with_calls_ahead.__module__]) if ahead else ""
+    changed += inspect.getsource(sys.modules[visit_code.__module__]) if algorithm._kept is not None else ""
     key = hashlib.sha256((text + _class_text(cls) + changed + numba.__version__).encode()).hexdigest()[:20]
     _classes[key] = cls
     _admit_helpers(cls)
@@ -218,7 +220,7 @@ def _hyper_used(cls: type[Algorithm], algorithm: Algorithm) -> list[str]:
     """Hyper-parameters that the compiled hooks mention as self.name."""
     known = algorithm.hyper_parameters()
     mentioned: set[str] = set()
-    for function in (cls.updateDataPoint, cls.aggregate):
+    for function in (*visit_hooks(cls), cls.aggregate):
         mentioned |= set(_attributes_of_self(function))
     return [name for name in known if name in mentioned]
 
@@ -251,25 +253,42 @@ def _generate(
         if pytree.is_bundle(value)
     ]
     lo_hi = "indptr[i] : indptr[i + 1]"
-    fold_definition, fold = _fold_code(cls, algorithm, shard, parameter, zero)
     weights = [] if shard.weights is None else ["weights"]
     found = [name for n in range(len(ahead)) for name in (f"found{n}", f"offset{n}")]
     arrays = ["halting", "place", *data, *weights, "labels", "state", "halted", *theta, *sums, *found]
+    parts = loop_parts(ahead, visit_hook(cls))
+    features = f"SparseRow(indices[{lo_hi}], values[{lo_hi}])" if sparse else "features[i]"
+    code = _visit_code(cls, algorithm, shard, parameter, zero, features, parts.pop("results"))
+    parts["prepared"] = "\n    ".join(line for line in (code.prepared, parts["prepared"]) if line)
     return TEMPLATE.format(
         title=cls.__name__,
         self_fields=(*used, "halting"),
         tuples="\n".join(tuples),
-        fold_definition=fold_definition,
+        fold_definition=code.definitions,
         arguments=", ".join([*hyper, *arrays, "start", "end", "iteration", "flag"]),
         borrowing="; ".join(f"{name} = borrowed({name})" for name in arrays),
         self_values=", ".join([*hyper, "halting"]),
         parameter=f"_Parameter({', '.join(scalars)})" if pytree.is_bundle(parameter) else scalars[0],
         target=f"_Statistics({', '.join(sums)})" if pytree.is_bundle(zero) else sums[0],
-        point=f"SparseRow(indices[{lo_hi}], values[{lo_hi}])" if sparse else "features[i]",
-        weight="weights[i]" if weights else "1.0",
-        fold=fold,
-        **loop_parts(ahead),
+        visit=code.visit,
+        **parts,
     )
+
+
+def _visit_code(
+    cls: type[Algorithm], algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree, features: str, results: str
+) -> VisitCode:
+    """From the features of point i to the statistics: by its change, or by what the engine keeps of it."""
+    hook, form = visit_hook(cls), algorithm._kept
+    weight = "1.0" if shard.weights is None else "weights[i]"
+    if form is not None:
+        point = f"DataPoint({features}, labels[i], state[i, :0], {weight})"
+        call = f"_update(self, point, parameter{results})"
+        code = visit_code(hook, form, zero, algorithm.statistics.spent, point, call)
+        return replace(code, visit=f"weight = {weight}\n        {code.visit}")
+    definition, fold = _fold_code(cls, algorithm, shard, parameter, zero)
+    point = f"DataPoint({features}, labels[i], state[i], {weight})"
+    return VisitCode(definition, "", f"change = _update(self, {point}, parameter, iteration{results})\n        {fold}")
 
 
 def _fold_code(

@@ -1,4 +1,4 @@
-"""Columns that number the rows instead of measuring something: what to type to leave them out. Drops nothing itself."""
+"""Features that are none, by their names: identifiers and labels; what to type. Leaves nothing out itself."""
 
 from __future__ import annotations
 
@@ -17,6 +17,22 @@ IDENTIFIER = re.compile(
     r"(?i:u?id|ids|uuid|guid|key|index|row_?(id|number)|rownames)|.*[_\-. ](?i:id|key)|.*[a-z](ID|Id)"
 )
 """Names that people give to such columns: id, customer_id, PassengerId, movie.ID."""
+
+
+LABELS = ("label", "labels", "target", "class")
+"""Names of columns that hold the answer, not a measurement."""
+
+
+def column_advice(features: Array | Sparse, labels: Array | None, names: Sequence[str] | None) -> list[str]:
+    """Sentences about such columns; none where nothing is to be said."""
+    found = [identifier_advice(features, names)]
+    held = [name for name in names or () if name.lower() in LABELS]
+    if labels is None and held:
+        found.append(
+            f"column {held[0]} is trained on like a measurement; {option('label', held[0])} takes it for the labels, "
+            f"{option('drop', held[:1])} leaves it out"
+        )
+    return [text for text in found if text]
 
 
 def identifier_advice(features: Array | Sparse, names: Sequence[str] | None) -> str:

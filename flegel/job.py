@@ -278,7 +278,15 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="networks.md",
         ),
     ] = ""
-    gpus: Annotated[int, Option("The first so many workers compute on one GPU each.", TRAINING, see="networks.md")] = 0
+    gpus: Annotated[
+        int,
+        Option(
+            "Deprecated, use --device 0=cuda:0,1=cuda:1,…: the first so many workers compute on one GPU each.",
+            TRAINING,
+            see="networks.md",
+            instead=lambda count: ("device", ",".join(f"{worker}=cuda:{worker}" for worker in range(count))),
+        ),
+    ] = 0
     resting: Annotated[
         str,
         Option(

@@ -38,7 +38,9 @@ def speed_advice(algorithm: Algorithm) -> list[str]:
     rows = np.abs(np.random.default_rng(7).normal(size=(TIMED_ROWS, TIMED_COLUMNS))).astype(np.float32)
     trial = Trial(algorithm, rows, (np.arange(TIMED_ROWS) % 2).astype(np.float64), np.dtype(np.float32))
     kind, note, seconds = _timed(trial)
-    said = [f"visits a point of {TIMED_COLUMNS} columns in {seconds / TIMED_ROWS * 1e9:.0f} ns, {kind} (float32, one core)"]
+    said = [
+        f"visits a point of {TIMED_COLUMNS} columns in {seconds / TIMED_ROWS * 1e9:.0f} ns, {kind} (float32, one core)"
+    ]
     said += _kept(trial, kind)
     if kind == "interpreted":
         return [*said, f"slow: {visit_hook(type(algorithm))} is interpreted, because numba cannot compile it: {note}"]

@@ -81,6 +81,39 @@ def _first_dimension(inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
     raise UsageError("FlexibleDDP cannot see how many samples a batch has: pass samples=lambda inputs, named: ….")
 
 
+def _check_arguments(interval: float | None, buffers: str, lr_rule: str) -> None:
+    for name, value, known in (("buffers", buffers, BUFFER_MODES), ("lr_rule", lr_rule, LEARNING_RATE_RULES)):
+        if value not in known:
+            raise UsageError(f"{name}={value!r} is not known; choose one of {', '.join(known)}.")
+    if interval is not None and not interval > 0:
+        raise UsageError(f"interval={interval!r}: give seconds above 0, or leave it out to have it found.")
+
+
+def _check_module(module: torch.nn.Module) -> None:
+    """Refuse modules that exchange messages between barriers."""
+    if any(isinstance(m, torch.nn.SyncBatchNorm) for m in module.modules()):
+        raise UsageError(
+            "SyncBatchNorm exchanges messages in every forward pass, and ranks make different numbers of them: use "
+            "BatchNorm; FlexibleDDP averages its statistics at barriers (buffers='average')."
+        )
+    if any(type(p).__name__ == "DTensor" for p in module.parameters()):
+        raise UsageError(
+            "The module was sharded by fully_shard (FSDP2), which sums gradients in every backward pass: wrap the "
+            "plain module, or keep FSDP2 without flexible barriers."
+        )
+
+
+def _options_of_ddp(positional: int, given: dict[str, Any]) -> dict[str, Any]:
+    """The user's arguments for DDP, and those that flexible barriers need. Buffers are not sent in forward passes."""
+    accepted = inspect.signature(DistributedDataParallel.__init__).parameters
+    sent = "forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"
+    options = {"gradient_as_bucket_view": True, **given, sent: False}
+    if positional <= GROUP_ARGUMENT and options.get("device_mesh") is None:
+        # Of its own: what the script or another model sends at the same moment is never taken for a gradient.
+        options["process_group"] = options.get("process_group") or dist.new_group()
+    return options
+
+
 class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     """Wraps a module as DDP does; all of DDP's arguments are accepted."""
 
@@ -109,28 +142,9 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         takes the root for Adam and its kin and "adascale" for SGD, and never makes a rate smaller. `endless`:
         the data never end, so no FlexibleSampler is needed. `timeout`: seconds without a sign of a rank after which
         training ends with a sentence that names it."""
-        for name, value, known in (("buffers", buffers, BUFFER_MODES), ("lr_rule", lr_rule, LEARNING_RATE_RULES)):
-            if value not in known:
-                raise UsageError(f"{name}={value!r} is not known; choose one of {', '.join(known)}.")
-        if interval is not None and not interval > 0:
-            raise UsageError(f"interval={interval!r}: give seconds above 0, or leave it out to have it found.")
-        if any(isinstance(m, torch.nn.SyncBatchNorm) for m in module.modules()):
-            raise UsageError(
-                "SyncBatchNorm exchanges messages in every forward pass, and ranks make different numbers of them: use "
-                "BatchNorm; FlexibleDDP averages its statistics at barriers (buffers='average')."
-            )
-        if any(type(p).__name__ == "DTensor" for p in module.parameters()):
-            raise UsageError(
-                "The module was sharded by fully_shard (FSDP2), which sums gradients in every backward pass: wrap the "
-                "plain module, or keep FSDP2 without flexible barriers."
-            )
-        accepted = inspect.signature(DistributedDataParallel.__init__).parameters
-        options["forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"] = False
-        options.setdefault("gradient_as_bucket_view", True)
-        if len(args) <= GROUP_ARGUMENT and options.get("device_mesh") is None:
-            # Of its own: what the script or another model sends at the same moment is never taken for a gradient.
-            options["process_group"] = options.get("process_group") or dist.new_group()
-        super().__init__(module, *args, **options)
+        _check_arguments(interval, buffers, lr_rule)
+        _check_module(module)
+        super().__init__(module, *args, **_options_of_ddp(len(args), options))
         self.number = next(self._numbers)
         self._made[self.number] = self
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
@@ -141,6 +155,18 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self._samples, self._mean_loss = samples, mean_loss
         self._averaging = buffers == "average" and next(module.buffers(), None) is not None
         self._lr_rule, self._reference, self._endless = lr_rule, reference_batch, endless
+        self._wrapped_at = clock.now()
+        self.barriers = 0
+        self.samples_seen = 0
+        """Samples of all ranks until the last barrier."""
+        self.stepped = False
+        """The last call of `optimizer.step` was at a barrier, so it stepped."""
+        self._begin_state()
+        self.register_comm_hook(None, lambda _, bucket: self._hook(bucket))
+        self._own.open(self._now())
+
+    def _begin_state(self) -> None:
+        """What is known of the running iteration and of the last barrier, before there was any."""
         self._grouping = self._was_grouped = self._sampler_missing = False
         self._sampler: samplers.FlexibleSampler | None = None
         self._window, self._largest, self._last_cost, self._last_square, self._last_pooled = 0, 0, 0.0, 0.0, 0.0
@@ -153,19 +179,11 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """The last iteration was to synchronize, but had fewer passes than expected; others wait for the next one."""
         self._pooled: float | None = None
         """Samples of all ranks, while the optimizers of this model step at a barrier."""
-        self._wrapped_at = clock.now()
         self._asks_to_stop = self._stopping = self._scaled = self._told_rule = self._told_not_finite = False
         self._due: set[int] = set()
         """Optimizers that have not stepped at this barrier yet."""
         self._optimizers: list[torch.optim.Optimizer] = []
-        self.barriers = 0
-        self.samples_seen = 0
-        """Samples of all ranks until the last barrier."""
-        self.stepped = False
-        """The last call of `optimizer.step` was at a barrier, so it stepped."""
         self._event: Any = None
-        self.register_comm_hook(None, lambda _, bucket: self._hook(bucket))
-        self._own.open(self._now())
 
     # -- one micro-batch -----------------------------------------------------------------------------------
 

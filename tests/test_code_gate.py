@@ -34,7 +34,7 @@ from flegel.machine.group.data_form import DataForm
 from flegel.machine.group.records import JOB, Package, PackageRef, digest_of, encode
 from flegel.messages import TreeLayout
 from flegel.report.write import load as load_report
-from flegel.runtime.checkpoint.format import FORMAT, JobRecord, seal
+from flegel.runtime.checkpoint.format import CHECKPOINT_FORMAT, JobRecord, seal
 from flegel.runtime.group.session import GroupSession
 from flegel.runtime.job.find_algorithm import find_algorithm
 from tests.source_trees import nodes
@@ -223,7 +223,7 @@ class Foreign:
         sha = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
         job = Job(ref, "points.npy", workers=1, sync=SyncSpec("bsp"), criteria=Criteria(max_iterations=1))
         record = JobRecord(
-            FORMAT, 0, job, {}, class_file, "f" * 64, {"name": "points.npy"}, None, TreeLayout("array", ()),
+            CHECKPOINT_FORMAT, 0, job, {}, class_file, "f" * 64, {"name": "points.npy"}, None, TreeLayout("array", ()),
             TreeLayout("array", ()), sha, mark,
         )  # fmt: skip
         (self.folder / "job").write_bytes(seal(msgspec.json.encode(record)))

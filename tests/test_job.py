@@ -20,7 +20,7 @@ from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.options import Option, check_options, options_of, parse_seconds, with_options
-from flegel.runtime.checkpoint.format import FORMAT, JobRecord, seal
+from flegel.runtime.checkpoint.format import CHECKPOINT_FORMAT, JobRecord, seal
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore
 from tests.checkpoint.stored_checkpoints import RECORD, three
@@ -170,7 +170,7 @@ def test_checkpoints_of_another_format_are_refused_in_one_sentence(tmp_path: Pat
         path.write_bytes(seal(older))
     with pytest.raises(UsageError) as refused:
         read(FolderStore(tmp_path))
-    assert f"have format 1, this version of Flegel reads {FORMAT}; resume the job" in str(refused.value)
+    assert f"have format 1, this version of Flegel reads {CHECKPOINT_FORMAT}; resume the job" in str(refused.value)
     for path in tmp_path.glob("*.manifest"):
         path.unlink()
     with pytest.raises(UsageError, match="have format 1"):

@@ -6,9 +6,19 @@ standard units.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from flegel.core.pytree import Array
+
+
+@lru_cache(maxsize=4)
+def lower_triangle(d: int) -> tuple[Array, Array]:
+    """Rows and columns of its entries, row by row. Kept: finding them took a third of a job on few rows."""
+    rows, columns = np.tril_indices(d)
+    rows.flags.writeable = columns.flags.writeable = False
+    return rows, columns
 
 
 def floored(scatter: Array, counts: Array, least: Array, shape: str) -> Array:
@@ -40,7 +50,7 @@ def floored(scatter: Array, counts: Array, least: Array, shape: str) -> Array:
 
 def packed(matrices: Array) -> Array:
     """(k, d, d) to the lower triangles, row by row."""
-    rows, columns = np.tril_indices(matrices.shape[1])
+    rows, columns = lower_triangle(matrices.shape[1])
     return np.ascontiguousarray(matrices[:, rows, columns])
 
 
@@ -49,7 +59,7 @@ def square(row: Array, d: int) -> Array:
     if len(row) == d:
         return np.diag(row)
     matrix = np.zeros((d, d))
-    matrix[np.tril_indices(d)] = row
+    matrix[lower_triangle(d)] = row
     return matrix
 
 
@@ -71,7 +81,7 @@ def outer(vectors: Array, width: int) -> Array:
     d = vectors.shape[1]
     if width == d:
         return vectors * vectors
-    rows, columns = np.tril_indices(d)
+    rows, columns = lower_triangle(d)
     return np.asarray(vectors[:, rows] * vectors[:, columns])
 
 
@@ -79,7 +89,7 @@ def twice(d: int, width: int) -> Array:
     """How often an entry of a packed symmetric matrix counts in a sum over the whole matrix."""
     if width == d:
         return np.ones(d)
-    rows, columns = np.tril_indices(d)
+    rows, columns = lower_triangle(d)
     return np.where(rows == columns, 1.0, 2.0)
 
 

@@ -19,9 +19,9 @@ from flegel.algorithms.kmeans.sparse import (
     best_sparse_lloyd,
     dense_rows,
     distances_of,
+    far_rows,
     nearest_of,
     sparse_kernel,
-    sparse_seed,
     squared_norms,
     take_rows,
 )
@@ -64,7 +64,7 @@ ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference o
 SPARE = 64  # rows of the sample, at most, that θ keeps as places for clusters that become empty
 SPARE_NUMBERS = 2**20  # numbers in them, at most: fewer where rows are wide
 TRIAL_ROWS = 4096  # rows of the sample on which starts are tried, where clusters are few
-SPARSE_TRIAL_ROWS = 8192  # the same of sparse rows, which cost their entries only
+SPARSE_TRIAL_ROWS = 4096  # the same of sparse rows
 LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
 ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 LEAST_ROWS_A_CLUSTER = 4  # of these rows, where clusters are very many
@@ -210,8 +210,9 @@ class KMeans(Algorithm):
         else:
             chosen = np.arange(self.k) if given == "first" else rng.choice(len(ids), self.k, replace=False)
             start = dense_rows(some, chosen)
-        spare = sparse_seed(some, norms, start, max(1, min(self.k, SPARE, SPARE_NUMBERS // rows.columns)), rng)
-        shares, drawn = _shares(nearest_of(some, start, norms)[0], own, self.k)
+        nearest, squared = nearest_of(some, start, norms)
+        spare = far_rows(some, squared, max(1, min(self.k, SPARE, SPARE_NUMBERS // rows.columns)), rng)
+        shares, drawn = _shares(nearest, own, self.k)
         trained = isinstance(given, str) and given == DRAWN
         return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(sample.mass, drawn, trained))
 

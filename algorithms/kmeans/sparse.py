@@ -79,16 +79,12 @@ def distances_of(rows: Sparse, centroids: Array) -> Array:
     return np.asarray(np.maximum(2.0 * scores + squared_norms(rows)[:, None], 0.0))
 
 
-def sparse_seed(rows: Sparse, norms: Array, centres: Array, count: int, rng: np.random.Generator) -> Array:
-    """`count` more rows, as greedy k-means++ draws them from the distances to these centres; the first one at random
-    where there are none."""
-    chosen: list[Array] = []
-    if not len(centres):
-        chosen.append(dense_rows(rows, rng.integers(len(norms), size=1))[0])
-        centres = chosen[0][None, :]
-    least = nearest_of(rows, centres, norms)[1]
-    trials = 2 + int(np.log(count + 1))
-    while len(chosen) < count:
+def sparse_seed(rows: Sparse, norms: Array, k: int, rng: np.random.Generator) -> Array:
+    """k rows by greedy k-means++."""
+    chosen = [dense_rows(rows, rng.integers(len(norms), size=1))[0]]
+    least = nearest_of(rows, chosen[0][None, :], norms)[1]
+    trials = 2 + int(np.log(k + 1))
+    while len(chosen) < k:
         total = least.sum()
         if total > 0:
             places = np.searchsorted(least.cumsum(), rng.random(trials) * total).clip(max=len(norms) - 1)
@@ -101,7 +97,16 @@ def sparse_seed(rows: Sparse, norms: Array, centres: Array, count: int, rng: np.
         best = int(shrunk.sum(axis=0).argmin())
         chosen.append(candidates[best])
         least = shrunk[:, best]
-    return np.array(chosen).reshape(len(chosen), rows.columns)
+    return np.array(chosen)
+
+
+def far_rows(rows: Sparse, squared: Array, count: int, rng: np.random.Generator) -> Array:
+    """At most `count` different rows, drawn by their squared distances to the nearest centroid, all at once: to draw
+    one after the other takes a product with all rows each."""
+    ends = squared.cumsum()
+    if not ends[-1] > 0:
+        return dense_rows(rows, np.arange(min(count, len(squared))))
+    return dense_rows(rows, np.unique(np.searchsorted(ends, rng.random(count) * ends[-1]).clip(max=len(squared) - 1)))
 
 
 def best_sparse_lloyd(rows: Sparse, norms: Array, k: int, starts: int, trial: int, rng: np.random.Generator) -> Array:
@@ -111,8 +116,7 @@ def best_sparse_lloyd(rows: Sparse, norms: Array, k: int, starts: int, trial: in
     if trial < len(norms):
         chosen = np.sort(rng.choice(len(norms), trial, replace=False))
         few, few_norms = take_rows(rows, chosen), norms[chosen]
-    none = np.empty((0, rows.columns))
-    begun = [_lloyd(few, few_norms, sparse_seed(few, few_norms, none, k, rng), TRIAL_PASSES) for _ in range(starts)]
+    begun = [_lloyd(few, few_norms, sparse_seed(few, few_norms, k, rng), TRIAL_PASSES) for _ in range(starts)]
     centres = min(begun, key=lambda trial: trial[1])[0]
     return _lloyd(rows, norms, centres, LLOYD_PASSES - TRIAL_PASSES)[0]
 

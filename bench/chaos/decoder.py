@@ -39,7 +39,7 @@ MAX_MEMORY = 100e6
 MAX_SECONDS = 0.200  # for each MiB; what is smaller than 64 KiB counts as 64 KiB
 MEMORY_EVERY = 20  # batches
 LIMITS = Limits()
-LARGEST = codec.MAX_HEADER - 200  # of what fills a header, so that the whole is just not too long
+LARGEST = codec.MAX_HEADER_BYTES - 200  # of what fills a header, so that the whole is just not too long
 VOCABULARY = framing.Vocabulary(protocol.RIGHTS)
 
 
@@ -196,7 +196,7 @@ def make(rng: random.Random, pool: list[list[bytes]], server: bool) -> list[byte
     if dice < 0.05:
         return [rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(1, 4))]
     frames = list(rng.choice(pool))
-    if dice < 0.2 and frames[0][0] != codec.PACKED:
+    if dice < 0.2 and frames[0][0] != codec.PACKED_FIRST_BYTE:
         frames[0] = twist(frames[0], rng)
         return frames
     which = 0 if dice < 0.9 else rng.randrange(len(frames))

@@ -31,7 +31,7 @@ from flegel.messages import LoadShard, Order, Report, TreeLayout
 from flegel.params.sharded import cuts_for
 from flegel.server_messages import ServeJob, ServerMap, ServerReady
 from flegel.sim.coordinator_cost import CoordinatorCost, Costs
-from flegel.sim.simulation import HEADER, Simulation
+from flegel.sim.simulation import MESSAGE_HEADER_BYTES, Simulation
 from flegel.sim.trainer import Learner, Pace
 from flegel.sim.worker import SimWorker
 from flegel.sync import make_policy
@@ -133,7 +133,7 @@ class ServedSimulation(Simulation):
 
     def _weight(self, arrays: tuple[Array, ...]) -> int:
         """Bytes that a message stands for."""
-        return HEADER + round(self._unit * sum(a.size for a in arrays))
+        return MESSAGE_HEADER_BYTES + round(self._unit * sum(a.size for a in arrays))
 
     # -- the coordinator -----------------------------------------------------------------------------------
 

@@ -63,8 +63,8 @@ from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.machine.coordinator.state import JobState
 from flegel.machine.fencing import Fence
-from flegel.machine.resting.crew_control import CrewControl
 from flegel.machine.resting.part import RestingPart
+from flegel.machine.resting.resting_control import RestingControl
 from flegel.messages import LoadShard, Report, TreeLayout, WorkerBeat
 from flegel.params.local import LocalStore
 from flegel.plan.balance.planner import Balance, BalancePlan, MoveCost, Proposal
@@ -134,7 +134,7 @@ class RandomMoves(Balance):
         return BalancePlan((Proposal(source, target, points, "at random"),), "random moves")
 
 
-class RandomRests(CrewControl):
+class RandomRests(RestingControl):
     """Workers rest and come back at random."""
 
     def __init__(self, scenario: Scenario) -> None:

@@ -41,7 +41,7 @@ from flegel.core import pytree
 from flegel.core.shard import TILE, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.machine.worker.local_updates import LocalUpdates
-from flegel.runtime.backends.numba.backend import LEAST_POINTS
+from flegel.runtime.backends.numba.backend import FEWEST_POINTS_PER_CALL
 from flegel.runtime.worker.shard_loading import growing_part
 
 COLUMNS = 28
@@ -357,7 +357,7 @@ def incremental(training: Training, target: float, most: int = 60) -> tuple[floa
     whole = False  # every point has been visited
     looked = visits
     while visits < most * points:
-        reached = min(first + local.limit(points - first, speed, LEAST_POINTS, TILE), points)
+        reached = min(first + local.limit(points - first, speed, FEWEST_POINTS_PER_CALL, TILE), points)
         speed = training.visit(first, reached)
         training.update(local)
         visits, first, whole = visits + reached - first, reached % points, whole or reached == points
@@ -373,7 +373,7 @@ def _on_parts(training: Training, local: LocalUpdates) -> tuple[int, int, float]
     part = growing_part(training.algorithm, training.share, training.parameter)
     seen, visits, speed = 0, 0, 0.0
     while part is not None and not part.over:
-        run = part.next(local.limit(part.size, speed, LEAST_POINTS, TILE))
+        run = part.next(local.limit(part.size, speed, FEWEST_POINTS_PER_CALL, TILE))
         speed = training.visit(run.start, run.end)
         part.advance(run, run.end)
         visits, seen = visits + run.end - run.start, max(seen, run.end)

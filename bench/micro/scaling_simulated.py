@@ -24,7 +24,7 @@ from flegel.compare.simulation import ClusterModel, JobSimulator, SimulationSett
 from flegel.datasets import open_data
 from flegel.job import Criteria
 from flegel.report.charts import ChartCurve, curves
-from flegel.sim.coordinator_cost import BUSIEST, MEASURED
+from flegel.sim.coordinator_cost import MAX_HEARTBEAT_SHARE, MEASURED
 from flegel.sim.learning_curve import FittedProgress
 from flegel.sim.speeds import Speeds
 
@@ -54,7 +54,7 @@ def barrier(workers: int, size: int, design: dict[str, Any], barriers: int) -> d
     return {
         "workers": workers, "bytes": size, "group": group, "shards": parts,
         "phi": median(row["barrier_cost"] for row in result.rows[1:]), "utilization": result.utilization,
-        "beats": min(costs.beat * (group or workers), BUSIEST),
+        "beats": min(costs.beat * (group or workers), MAX_HEARTBEAT_SHARE),
     }  # fmt: skip
 
 

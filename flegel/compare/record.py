@@ -14,7 +14,7 @@ import msgspec
 
 from flegel.compare.stats import Spread, median, spread
 from flegel.errors import UNDECODABLE, StorageError
-from flegel.loading.regular_files import DOCUMENT, read_regular
+from flegel.loading.regular_files import MAX_DOCUMENT_BYTES, read_regular
 
 RECORD_FORMAT = 1
 
@@ -287,7 +287,7 @@ def write(document: Document, path: Path) -> None:
 def read(path: Path) -> Document:
     """A file that `write` made."""
     try:
-        found: Document = msgspec.json.decode(read_regular(path, DOCUMENT), type=Document)
+        found: Document = msgspec.json.decode(read_regular(path, MAX_DOCUMENT_BYTES), type=Document)
     except OSError as error:
         raise StorageError(f"Could not read {path}: {error.strerror or error}.") from None
     except UNDECODABLE as error:

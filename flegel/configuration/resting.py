@@ -36,3 +36,45 @@ class RestingSettings:
         float, Setting("of the past", "Kept in the mean cost of barriers: about five.", 0, 0.999)
     ] = 0.8
     sure_gain: Annotated[float, Setting("of progress", "From which workers rest before training began.")] = 0.1
+    rounds_between_decisions: Annotated[
+        int, Setting("rounds", "With the same workers before the first decision, and between two.", 1)
+    ] = 4
+    pause_between_decisions: Annotated[
+        float, Setting("of the time since the last change", "Until the next decision.")
+    ] = 0.1
+    gain_to_rest: Annotated[float, Setting("of progress", "From which workers are sent to rest.")] = 0.05
+    gain_to_recall: Annotated[
+        float,
+        Setting("of progress", "From which workers are called back: of those that rest, only old speeds are known."),
+    ] = 0.1
+    decisions_to_rest: Annotated[
+        int, Setting("decisions in a row", "That must agree before workers are sent to rest.", 1)
+    ] = 2
+    decisions_to_recall: Annotated[
+        int, Setting("decisions in a row", "That must agree before workers are called back.", 1)
+    ] = 3
+    recall_savings: Annotated[
+        float, Setting("pauses of a change", "What calling back must have saved; twice as much each time.")
+    ] = 4.0
+    speed_memory: Annotated[
+        float, Setting("of the past", "Kept in the speed of a worker at first: about ten rounds.", 0, 0.999)
+    ] = 0.9
+    long_speed_memory: Annotated[
+        float,
+        Setting(
+            "of the past",
+            "Kept at most, after many rounds: about two hundred; between, a quarter of the rounds seen. Workers that "
+            "share processors are slow for tenths of a second and should not rest for that.",
+            0,
+            0.9999,
+        ),
+    ] = 0.995
+    workers_measured_one_by_one: Annotated[
+        int, Setting("workers", "With more of them the coordinator's own estimate of each speed is taken.")
+    ] = 256
+    first_change_barriers: Annotated[
+        float, Setting("barriers", "Pause of a change before one was measured, beside the points.")
+    ] = 4.0
+    first_change_seconds_each_point: Annotated[
+        float, Setting("seconds", "For each point that is handed over, before a change was measured.")
+    ] = 5e-7

@@ -28,7 +28,7 @@ from flegel.core import code_folder, overloads
 from flegel.core.native_code import Environment, NativeCode
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-KEPT = 16
+KEPT_CODE_FOLDERS = 16
 """Folders of other contents of a module that stay, the newest first: those of other versions and working copies."""
 overloads.register_with(overload)
 
@@ -63,7 +63,7 @@ class _Place:
         if not self.folder.is_dir():
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             others = [other for other in self.folder.parent.glob(f"{self.stem}-*") if other != self.folder]
-            for other in sorted(others, key=_age)[KEPT:]:
+            for other in sorted(others, key=_age)[KEPT_CODE_FOLDERS:]:
                 shutil.rmtree(other, ignore_errors=True)
 
 

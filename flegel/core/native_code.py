@@ -31,13 +31,17 @@ import numpy as np
 
 from flegel.loading.code_gate import installed_extension
 
-MAGIC = b"flegel native code 2\n"  # changes with the format
-EXTENSIONS = {"numba._helperlib": "numba_", "numba._dynfunc": "numba_", "numba.core.runtime._nrt_python": "NRT_"}
+NATIVE_CODE_HEADER = b"flegel native code 2\n"  # changes with the format
+SYMBOL_PREFIXES_OF_EXTENSIONS = {
+    "numba._helperlib": "numba_",
+    "numba._dynfunc": "numba_",
+    "numba.core.runtime._nrt_python": "NRT_",
+}
 """Modules whose functions compiled code calls, and how their names begin there."""
-PLAIN = (str, int, float, bool, type(None))
+PLAIN_CONSTANT_TYPES = (str, int, float, bool, type(None))
 """Kinds of constants that an environment may hold here, besides types of numpy."""
-SWITCHES = ("NUMBA_DISABLE_JIT", "NUMBA_ENABLE_PROFILING")
-NOT_FOR_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "NUMBA_DEBUG_CACHE")
+NUMBA_MODE_VARIABLES = ("NUMBA_DISABLE_JIT", "NUMBA_ENABLE_PROFILING")
+VARIABLES_WITHOUT_EFFECT_ON_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS", "NUMBA_DEBUG_CACHE")
 """Settings of numba that do not change what is compiled."""
 NOT_DEFINED, SYMBOL_TABLE = 0, 2  # numbers of the ELF format
 
@@ -59,7 +63,7 @@ class NativeCode(NamedTuple):
 
 def is_possible() -> bool:
     """Objects are read as ELF; switches that change how numba runs are left to numba."""
-    switched = any(os.environ.get(name, "0") not in ("", "0") for name in SWITCHES)
+    switched = any(os.environ.get(name, "0") not in ("", "0") for name in NUMBA_MODE_VARIABLES)
     return sys.platform == "linux" and sys.maxsize > 2**32 and not switched and not Path(".numba_config.yaml").exists()
 
 
@@ -84,7 +88,9 @@ def target() -> tuple[str, str]:
 @cache
 def processor() -> str:
     """What code is compiled for: the processor, and all settings of numba that may change code."""
-    settings = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_") and k not in NOT_FOR_CODE}
+    settings = {
+        k: v for k, v in os.environ.items() if k.startswith("NUMBA_") and k not in VARIABLES_WITHOUT_EFFECT_ON_CODE
+    }
     return repr((platform.machine(), target(), sorted(settings.items())))
 
 
@@ -97,18 +103,21 @@ def encode(code: NativeCode) -> bytes | None:
     if not symbols.get(code.wrapper) or not all(there or _is_known(name) for name, there in symbols.items()):
         return None
     used = tuple(e for e in code.environments if symbols.get(e.name))
-    if not all(isinstance(value, (*PLAIN, np.dtype)) for e in used for value in e.constants):
+    if not all(isinstance(value, (*PLAIN_CONSTANT_TYPES, np.dtype)) for e in used for value in e.constants):
         return None
     plain = [[e.name, [{"dtype": v.str} if isinstance(v, np.dtype) else v for v in e.constants]] for e in used]
     header = json.dumps([code.wrapper, plain]).encode()
     body = len(header).to_bytes(8, "little") + header + code.content
-    return MAGIC + hashlib.sha256(body).digest() + body
+    return NATIVE_CODE_HEADER + hashlib.sha256(body).digest() + body
 
 
 def decode(content: bytes) -> NativeCode | None:
     """None where the content is damaged, or of another version."""
-    at = len(MAGIC) + hashlib.sha256().digest_size
-    if not content.startswith(MAGIC) or hashlib.sha256(content[at:]).digest() != content[len(MAGIC) : at]:
+    at = len(NATIVE_CODE_HEADER) + hashlib.sha256().digest_size
+    if (
+        not content.startswith(NATIVE_CODE_HEADER)
+        or hashlib.sha256(content[at:]).digest() != content[len(NATIVE_CODE_HEADER) : at]
+    ):
         return None
     end = at + 8 + int.from_bytes(content[at : at + 8], "little")
     try:
@@ -167,7 +176,7 @@ def _extension(name: str) -> Any:
 def _helpers() -> dict[str, int]:
     """Symbols that compiled code may refer to, besides those of the interpreter and the C library."""
     found = {"_Py_NoneStruct": id(None)}
-    for name, prefix in EXTENSIONS.items():
+    for name, prefix in SYMBOL_PREFIXES_OF_EXTENSIONS.items():
         for helper, address in _extension(name).c_helpers.items():
             internal = prefix == "NRT_" and helper.startswith("_")
             found[helper if internal else prefix + helper] = address

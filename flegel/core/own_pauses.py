@@ -1,15 +1,16 @@
 """Pauses of this process itself: it was stopped, its host slept, its virtual machine moved, its clock jumped. Pure.
 
-A process that was away has heard nobody meanwhile, so that time counts against nobody: whoever judges others by their
-silence asks here first and renews their leases by what is answered. Reads no clock.
+A process that did not run has received no messages, so that time must not count as silence of the senders: code that
+judges others by their silence asks here first and extends its deadlines by the answer. Reads no clock.
 """
 
 from __future__ import annotations
 
-LOOK = 1.0
-"""Seconds that a wait with a `Deadline` lasts at most before it asks again whether that has passed."""
-AWAY = 3.0
-"""Seconds between two such questions; longer, and this process was away. Three times `LOOK`: hosts may be busy."""
+LONGEST_WAIT_SECONDS = 1.0
+"""A wait with a `Deadline` lasts at most so long before it asks again whether the deadline has passed."""
+OWN_PAUSE_SECONDS = 3.0
+"""If more time passes between two such questions, this process did not run meanwhile. Three times
+`LONGEST_WAIT_SECONDS`, because a busy host delays wake-ups."""
 
 
 class OwnPauses:
@@ -31,7 +32,7 @@ class Deadline:
     """A limit on a wait for somebody else. Time in which this process was away is added to it."""
 
     def __init__(self, seconds: float, now: float) -> None:
-        self._until, self._pauses = now + seconds, OwnPauses(AWAY)
+        self._until, self._pauses = now + seconds, OwnPauses(OWN_PAUSE_SECONDS)
         self._pauses.look(now)
 
     def passed(self, now: float) -> bool:

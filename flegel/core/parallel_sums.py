@@ -15,10 +15,11 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
-PIECE = 1 << 15  # numbers that stay in a processor's own cache while all extras pass by
-LARGE = 4 * PIECE  # numbers from which on several threads are quicker than one
-HANDS = 4
-MOST_HANDS = 8  # where there are twice as many processors: much of the time each waits for what another has written
+CACHED_NUMBERS = 1 << 15  # numbers that stay in a processor's own cache while all extras pass by
+THREADED_FROM_NUMBERS = 4 * CACHED_NUMBERS  # numbers from which on several threads are quicker than one
+ADDING_THREADS = 4
+MAX_ADDING_THREADS = 8
+"""At most half the processors, and no more than these: much of the time a thread waits for what another has written."""
 
 Work = Callable[[], None]
 T = TypeVar("T")
@@ -29,20 +30,20 @@ def add_fields(intos: Sequence[Array], columns: Sequence[Sequence[Array]]) -> No
     bit. All arrays go through the same threads: four small ones that one alone adds take as long as a large one that
     many add."""
     pieces: list[tuple[Array, list[Array], int]] = []
-    large = sum([into.size for into in intos]) >= LARGE
+    large = sum([into.size for into in intos]) >= THREADED_FROM_NUMBERS
     for into, extras in zip(intos, columns, strict=True):
         if large and len(extras) > 1 and all(a.flags.c_contiguous for a in (into, *extras)):
             flat = into.reshape(-1), [extra.reshape(-1) for extra in extras]
-            pieces += [(*flat, start) for start in range(0, into.size, PIECE)]
+            pieces += [(*flat, start) for start in range(0, into.size, CACHED_NUMBERS)]
         else:
             for extra in extras:
                 np.add(into, extra, into)
 
     def add(piece: tuple[Array, list[Array], int]) -> None:
         whole, parts, start = piece
-        part_of_it = whole[start : start + PIECE]
+        part_of_it = whole[start : start + CACHED_NUMBERS]
         for part in parts:
-            np.add(part_of_it, part[start : start + PIECE], part_of_it)
+            np.add(part_of_it, part[start : start + CACHED_NUMBERS], part_of_it)
 
     if pieces:
         _share_out(pieces, add)
@@ -50,14 +51,14 @@ def add_fields(intos: Sequence[Array], columns: Sequence[Sequence[Array]]) -> No
 
 def copy_bytes(into: Array, source: Array) -> None:
     """Both in one dimension. To write where many processors have just read is slow for one alone."""
-    if source.nbytes < 8 * LARGE:
+    if source.nbytes < 8 * THREADED_FROM_NUMBERS:
         into[:] = source
         return
 
     def copy(start: int, end: int) -> None:
         into[start:end] = source[start:end]
 
-    in_pieces(len(source), 8 * PIECE, copy)
+    in_pieces(len(source), 8 * CACHED_NUMBERS, copy)
 
 
 def in_pieces(count: int, piece: int, work: Callable[[int, int], None]) -> None:
@@ -97,7 +98,7 @@ def _hands(process: int) -> tuple[int, SimpleQueue[tuple[Work, Future[None]]]]:
 
     They are no executor's, because these refuse work as soon as the main thread has ended, jobs in others or not.
     """
-    number = max(min(_processors() // 2, MOST_HANDS), HANDS) - 1
+    number = max(min(_processors() // 2, MAX_ADDING_THREADS), ADDING_THREADS) - 1
     wanted: SimpleQueue[tuple[Work, Future[None]]] = SimpleQueue()
     with contextlib.suppress(RuntimeError):  # no more threads in this process
         for _ in range(number):

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-DOUBLE = 1e-12
+FLOAT64_RELATIVE_ERROR = 1e-12
 """Relative, of float64 rows."""
-SINGLE = 1e-6
+FLOAT32_RELATIVE_ERROR = 1e-6
 """Relative, of float32 rows: memberships add up to 1 to 6e-8. Against a pass in float64, sums of fuzzy c-means were off
 by up to 2.2e-7 (objective over its dependence on the sums; five tables)."""
 
 
 def rounding(dtype: np.dtype[Any] | type[Any]) -> float:
     """Of sums over points, relative."""
-    return DOUBLE if np.dtype(dtype) == np.float64 else SINGLE
+    return FLOAT64_RELATIVE_ERROR if np.dtype(dtype) == np.float64 else FLOAT32_RELATIVE_ERROR

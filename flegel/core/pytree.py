@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-LARGE = 16 << 20  # bytes
+PREPARED_ARRAY_BYTES = 16 << 20  # bytes
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Tree: TypeAlias = Any  # an array, or a NamedTuple whose fields are arrays
 
@@ -55,7 +55,7 @@ def as_typed(value: Tree, like: Tree) -> Tree:
 def _copied(array: Array, kind: Any) -> Array:
     """C-ordered. Where a large array holds nothing but +0, so does the copy, and takes no memory: nobody wrote to
     it."""
-    if array.nbytes >= LARGE and array.flags.c_contiguous and array.dtype.kind in "fiu":
+    if array.nbytes >= PREPARED_ARRAY_BYTES and array.flags.c_contiguous and array.dtype.kind in "fiu":
         raw = array.reshape(-1).view(np.uint8)
         if not raw[:4096].any() and not raw.any():
             return np.zeros(array.shape, kind)
@@ -87,7 +87,9 @@ def bundle_type(name: str, fields: tuple[str, ...]) -> Any:
 
 
 def copy(value: Tree) -> Tree:
-    return unflatten(value, [np.array(a) if a.nbytes < LARGE else _copied(a, a.dtype) for a in flatten(value)])
+    return unflatten(
+        value, [np.array(a) if a.nbytes < PREPARED_ARRAY_BYTES else _copied(a, a.dtype) for a in flatten(value)]
+    )
 
 
 def read_only(value: Tree) -> Tree:

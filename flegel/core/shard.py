@@ -22,11 +22,11 @@ NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8"
 """Types of arrays that travel between processes."""
 Empty = Callable[[tuple[int, ...], Any], Array]
 """Where arrays come from: `numpy.empty`, or memory that other processes see."""
-FEW = 1024  # points for which it is not worth waking the compiler
+POINTS_COPIED_WITHOUT_COMPILER = 1024  # points for which it is not worth waking the compiler
 _FILL_TILES = EntryPoint("flegel.core.tiling", "fill_tiles")
 _GATHER_TILES = EntryPoint("flegel.core.tiling", "gather_tiles")
 _FILL_ROWS = EntryPoint("flegel.core.tiling", "fill_rows")
-LINE = 64  # bytes of a cache line
+CACHE_LINE_BYTES = 64  # bytes of a cache line
 TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
 
 
@@ -113,8 +113,8 @@ class Shard:
 def aligned(shape: tuple[int, ...], dtype: Any) -> Array:
     """As `numpy.empty`, at the beginning of a cache line: vectors of 64 bytes then lie in one line each, not in two."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    room = np.empty(size + LINE, np.uint8)
-    begin = -room.ctypes.data % LINE
+    room = np.empty(size + CACHE_LINE_BYTES, np.uint8)
+    begin = -room.ctypes.data % CACHE_LINE_BYTES
     found: Array = room[begin : begin + size].view(dtype).reshape(shape)
     return found
 
@@ -129,7 +129,7 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned) -> Array:
         rows.lay_out(lambda some, first: not _GATHER_TILES(*some, packed[first // TILE :]))
     elif columns == 1:
         packed.reshape(-1)[:points] = rows[:, 0]
-    elif points <= FEW:
+    elif points <= POINTS_COPIED_WITHOUT_COMPILER:
         for first in range(0, points, TILE):
             part = rows[first : first + TILE]
             packed[first // TILE, :, : len(part)] = part.T

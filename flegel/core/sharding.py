@@ -17,7 +17,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.errors import UsageError
 
 UNCUT = -1
-LOOKED_AT = 256  # units at the beginning of an array that show whether it is worth while to look at all of them
+SAMPLED_UNITS = 256  # units at the beginning of an array that show whether it is worth while to look at all of them
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def is_zero(arrays: Iterable[Array]) -> bool:
 
 
 def _holds_something(array: Array) -> bool:
-    if array.ndim and bool(np.any(array[:LOOKED_AT])):  # mostly all of it has to be looked at only where it is zero
+    if array.ndim and bool(np.any(array[:SAMPLED_UNITS])):  # mostly all of it has to be looked at only where it is zero
         return True
     return bool(np.any(array)) or (array.dtype.kind == "f" and bool(np.any(np.signbit(array))))
 

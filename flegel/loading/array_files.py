@@ -3,7 +3,7 @@
 Only the members that are asked for are read. Of each one its type, its shape and its size are checked against each
 other and against a limit before a byte of it is unpacked: an array of numbers has exactly the bytes that its header
 announces. Members that are stored as they are cannot be larger than their file; compressed ones may unpack to
-`INFLATED` bytes together, because 1 MiB of them can unpack to 1 GiB.
+`MAX_UNPACKED_BYTES` bytes together, because 1 MiB of them can unpack to 1 GiB.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from flegel.errors import FlegelError, StorageError
 from flegel.loading.damage import damage_as
 from flegel.loading.regular_files import open_regular
 
-INFLATED = 256 << 20
+MAX_UNPACKED_BYTES = 256 << 20
 """Bytes that the compressed members of a file may unpack to, together."""
-MEMBERS = 10_000
-HEADER = 64 << 10
-DIMENSIONS = 32
-ENCRYPTED = 0x1
+MAX_ARCHIVE_MEMBERS = 10_000
+MAX_ARRAY_HEADER_BYTES = 64 << 10
+MAX_ARRAY_DIMENSIONS = 32
+ZIP_ENCRYPTED_FLAG = 0x1
 
 
 def read_npy(path: str | os.PathLike[str], error: type[FlegelError] = StorageError) -> npt.NDArray[Any]:
@@ -45,7 +45,7 @@ def read_npz(
     """These members of an `.npz` file, and those of `optional` that it has."""
     text = f"{os.fspath(path)} is no file of arrays"
     with open_regular(path, error) as (stream, _), damage_as(text, error), zipfile.ZipFile(stream) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()[:MEMBERS]}
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()[:MAX_ARCHIVE_MEMBERS]}
         missing = [name for name in wanted if name not in members]
         if missing:
             raise error(f"{os.fspath(path)} is damaged: it lacks {', '.join(sorted(missing))[:200]}.")
@@ -61,7 +61,7 @@ def read_npz(
 def check_zip_member(info: zipfile.ZipInfo) -> None:
     """Raise `ValueError` for a member that cannot be read safely: Python's reader never ends where one by bzip2 or LZMA
     is cut off."""
-    if info.flag_bits & ENCRYPTED:
+    if info.flag_bits & ZIP_ENCRYPTED_FLAG:
         raise ValueError(f"{info.filename} is encrypted")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(
@@ -77,8 +77,8 @@ def _check_sizes(members: dict[str, zipfile.ZipInfo]) -> None:
             inflated += info.file_size
         elif info.file_size != info.compress_size:
             raise ValueError(f"the sizes of {name} contradict each other")
-    if inflated > INFLATED:
-        raise ValueError(f"it would unpack to {inflated} bytes; at most {INFLATED} are accepted")
+    if inflated > MAX_UNPACKED_BYTES:
+        raise ValueError(f"it would unpack to {inflated} bytes; at most {MAX_UNPACKED_BYTES} are accepted")
 
 
 def _array(stream: Any, size: int) -> npt.NDArray[Any]:
@@ -86,7 +86,7 @@ def _array(stream: Any, size: int) -> npt.NDArray[Any]:
     shape, fortran, dtype, header = _header(stream)
     if dtype.kind not in "fiub" or dtype.itemsize > 8 or dtype.subdtype is not None:
         raise ValueError(f"it holds {dtype} values, not real numbers of at most 64 bits")
-    if len(shape) > DIMENSIONS or any(not isinstance(n, int) or n < 0 for n in shape):
+    if len(shape) > MAX_ARRAY_DIMENSIONS or any(not isinstance(n, int) or n < 0 for n in shape):
         raise ValueError(f"it has the shape {str(shape)[:80]}")
     count = math.prod(shape)
     if count * dtype.itemsize != size - header:
@@ -106,14 +106,14 @@ def _header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any], int
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"it has version {version} of the format")
     length = int.from_bytes(_take(stream, 2 if version == (1, 0) else 4), "little")
-    if length > HEADER:
+    if length > MAX_ARRAY_HEADER_BYTES:
         raise ValueError(f"its header has {length} bytes")
     width = 2 if version == (1, 0) else 4
     text = length.to_bytes(width, "little") + _take(stream, length)
     if b"(" * 50 in text.replace(b" ", b"") or b"[" * 50 in text.replace(b" ", b""):
         raise ValueError("its header is nested")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(io.BytesIO(text), max_header_size=HEADER)
+    shape, fortran, dtype = read(io.BytesIO(text), max_header_size=MAX_ARRAY_HEADER_BYTES)
     return shape, fortran, dtype, 6 + 2 + width + length
 
 

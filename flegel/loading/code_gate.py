@@ -32,7 +32,7 @@ from flegel.loading.regular_files import read_regular
 
 CHANGED = "has changed since"
 KEY_BYTES = 32
-LARGEST_MODULE = 16 << 20
+MAX_MODULE_BYTES = 16 << 20
 """Bytes of a Python file; the largest ones that people write have about 1 MiB."""
 
 
@@ -56,7 +56,7 @@ def execute(tree: ast.AST, filename: str, names: dict[str, Any], consent: Consen
 def read_source(path: Path, sha256: str = "") -> bytes:
     """The content of a Python file, to be imported. Where `sha256` is given, another content is refused."""
     try:
-        content = read_regular(path, LARGEST_MODULE, UsageError)
+        content = read_regular(path, MAX_MODULE_BYTES, UsageError)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.") from None
     if sha256 and hashlib.sha256(content).hexdigest() != sha256:

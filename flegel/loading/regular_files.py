@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 from flegel.errors import FlegelError, StorageError
 
-LARGEST = 1 << 36
+MAX_FILE_BYTES = 1 << 36
 """Bytes of any file that is read whole."""
-DOCUMENT = 64 << 20
+MAX_DOCUMENT_BYTES = 64 << 20
 """Bytes of a document (JSON or a list of records) that is read whole."""
 
 

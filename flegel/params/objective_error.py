@@ -14,7 +14,7 @@ from typing import Any
 from flegel.core import pytree
 from flegel.core.pytree import Tree
 
-STEP = 1e-6
+RELATIVE_FIELD_CHANGE = 1e-6
 """Relative change of a field by which the dependence on it is measured: far above rounding, far below curvature."""
 
 
@@ -23,7 +23,9 @@ def objective_error(objective: Callable[[Tree], Any], statistics: Tree, value: f
     arrays = pytree.flatten(statistics)
     found = abs(value)
     for at, array in enumerate(arrays):
-        other = objective(pytree.unflatten(statistics, [*arrays[:at], array * (1.0 + STEP), *arrays[at + 1 :]]))
+        other = objective(
+            pytree.unflatten(statistics, [*arrays[:at], array * (1.0 + RELATIVE_FIELD_CHANGE), *arrays[at + 1 :]])
+        )
         if other is not None and math.isfinite(other):
-            found += abs(float(other) - value) / STEP
+            found += abs(float(other) - value) / RELATIVE_FIELD_CHANGE
     return rounding * found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from flegel.configuration.active import active
 from flegel.errors import UsageError
-from flegel.plan.crew import Crew, Worth, best_crew, first_cost
+from flegel.plan.active_workers import ActiveWorkers, Worth, best_active_workers, first_cost
 from flegel.wording import option
 
 GPU_SHARE = 200
@@ -66,12 +66,12 @@ class FirstDeal:
     """How rows are dealt at first, and who trains."""
 
     partition: str
-    crew: Crew | None = None
+    active_workers: ActiveWorkers | None = None
     """Where some rest from the beginning."""
 
     @property
     def resting(self) -> tuple[int, ...]:
-        return self.crew.resting if self.crew is not None else ()
+        return self.active_workers.resting if self.active_workers is not None else ()
 
 
 def relative_speeds(devices: dict[int, str], workers: int, network: bool) -> dict[int, float]:
@@ -90,11 +90,11 @@ def first_deal(speeds: dict[int, float], work: Work, rest: bool) -> FirstDeal:
     if rest and room >= 1.0 and work.multiplications:
         core = CORE_SPEED * work.rows / work.multiplications
         rates = {worker: speed * core for worker, speed in speeds.items()}
-        crew = best_crew(rates, tuple(speeds), first_cost, Worth(float(work.rows), interval=work.interval))
-        if crew.resting and crew.gain >= active().resting.sure_gain:
-            named = [w for w in speeds if w in fast or w in crew.resting]
-            shares = [f"{w}={'none' if w in crew.resting else format(speeds[w], 'g')}" for w in named]
-            return FirstDeal("shuffle:" + ",".join(shares), crew)
+        best = best_active_workers(rates, tuple(speeds), first_cost, Worth(float(work.rows), interval=work.interval))
+        if best.resting and best.gain >= active().resting.sure_gain:
+            named = [w for w in speeds if w in fast or w in best.resting]
+            shares = [f"{w}={'none' if w in best.resting else format(speeds[w], 'g')}" for w in named]
+            return FirstDeal("shuffle:" + ",".join(shares), best)
     others = sum(speed for speed in speeds.values() if speed <= 1.0)
     most = others * room / max(1.0 - room, 1e-9) / len(fast)
     return FirstDeal("shuffle:" + ",".join(f"{w}={min(speeds[w], max(most, 1e-3)):g}" for w in fast))

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 HYSTERESIS = 0.2
-REST = 10.0  # seconds after a move in which a worker stays: the loads that others tell are that old at most
+STAY_SECONDS = 10.0
+"""After a move a worker stays for so long: the loads that groups tell are at most that old."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def choose_group(
     if current not in groups:
         return best, f"{current} is gone"
     now = groups[current].product
-    if since_move < REST:
+    if since_move < STAY_SECONDS:
         return current, f"moved {since_move:.0f} s ago"
     if best == current or others[best] >= (1.0 - hysteresis) * now:
         return current, f"no group is {hysteresis:.0%} better than {now:.3g}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BUSIEST = 0.95  # of the coordinator's time that heartbeats may take; beyond that the model is not valid
+MAX_HEARTBEAT_SHARE = 0.95  # of the coordinator's time that heartbeats may take; beyond that the model is not valid
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class CoordinatorCost:
     def __init__(self, costs: Costs, workers: int) -> None:
         self.costs = costs
         self.free = 0.0
-        self.strain = 1.0 / (1.0 - min(costs.beat * workers, BUSIEST))
+        self.strain = 1.0 / (1.0 - min(costs.beat * workers, MAX_HEARTBEAT_SHARE))
         """Heartbeats take a part of the time, so everything else takes so many times as long."""
 
     def idle_at(self, at: float) -> float:

@@ -21,7 +21,7 @@ from flegel.core.shard import Shard
 from flegel.declarations.learning import Learning
 from flegel.declarations.statistics import Statistics
 
-LEAST = 0.1  # of a fresh visit: what the stalest one is worth
+STALEST_VISIT_WORTH = 0.1  # of a fresh visit: what the stalest one is worth
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class LearningCurve(Algorithm):
         if visits <= 0:
             return oldParameter
         age = (total - known / visits) / self.points
-        worth = max(1 - self.progress.loss * age, LEAST) / (1 - self.progress.loss)
+        worth = max(1 - self.progress.loss * age, STALEST_VISIT_WORTH) / (1 - self.progress.loss)
         return np.array([passes + visits / self.points * worth, total])
 
     def objective(self, aggregator: Any, parameter: Any) -> float:

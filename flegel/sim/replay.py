@@ -17,7 +17,7 @@ from flegel.sim.learning_curve import FittedProgress
 from flegel.sim.speeds import Course, recorded
 
 Span = Sequence[Any]
-LEAST = 1e-5  # seconds of computing: shorter spans say nothing about speed
+SHORTEST_COMPUTING_SECONDS = 1e-5  # seconds of computing: shorter spans say nothing about speed
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def record(rows: Sequence[Mapping[str, Any]], workers: int) -> Recording:
     by_worker: dict[int, list[Span]] = {w: [] for w in range(workers)}
     for row in rows:
         for span in row.get("spans") or ():
-            if span[0] in by_worker and span[3] > 0 and span[4] > LEAST:
+            if span[0] in by_worker and span[3] > 0 and span[4] > SHORTEST_COMPUTING_SECONDS:
                 by_worker[span[0]].append(span)
     silent = [w for w, spans in by_worker.items() if not spans]
     if silent:

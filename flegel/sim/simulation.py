@@ -25,7 +25,7 @@ from flegel.sim.worker import SimWorker
 
 __all__ = ["Costs", "Simulation", "simulate"]
 
-HEADER = 120  # bytes of a message beside its arrays
+MESSAGE_HEADER_BYTES = 120  # bytes of a message beside its arrays
 
 
 class Simulation:
@@ -55,7 +55,7 @@ class Simulation:
         self.network = network or Network(NetworkSpec(latency=self.costs.message), len(paces))
         self.cost = self.costs.thread(len(paces))
         self._size = size
-        self._sized: tuple[object, int] = ((), HEADER)
+        self._sized: tuple[object, int] = ((), MESSAGE_HEADER_BYTES)
         self._done: Done | None = None
         holds = any(part.needs_points for part in job.parts) or bool(job.membership.shards)
         sent = pytree.without(job.parameter, job.state.algorithm.placement.unsent)
@@ -94,11 +94,11 @@ class Simulation:
 
     def message_bytes(self, arrays: tuple[Array, ...]) -> int:
         if not arrays:
-            return HEADER
+            return MESSAGE_HEADER_BYTES
         if self._size is not None:
-            return self._size + HEADER
+            return self._size + MESSAGE_HEADER_BYTES
         if self._sized[0] is not arrays:  # all workers get the same θ: measured once
-            self._sized = (arrays, sum(a.nbytes for a in arrays) + HEADER)
+            self._sized = (arrays, sum(a.nbytes for a in arrays) + MESSAGE_HEADER_BYTES)
         return self._sized[1]
 
     def execute(self, commands: list[Command], now: float) -> None:

@@ -20,7 +20,7 @@ from flegel.machine.worker.deadline_estimate import late
 from flegel.plan.stragglers import NONE, Slowdown, Stragglers
 from flegel.sim.speeds import Course
 
-NOBODY = Stragglers()
+NO_STRAGGLERS = Stragglers()
 
 
 class Pace:
@@ -31,7 +31,7 @@ class Pace:
     def __init__(
         self,
         rate: float,
-        stragglers: Stragglers = NOBODY,
+        stragglers: Stragglers = NO_STRAGGLERS,
         worker: int = 0,
         workers: int = 1,
         course: Course | None = None,

@@ -34,7 +34,7 @@ from flegel.sim.event_queue import EventQueue
 from flegel.sim.inline_worker import InlineWorker
 from flegel.sim.trainer import KernelLearner, Learner, Pace
 
-WINDOW_PART = 32  # a window is at most this part of the shard
+FEWEST_WINDOWS_PER_SHARD = 32  # a window is at most this part of the shard
 
 
 def _features(shard: Shard) -> Array:
@@ -150,7 +150,7 @@ class SimWorker(InlineWorker):
             super().transfer(order)
 
     def new_source(self, order: SendPoints) -> MigrationSource:
-        window = max(self.points.shards[0].points // WINDOW_PART // TILE * TILE, TILE)
+        window = max(self.points.shards[0].points // FEWEST_WINDOWS_PER_SHARD // TILE * TILE, TILE)
         return MigrationSource(order.move, order.points, window)
 
     def address(self) -> str:

@@ -8,9 +8,11 @@ import pytest
 
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.kmeans.sparse import far_rows
 from flegel.algorithms.kmeans.trial_start import best_start, rows_by_scatter, with_swaps
 from flegel.algorithms.seeding import numbered
 from flegel.core.pytree import Array
+from flegel.core.shard import Sparse
 
 
 def cost(rows: Array, centres: Array, weights: Array | None = None) -> float:
@@ -100,3 +102,13 @@ def test_one_far_row_among_many_has_a_centroid_of_its_own() -> None:
         start = KMeans(k=5).initParameter(sample, np.random.default_rng(seed))
         assert np.abs(start.centroids - rows[7777]).max(axis=1).min() == pytest.approx(0.0, abs=1e-6)
         assert start.shares.sum() == pytest.approx(1.0) and start.shares.min() < 1e-3
+
+
+def test_spare_rows_of_sparse_sets_differ_and_are_no_centroids() -> None:
+    rows = Sparse(np.arange(41), np.arange(40, dtype=np.int32) % 10, np.arange(1.0, 41.0), 10)
+    squared = np.where(np.arange(40) < 20, 0.0, 1.0)  # the first half are centroids
+    found = far_rows(rows, squared, 8, np.random.default_rng(0))
+    assert 1 < len(found) <= 8 and found.shape[1] == 10
+    assert found.max() <= 40.0 and found.sum(axis=1).min() >= 21.0
+    assert len(np.unique(found, axis=0)) == len(found)
+    assert len(far_rows(rows, np.zeros(40), 8, np.random.default_rng(0))) == 8

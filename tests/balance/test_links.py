@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from flegel.core.shard import TILE
-from flegel.machine.migration.endpoints import TELLING, MigrationSource, SendBufferTrial, SendWindow
+from flegel.machine.migration.endpoints import WINDOWS_TO_JUDGE_LINK, MigrationSource, SendBufferTrial, SendWindow
 from flegel.runtime.transport import peer_links
 from flegel.runtime.transport.job_sockets import JobSockets
 from flegel.runtime.transport.peer_links import Links
@@ -17,7 +17,9 @@ from flegel.runtime.transport.peer_links import Links
 DEADLINE = 30_000
 
 
-def told(depth: SendBufferTrial, rate: float, windows: int = TELLING, now: float = 0.0) -> SendBufferTrial:
+def told(
+    depth: SendBufferTrial, rate: float, windows: int = WINDOWS_TO_JUDGE_LINK, now: float = 0.0
+) -> SendBufferTrial:
     for _ in range(windows):
         depth.note(1e6, 1e6 / rate, now, now)
     return depth
@@ -125,7 +127,7 @@ def test_a_link_that_becomes_tight_is_dialled_anew_and_answers_still_come_on_the
     link.socket.send(b"after")
     second, text = town.hear()
     assert text == b"after" and second != first
-    assert town.buffers == [-1, peer_links.TIGHT] and len(town.links.sockets()) == 2
+    assert town.buffers == [-1, peer_links.SMALL_BUFFER_BYTES] and len(town.links.sockets()) == 2
     town.listener.send_multipart([first, b"answer"])
     old = town.links.sockets()[0]
     assert old.poll(DEADLINE) and old.recv() == b"answer"
@@ -148,16 +150,16 @@ def test_what_is_known_of_a_link_outlives_it(town: Town) -> None:
     town.links.hang_up((), town.address)
     assert not town.links.sockets()
     town.links.use(town.address)
-    assert town.buffers == [-1, peer_links.TIGHT]
+    assert town.buffers == [-1, peer_links.SMALL_BUFFER_BYTES]
 
 
 def test_a_few_idle_links_are_kept(town: Town) -> None:
-    made = [f"tcp://127.0.0.1:{port}" for port in range(1, peer_links.KEPT + 4)]
+    made = [f"tcp://127.0.0.1:{port}" for port in range(1, peer_links.KEPT_IDLE_LINKS + 4)]
     for address in made:
         town.links.use(address)
     town.links.use(made[0])
     town.links.hang_up({made[1]})
-    assert len(town.links.sockets()) == peer_links.KEPT + 1
+    assert len(town.links.sockets()) == peer_links.KEPT_IDLE_LINKS + 1
     assert town.links[made[0]] and town.links[made[1]]
     with pytest.raises(KeyError):
         town.links[made[2]]

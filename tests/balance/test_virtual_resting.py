@@ -17,8 +17,8 @@ from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.resting.crew_control import CrewControl
 from flegel.machine.resting.part import RestingPart
+from flegel.machine.resting.resting_control import RestingControl
 from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
@@ -53,7 +53,7 @@ def train(rest: bool, slow: float = 100.0, costs: Costs = DEAR, seconds: float =
         algorithm, make_policy(SyncSpec("fsp")), criteria, LocalStore(algorithm, theta, zero),
         {w: LoadShard(AlgorithmRef("x", {}), {}, w, WORKERS, 0, form, form) for w in range(WORKERS)},
         timeouts=FOR_EVER, debug=True, rows=ROWS,
-        parts=[*([RestingPart(CrewControl())] if rest else []), BalancePart(BalanceControl("async", criteria))],
+        parts=[*([RestingPart(RestingControl())] if rest else []), BalancePart(BalanceControl("async", criteria))],
     )  # fmt: skip
     stragglers = parse_stragglers(f"1-7:{slow:g}x" + (f",0:{when}" if when else ""), WORKERS)
     return simulate(job, {w: Pace(4e6, stragglers, w, WORKERS) for w in range(WORKERS)}, learners, costs)

@@ -15,13 +15,13 @@ from flegel.job import AlgorithmRef, Criteria, Job, SyncSpec
 from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart
 from flegel.machine.coordinator.events import TraceRow
 from flegel.messages import TreeLayout
-from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
+from flegel.runtime.checkpoint.format import CHECKPOINT_FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.store import CheckpointStore, DiskCalls
 from flegel.runtime.checkpoint.writer import Checkpointer
 from tests.checkpoint.simulated_jobs import Shelf, job
 
 RECORD = JobRecord(
-    format=FORMAT, epoch=0,
+    format=CHECKPOINT_FORMAT, epoch=0,
     job=Job(
         AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {"k": 5}), "points.npy", workers=2, sync=SyncSpec("bsp")
     ),

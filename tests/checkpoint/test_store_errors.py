@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flegel.runtime.checkpoint.store import LONGEST_REASON, ObjectStore
+from flegel.runtime.checkpoint.store import MAX_REASON_CHARACTERS, ObjectStore
 
 
 class ClientError(Exception):
@@ -39,7 +39,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
 def test_every_error_of_its_client_is_an_error_of_a_disk_in_one_line(store: ObjectStore, use: Any) -> None:
     with pytest.raises(OSError, match="error sending request") as raised:
         use(store)
-    assert "\n" not in str(raised.value.strerror) and len(str(raised.value.strerror)) <= LONGEST_REASON
+    assert "\n" not in str(raised.value.strerror) and len(str(raised.value.strerror)) <= MAX_REASON_CHARACTERS
 
 
 def test_what_is_not_there_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

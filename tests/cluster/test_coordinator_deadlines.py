@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flegel.cluster.slave.coordinator_deadlines import WORKER_REPLACEMENT_SECONDS, CoordinatorDeadlines
-from flegel.core.hook_limits import COMPILING
+from flegel.core.hook_limits import COMPILING_SECONDS
 
 
 def after(deadlines: CoordinatorDeadlines, seconds: float, now: float = 100.0, reports: bool = False) -> str:
@@ -69,7 +69,7 @@ def test_reading_and_saving_have_no_limit_here(phase: str) -> None:
 
 def test_compiling_has_more_time() -> None:
     deadlines = in_phase("compiling", hook_timeout=10.0)
-    assert not after(deadlines, COMPILING + 9.0) and after(deadlines, COMPILING + 11.0)
+    assert not after(deadlines, COMPILING_SECONDS + 9.0) and after(deadlines, COMPILING_SECONDS + 11.0)
 
 
 def test_training_ends_by_max_seconds_even_if_the_coordinator_forgets_it() -> None:

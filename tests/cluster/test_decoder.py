@@ -52,11 +52,11 @@ def test_thousands_of_mutants() -> None:
 
 @pytest.mark.parametrize(("server", "unit"), [(False, b"\x81\xa1a\xc0"), (True, b"\x91\x90")])
 def test_the_worst_of_the_largest_headers_take_little_memory(server: bool, unit: bytes) -> None:
-    frames = [fuzz.bulk(random.Random(0), server, unit, codec.MAX_HEADER - 200)]
-    assert codec.MAX_HEADER // 2 * 30 < fuzz.traced(frames, server) <= fuzz.MAX_MEMORY
+    frames = [fuzz.bulk(random.Random(0), server, unit, codec.MAX_HEADER_BYTES - 200)]
+    assert codec.MAX_HEADER_BYTES // 2 * 30 < fuzz.traced(frames, server) <= fuzz.MAX_MEMORY
 
 
 def test_a_header_that_is_too_long_is_refused_by_its_sender() -> None:
-    long = WorkerFailed("here", 0, "x" * codec.MAX_HEADER, "")
+    long = WorkerFailed("here", 0, "x" * codec.MAX_HEADER_BYTES, "")
     with pytest.raises(UsageError, match="too long"):
         codec.encode(Envelope("j", 0, 0, 0, 0, long))

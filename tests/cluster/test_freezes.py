@@ -35,7 +35,7 @@ from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.coordinator.liveness import Liveness
 from flegel.messages import WorkerBeat
 from flegel.runtime import clock
-from flegel.runtime.system.exit_codes import DISCONNECTED, describe_exit
+from flegel.runtime.system.exit_codes import DISCONNECTED_EXIT_CODE, describe_exit
 from tests.cluster.simulated_cluster import SimulatedCluster
 from tests.cluster.test_hostile import RecordingServer
 from tests.cluster.test_master_machine import settled_cluster, turn
@@ -149,7 +149,7 @@ def test_a_clock_that_goes_back_is_no_pause() -> None:
 
 
 def test_a_worker_that_lost_its_coordinator_is_not_at_fault() -> None:
-    assert describe_exit(DISCONNECTED)[1] is False and describe_exit(1)[1] is True
+    assert describe_exit(DISCONNECTED_EXIT_CODE)[1] is False and describe_exit(1)[1] is True
 
 
 @pytest.mark.parametrize("jump", [-3600, 3600])

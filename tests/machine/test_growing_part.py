@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flegel.algorithms.kmeans.swaps import swapped
-from flegel.machine.worker.growing_part import MOST_PASSES, TRIAL_VISITS, GrowingPart
+from flegel.machine.worker.growing_part import MAX_PASSES_OVER_PARTS, VISITS_BEFORE_COMPARISON, GrowingPart
 from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.visit_schedule import VisitRun, VisitSchedule
 from flegel.plan.growing_part import FASTEST, LARGEST, WORTH, first_part, next_part, worthwhile
@@ -65,7 +65,7 @@ def test_a_theta_that_proves_worse_is_given_up_and_the_part_grows() -> None:
     part = part_of()
     assert [visit(part, f) for f in (100.0, 99.9)] == ["go on", "try another"]
     assert part.fixed and not part.update_due(enough=True)
-    assert [visit(part, f) for f in (140.0, 110.0)] == ["go on"] * (TRIAL_VISITS - 1) and not part.fixed
+    assert [visit(part, f) for f in (140.0, 110.0)] == ["go on"] * (VISITS_BEFORE_COMPARISON - 1) and not part.fixed
     assert visit(part, 100.5) == "go back" and part.fixed and part.size == 1_000
     assert visit(part, 99.9) == "go on"
     assert part.size == 3_000
@@ -98,7 +98,7 @@ def test_parts_end_after_some_passes_however_much_they_gain() -> None:
         objective *= 0.9
         if visit(part, objective) == "try another":
             part.grow()
-    assert MOST_PASSES * POINTS <= visits <= (MOST_PASSES + LARGEST) * POINTS
+    assert MAX_PASSES_OVER_PARTS * POINTS <= visits <= (MAX_PASSES_OVER_PARTS + LARGEST) * POINTS
 
 
 def test_visits_of_a_part_count_as_one_pass_and_the_others_come_next() -> None:

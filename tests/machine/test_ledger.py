@@ -184,7 +184,7 @@ def test_code_of_the_user_may_write_to_a_change_that_it_merges() -> None:
 
 
 def test_the_two_halves_of_a_report_are_merged_by_code_that_writes_to_them() -> None:
-    """A worker that lingered is asked for the rest when the crew changes; reports cannot be written to."""
+    """A worker that lingered is asked for the rest when the members change; reports cannot be written to."""
 
     class Doubling(Algorithm):
         def aggregate(self, target: Any, aggregator: Any) -> Any:

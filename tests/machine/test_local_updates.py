@@ -16,7 +16,7 @@ from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.machine.worker.growing_part import GrowingPart
-from flegel.machine.worker.local_updates import LAST, WORK, LocalUpdates
+from flegel.machine.worker.local_updates import REMEMBERED_UPDATES, TRAINING_PER_UPDATE_TIME, LocalUpdates
 
 ROWS = np.random.default_rng(0).normal(size=(4096, 5)).astype(np.float32)
 ROWS[::2] += 3.0
@@ -78,9 +78,9 @@ def test_an_update_that_is_no_theta_is_left_to_the_coordinator() -> None:
 def test_updates_take_a_small_part_of_the_time() -> None:
     local = LocalUpdates(np.ones(3), np.zeros(3), lambda hook, sums, old: old)
     local.begin([np.ones(3)])
-    for seconds in (0.5, 0.001, *[0.002] * (LAST - 2)):
+    for seconds in (0.5, 0.001, *[0.002] * (REMEMBERED_UPDATES - 2)):
         local.took(seconds)
-    assert local.limit(10**9, 1e6, 2048, 64) == WORK * 1000 // 64 * 64
+    assert local.limit(10**9, 1e6, 2048, 64) == TRAINING_PER_UPDATE_TIME * 1000 // 64 * 64
     assert local.limit(100, 1e6, 2048, 64) == 100
 
 

@@ -102,8 +102,8 @@ def test_where_nobody_trains_while_points_move_the_plan_comes_first() -> None:
     assert [type(c.body) for c in said if isinstance(c, Send)] == [ReceivePoints]
 
 
-@pytest.mark.parametrize("phase", ["over", "crew"])
-def test_nothing_is_planned_for_a_crew_that_changes_or_a_job_that_is_over(phase: str) -> None:
+@pytest.mark.parametrize("phase", ["over", "membership"])
+def test_nothing_is_planned_while_members_change_or_a_job_that_is_over(phase: str) -> None:
     scene, plan = stage("async")
     for now in (2.0, 3.0, 4.0):
         said = barrier(scene, now, plan=False)
@@ -121,7 +121,7 @@ def loads_after(pause: float, how: str) -> list[Any]:
     for now in (2.0, 3.0, 4.0, 5.0):
         barrier(scene, now, plan=now < 5.0)
     now = 5.0 + pause
-    if how == "crew":
+    if how == "membership":
         scene.machine.membership.redistribution.unvisited.add(0)
         scene.machine.carry_out(Next.RESUME, now)
     else:
@@ -146,7 +146,7 @@ def loads_after(pause: float, how: str) -> list[Any]:
 CRITERIA = Criteria(max_iterations=100)
 
 
-@pytest.mark.parametrize("how", ["crew", "resumed"])
+@pytest.mark.parametrize("how", ["membership", "resumed"])
 def test_a_time_in_which_nobody_was_to_train_makes_nobody_slower(how: str) -> None:
     calm, late = loads_after(0.0, how), loads_after(1000.0, how)
     assert [w.seconds for w in late] == pytest.approx([w.seconds for w in calm])

@@ -88,7 +88,7 @@ def test_reports_add_up_until_a_fold_takes_them_and_an_undone_fold_gives_them_ba
     assert held.take(8)[0].tolist() == [7.0]  # type: ignore[index]
 
 
-class Crew:
+class SimulatedWorkers:
     """Workers that hold replicas, in one process: they answer the orders of a coordinator on a stage."""
 
     def __init__(self, scene: Scene) -> None:
@@ -144,33 +144,33 @@ class Crew:
         return said
 
 
-def stage(**options: Any) -> tuple[Scene, Crew]:
+def stage(**options: Any) -> tuple[Scene, SimulatedWorkers]:
     scene = Scene(store=ReplicatedStore, replace=False, **options)  # type: ignore[arg-type]
-    crew = Crew(scene)
+    simulated = SimulatedWorkers(scene)
     scene.start(0.0)
     for worker in range(scene.count):
         loaded = ShardLoaded(scene.points, 3, "compiled", "", 0.1, address=f"at {worker}")
-        crew.hear(scene.say(worker, loaded, 1.0))
-    return scene, crew
+        simulated.hear(scene.say(worker, loaded, 1.0))
+    return scene, simulated
 
 
 def test_the_coordinator_decides_when_and_hears_one_copy_of_the_result() -> None:
-    scene, crew = stage(workers=3)
-    order = crew.barrier(2.0, (2.0, 1.0))
+    scene, simulated = stage(workers=3)
+    order = simulated.barrier(2.0, (2.0, 1.0))
     assert order.members == ((0, "at 0"), (1, "at 1"), (2, "at 2")) and order.reporting == (0, 1, 2)
     assert scene.machine.iteration == 0, "nobody has answered"
-    said = crew.finish(order, 2.5)
+    said = simulated.finish(order, 2.5)
     assert sorted(trains(said)) == [0, 1, 2] and scene.machine.iteration == 1
     assert scene.total.tolist() == [6.0, 3.0] and scene.machine.parameter.tolist() == [2.0, 3.0]
     assert scene.machine.trace[-1].objective == 6.0
-    crew.finish(crew.barrier(3.0), 3.5)
+    simulated.finish(simulated.barrier(3.0), 3.5)
     assert scene.total.tolist() == [9.0, 6.0]
     assert snapshot_of(scene.machine, scene.machine.commits.last, 4.0), "a checkpoint"  # type: ignore[arg-type]
 
 
 def test_copies_that_differ_end_the_job_in_a_sentence() -> None:
-    scene, crew = stage()
-    answers = crew.fold(crew.barrier(2.0))
+    scene, simulated = stage()
+    answers = simulated.fold(simulated.barrier(2.0))
     answers[1][1].digest += 1
     ended = None
     for worker, body, arrays in answers:
@@ -180,26 +180,26 @@ def test_copies_that_differ_end_the_job_in_a_sentence() -> None:
 
 
 def test_a_worker_that_fails_in_a_fold_ends_the_job_at_once() -> None:
-    scene, crew = stage()
-    crew.barrier(2.0)
+    scene, simulated = stage()
+    simulated.barrier(2.0)
     ended = done(scene.say(1, WorkerFailed("updateParameter", 0, "ValueError: no", "trace"), 2.1))
     assert ended is not None and "updateParameter raised ValueError: no (worker 1, round 0)" in str(ended.error)
 
 
 @pytest.mark.parametrize("how", ["died", "silent"])
 def test_the_loss_of_a_worker_in_a_fold_undoes_it_and_all_points_count_again(how: str) -> None:
-    scene, crew = stage(workers=3, timeouts=Timeouts(silence=5.0))
-    crew.finish(crew.barrier(2.0, (4.0, 2.0)), 2.5)
-    crew.barrier(3.0)
+    scene, simulated = stage(workers=3, timeouts=Timeouts(silence=5.0))
+    simulated.finish(simulated.barrier(2.0, (4.0, 2.0)), 2.5)
+    simulated.barrier(3.0)
     if how == "died":
         said = scene.machine.handle(WorkerDied(1, "was killed"), 3.2)
     else:
         for worker in (0, 2):
             scene.say(worker, WorkerBeat(1), 8.0)
         said = scene.timer("watch", 9.0)
-    crew.hear(said)
+    simulated.hear(said)
     assert sorted(c.worker for c in said if isinstance(c, Send) and isinstance(c.body, DropFold)) == [0, 1, 2]
-    assert crew.reset == [0, 2], "their contributions were in the same account"
+    assert simulated.reset == [0, 2], "their contributions were in the same account"
     assert scene.machine.iteration == 1 and scene.machine.parameter.tolist() == [2.0, 6.0], "θ is the last one"
     assert scene.total.tolist() == [0.0, 0.0]
 
@@ -208,8 +208,8 @@ def test_statistics_without_memory_lose_nothing_but_the_round_of_the_lost_worker
     class Gradient(Mean):
         statistics = Statistics(spent=("value",))
 
-    scene, crew = stage(workers=3, algorithm=Gradient())
-    crew.finish(crew.barrier(2.0, (4.0, 2.0)), 2.5)
-    crew.barrier(3.0)
-    crew.hear(scene.machine.handle(WorkerDied(1, "was killed"), 3.2))
-    assert crew.reset == [], "no point has to be visited again"
+    scene, simulated = stage(workers=3, algorithm=Gradient())
+    simulated.finish(simulated.barrier(2.0, (4.0, 2.0)), 2.5)
+    simulated.barrier(3.0)
+    simulated.hear(scene.machine.handle(WorkerDied(1, "was killed"), 3.2))
+    assert simulated.reset == [], "no point has to be visited again"

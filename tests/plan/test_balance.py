@@ -144,10 +144,10 @@ WORKER = st.tuples(
 
 
 @given(st.lists(WORKER, min_size=1, max_size=12), st.floats(1e-6, 1e3), st.booleans(), st.data())
-def test_any_plan_can_be_carried_out(crew, remaining, sparing, data) -> None:  # type: ignore[no-untyped-def]
+def test_any_plan_can_be_carried_out(members, remaining, sparing, data) -> None:  # type: ignore[no-untyped-def]
     loads = [
         load(i, n, v, p, relative_error=doubt, busy=busy, full="no room" if full else "")
-        for i, (n, v, p, doubt, busy, full) in enumerate(crew)
+        for i, (n, v, p, doubt, busy, full) in enumerate(members)
     ]
     moved = data.draw(st.sets(st.integers(0, 11)))
     carriage = data.draw(st.sampled_from([MoveCost(), MoveCost(1e-3), MoveCost(1e-3, 1e-6)]))
@@ -171,8 +171,8 @@ def test_one_source_gives_to_several_and_keeps_a_tile() -> None:
 
 
 def test_passes_that_are_all_the_same_are_a_level() -> None:
-    crew = [alone(w, n, 1e4, 0.1) for w, n in enumerate((3, 7, 9))]
-    assert target_passes(crew, 1e-14) == pytest.approx(0.1)
+    members = [alone(w, n, 1e4, 0.1) for w, n in enumerate((3, 7, 9))]
+    assert target_passes(members, 1e-14) == pytest.approx(0.1)
 
 
 def test_what_is_balanced_stays_where_it_is_and_says_so() -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[LocalCluster]:
+def local_cluster() -> Iterator[LocalCluster]:
     with LocalCluster(workers=3) as warm:
         yield warm
 
@@ -104,28 +104,28 @@ def check_kmeans(data: np.ndarray, result: flegel.Result, machine: Any, weights:
         np.testing.assert_allclose(total.sums[j], expected, rtol=1e-10, atol=1e-8)
 
 
-def test_kmeans_survives_kills_and_its_objective_only_improves(crew: LocalCluster, points: np.ndarray) -> None:
-    story = Story(kill(crew, 1), recovered(1), kill(crew, 2), recovered(2))
-    result, machine = train("kmeans", points, crew, story)
+def test_kmeans_survives_kills_and_its_objective_only_improves(local_cluster: LocalCluster, points: np.ndarray) -> None:
+    story = Story(kill(local_cluster, 1), recovered(1), kill(local_cluster, 2), recovered(2))
+    result, machine = train("kmeans", points, local_cluster, story)
     check_kmeans(points, result, machine)
     lost = [i for i in result.incidents if i["kind"] == "lost"]
     assert [i["worker"] for i in lost] == [1, 2]
     seen = [r["objective"] for r in result.rows if r["objective"] is not None]
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(seen)), "what was lost is revisited under the same θ"
-    undisturbed = flegel.run("kmeans", points, cluster=crew, workers=3, sync="bsp", tolerance=1e-5)
+    undisturbed = flegel.run("kmeans", points, cluster=local_cluster, workers=3, sync="bsp", tolerance=1e-5)
     assert result.objective <= undisturbed.objective * 1.05
 
 
-def test_weights_stay_with_their_points_when_workers_are_lost(crew: LocalCluster, points: np.ndarray) -> None:
+def test_weights_stay_with_their_points_when_workers_are_lost(local_cluster: LocalCluster, points: np.ndarray) -> None:
     weights = 1.0 + np.arange(len(points)) % 3
-    story = Story(kill(crew, 1), recovered(1), kill(crew, 2), recovered(2))
-    result, machine = train("kmeans", (points, None, weights), crew, story, replace=False)
+    story = Story(kill(local_cluster, 1), recovered(1), kill(local_cluster, 2), recovered(2))
+    result, machine = train("kmeans", (points, None, weights), local_cluster, story, replace=False)
     check_kmeans(points, result, machine, weights)
     assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [1, 2]
 
 
-def test_models_without_a_barrier_survive_a_kill(crew: LocalCluster, points: np.ndarray) -> None:
-    result, machine = train("kmeans", points, crew, Story(kill(crew, 0), recovered(1)), sync="asp")
+def test_models_without_a_barrier_survive_a_kill(local_cluster: LocalCluster, points: np.ndarray) -> None:
+    result, machine = train("kmeans", points, local_cluster, Story(kill(local_cluster, 0), recovered(1)), sync="asp")
     check_kmeans(points, result, machine)
 
 
@@ -151,10 +151,10 @@ def test_hidden_values_survive_a_kill(crew: LocalCluster, points: np.ndarray, to
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_workers_that_merge_reports_among_themselves_survive_losses(
-    crew: LocalCluster, points: np.ndarray, how: int
+    local_cluster: LocalCluster, points: np.ndarray, how: int
 ) -> None:
-    story = Story(kill(crew, 1, how), recovered(1))
-    result, machine = train("kmeans", points, crew, story, topology="allreduce", worker_timeout=2.0)
+    story = Story(kill(local_cluster, 1, how), recovered(1))
+    result, machine = train("kmeans", points, local_cluster, story, topology="allreduce", worker_timeout=2.0)
     check_kmeans(points, result, machine)
     assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [1]
     seen = [r["objective"] for r in result.rows if r["objective"] is not None]
@@ -162,25 +162,29 @@ def test_workers_that_merge_reports_among_themselves_survive_losses(
 
 
 @pytest.mark.parametrize("algorithm", ["gmm", "nmf"])
-def test_mixtures_and_factorizations_survive_a_kill(crew: LocalCluster, points: np.ndarray, algorithm: str) -> None:
+def test_mixtures_and_factorizations_survive_a_kill(
+    local_cluster: LocalCluster, points: np.ndarray, algorithm: str
+) -> None:
     data: Any = points
     if algorithm == "nmf":
         sparse = pytest.importorskip("scipy.sparse")
         data = sparse.random(3000, 60, density=0.2, random_state=0, format="csr")
     chosen = resolve(algorithm)
     chosen = type(chosen)(rank=3) if algorithm == "nmf" else type(chosen)(k=4)
-    story = Story(kill(crew, 0), recovered(1))
-    result, machine = train(chosen, data, crew, story, tolerance=1e-4)
+    story = Story(kill(local_cluster, 0), recovered(1))
+    result, machine = train(chosen, data, local_cluster, story, tolerance=1e-4)
     assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [0]
     assert machine.store.discrepancy() <= 1e-10
     assert len(result.state) == 3000
 
 
-def test_rows_of_a_file_are_read_again_by_the_others(crew: LocalCluster, points: np.ndarray, tmp_path: Any) -> None:
+def test_rows_of_a_file_are_read_again_by_the_others(
+    local_cluster: LocalCluster, points: np.ndarray, tmp_path: Any
+) -> None:
     path = tmp_path / "points.csv"
     np.savetxt(path, points, delimiter=",")
-    story = Story(kill(crew, 1), recovered(1))
-    result, machine = train("kmeans", str(path), crew, story, scale="standard", replace=False)
+    story = Story(kill(local_cluster, 1), recovered(1))
+    result, machine = train("kmeans", str(path), local_cluster, story, scale="standard", replace=False)
     z = result.state[:, 0]
     assert (z >= 0).all() and np.array_equal(np.bincount(z, minlength=10), machine.store.statistics.counts)
     assert sorted(machine.view.workers) == [0, 2]
@@ -198,14 +202,16 @@ def test_workers_join_and_leave_a_running_job(points: np.ndarray) -> None:
 
             return act
 
-        def crew_of(n: int) -> Callable[[Any], bool]:
+        def active_are(n: int) -> Callable[[Any], bool]:
             return lambda m: len(m.view.workers) == n and not m.membership.changing and m.state.points == len(points)
 
         def drain(machine: Any) -> bool:
             cluster.drain(0)
             return True
 
-        story = Story(scale(4), crew_of(4), scale(3), crew_of(3), drain, crew_of(2), kill(cluster, 1), recovered(1))
+        story = Story(
+            scale(4), active_are(4), scale(3), active_are(3), drain, active_are(2), kill(cluster, 1), recovered(1)
+        )
         result, machine = train("kmeans", points, cluster, story, workers=2)
         check_kmeans(points, result, machine)
         kinds = [i["kind"] for i in result.incidents]
@@ -263,7 +269,9 @@ POISON[900, 0] = 5000.0
     ],
 )
 def test_poison_in_user_code_ends_the_job_with_its_cause(
-    crew: LocalCluster, algorithm: Any, error: type[FlegelError], cause: str
+    local_cluster: LocalCluster, algorithm: Any, error: type[FlegelError], cause: str
 ) -> None:
     with pytest.raises(error, match=cause):
-        flegel.run(algorithm(), POISON, cluster=crew, workers=2, sync="bsp", max_iterations=5, hook_timeout=2.5)
+        flegel.run(
+            algorithm(), POISON, cluster=local_cluster, workers=2, sync="bsp", max_iterations=5, hook_timeout=2.5
+        )

@@ -70,11 +70,11 @@ class MembershipChanges(RuleBasedStateMachine):
 
     @rule(a=st.integers(0, 5), b=st.integers(0, 5))
     def workers_are_to_rest(self, a: int, b: int) -> None:
-        self.world.crew.wanted.append((a, b))
+        self.world.resting.wanted.append((a, b))
 
     @rule()
     def all_are_called_back(self) -> None:
-        self.world.crew.wanted.append(())
+        self.world.resting.wanted.append(())
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

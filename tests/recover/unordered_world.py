@@ -29,16 +29,16 @@ from flegel.machine.coordinator.events import EvictWorker, StartWorker, Timeouts
 from flegel.machine.coordinator.membership import Next
 from flegel.machine.fencing import Fence
 from flegel.machine.migration.endpoints import MigrationSource
-from flegel.machine.resting.crew_control import CrewControl
 from flegel.machine.resting.part import RestingPart
+from flegel.machine.resting.resting_control import RestingControl
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import visit
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
 from flegel.machine.worker.window_codec import put_states, take_states
 from flegel.messages import Envelope, LoadShard, SendPoints, ShardLoaded, TreeLayout
 from flegel.params.local import LocalStore
+from flegel.plan.active_workers import ActiveWorkers
 from flegel.plan.balance.planner import BalancePlan, Proposal
-from flegel.plan.crew import Crew
 from flegel.sim.inline_worker import InlineWorker
 from flegel.sync import make_policy
 
@@ -180,10 +180,10 @@ class Wish:
         return BalancePlan(tuple(chosen[:1]), "wishes")
 
 
-class WishedCrew(CrewControl):
+class WishedResting(RestingControl):
     """Workers rest and come back as the test wants it."""
 
-    def __init__(self, first: Crew | None = None) -> None:
+    def __init__(self, first: ActiveWorkers | None = None) -> None:
         super().__init__(first=first)
         self.wanted: list[tuple[int, ...]] = []
         """Who is to rest at the next barriers; nobody: all come back."""
@@ -219,7 +219,9 @@ class World:
         self.rows = size * (workers - len(resting))
         working = [w for w in range(workers) if w not in resting]
         self.parts = {w: np.arange(n * size, (n + 1) * size) for n, w in enumerate(working)}
-        self.crew = WishedCrew(Crew(tuple(working), resting, 0.0, "as the test says") if resting else None)
+        self.resting = WishedResting(
+            ActiveWorkers(tuple(working), resting, 0.0, "as the test says") if resting else None
+        )
         self.mail: dict[tuple[int, int], deque[tuple[Envelope, tuple[Any, ...]]]] = {}
         self.network: list[tuple[int, int, Any, tuple[Any, ...]]] = []
         self.timers: list[tuple[float, events.Timer]] = []
@@ -245,7 +247,7 @@ class World:
             store=LocalStore(self.algorithm, np.zeros(1), np.zeros(1)),
             loads={w: LoadShard(AlgorithmRef("x", {}), {}, w, workers, 0, form, form) for w in range(workers)},
             timeouts=FOR_EVER,
-            parts=[RestingPart(self.crew), *([] if balancing is None else [BalancePart(balancing)])],
+            parts=[RestingPart(self.resting), *([] if balancing is None else [BalancePart(balancing)])],
             collect=collect,
             debug=True,
             rows=self.rows,
@@ -261,7 +263,7 @@ class World:
         state = np.zeros((len(ids), 1)) if past is None else np.array(past)
         return make_shard(ids.astype(float)[:, None], ids.astype(float), state, self.layout, np.array(ids))
 
-    # -- the crew ------------------------------------------------------------------------------------------
+    # -- the membership ------------------------------------------------------------------------------------------
 
     def employ(self, number: int) -> None:
         life = self.lives[number] = self.lives.get(number, -1) + 1
@@ -385,27 +387,27 @@ class World:
 
     def check(self) -> None:
         """At a commit: each point has one owner, and the statistics are what a recomputation gives."""
-        crew = {n: s for n, s in self.workers.items() if n in self.machine.view.workers}
-        assert set(crew) == set(self.machine.view.workers), "somebody counts who is gone"
-        collected = {n: s.store.collect() for n, s in crew.items()}
+        members = {n: s for n, s in self.workers.items() if n in self.machine.view.workers}
+        assert set(members) == set(self.machine.view.workers), "somebody counts who is gone"
+        collected = {n: s.store.collect() for n, s in members.items()}
         ids = np.concatenate([c[1] for c in collected.values()])
         assert len(ids) == self.rows and len(np.unique(ids)) == self.rows, "a point is missing or doubled"
-        expected = sum(float(c[0].sum()) for c in collected.values()) - self.uncommitted(crew)
+        expected = sum(float(c[0].sum()) for c in collected.values()) - self.uncommitted(members)
         total = float(pytree.flatten(self.machine.store.statistics)[0][0])
         assert abs(total - expected) <= 1e-10 * max(abs(expected), 1.0), f"statistics are {total}, not {expected}"
         assert self.machine.store.discrepancy() <= 1e-10
         assert self.machine.state.points == self.rows, "the view is off"
 
-    def uncommitted(self, crew: dict[int, SteppedWorker]) -> float:
+    def uncommitted(self, members: dict[int, SteppedWorker]) -> float:
         """Changes that are made, and not yet part of the total: on their way, held, or kept for the next report."""
         held = sum(float(pytree.flatten(change)[0][0]) for change in self.machine.commits.held.values())
         mail = sum(
             float(arrays[0][0])
             for (number, life), letters in self.mail.items()
             for envelope, arrays in letters
-            if isinstance(envelope.body, messages.Report) and number in crew and crew[number].life == life
+            if isinstance(envelope.body, messages.Report) and number in members and members[number].life == life
         )
-        kept = sum(float(s.change[0]) for s in crew.values() if s.executor.machine.extra_visits)
+        kept = sum(float(s.change[0]) for s in members.values() if s.executor.machine.extra_visits)
         return held + mail + kept
 
 

@@ -18,7 +18,7 @@ from flegel.runtime.processes.thread_cluster import ThreadCluster
 
 
 @pytest.fixture(scope="module")
-def crew() -> Any:
+def local_cluster() -> Any:
     with ThreadCluster(workers=3) as warm:
         yield warm
 
@@ -39,8 +39,14 @@ def rows(points: np.ndarray, kind: type) -> Any:
         (lambda: NMF(rank=2), "bsp"),
     ],
 )
-def test_results_are_those_of_the_coordinator(crew: Any, points: np.ndarray, make: Any, sync: str) -> None:
-    options: dict[str, Any] = {"workers": 3, "cluster": crew, "sync": sync, "tolerance": 0, "max_iterations": 6}
+def test_results_are_those_of_the_coordinator(local_cluster: Any, points: np.ndarray, make: Any, sync: str) -> None:
+    options: dict[str, Any] = {
+        "workers": 3,
+        "cluster": local_cluster,
+        "sync": sync,
+        "tolerance": 0,
+        "max_iterations": 6,
+    }
     if sync == "bsp-mini":
         options["batches"] = 4
     data = rows(points, type(make()))
@@ -51,13 +57,21 @@ def test_results_are_those_of_the_coordinator(crew: Any, points: np.ndarray, mak
     assert other.audit["problems"] == [] and other.audit["recounts"] == 0
 
 
-def test_points_move_under_flexible_barriers(crew: Any) -> None:
+def test_points_move_under_flexible_barriers(local_cluster: Any) -> None:
     rng = np.random.default_rng(1)
     data = (rng.normal(size=(20_000, 6)) + 3 * rng.integers(3, size=(20_000, 1))).astype(np.float32)
     result = flegel.run(
-        KMeans(k=4), data, workers=3, cluster=crew, sync="fsp", interval="2ms", topology="allreduce", tolerance=0,
-        straggler="0:6x", max_iterations=150,
-    )  # fmt: skip
+        KMeans(k=4),
+        data,
+        workers=3,
+        cluster=local_cluster,
+        sync="fsp",
+        interval="2ms",
+        topology="allreduce",
+        tolerance=0,
+        straggler="0:6x",
+        max_iterations=150,
+    )
     assert result.balance["points"] > 0 and result.audit["problems"] == []
     values = [r["objective"] for r in result.rows if r["objective"] is not None]
     assert (np.diff(values) <= 1e-9 * values[0]).all()
@@ -91,10 +105,12 @@ class Merging(flegel.Algorithm):
         ("differs", ProtocolError, r"another θ than worker 0 in round 0.*topology=.coordinator"),
     ],
 )
-def test_hooks_that_fail_on_workers_say_so(crew: Any, points: np.ndarray, fault: str, error: type, text: str) -> None:
+def test_hooks_that_fail_on_workers_say_so(
+    local_cluster: Any, points: np.ndarray, fault: str, error: type, text: str
+) -> None:
     with pytest.raises(error, match=text):
         flegel.run(
-            Faulty(k=4, fault=fault), points, workers=2, cluster=crew, sync="bsp", topology="allreduce",
+            Faulty(k=4, fault=fault), points, workers=2, cluster=local_cluster, sync="bsp", topology="allreduce",
             max_iterations=3,
         )  # fmt: skip
 

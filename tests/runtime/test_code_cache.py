@@ -89,11 +89,11 @@ def test_code_for_other_types_of_the_same_name_and_damaged_code_are_not_found(tm
 def test_only_a_few_contents_of_a_module_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_folder, "code_folder", lambda: tmp_path)
     kernel = tmp_path / "kernel.py"
-    for number in range(code_cache.KEPT + 3):
+    for number in range(code_cache.KEPT_CODE_FOLDERS + 3):
         kernel.write_text(f"A = {number}\n")
         forget()
         code_cache._Place(forget, str(kernel)).ensure_cache_path()
-    assert len(list(tmp_path.glob("*.kernel-*"))) == code_cache.KEPT + 1
+    assert len(list(tmp_path.glob("*.kernel-*"))) == code_cache.KEPT_CODE_FOLDERS + 1
     forget()
 
 

@@ -69,7 +69,7 @@ def test_the_server_has_one_thread_and_keeps_no_descriptors_of_its_workers(serve
 
 
 def test_more_workers_than_may_be_pending(server: ForkServer) -> None:
-    children = [server.spawn(b"{}\n") for _ in range(fork_server.MAX_PENDING + 10)]
+    children = [server.spawn(b"{}\n") for _ in range(fork_server.MAX_PENDING_REQUESTS + 10)]
     assert {worker.wait(DEADLINE) for worker in children} == {2}
 
 

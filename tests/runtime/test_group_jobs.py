@@ -20,7 +20,7 @@ from flegel.machine.group.records import MemberBeat, StartRows, encode
 from flegel.results.result import Result
 from flegel.runtime.group import session
 from flegel.runtime.group.bucket import FolderBucket
-from flegel.runtime.group.keys import SEALED, PlainObjects
+from flegel.runtime.group.keys import SEALED_MARK, PlainObjects
 from flegel.runtime.job import run
 
 
@@ -60,7 +60,7 @@ def test_three_groups_with_sorted_data_end_where_central_training_ends(tmp_path:
     rows = sorted_blobs()
     results = train_groups(algorithm, np.split(rows, 3), tmp_path, sync="bsp", every="3")
     central = flegel.run(algorithm(), rows, workers=1, sync="bsp", processes=False)
-    scale = -1.0 if algorithm().maximize else 1.0
+    scale = -1.0 if algorithm().learning.maximize else 1.0
     objective = algorithm().evaluate(rows, None, results[0].parameter).objective
     assert scale * objective <= scale * central.objective + 0.02 * abs(central.objective)
     for result in results:
@@ -208,7 +208,7 @@ def test_an_open_port_without_a_key_is_refused_before_data_are_read(tmp_path: Pa
 
 
 def test_a_signed_bucket_asks_a_group_without_a_key_for_one(tmp_path: Path) -> None:
-    FolderBucket(tmp_path).put("job", SEALED + bytes(8))
+    FolderBucket(tmp_path).put("job", SEALED_MARK + bytes(8))
     with pytest.raises(UsageError, match="are signed, and this group has no key; give group_key") as refused:
         flegel.run(KMeans(k=2), sorted_blobs(rows=10), group="a", bucket=str(tmp_path), processes=False)
     assert "new bucket" not in str(refused.value)

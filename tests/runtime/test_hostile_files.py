@@ -152,7 +152,7 @@ def _lying() -> bytes:
 def test_members_that_nobody_needs_are_not_unpacked(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     npz(model, zipfile.ZIP_DEFLATED, bomb=bytes(8 << 20))
     assert flegel.load(model).predict(ROWS).shape == (12,)
-    monkeypatch.setattr(array_files, "INFLATED", 1 << 20)
+    monkeypatch.setattr(array_files, "MAX_UNPACKED_BYTES", 1 << 20)
     npz(model, zipfile.ZIP_DEFLATED, centroids=np.zeros((1 << 17, 3)))
     with pytest.raises(StorageError, match="would unpack to"):
         flegel.load(model)

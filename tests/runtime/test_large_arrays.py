@@ -22,7 +22,7 @@ from flegel.errors import DecodeError
 from flegel.job import AlgorithmRef
 from flegel.loading.class_source import reference
 from flegel.messages import LoadShard, TreeLayout
-from flegel.runtime.transport.codec import MAX_HEADER, PackedArrays, Sequencer, decode
+from flegel.runtime.transport.codec import MAX_HEADER_BYTES, PackedArrays, Sequencer, decode
 
 sys.path.append(str(Path(__file__).parents[1] / "cluster"))
 from daemon_cluster import DaemonCluster
@@ -62,7 +62,7 @@ def test_arrays_inside_a_message_are_frames_behind_the_others() -> None:
     first, second = np.arange(600_000.0).reshape(600, 1000), np.arange(7, dtype=np.float32)
     for behind in ((), (np.ones(3),), (np.ones(100_000), np.ones(2))):
         frames = Sequencer("job", 0, 0, 0).wrap(load(k=3, first=first, second=second), PackedArrays(behind))
-        assert len(bytes(frames[0])) < MAX_HEADER
+        assert len(bytes(frames[0])) < MAX_HEADER_BYTES
         envelope, arrays = decode([bytes(f) for f in frames])
         assert isinstance(envelope.body, LoadShard)
         hyper = envelope.body.algorithm.hyper

@@ -22,7 +22,7 @@ def lendable() -> list[str]:
     for child in psutil.Process().children(recursive=True):
         maps = Path(f"/proc/{child.pid}/maps")
         try:
-            found += [line for line in maps.read_text().splitlines() if shared_memory.PREFIX in line]
+            found += [line for line in maps.read_text().splitlines() if shared_memory.SEGMENT_NAME_PREFIX in line]
         except OSError:  # it has just ended
             continue
     return found

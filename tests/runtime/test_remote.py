@@ -25,7 +25,7 @@ from flegel.machine.balance.part import BalancePart
 from flegel.messages import Hello
 from flegel.runtime import clock
 from flegel.runtime.processes.worker_processes import launch
-from flegel.runtime.system.exit_codes import DISCONNECTED
+from flegel.runtime.system.exit_codes import DISCONNECTED_EXIT_CODE
 from flegel.runtime.transport import job_sockets, remote_arrays
 from flegel.runtime.transport.codec import Sequencer
 from flegel.runtime.transport.curve import KeyPair, new_key_pair, secure_dialer
@@ -173,7 +173,7 @@ def test_a_worker_whose_coordinator_vanished_ends(capfd: pytest.CaptureFixture[s
         cluster.start()
         cluster.wait_ready()
         cluster.endpoint.close()  # as when its host is gone; the worker's standard input stays open
-        assert cluster.registry.processes[0].wait(60) == DISCONNECTED
+        assert cluster.registry.processes[0].wait(60) == DISCONNECTED_EXIT_CODE
     finally:
         cluster.registry.ready.clear()
         cluster.close()
@@ -216,7 +216,7 @@ def array_server(request: pytest.FixtureRequest) -> Iterator[Served]:
 
 
 def test_indexing_a_remote_array_is_indexing_the_array(array_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_arrays, "PIECE", 1000)
+    monkeypatch.setattr(remote_arrays, "ANSWER_BYTES", 1000)
     values = np.random.default_rng(0).normal(size=(500, 3))
     served = remote_arrays.ServedArray(array_server.server, values.shape, values.dtype)
     served.array[...] = values
@@ -281,7 +281,7 @@ def test_many_readers_at_once(array_server: Served) -> None:
 
 
 def test_a_reader_without_the_jobs_key_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_arrays, "PATIENCE", 0.5)
+    monkeypatch.setattr(remote_arrays, "ANSWER_TIMEOUT_SECONDS", 0.5)
     own = job_sockets.JobSockets(job_sockets.JobKeys(new_key_pair(), new_key_pair().public, new_key_pair()))
     server = remote_arrays.ArrayServer(own, "tcp://127.0.0.1:1")
     served = remote_arrays.ServedArray(server, (10,), np.dtype("f8"))

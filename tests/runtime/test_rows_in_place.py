@@ -119,7 +119,7 @@ def test_what_decides_whether_others_may_read(monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """Rows that stay in place though they are few, dealt as they always were."""
-    monkeypatch.setattr(rows_in_place, "WORTH", 0)
+    monkeypatch.setattr(rows_in_place, "IN_PLACE_FROM_BYTES", 0)
     rows = RNG.normal(size=(400, 520))
     rows[:200] += 1.0
     return rows

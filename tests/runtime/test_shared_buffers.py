@@ -182,7 +182,7 @@ def test_small_jobs_have_no_board(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = PackedArrays((np.zeros(100),) * 3), PackedArrays((np.zeros(SIZE),) * 3)
     assert shared_buffers.for_job(LOAD, small, 4) is None
     assert shared_buffers.for_job(LOAD, large, 4) is not None
-    monkeypatch.setenv(shared_buffers.SWITCH, "off")
+    monkeypatch.setenv(shared_buffers.SHARED_BUFFERS_VARIABLE, "off")
     assert shared_buffers.for_job(LOAD, large, 4) is None
 
 
@@ -203,7 +203,7 @@ def test_a_job_on_the_board_is_the_same_job(sync: str, monkeypatch: pytest.Monke
     on = flegel.run(find_algorithm("kmeans")(k=150), rows, **options)
     assert len(in_slot) >= 11 and min(in_slot) >= 0
     in_slot.clear()
-    monkeypatch.setenv(shared_buffers.SWITCH, "off")
+    monkeypatch.setenv(shared_buffers.SHARED_BUFFERS_VARIABLE, "off")
     off = flegel.run(find_algorithm("kmeans")(k=150), rows, **options)
     assert not in_slot
     if sync == "bsp":

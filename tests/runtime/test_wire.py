@@ -38,7 +38,7 @@ from flegel.messages import (
     WorkerFailed,
 )
 from flegel.runtime.transport import zmq_frames
-from flegel.runtime.transport.codec import DTYPES, PACK_BELOW, PackedArrays, Sequencer, decode, encode
+from flegel.runtime.transport.codec import DTYPES, PACKED_UP_TO_BYTES, PackedArrays, Sequencer, decode, encode
 
 text = st.text(max_size=20)
 number = st.integers(0, 2**40)
@@ -225,7 +225,7 @@ def test_arrays_in_any_memory_order_arrive_as_they_were() -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("size", [1, PACK_BELOW // 8])
+@pytest.mark.parametrize("size", [1, PACKED_UP_TO_BYTES // 8])
 def test_small_arrays_share_the_frame_of_the_header_and_large_ones_do_not(size: int) -> None:
     values = [np.arange(float(size)), np.arange(3.0)]
     frames = sent(Envelope("j", 0, 0, 0, 0, WorkerBeat(0)), values)
@@ -251,7 +251,7 @@ def test_packed_arrays_of_any_types_lie_well() -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("numbers", [5, PACK_BELOW])
+@pytest.mark.parametrize("numbers", [5, PACKED_UP_TO_BYTES])
 @pytest.mark.parametrize("shift", range(8))
 def test_arrays_are_aligned_and_read_only_wherever_the_received_bytes_lie(numbers: int, shift: int) -> None:
     values = [np.arange(float(numbers)), np.arange(6.0).reshape(2, 3)]
@@ -265,7 +265,7 @@ def test_arrays_are_aligned_and_read_only_wherever_the_received_bytes_lie(number
 
 
 def test_a_packed_frame_larger_than_senders_pack_is_refused() -> None:
-    count = PACK_BELOW  # eight times the bytes that are packed
+    count = PACKED_UP_TO_BYTES  # eight times the bytes that are packed
     envelope = Envelope("j", 0, 0, 0, 0, WorkerBeat(0), described(FrameSpec("<f8", (count,))))
     header = msgspec.msgpack.encode(envelope)
     start = (0xC1 << 24 | len(header)).to_bytes(4) + header

@@ -29,7 +29,7 @@ def test_large_answers_leave_two_at_a_time_and_in_order() -> None:
 
 
 def test_arrays_in_files_keep_their_numbers_when_their_pages_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_arrays, "LARGE", 1)
+    monkeypatch.setattr(file_arrays, "FILE_ARRAY_FROM_BYTES", 1)
     files, numbers = file_arrays.FileArrays(), np.arange(3000.0).reshape(30, 100)
     there = files.moved(numbers)
     there[7] += 1.0
@@ -42,7 +42,7 @@ def test_without_room_for_a_file_arrays_lie_in_memory(monkeypatch: pytest.Monkey
     def full(*_: Any) -> None:
         raise OSError(28, "no space left on device")
 
-    monkeypatch.setattr(file_arrays, "LARGE", 1)
+    monkeypatch.setattr(file_arrays, "FILE_ARRAY_FROM_BYTES", 1)
     monkeypatch.setattr(file_arrays.os, "posix_fallocate", full)
     assert np.array_equal(file_arrays.FileArrays().moved(np.ones(5)), np.ones(5))
 

@@ -50,7 +50,7 @@ def test_also_where_workers_get_θ_from_servers_alone_and_the_coordinator_keeps_
 ) -> None:
     alone = train(cluster, audit="off", max_iterations=4)
     for module in (file_arrays, job_servers):
-        monkeypatch.setattr(module, "LARGE", 1)
+        monkeypatch.setattr(module, "FILE_ARRAY_FROM_BYTES", 1)
     assert same(alone, train(cluster, audit="off", max_iterations=4, servers=2))
 
 

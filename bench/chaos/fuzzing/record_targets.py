@@ -193,7 +193,7 @@ def _native_code() -> Target:
 
     def file(header: bytes, size: int, content: bytes = b"\x7fELF") -> bytes:
         inner = size.to_bytes(8, "little") + header + content
-        return native_code.MAGIC + hashlib.sha256(inner).digest() + inner
+        return native_code.NATIVE_CODE_HEADER + hashlib.sha256(inner).digest() + inner
 
     def change(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
         header = _json(body, rng, [])

@@ -34,7 +34,7 @@ from flegel.cluster.transport.protocol import (
     WorkerEnded,
     runs_submitted_code,
 )
-from flegel.core.hook_limits import BUILT_IN_START
+from flegel.core.hook_limits import BUILT_IN_START_SECONDS
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import UNDECODABLE
 from flegel.runtime import clock
@@ -85,7 +85,7 @@ class AttemptProcesses:
             order.spec.criteria.max_seconds,
             order.spec.hook_timeout,
             order.spec.worker_timeout,
-            start_extra=0.0 if runs_submitted_code(order.spec) else BUILT_IN_START,
+            start_extra=0.0 if runs_submitted_code(order.spec) else BUILT_IN_START_SECONDS,
         )
         attempt.status = CoordinatorStatus(order.job, order.attempt)
         shutil.rmtree(attempt.result, ignore_errors=True)

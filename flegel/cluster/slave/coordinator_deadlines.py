@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flegel.core.hook_limits import COMPILING
+from flegel.core.hook_limits import COMPILING_SECONDS
 
 OVERTIME_SECONDS = 3.0
 """That a job may take beyond its `--max-seconds` before its slave ends it: it ends by itself at the next barrier."""
@@ -62,7 +62,7 @@ class CoordinatorDeadlines:
         silent, compiling = now - self.last_report, self.phase == "compiling"
         waits = self.loops and silent < OVERTIME_SECONDS
         more = (
-            COMPILING
+            COMPILING_SECONDS
             if compiling
             else OVERTIME_SECONDS + (self.worker_timeout + WORKER_REPLACEMENT_SECONDS if waits else 0.0)
         )
@@ -72,7 +72,7 @@ class CoordinatorDeadlines:
         where = f"phase: {self.phase}, in {self.hook}" if self.hook else f"phase: {self.phase}"
         if watched and self.max_seconds is not None and taken > self.max_seconds + more:
             return f"did not end within --max-seconds {self.max_seconds:g} and {more:.0f} s more ({where}); {hint}"
-        extra = {"compiling": COMPILING, "init": self.start_extra}.get(self.phase, 0.0)
+        extra = {"compiling": COMPILING_SECONDS, "init": self.start_extra}.get(self.phase, 0.0)
         if watched and silent > self.hook_timeout + extra:
             limit = f"longer than --hook-timeout {self.hook_timeout:g} s"
             return f"was held up by a hook for {silent:.0f} s, {limit} ({where}); {hint}"

@@ -53,8 +53,8 @@
     const w = run.workersAt(cursor), sum = (k) => (w ? w[k].reduce((a, b) => a + b, 0) : 0), busy = sum("compute"), all = busy + sum("wait") + sum("respond");
     const used = done ? done.utilization : all > 0 ? busy / all : null;
     F.text("utilization", used === null ? "–" : F.percent(used), used);
-    const crew = look ? look.members + (look.resting ? ` (${look.resting} rest)` : "") : run.about.workers;
-    F.text("workers-count", crew, look ? look.members : run.about.workers);
+    const count = look ? look.members + (look.resting ? ` (${look.resting} rest)` : "") : run.about.workers;
+    F.text("workers-count", count, look ? look.members : run.about.workers);
     F.text("in-flight", F.count(n ? r.flight[n - 1] : 0)); const moved = n ? r.bytes[n - 1] : look ? look.moved_bytes : 0; F.text("moved", F.count(moved) + "B", moved);
     $("actions").hidden = !mayAct || !run.about.live || Boolean(run.end);
     return [n, look, w];

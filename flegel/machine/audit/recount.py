@@ -19,7 +19,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse, pack_tiles
 from flegel.core.stop_flag import new_flag
 from flegel.declarations.kernels import COUNTING
-from flegel.machine.worker.checksums import GOLDEN
+from flegel.machine.worker.checksums import GOLDEN_RATIO_PART
 from flegel.machine.worker.point_store import PointStore
 from flegel.params.objective_error import objective_error
 
@@ -195,7 +195,7 @@ def _cut(shard: Shard, start: int, end: int) -> tuple[Shard, int, int]:
 def _some(store: PointStore, points: int, turn: int) -> tuple[Shard, int, int]:
     """A few neighbours among the points here, others at each turn."""
     held = held_runs(store)
-    at = int((turn * GOLDEN) % 1.0 * sum(end - start for _, start, end in held))
+    at = int((turn * GOLDEN_RATIO_PART) % 1.0 * sum(end - start for _, start, end in held))
     for shard, start, end in held:
         if at < end - start:
             first = min(start + at, max(end - points, start))

@@ -29,7 +29,7 @@ from typing import TypeVar
 
 from flegel import messages
 from flegel.algorithm import Algorithm
-from flegel.core.precision import DOUBLE
+from flegel.core.precision import FLOAT64_RELATIVE_ERROR
 from flegel.core.pytree import Array
 from flegel.errors import FlegelError, ProtocolError
 from flegel.job import Criteria
@@ -76,7 +76,7 @@ class Coordinator(JobReader):
         scaling: tuple[Array, ...] = (),
         rows: int = 0,
         replace: bool = True,
-        rounding: float = DOUBLE,
+        rounding: float = FLOAT64_RELATIVE_ERROR,
     ) -> None:
         """`parts`: in the order in which they are asked. `collect`: fetch the points' hidden states at the end.
         `debug`: check the conservation laws at each commit. `attribute`: the store attributes progress to single

@@ -27,7 +27,7 @@ from flegel.machine.coordinator.redistribution import Redistribution
 from flegel.machine.coordinator.roster import Incident, Roster, newcomer
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import LoadShard, PointsAssigned, PointsGivenUp, PointsListed, ReleaseJob, ResetPoints, ShardLoaded
-from flegel.plan.crew import Crew
+from flegel.plan.active_workers import ActiveWorkers
 from flegel.sync.policy import TrainWorkers, WorkerView
 
 
@@ -63,7 +63,7 @@ class Membership:
         worker is lost; otherwise the others take its points over."""
         self._job, self._orders, self._liveness = job, orders, liveness
         self.loads, self.shards = loads, shards or {}
-        self.first: Crew | None = None
+        self.first: ActiveWorkers | None = None
         """Who begins without points, at rest."""
         self.loaded: dict[int, ShardLoaded] = {}
         self.roster = Roster()
@@ -84,7 +84,7 @@ class Membership:
         self._arrived: dict[int, ShardLoaded] = {}
         """Called back and ready, while others that were called back with them are not."""
 
-    def begin_with(self, first: Crew | None) -> None:
+    def begin_with(self, first: ActiveWorkers | None) -> None:
         """Some workers begin without points, at rest; called before the job starts."""
         self.first = first
         self._job.resting = {worker: WorkerView(worker, 0) for worker in first.resting} if first is not None else {}

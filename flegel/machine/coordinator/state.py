@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flegel.algorithm import Algorithm
-from flegel.core.precision import DOUBLE
+from flegel.core.precision import FLOAT64_RELATIVE_ERROR
 from flegel.core.pytree import Array, Tree
 from flegel.job import Criteria
 from flegel.machine.coordinator.events import Command, Send, Timeouts, TraceRow
@@ -48,7 +48,7 @@ class JobState:
     timeouts: Timeouts = field(default_factory=Timeouts)
     attribute: bool = False
     """The store attributes progress to single workers."""
-    rounding: float = DOUBLE
+    rounding: float = FLOAT64_RELATIVE_ERROR
     """Relative, of statistics (core/precision.py)."""
     phase: str = "loading"
     """loading, training, collecting or over, or what a part does: auditing, checkpointing, resting, evaluating."""

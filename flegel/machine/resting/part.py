@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flegel.machine.coordinator.part import CoordinatorPart, CoordinatorPort
-from flegel.machine.resting.crew_control import CrewControl
+from flegel.machine.resting.resting_control import RestingControl
 from flegel.plan.termination import Progress
 from flegel.sync.policy import Updated
 
@@ -13,7 +13,7 @@ class RestingPart(CoordinatorPart):
 
     name = "resting"
 
-    def __init__(self, control: CrewControl) -> None:
+    def __init__(self, control: RestingControl) -> None:
         self.control = control
 
     def attach(self, coordinator: CoordinatorPort) -> None:

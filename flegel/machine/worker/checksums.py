@@ -15,13 +15,15 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
-MOST = 1 << 14  # numbers of a field that enter, evenly chosen: larger fields would cost more than a report may
-GOLDEN = 0.6180339887498949  # multiples of it, less their whole parts, are spread evenly: no two weights are related
+CHECKED_NUMBERS_PER_FIELD = 1 << 14
+"""Numbers of a field that enter its checksum, evenly chosen: all of a large field would take longer than a report."""
+GOLDEN_RATIO_PART = 0.6180339887498949
+"""Fractional parts of its multiples are spread evenly, so no two weights of the checksum are related."""
 
 
 @cache
 def _weights(numbers: int) -> Array:
-    return 1.0 + (np.arange(numbers) * GOLDEN) % 1.0
+    return 1.0 + (np.arange(numbers) * GOLDEN_RATIO_PART) % 1.0
 
 
 def checksum(arrays: Sequence[Array]) -> Array:
@@ -29,8 +31,8 @@ def checksum(arrays: Sequence[Array]) -> Array:
     found = np.zeros((len(arrays), 2))
     for at, array in enumerate(arrays):
         flat = array.reshape(-1)
-        if flat.size > MOST:
-            flat = flat[:: -(-flat.size // MOST)]
+        if flat.size > CHECKED_NUMBERS_PER_FIELD:
+            flat = flat[:: -(-flat.size // CHECKED_NUMBERS_PER_FIELD)]
         weights = _weights(flat.size)
         found[at] = np.dot(flat, weights), np.dot(np.abs(flat), weights)
     return found

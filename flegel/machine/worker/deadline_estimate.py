@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 
-LAST = 4  # steps that are remembered
-TELLING = 2e-4  # seconds: a shorter step says more about the call than about the points
-WORTH = 0.25  # of a usual step: a smaller one is mostly the time of its call
+REMEMBERED_STEPS = 4  # steps that are remembered
+SHORTEST_MEASURED_STEP_SECONDS = 2e-4  # seconds: a shorter step says more about the call than about the points
+SMALLEST_STEP_SHARE = 0.25  # of a usual step: a smaller one is mostly the time of its call
 
 
 class DeadlineEstimate:
@@ -20,12 +20,12 @@ class DeadlineEstimate:
 
     def __init__(self, others: int) -> None:
         self._others = others
-        self._steps: deque[tuple[int, float]] = deque(maxlen=LAST)
-        self._away: deque[float] = deque(maxlen=LAST)
+        self._steps: deque[tuple[int, float]] = deque(maxlen=REMEMBERED_STEPS)
+        self._away: deque[float] = deque(maxlen=REMEMBERED_STEPS)
 
     def add(self, points: int, seconds: float, away: bool) -> None:
         """So many points took so long; `away`: nothing could have called the worker back meanwhile."""
-        if seconds >= TELLING:
+        if seconds >= SHORTEST_MEASURED_STEP_SECONDS:
             self._steps.append((points, seconds))
         if away:
             self._away.append(seconds)
@@ -54,7 +54,7 @@ class DeadlineEstimate:
         fit = int(speeds[len(speeds) // 2] * rest)
         if first:
             return max(fit - fit % multiple, multiple)
-        return fit - fit % multiple if fit >= max(multiple, WORTH * usual) else 0
+        return fit - fit % multiple if fit >= max(multiple, SMALLEST_STEP_SHARE * usual) else 0
 
 
 def late(seconds: float, rest: float, others: int) -> bool:

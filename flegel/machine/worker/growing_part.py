@@ -20,8 +20,8 @@ from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.visit_schedule import VisitRun
 from flegel.plan.growing_part import first_part, next_part, worthwhile
 
-MOST_PASSES = 3.0  # visits of parts, in passes over all points: a job must come to know its objective
-TRIAL_VISITS = 3  # of the part, under another θ, before it is compared
+MAX_PASSES_OVER_PARTS = 3.0  # visits of parts, in passes over all points: a job must come to know its objective
+VISITS_BEFORE_COMPARISON = 3  # of the part, under another θ, before it is compared
 
 Decision = Literal["go on", "try another", "go back"]
 Noise = Callable[[float, int], float | None]
@@ -111,12 +111,12 @@ class GrowingPart:
 
     @property
     def _spent(self) -> bool:
-        return self._visits >= MOST_PASSES * self._points
+        return self._visits >= MAX_PASSES_OVER_PARTS * self._points
 
     def _try_next(self, objective: float) -> Decision:
         if self._spent:
             return self.grow()
-        self._before, self._left, self.fixed = objective, TRIAL_VISITS, True
+        self._before, self._left, self.fixed = objective, VISITS_BEFORE_COMPARISON, True
         return "try another"
 
     def _tried(self, objective: float, gain: float) -> Decision:
@@ -127,7 +127,7 @@ class GrowingPart:
         if gained <= 0:
             self._going_back = self.fixed = True
             return "go back"
-        enough = gained >= TRIAL_VISITS * self._gain
+        enough = gained >= VISITS_BEFORE_COMPARISON * self._gain
         self._gain = min(self._gain, max(gain, 0.0))
         return self._try_next(objective) if enough else self.grow()
 

@@ -20,9 +20,9 @@ import numpy as np
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 
-WORK = 8  # times as long as an update takes the worker trains before the next one
-LAST = 8  # updates whose time is remembered
-SAME = 1e-9  # of the largest number of a field: the rounding of another machine
+TRAINING_PER_UPDATE_TIME = 8  # times as long as an update takes the worker trains before the next one
+REMEMBERED_UPDATES = 8  # updates whose time is remembered
+EQUAL_FIELDS_WITHIN = 1e-9  # of the largest number of a field: the rounding of another machine
 
 Call = Callable[..., Any]
 """Calls a hook by its name."""
@@ -35,7 +35,7 @@ class LocalUpdates:
         self._call = call
         self._came = self._theta = parameter
         self._total, self._reported, self._sum = (pytree.copy(empty) for _ in range(3))
-        self._took: deque[float] = deque(maxlen=LAST)
+        self._took: deque[float] = deque(maxlen=REMEMBERED_UPDATES)
         self.kept: Tree = parameter
         """θ before the last `alternative`."""
         self._put = False
@@ -70,7 +70,10 @@ class LocalUpdates:
         Never more than `most`."""
         if not self.useful:
             return most
-        return min(most, max(int(WORK * min(self._took, default=0.0) * speed), first, least) // least * least)
+        return min(
+            most,
+            max(int(TRAINING_PER_UPDATE_TIME * min(self._took, default=0.0) * speed), first, least) // least * least,
+        )
 
     def update(self, statistics: Sequence[Array]) -> list[Array] | None:
         """θ with the changes since the last report; None where the hook's answer is no θ: the coordinator says so."""
@@ -114,5 +117,6 @@ class LocalUpdates:
 def _same(one: Tree, other: Tree) -> bool:
     pairs = zip(pytree.flatten(one), pytree.flatten(other), strict=True)
     return pytree.same_shape(one, other) and all(
-        np.allclose(a, b, rtol=SAME, atol=SAME * float(np.abs(b).max(initial=0.0))) for a, b in pairs
+        np.allclose(a, b, rtol=EQUAL_FIELDS_WITHIN, atol=EQUAL_FIELDS_WITHIN * float(np.abs(b).max(initial=0.0)))
+        for a, b in pairs
     )

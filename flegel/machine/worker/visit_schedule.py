@@ -28,7 +28,7 @@ Transfer = tuple[int, int]
 BlockId = tuple[int, int]
 """Points that once moved together and stay together: named after their first transfer."""
 
-QUARTERS = 4  # a window is filled to a quarter, to a half, …: smaller differences do not matter
+FILLING_LEVELS = 4  # a window is filled to a quarter, to a half, …: smaller differences do not matter
 
 
 @dataclass
@@ -189,7 +189,7 @@ class VisitSchedule:
                 able, kind = _tiles(s) > 0, 0 if s.block is None else -1
             else:  # one that was stopped at half has two segments until its pass is done
                 able, kind = s.points == sizes[s.block], int(s.block in cheap)
-            filled = min(QUARTERS * _tiles(s) * TILE // room, QUARTERS) if s.passes >= last - 1 else -1
+            filled = min(FILLING_LEVELS * _tiles(s) * TILE // room, FILLING_LEVELS) if s.passes >= last - 1 else -1
             if able and (kind, filled, s.passes) > best_rank:
                 best, best_rank = s, (kind, filled, s.passes)
         halfway = [n for p, n in sizes.items() if p in cheap and _fits(n, room, active)]

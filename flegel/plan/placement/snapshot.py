@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-SHOWN = 16
+SHOWN_SERVERS = 16
 """Servers and links on a screen; a record has them all."""
 
 
@@ -55,8 +55,8 @@ def lines(placement: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         longest = max(placement["recoveries"], default=0.0)
         told = f"{placement['lost']} lost, {placement['joined']} joined"
         found.append(("changes", told + (f"; next round after {longest:.2f} s at most" if longest else "")))
-    found += [(f"server {one['id']}", _server(one)) for one in placement["servers"][:SHOWN]]
-    slowest = sorted(placement["matrix"], key=lambda link: link[2])[:SHOWN]
+    found += [(f"server {one['id']}", _server(one)) for one in placement["servers"][:SHOWN_SERVERS]]
+    slowest = sorted(placement["matrix"], key=lambda link: link[2])[:SHOWN_SERVERS]
     found += [("link", f"{source} → {target}: {_rate(rate)}") for source, target, rate in slowest]
     found += [("plan", reason) for reason in placement["reasons"][-3:]]
     if placement["slice_cost"]:

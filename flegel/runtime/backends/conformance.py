@@ -16,7 +16,7 @@ from flegel.errors import AlgorithmError
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.backends.protocol import Backend, ShardKernel
 
-CLOSE = 1e-9  # relative: sums may be added up in another order
+EQUAL_SUMS_WITHIN = 1e-9  # relative: sums may be added up in another order
 
 
 def check_backend(
@@ -25,7 +25,7 @@ def check_backend(
     features: Array,
     labels: Array | None = None,
     seed: int = 0,
-    close: float = CLOSE,
+    close: float = EQUAL_SUMS_WITHIN,
 ) -> ShardKernel:
     """Raises `AlgorithmError` with what differs by more than `close`, relatively; returns the checked kernel."""
     sample = Sample(features, labels, len(features), features.shape[1])

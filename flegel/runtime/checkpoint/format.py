@@ -31,10 +31,10 @@ from flegel.machine.plain_data import pack, unpack
 from flegel.messages import CheckpointPart, TreeLayout
 from flegel.runtime.checkpoint.store import Buffer
 
-FORMAT = 2
-KEPT = 3  # complete checkpoints
-FILE = re.compile(r"(\d{8})-e(\d{1,6})\.(state|trace|manifest|worker-\d+|ids-\d+)")
-SEAL = b"\nsha256 "
+CHECKPOINT_FORMAT = 2
+KEPT_CHECKPOINTS = 3  # complete checkpoints
+CHECKPOINT_FILE = re.compile(r"(\d{8})-e(\d{1,6})\.(state|trace|manifest|worker-\d+|ids-\d+)")
+DIGEST_MARK = b"\nsha256 "
 FileEntry = tuple[int, str]
 """Size and SHA-256 of a file."""
 
@@ -136,12 +136,12 @@ def header_of(content: bytes) -> RecordHeader:
 
 def seal(content: bytes) -> bytes:
     """The content with its own checksum appended."""
-    return content + SEAL + hashlib.sha256(content).hexdigest().encode() + b"\n"
+    return content + DIGEST_MARK + hashlib.sha256(content).hexdigest().encode() + b"\n"
 
 
 def unseal(sealed: bytes) -> bytes:
     content, mark, rest = sealed[:-73], sealed[-73:-65], sealed[-65:]
-    if mark != SEAL or rest != hashlib.sha256(content).hexdigest().encode() + b"\n":
+    if mark != DIGEST_MARK or rest != hashlib.sha256(content).hexdigest().encode() + b"\n":
         raise StorageError("its checksum is wrong")
     return content
 

@@ -22,9 +22,9 @@ from flegel.machine.checkpoint.state_limits import check_position, check_runs, c
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.plain_data import thaw, unpack
 from flegel.runtime.checkpoint.format import (
-    FILE,
-    FORMAT,
-    KEPT,
+    CHECKPOINT_FILE,
+    CHECKPOINT_FORMAT,
+    KEPT_CHECKPOINTS,
     CheckpointManifest,
     JobRecord,
     StoredCommit,
@@ -36,7 +36,7 @@ from flegel.runtime.checkpoint.format import (
 )
 from flegel.runtime.checkpoint.store import CheckpointStore
 
-COMMITS = ("commit-0", "commit-1")
+COMMIT_FILES = ("commit-0", "commit-1")
 """Files that hold the last commits, in turn."""
 
 
@@ -56,7 +56,7 @@ def read(store: CheckpointStore) -> StoredJob:
     record = _record(store, names, manifests, skipped)
     stored = StoredJob(record, skipped=skipped, epoch=record.epoch)
     for name in names:
-        if match := FILE.fullmatch(name):
+        if match := CHECKPOINT_FILE.fullmatch(name):
             stored.number, stored.epoch = max(stored.number, int(match[1])), max(stored.epoch, int(match[2]))
     for at, manifest in enumerate(manifests):
         try:
@@ -66,11 +66,15 @@ def read(store: CheckpointStore) -> StoredJob:
             why = str(error) if isinstance(error, StorageError) else error.strerror or str(error)
             skipped.append(f"checkpoint {stem(manifest.number, manifest.epoch)} was skipped: {why}")
             continue
-        stored.history = manifests[at : at + KEPT]
+        stored.history = manifests[at : at + KEPT_CHECKPOINTS]
         break
     stored.commit = _last_commit(store, names, skipped)
-    kept = [name for name in names if name in COMMITS or FILE.fullmatch(name)]
-    if stored.manifest is None and stored.commit is None and any(n in COMMITS or n.endswith(".manifest") for n in kept):
+    kept = [name for name in names if name in COMMIT_FILES or CHECKPOINT_FILE.fullmatch(name)]
+    if (
+        stored.manifest is None
+        and stored.commit is None
+        and any(n in COMMIT_FILES or n.endswith(".manifest") for n in kept)
+    ):
         stored.damaged = kept  # without a manifest or a commit nothing was ever complete
     return stored
 
@@ -80,14 +84,14 @@ def _manifests(store: CheckpointStore, names: list[str], skipped: list[str]) -> 
     found: list[CheckpointManifest] = []
     others: set[int] = set()
     for name in names:
-        match = FILE.fullmatch(name)
+        match = CHECKPOINT_FILE.fullmatch(name)
         if match is None or match[3] != "manifest":
             continue
         try:
             content = unseal(store.get(name))
-            if (version := header_of(content).format) != FORMAT:
+            if (version := header_of(content).format) != CHECKPOINT_FORMAT:
                 others.add(version)
-                raise StorageError(f"it has format {version}, this version reads {FORMAT}")
+                raise StorageError(f"it has format {version}, this version reads {CHECKPOINT_FORMAT}")
             manifest = msgspec.json.decode(content, type=CheckpointManifest)
             if manifest.name != name:
                 raise StorageError(f"it is that of {manifest.name}")
@@ -108,11 +112,11 @@ def _record(
     if "job" in names:
         try:
             content = unseal(store.get("job"))
-            if (version := header_of(content).format) == FORMAT:
+            if (version := header_of(content).format) == CHECKPOINT_FORMAT:
                 return msgspec.json.decode(content, type=JobRecord)
             if not manifests:
                 raise _other_format(store, version)
-            problem = f"it has format {version}, this version reads {FORMAT}"
+            problem = f"it has format {version}, this version reads {CHECKPOINT_FORMAT}"
         except UsageError:
             raise
         except (StorageError, OSError, *UNDECODABLE) as error:
@@ -127,8 +131,8 @@ def _record(
 
 def _other_format(store: CheckpointStore, version: int) -> UsageError:
     return UsageError(
-        f"The checkpoints in {store.place} have format {version}, this version of Flegel reads {FORMAT}; resume the "
-        "job with the version that wrote them, or begin a new one."
+        f"The checkpoints in {store.place} have format {version}, this version of Flegel reads {CHECKPOINT_FORMAT}; "
+        "resume the job with the version that wrote them, or begin a new one."
     )
 
 
@@ -183,7 +187,7 @@ def _rows(content: bytes) -> Iterable[TraceRow]:
 
 
 def _commit(record: dict[str, Any]) -> StoredCommit:
-    if record["format"] != FORMAT:
+    if record["format"] != CHECKPOINT_FORMAT:
         raise StorageError(f"it has format {record['format']}")
     del record["format"]
     parameter = thaw(record.pop("parameter"))
@@ -200,7 +204,7 @@ def _commit(record: dict[str, Any]) -> StoredCommit:
 
 def _last_commit(store: CheckpointStore, names: list[str], skipped: list[str]) -> StoredCommit | None:
     found: list[StoredCommit] = []
-    for name in COMMITS:
+    for name in COMMIT_FILES:
         if name not in names:
             continue
         try:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flegel.errors import FlegelError, UsageError
-from flegel.loading.regular_files import LARGEST, read_regular
+from flegel.loading.regular_files import MAX_FILE_BYTES, read_regular
 
 Buffer = bytes | memoryview
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-PART = ".part"
-PIECE = 8 << 20  # bytes of one write
-LONGEST_REASON = 300  # characters of what a client of an object store says
+OBJECT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+UNFINISHED_SUFFIX = ".part"
+BYTES_PER_WRITE = 8 << 20  # bytes of one write
+MAX_REASON_CHARACTERS = 300  # characters of what a client of an object store says
 
 
 class CheckpointStore(Protocol):
@@ -83,7 +83,7 @@ class FolderStore:
 
     def put(self, name: str, content: Iterable[Buffer], durable: bool = True) -> None:
         disk, target = self._disk, self.path / checked(name)
-        scratch = self.path / f".{name}.{os.getpid()}{PART}"
+        scratch = self.path / f".{name}.{os.getpid()}{UNFINISHED_SUFFIX}"
         disk.make_folder(self.path)
         try:
             self._fill(scratch, content, durable)
@@ -106,26 +106,26 @@ class FolderStore:
             for piece in content:
                 left = memoryview(piece).cast("B")
                 while len(left):
-                    left = left[disk.write(file, left[:PIECE]) :]
+                    left = left[disk.write(file, left[:BYTES_PER_WRITE]) :]
             if durable:
                 disk.sync(file)
         finally:
             disk.close(file)
 
     def get(self, name: str) -> bytes:
-        return read_regular(self.path / checked(name), LARGEST)
+        return read_regular(self.path / checked(name), MAX_FILE_BYTES)
 
     def names(self) -> list[str]:
         if not self.path.is_dir():
             return []
-        return sorted(p.name for p in self.path.iterdir() if NAME.fullmatch(p.name) and p.is_file())
+        return sorted(p.name for p in self.path.iterdir() if OBJECT_NAME.fullmatch(p.name) and p.is_file())
 
     def drop(self, name: str) -> None:
         self._disk.unlink(self.path / checked(name))
 
     def sweep(self) -> None:
         """Remove what writers that died have left half-written."""
-        for path in self.path.glob(f".*{PART}"):
+        for path in self.path.glob(f".*{UNFINISHED_SUFFIX}"):
             with contextlib.suppress(OSError):
                 path.unlink()
 
@@ -174,7 +174,7 @@ class ObjectStore:
                 found: Sequence[str] = self._files.ls(self._root, detail=False)
             except FileNotFoundError:
                 return []
-        return sorted(n for path in found if NAME.fullmatch(n := path.rpartition("/")[2]))
+        return sorted(n for path in found if OBJECT_NAME.fullmatch(n := path.rpartition("/")[2]))
 
     def drop(self, name: str) -> None:
         with _client_errors(), contextlib.suppress(FileNotFoundError):
@@ -196,7 +196,7 @@ def _client_errors() -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the client raises, the store could not be used
         line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise OSError(errno.EIO, line[:LONGEST_REASON]) from None
+        raise OSError(errno.EIO, line[:MAX_REASON_CHARACTERS]) from None
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
@@ -218,7 +218,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
 
 
 def checked(name: str) -> str:
-    if not NAME.fullmatch(name):
+    if not OBJECT_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a file in a checkpoint")
     return name
 

@@ -21,9 +21,9 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.plain_data import freeze, pack
 from flegel.runtime import clock
 from flegel.runtime.checkpoint.format import (
-    FILE,
-    FORMAT,
-    KEPT,
+    CHECKPOINT_FILE,
+    CHECKPOINT_FORMAT,
+    KEPT_CHECKPOINTS,
     CheckpointManifest,
     FileEntry,
     JobRecord,
@@ -220,14 +220,14 @@ class Checkpointer:
         pieces = self._trace(mark, save.rows, put)
         files.update(pieces)
         manifest = CheckpointManifest(
-            FORMAT, save.number, self.record.epoch, save.iteration, save.round, save.seconds, save.objective,
+            CHECKPOINT_FORMAT, save.number, self.record.epoch, save.iteration, save.round, save.seconds, save.objective,
             clock.wall(), state, tuple(workers), tuple(name for name, _ in pieces), files, self.record,
         )  # fmt: skip
         self._check_epoch()
         self.store.put(manifest.name, [seal(msgspec.json.format(msgspec.json.encode(manifest)))])
         self._trace_pieces, self._rows_written = pieces, save.rows
         self.written = manifest
-        self._history = [manifest, *self._history][:KEPT]
+        self._history = [manifest, *self._history][:KEPT_CHECKPOINTS]
         self._clean()
 
     def _trace(self, mark: str, rows: int, put: Callable[[str, list[Buffer]], str]) -> list[tuple[str, FileEntry]]:
@@ -250,14 +250,14 @@ class Checkpointer:
         used = {m.name for m in self._history} | {name for m in self._history for name in m.files}
         newest = self._history[0]
         for name in self.store.names():
-            match = FILE.fullmatch(name)
+            match = CHECKPOINT_FILE.fullmatch(name)
             if match and name not in used and (int(match[2]), int(match[1])) <= (newest.epoch, newest.number):
                 self.store.drop(name)
 
     def _write_commit(self, commit: SaveCommit) -> None:
         self._check_epoch()
         record = {
-            "format": FORMAT,
+            "format": CHECKPOINT_FORMAT,
             "epoch": self.record.epoch,
             "round": commit.round,
             "iteration": commit.iteration,

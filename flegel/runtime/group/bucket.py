@@ -27,9 +27,9 @@ from flegel.runtime.group.keys import RefusedObject
 from flegel.wording import option
 
 KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
-LARGEST = 1 << 30  # bytes of an object whose size nobody knows before: the package
-MOST_NAMES = 100_000  # of one listing; groups write some ten objects under a name
-TIMEOUT = "20s"
+MAX_PACKAGE_BYTES = 1 << 30  # bytes of an object whose size nobody knows before: the package
+MAX_LISTED_NAMES = 100_000  # of one listing; groups write some ten objects under a name
+CALL_TIMEOUT = "20s"
 LOCK_SECONDS = 20.0  # the deadline of a call to a folder, as that of an object store
 BY_STAT = "stat:"  # tags of what is too large to be read, or no regular file
 
@@ -45,7 +45,7 @@ class Bucket(Protocol):
 
     def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
         """Content and tag; None where there is no such object. One of more than `largest` bytes is refused unread
-        (0: `LARGEST`), as is one that is no plain object: `RefusedObject`."""
+        (0: `MAX_PACKAGE_BYTES`), as is one that is no plain object: `RefusedObject`."""
         ...
 
     def put(self, key: str, content: bytes, mode: str = "replace", expected: str = "") -> str:
@@ -64,7 +64,7 @@ class FolderBucket:
         self.path, self.place = path, str(path)
 
     def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
-        largest = largest or LARGEST
+        largest = largest or MAX_PACKAGE_BYTES
         try:
             handle = os.open(self._file(key), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -129,7 +129,7 @@ class FolderBucket:
     def names(self, prefix: str) -> list[str]:
         try:
             with os.scandir(self._inside(self.path / prefix)) as found:
-                some = list(itertools.islice((prefix + entry.name for entry in found), MOST_NAMES))
+                some = list(itertools.islice((prefix + entry.name for entry in found), MAX_LISTED_NAMES))
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(name for name in some if KEY.fullmatch(name) and "/." not in name)
@@ -183,7 +183,7 @@ class ObjectBucket:
         except ImportError:
             raise UsageError(f"{url} needs obstore: pip install 'flegel[s3]'.") from None
         self.place, self._obstore = url, obstore
-        options = {"timeout": TIMEOUT, "connect_timeout": "5s"}
+        options = {"timeout": CALL_TIMEOUT, "connect_timeout": "5s"}
         if os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", "")).startswith("http://"):
             options["allow_http"] = "true"
         retry: Any = {"max_retries": 0}  # the group itself looks again
@@ -197,8 +197,8 @@ class ObjectBucket:
             try:
                 answer = self._obstore.get(self._store, _checked(key))
                 size, tag = answer.meta["size"], str(answer.meta["e_tag"] or "")
-                if size > (largest or LARGEST):
-                    raise RefusedObject(f"it has {size:,} bytes, more than {largest or LARGEST:,}", tag)
+                if size > (largest or MAX_PACKAGE_BYTES):
+                    raise RefusedObject(f"it has {size:,} bytes, more than {largest or MAX_PACKAGE_BYTES:,}", tag)
                 return bytes(answer.bytes()), tag
             except FileNotFoundError:
                 return None

@@ -25,9 +25,9 @@ from flegel.group_options import GroupSpec
 from flegel.machine.group.records import NAME
 from flegel.wording import option
 
-SEALED, CHECKED = b"FLGS", b"FLGC"
+SEALED_MARK, AUTHENTICATED_MARK = b"FLGS", b"FLGC"
 OWNER = re.compile(r"(members|starts|ends)/(?P<member>[^/]+)|rounds/\d+/(?P<sender>[^/]+)\.[0-9a-f]+")
-LARGEST_FRAME = 1024
+MAX_ADDED_BYTES = 1024
 
 
 class RefusedObject(Exception):
@@ -52,12 +52,12 @@ class PlainObjects:
     """No keys: a checksum over name and content, so that what was cut off, altered or put elsewhere is noticed."""
 
     def seal(self, key: str, content: bytes) -> bytes:
-        return b"".join([CHECKED, _checksum(key, content), content])
+        return b"".join([AUTHENTICATED_MARK, _checksum(key, content), content])
 
     def open(self, key: str, content: bytes) -> bytes:
-        if content[:4] == SEALED:
+        if content[:4] == SEALED_MARK:
             raise KeyMissing(f"it is signed, and this group has no key; give {option('group_key')}")
-        if content[:4] != CHECKED:
+        if content[:4] != AUTHENTICATED_MARK:
             raise RefusedObject("it is no object of a group")
         if content[4:36] != _checksum(key, content[36:]):
             raise RefusedObject("it is damaged, or was written under another name")
@@ -80,11 +80,11 @@ class SignedObjects:
             content = self.cipher.encrypt(nonce, content, key.encode())
         signature = self.secret.sign(_signed(key, nonce, content))
         frame = msgspec.msgpack.encode(_Frame(self.group, signature, nonce))
-        return b"".join([SEALED, len(frame).to_bytes(4, "little"), frame, content])
+        return b"".join([SEALED_MARK, len(frame).to_bytes(4, "little"), frame, content])
 
     def open(self, key: str, content: bytes) -> bytes:
         size = int.from_bytes(content[4:8], "little")
-        if content[:4] != SEALED or size > LARGEST_FRAME:
+        if content[:4] != SEALED_MARK or size > MAX_ADDED_BYTES:
             raise RefusedObject("it is not signed")
         try:
             frame = msgspec.msgpack.decode(content[8 : 8 + size], type=_Frame)

@@ -43,9 +43,9 @@ from flegel.runtime.group.bucket import Bucket, Conflict
 from flegel.runtime.group.keys import RefusedObject, Seal
 from flegel.runtime.group.peers import PeerMessages
 
-CALLS = 4  # store calls at the same time
-LAST = 5.0  # seconds for the last beat
-KEPT_TIMES = 1000  # rounds
+CONCURRENT_STORE_CALLS = 4  # store calls at the same time
+LAST_BEAT_SECONDS = 5.0  # seconds for the last beat
+KEPT_ROUND_TIMES = 1000  # rounds
 
 _log = logging.getLogger(__name__)
 
@@ -69,14 +69,14 @@ class GroupLink:
         self._gate, self._score = gate, score
         self._events: queue.SimpleQueue[GroupEvent | None] = queue.SimpleQueue()
         self._news: deque[FromGroup] = deque()
-        self._pool = ThreadPoolExecutor(CALLS, thread_name_prefix="flegel-bucket")
+        self._pool = ThreadPoolExecutor(CONCURRENT_STORE_CALLS, thread_name_prefix="flegel-bucket")
         self._thread = threading.Thread(target=self._run, name="flegel-group", daemon=True)
         self._looked_at: float | None = None
         self._closing_at = 0.0
         self.bytes_sent = self.bytes_received = 0
         self.requests = 0
         self._offered: tuple[int, float] = (0, 0.0)
-        self.rounds: deque[tuple[int, float, float]] = deque(maxlen=KEPT_TIMES)
+        self.rounds: deque[tuple[int, float, float]] = deque(maxlen=KEPT_ROUND_TIMES)
         """Round, and when this group contributed to it and had its result; training goes on meanwhile."""
         self.refused: list[str] = []
 
@@ -117,13 +117,13 @@ class GroupLink:
             return
         self._closing_at = clock.now()
         self._events.put(StatusChanged(state))
-        self._thread.join(LAST + 1.0)
+        self._thread.join(LAST_BEAT_SECONDS + 1.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # -- its own thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not (self._closing_at and (self._machine.over or clock.now() - self._closing_at > LAST)):
+        while not (self._closing_at and (self._machine.over or clock.now() - self._closing_at > LAST_BEAT_SECONDS)):
             now = clock.now()
             event: GroupEvent | None = None
             with contextlib.suppress(queue.Empty):

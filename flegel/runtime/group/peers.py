@@ -20,10 +20,10 @@ from flegel.machine.group.records import MEMBERS, NAME
 from flegel.runtime.group.keys import RefusedObject, Seal
 from flegel.wording import option
 
-LARGEST = 64 << 10  # bytes of a message; a beat has some hundred
-WAITING = 16  # messages to a group that does not answer; later ones are dropped
-EVERYWHERE = ("0.0.0.0", "::", "*")  # addresses of all interfaces: to listen at, not to send to
-LOOK = 200  # milliseconds between two looks whether it is over
+MAX_PEER_MESSAGE_BYTES = 64 << 10  # bytes of a message; a beat has some hundred
+MAX_QUEUED_MESSAGES = 16  # messages to a group that does not answer; later ones are dropped
+ADDRESSES_OF_ALL_INTERFACES = ("0.0.0.0", "::", "*")  # addresses of all interfaces: to listen at, not to send to
+STOP_CHECK_MILLISECONDS = 200  # milliseconds between two looks whether it is over
 
 
 class ListenAddress(NamedTuple):
@@ -44,7 +44,7 @@ def parse_listen(text: str) -> ListenAddress:
         raise UsageError(
             f"{option('group_listen', text)}: give the host as other groups reach it, and a port: host:7700."
         )
-    if host.strip("[]") in EVERYWHERE:
+    if host.strip("[]") in ADDRESSES_OF_ALL_INTERFACES:
         raise UsageError(f"{option('group_listen', text)}: {host} is no place to send to; say {host}/host:{port}.")
     return ListenAddress(host, int(port), own or host)
 
@@ -78,7 +78,7 @@ class PeerMessages:
             raise UsageError(f"{option('group_listen', listen)}: {place.own} is no known host ({error}).") from None
         family, own = found[0][0], str(found[0][4][0])
         inbox = self._context.socket(zmq.PULL)
-        inbox.linger, inbox.maxmsgsize = 0, LARGEST
+        inbox.linger, inbox.maxmsgsize = 0, MAX_PEER_MESSAGE_BYTES
         inbox.curve_server = True
         inbox.curve_publickey, inbox.curve_secretkey = self._public, self._secret
         try:
@@ -96,7 +96,7 @@ class PeerMessages:
 
     def _receive(self) -> None:
         while not self._over.is_set():
-            if not self._inbox.poll(LOOK):
+            if not self._inbox.poll(STOP_CHECK_MILLISECONDS):
                 continue
             frames = self._inbox.recv_multipart()
             name = frames[0].decode("ascii", "replace")
@@ -127,7 +127,7 @@ class PeerMessages:
     def _connect(self, address: str) -> zmq.Socket[bytes] | None:
         place, _, key = address.partition(" ")
         peer = self._context.socket(zmq.PUSH)
-        peer.linger, peer.sndhwm = 0, WAITING
+        peer.linger, peer.sndhwm = 0, MAX_QUEUED_MESSAGES
         try:
             peer.curve_serverkey = key.encode("ascii", "replace")
             peer.curve_publickey, peer.curve_secretkey = self._public, self._secret

@@ -61,8 +61,8 @@ from flegel.wording import option
 
 _log = logging.getLogger(__name__)
 
-FORMAT = 2
-PATIENCE = 20.0  # seconds for the bucket to answer at the start
+GROUP_FORMAT = 2
+BUCKET_START_SECONDS = 20.0  # seconds for the bucket to answer at the start
 WATCHED_BEATS = 3.5  # beats for which a group of this name is watched: one that lives has changed its object by then
 
 
@@ -173,7 +173,7 @@ class GroupSession:
                 raise UsageError(
                     f"The groups of {place} train with {name}={theirs!r}, and this one has {own!r}; use the same."
                 )
-        if package.format != FORMAT or package.exchange != self.kind or package.outer != self._outer:
+        if package.format != GROUP_FORMAT or package.exchange != self.kind or package.outer != self._outer:
             raise UsageError(f"The groups of {place} use {option('outer', package.outer or 'mean')}; use the same.")
         if why := difference(package.data, form_of_data(data, self._job), f"The groups of {place}"):
             raise UsageError(why)
@@ -269,7 +269,7 @@ class GroupSession:
             return True
         ref, form = reference(self._algorithm), form_of(parameter)
         package = Package(
-            format=FORMAT, algorithm=ref.name, source=ref.source, hyper=_plain(self._algorithm),
+            format=GROUP_FORMAT, algorithm=ref.name, source=ref.source, hyper=_plain(self._algorithm),
             submitted=self._submitted, parameter=(form.name, tuple(form.fields)), data=form_of_data(data, self._job),
             exchange=self.kind, outer=self._outer, every=self._job.sites.every, made_by=self._job.sites.group,
         )  # fmt: skip
@@ -314,7 +314,7 @@ class GroupSession:
                     f"{told} in {self._bucket.place} was refused: {error}; use a new bucket for a new job."
                 ) from None
             except OSError as error:
-                if clock.now() - began > PATIENCE:
+                if clock.now() - began > BUCKET_START_SECONDS:
                     raise StorageError(f"{self._bucket.place} cannot be used as a bucket ({error}).") from None
                 clock.sleep(0.2)
 

@@ -37,9 +37,9 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.plain_data import GeneratorState
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build
-from flegel.plan.crew import Crew
+from flegel.plan.active_workers import ActiveWorkers
 from flegel.runtime import clock
-from flegel.runtime.checkpoint.format import FORMAT, JobRecord, StoredJob
+from flegel.runtime.checkpoint.format import CHECKPOINT_FORMAT, JobRecord, StoredJob
 from flegel.runtime.checkpoint.reader import holds_job
 from flegel.runtime.checkpoint.store import CheckpointStore, open_store
 from flegel.runtime.checkpoint.writer import Checkpointer
@@ -78,7 +78,7 @@ class CheckpointSession:
     exact: bool = True
     submitted_hyper: dict[str, Any] = field(default_factory=dict)
     """Hyper-parameters before any hook ran."""
-    crew: Crew | None = None
+    active_workers: ActiveWorkers | None = None
     """Who worked and who rested in the checkpoint, where that goes on."""
     _writer: Checkpointer | None = field(default=None, repr=False)
 
@@ -182,26 +182,26 @@ class CheckpointSession:
         if self.newer and algorithm.state.remade:
             rng = np.random.default_rng(seed)
             parts = [shard_states.unvisited(p, algorithm.initState(p.points, columns, rng)) for p in parts]
-        if self.crew is not None:
-            held = dict(zip(self.crew.working, parts, strict=True))
+        if self.active_workers is not None:
+            held = dict(zip(self.active_workers.working, parts, strict=True))
             parts = [held.get(worker) or shard_states.nothing_of(parts[0]) for worker in range(workers)]
         return parts
 
     @_interpreting
-    def keep_crew(self, workers: int) -> None:
+    def keep_active_workers(self, workers: int) -> None:
         """Who rested in the checkpoint rests again, where the workers are the same."""
         if self.stored is None or self.stored.manifest is None:
             return
         working, resting = snapshot.workers_of(self.stored.state), snapshot.resting_of(self.stored.state)
         if resting and sorted((*working, *resting)) == list(range(workers)):
-            self.crew = Crew(
+            self.active_workers = ActiveWorkers(
                 working, resting, 0.0, f"{len(resting)} of {workers} workers rest, as when the job stopped"
             )
 
     @_interpreting
     def redealt(self, workers: int) -> bool:
         """The workers are not those of the checkpoint: points are assigned to workers anew."""
-        if self.stored is None or self.crew is not None:
+        if self.stored is None or self.active_workers is not None:
             return False
         return snapshot.workers_of(self.stored.state) != tuple(range(workers))
 
@@ -252,7 +252,7 @@ class CheckpointSession:
         ref = in_plain(reference(algorithm))
         class_file, class_sha256 = home_of(type(algorithm)), file_hash(type(algorithm))
         record = JobRecord(
-            format=FORMAT,
+            format=CHECKPOINT_FORMAT,
             epoch=self.stored.epoch + 1 if self.stored else 0,
             job=msgspec.structs.replace(job, algorithm=ref, checkpoint=self.store.place, checkpoint_every=self.every),
             submitted_hyper=self.submitted_hyper,

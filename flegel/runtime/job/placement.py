@@ -24,7 +24,7 @@ from flegel.declarations.optional import hook
 from flegel.job import Job
 from flegel.loading.class_source import is_built_in, reference
 from flegel.machine.balance.balance_control import BalanceControl
-from flegel.machine.resting.crew_control import CrewControl
+from flegel.machine.resting.resting_control import RestingControl
 from flegel.plan.balance.planner import Balance
 from flegel.plan.devices import parse_devices, relative_speeds
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
@@ -158,15 +158,15 @@ def balance_control(request: Request, crowded: bool) -> BalanceControl | None:
     return BalanceControl(mode, criteria, crowded=crowded)
 
 
-def crew_control(request: Request) -> CrewControl | None:
+def resting_control(request: Request) -> RestingControl | None:
     """Who trains and who rests: as when a job that goes on stopped, else as the rows were dealt."""
     job, session = request.job, request.session
     if balance_mode(job.sync, request.workers) == "off" or not may_rest(job):
         return None
     stored = session is not None and session.stored is not None and session.stored.manifest is not None
-    first = session.crew if session is not None and stored else request.deal.crew
+    first = session.active_workers if session is not None and stored else request.deal.active_workers
     devices = parse_devices(job.device, job.gpus, request.workers)
-    return CrewControl(
+    return RestingControl(
         job.sync.interval, first, relative_speeds(devices, request.workers, bool(request.algorithm.kernels.backend))
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, keep_contributions, sample_point, visit_hook
 from flegel.core import pytree
-from flegel.core.hook_limits import BUILT_IN_START, COMPILING
+from flegel.core.hook_limits import BUILT_IN_START_SECONDS, COMPILING_SECONDS
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, check_state, make_shard
 from flegel.core.stop_flag import new_flag
@@ -123,7 +123,7 @@ class PreparedJob:
             built: Built = self._guard(
                 visit_hook(type(self.algorithm)),
                 lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=cold),
-                extra=COMPILING,
+                extra=COMPILING_SECONDS,
             )
         if built.kind == "interpreted":
             name = f"{type(self.algorithm).__name__}.{visit_hook(type(self.algorithm))}"
@@ -199,14 +199,14 @@ class PreparedJob:
         twin, typed = copy(self.algorithm), self.algorithm.placement.typed
         rng = np.random.default_rng(self.request.job.seed)
         self.request.phase("init", "initParameter")
-        extra = BUILT_IN_START if is_built_in(twin) else 0.0
+        extra = BUILT_IN_START_SECONDS if is_built_in(twin) else 0.0
         hook = "initParameter"
         made = guarded(twin, hook, "before training", lambda: twin.initParameter(self.sample, rng), extra=extra)
         return hook_values.tree(made, hook, lambda v: pytree.starting(v, typed))
 
     def _hook(self, name: str, *args: Any) -> Any:
         self.request.phase("init", name)
-        extra = BUILT_IN_START if is_built_in(self.algorithm) else 0.0
+        extra = BUILT_IN_START_SECONDS if is_built_in(self.algorithm) else 0.0
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args), extra)
 
     def _guard(self, name: str, call: Callable[[], Any], extra: float = 0.0) -> Any:

@@ -23,7 +23,7 @@ from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.machine.worker.growing_part import MOST_PASSES
+from flegel.machine.worker.growing_part import MAX_PASSES_OVER_PARTS
 from flegel.options import check_options
 from flegel.params.ledger import sums_alone
 from flegel.plan.devices import FirstDeal, Work, first_deal, parse_devices, relative_speeds
@@ -102,7 +102,7 @@ class Request:
         """Such a worker may begin with a part of its points: their order is random, and no limit ends the job before it
         has visited all of them."""
         limits = self.job.criteria
-        limited = limits.max_iterations or (limits.max_passes or math.inf) < 2.0 * (MOST_PASSES + 1.0)
+        limited = limits.max_iterations or (limits.max_passes or math.inf) < 2.0 * (MAX_PASSES_OVER_PARTS + 1.0)
         return parse(self.partition).kind == "shuffle" and not limited
 
 

@@ -33,7 +33,7 @@ from flegel.loading.class_source import in_plain, instantiate, reference
 from flegel.loading.code_gate import Consent
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_records
-from flegel.loading.regular_files import DOCUMENT, read_regular
+from flegel.loading.regular_files import MAX_DOCUMENT_BYTES, read_regular
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
 from flegel.results.prediction import answer, class_names, model_of, predict, score
@@ -340,7 +340,7 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
 
 
 def _manifest(path: Path) -> ModelManifest:
-    content = read_regular(path / "model.json", DOCUMENT)
+    content = read_regular(path / "model.json", MAX_DOCUMENT_BYTES)
     with damage_as("model.json cannot be read"):
         manifest = msgspec.json.decode(content, type=ModelManifest)
     if manifest.format != FORMAT:

@@ -59,7 +59,7 @@ from flegel.runtime.job.driver import drive
 from flegel.runtime.job.hook_watch import HookWatch
 from flegel.runtime.job.model_remarks import description, never_predicted
 from flegel.runtime.job.observers import Observation
-from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, compiler_for, crew_control, has_servers
+from flegel.runtime.job.placement import PASSES, JobCluster, balance_control, compiler_for, has_servers, resting_control
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers, may_rest
 from flegel.runtime.job.validation import Validation
@@ -218,7 +218,7 @@ def _stored_parts(request: Request, prepared: PreparedJob) -> list[WorkerState]:
     if session is None:
         return []
     if balance_mode(request.job.sync, request.workers) != "off" and may_rest(request.job):
-        session.keep_crew(request.workers)
+        session.keep_active_workers(request.workers)
     parts = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
     session.check_forms(algorithm, prepared.parameter, prepared.zero, prepared.state, parts)
     session.check_points(hook(algorithm, StateHooks.stateLimits)(prepared.parameter), request.data.rows, parts)
@@ -304,8 +304,8 @@ def _coordinator(
         from flegel.machine.group.part import GroupPart
 
         plugged.append(GroupPart(group.exchange()))
-    if (crew := crew_control(request)) is not None:
-        plugged.append(RestingPart(crew))
+    if (resting := resting_control(request)) is not None:
+        plugged.append(RestingPart(resting))
     if (audit := _audit(request)) is not None:
         plugged.append(AuditPart(audit))
     if (balance := balance_control(request, cluster.crowded(request.workers))) is not None:

@@ -14,7 +14,7 @@ from flegel.core.pytree import Array
 from flegel.runtime.processes.host import io_threads
 from flegel.runtime.transport import job_sockets, zmq_frames
 from flegel.runtime.transport.curve import ZapAuthenticator, apply_limits, key_of, new_key_pair, secure_listener
-from flegel.runtime.transport.job_sockets import LARGEST, QUEUE, JobKeys, JobSockets
+from flegel.runtime.transport.job_sockets import MAX_MESSAGE_BYTES, QUEUED_MESSAGES, JobKeys, JobSockets
 from flegel.runtime.transport.process_memory import LentArray, readable
 from flegel.runtime.transport.remote_arrays import ArrayServer, ServedArray
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray
@@ -131,7 +131,7 @@ class CurveEndpoint:
         self._context = zmq.Context(io_threads())
         self._authenticator = ZapAuthenticator(self._context, self.senders.__contains__)
         self._socket = self._context.socket(zmq.ROUTER)
-        apply_limits(self._socket, LARGEST, QUEUE)
+        apply_limits(self._socket, MAX_MESSAGE_BYTES, QUEUED_MESSAGES)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDTIMEO, 0)
         secure_listener(self._socket, self._pair)

@@ -34,12 +34,12 @@ from flegel.runtime.system.standard_streams import protect
 from flegel.wording import SPEAKS_TO, listener
 
 AVAILABLE = sys.platform == "linux" and hasattr(os, "pidfd_open")
-MAX_PENDING = 64
+MAX_PENDING_REQUESTS = 64
 """Requests without an answer. Each holds a descriptor in flight, and the kernel limits those."""
-START_TIMEOUT = 120.0
+START_TIMEOUT_SECONDS = 120.0
 """Seconds to wait for an answer of the server."""
 STARTED, ENDED = 1, 2
-LIBRARIES = ("torch", "numba")
+IMPORTED_ON_REQUEST = ("torch", "numba")
 """What the server imports when it is told to; the request is the number -1, -2, … instead of one of a worker."""
 _REQUEST, _ANSWER = struct.Struct("!q"), struct.Struct("!bqq")
 
@@ -72,7 +72,7 @@ class ForkedProcess:
         """Waits until it is known."""
         if self.known_pid is None:
             self._server.wait_until(
-                lambda: self.known_pid is not None or self.returncode is not None, START_TIMEOUT
+                lambda: self.known_pid is not None or self.returncode is not None, START_TIMEOUT_SECONDS
             )  # fmt: skip
         if self.known_pid is None:
             raise ProcessLookupError("The process ended before it started.")
@@ -83,9 +83,9 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        seconds = START_TIMEOUT if timeout is None else timeout
+        seconds = START_TIMEOUT_SECONDS if timeout is None else timeout
         if not self._server.wait_until(lambda: self.returncode is not None, seconds):
-            raise subprocess.TimeoutExpired("a worker", timeout or START_TIMEOUT)
+            raise subprocess.TimeoutExpired("a worker", timeout or START_TIMEOUT_SECONDS)
         assert self.returncode is not None
         return self.returncode
 
@@ -137,7 +137,8 @@ class ForkServer:
         """Fork a worker. Its standard input begins with this line, and closes when this process ends."""
         self.preload()
         self.wait_until(
-            lambda: sum(child.known_pid is None for child in self._children.values()) < MAX_PENDING, START_TIMEOUT
+            lambda: sum(child.known_pid is None for child in self._children.values()) < MAX_PENDING_REQUESTS,
+            START_TIMEOUT_SECONDS,
         )
         read, write = os.pipe()
         stdin = os.fdopen(write, "wb")
@@ -158,7 +159,7 @@ class ForkServer:
         for library in _wanted - self._imported:
             self._imported.add(library)
             with contextlib.suppress(OSError):  # a server that is gone is noticed by whoever spawns
-                self._socket.send(_REQUEST.pack(-1 - LIBRARIES.index(library)))
+                self._socket.send(_REQUEST.pack(-1 - IMPORTED_ON_REQUEST.index(library)))
 
     def receive(self) -> None:
         """Read the server's answers: which children have started, and which have ended."""
@@ -223,7 +224,7 @@ def preload(library: str) -> None:
 
     Worth seconds of processor time for each worker; does nothing for libraries that no server knows. A server that
     waits for its first cluster begins at once."""
-    if library in LIBRARIES:
+    if library in IMPORTED_ON_REQUEST:
         _wanted.add(library)
         for server in _prepared:
             server.preload()
@@ -275,7 +276,7 @@ def serve(owner: socket.socket) -> None:
                 return
             (number,) = _REQUEST.unpack(content)
             if number < 0:
-                _import(LIBRARIES[-1 - number])
+                _import(IMPORTED_ON_REQUEST[-1 - number])
                 continue
             pid = os.fork()
             if pid == 0:

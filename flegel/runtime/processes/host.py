@@ -14,11 +14,15 @@ from typing import NamedTuple
 
 from flegel.runtime import clock
 
-FOREIGN = 0.10  # share of usable processor time; more of it used by other programs disturbs a measurement
-STEAL = 0.02  # share of time; more of it taken by the hypervisor disturbs a measurement
-PACKAGES = (
-    "numpy", "numba", "pyzmq", "msgspec", "msgpack", "pandas", "scikit-learn", "dask", "ray", "torch",
-)  # fmt: skip
+DISTURBING_FOREIGN_SHARE = 0.10
+"""Of usable processor time. A measurement is disturbed if other programs use more."""
+DISTURBING_STEAL_SHARE = 0.02
+"""Of time. A measurement is disturbed if the hypervisor takes more."""
+REPORTED_PACKAGES = (
+    *("numpy", "numba", "pyzmq", "msgspec", "msgpack", "pandas"),
+    *("scikit-learn", "dask", "ray", "torch"),
+)
+"""Packages whose versions are recorded beside a measurement."""
 
 
 class Reading(NamedTuple):
@@ -42,9 +46,9 @@ class HostLoad(NamedTuple):
     @property
     def disturbance(self) -> str:
         """Why a measurement should not be trusted; empty if it can be."""
-        if self.foreign is not None and self.foreign > FOREIGN:
+        if self.foreign is not None and self.foreign > DISTURBING_FOREIGN_SHARE:
             return f"other programs took {self.foreign:.0%} of the processors"
-        if self.steal is not None and self.steal > STEAL:
+        if self.steal is not None and self.steal > DISTURBING_STEAL_SHARE:
             return f"the hypervisor took {self.steal:.0%} of the time"
         return ""
 
@@ -152,7 +156,7 @@ def versions() -> dict[str, str]:
     from flegel import __version__
 
     found = {"flegel": __version__}
-    for name in PACKAGES:
+    for name in REPORTED_PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

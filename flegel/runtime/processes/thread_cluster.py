@@ -27,7 +27,7 @@ from flegel.runtime.transport.poller import Poller
 from flegel.runtime.transport.shared_memory import JobArray
 from flegel.runtime.worker.process import WorkerConfig, WorkerLoop
 
-START = 30.0  # seconds to wait for a thread that was told to end, where no other limit is given
+THREAD_END_SECONDS = 30.0  # seconds to wait for a thread that was told to end, where no other limit is given
 
 
 class HeldArray:
@@ -104,9 +104,9 @@ class WorkerThread:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        self._thread.join(START if timeout is None else timeout)
+        self._thread.join(THREAD_END_SECONDS if timeout is None else timeout)
         if self.returncode is None:
-            raise subprocess.TimeoutExpired("a worker", timeout or START)
+            raise subprocess.TimeoutExpired("a worker", timeout or THREAD_END_SECONDS)
         return self.returncode
 
     def terminate(self) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from flegel.runtime.processes.cluster_protocol import Cluster
 
-START_DEADLINE = 120.0
+START_DEADLINE_SECONDS = 120.0
 MAX_WORKERS = 1024
 MAX_EARLY_DEATHS = 3
 """Workers that may die before their hello; then the start has failed."""
@@ -78,7 +78,7 @@ class WorkerCluster:
 
     def wait_ready(self) -> None:
         """Until every worker has said hello; a worker that dies or is late is named."""
-        deadline = clock.now() + START_DEADLINE
+        deadline = clock.now() + START_DEADLINE_SECONDS
         deaths = 0
         while not self.registry.ready >= set(range(self.workers)):
             for worker, why, _ in self.deaths():
@@ -89,7 +89,7 @@ class WorkerCluster:
                 self._launch(worker)
             if clock.now() > deadline:
                 late = sorted(set(self.registry.processes) - self.registry.ready)
-                raise WorkerLost(f"Workers {late} did not start within {START_DEADLINE:.0f} s.")
+                raise WorkerLost(f"Workers {late} did not start within {START_DEADLINE_SECONDS:.0f} s.")
             for envelope, _ in self.receive(0.1):
                 self.accept_hello(envelope)
 

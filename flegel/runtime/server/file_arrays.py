@@ -16,9 +16,9 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
-LARGE = 16 << 20
+FILE_ARRAY_FROM_BYTES = 16 << 20
 """Bytes; smaller arrays lie in memory."""
-PAGES = 8 << 20
+COPIED_BYTES_BETWEEN_RELEASES = 8 << 20
 """Bytes that are copied before their pages are given back."""
 
 
@@ -27,7 +27,7 @@ class FileArrays:
 
     def empty(self, like: Array) -> Array:
         """Of the same form; its contents are anything."""
-        return _empty_file(like) if like.nbytes >= LARGE else np.empty_like(like)
+        return _empty_file(like) if like.nbytes >= FILE_ARRAY_FROM_BYTES else np.empty_like(like)
 
     def let_go(self, arrays: Iterable[Array]) -> None:
         """Nobody reads these now."""
@@ -38,10 +38,12 @@ class FileArrays:
 
     def moved(self, array: Array) -> Array:
         """A large array, copied to a file piece by piece."""
-        if array.nbytes < LARGE or not array.any():  # zeros that nobody wrote to take no memory as they are
+        if (
+            array.nbytes < FILE_ARRAY_FROM_BYTES or not array.any()
+        ):  # zeros that nobody wrote to take no memory as they are
             return array
         there = self.empty(array)
-        rows = max(PAGES // max(array[:1].nbytes, 1), 1)
+        rows = max(COPIED_BYTES_BETWEEN_RELEASES // max(array[:1].nbytes, 1), 1)
         for at in range(0, len(array), rows):
             there[at : at + rows] = array[at : at + rows]
             self.let_go([there])

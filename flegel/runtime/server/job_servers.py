@@ -21,7 +21,7 @@ from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
-from flegel.runtime.server.file_arrays import LARGE, FileArrays
+from flegel.runtime.server.file_arrays import FILE_ARRAY_FROM_BYTES, FileArrays
 from flegel.runtime.system.freed_memory import return_freed_memory
 from flegel.server_messages import ServeJob
 from flegel.wording import option
@@ -67,7 +67,7 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
     count = min(count, cuts.count)
     debug = bool(os.environ.get("FLEGEL_DEBUG"))
     group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts, storage=FileArrays())
-    large = sum(a.nbytes for a in pytree.flatten(prepared.parameter)) >= LARGE
+    large = sum(a.nbytes for a in pytree.flatten(prepared.parameter)) >= FILE_ARRAY_FROM_BYTES
     if large:
         return_freed_memory()
     serve = ServeJob(reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug, large)
@@ -80,7 +80,7 @@ def unsent_forms(request: Request, prepared: PreparedJob) -> tuple[FrameSpec, ..
     recount of points by the audit needs θ(0), so there the coordinator sends it."""
     parameter = pytree.without(prepared.parameter, request.algorithm.placement.unsent)
     counted = request.algorithm.state.memoryless and request.job.audit != "off"
-    if counted or sum(a.nbytes for a in pytree.flatten(parameter)) < LARGE:
+    if counted or sum(a.nbytes for a in pytree.flatten(parameter)) < FILE_ARRAY_FROM_BYTES:
         return ()
     return forms_of(parameter, prepared.zero)
 

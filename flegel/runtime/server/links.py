@@ -22,7 +22,7 @@ from flegel.runtime.transport.poller import Poller
 
 _log = logging.getLogger(__name__)
 
-LINGER = 100
+LINGER_MILLISECONDS = 100
 """Milliseconds for which a closed socket still sends. With 0, libzmq 4.3 aborts the process when the other side closes
 while a message of several parts is half sent (session_base.cpp, clean_pipes)."""
 
@@ -72,13 +72,13 @@ class ServerLinks:
         link = self._links.pop(number, None)
         if link is not None:
             self._poller.unwatch(link)
-            link.close(linger=LINGER)
+            link.close(linger=LINGER_MILLISECONDS)
 
 
 def lasting(arrays: tuple[Array, ...]) -> PackedArrays:
     """Slices of θ, reports and copies are made anew each time and never written to: large ones are not copied."""
     packed = PackedArrays(arrays)
-    large = any(a.nbytes >= zmq_frames.LARGE for a in packed.arrays)
+    large = any(a.nbytes >= zmq_frames.SENT_WITHOUT_COPY_FROM_BYTES for a in packed.arrays)
     return packed.broadcast(zmq_frames.lasting) if large else packed
 
 

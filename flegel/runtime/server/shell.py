@@ -25,7 +25,7 @@ from flegel.machine.server.server import Command, ParameterServer, ToCoordinator
 from flegel.messages import Answer, TreeLayout, WorkerFailed
 from flegel.params.tree_layout import build
 from flegel.runtime import clock
-from flegel.runtime.server.links import LINGER, ServerLinks, decoded, lasting
+from flegel.runtime.server.links import LINGER_MILLISECONDS, ServerLinks, decoded, lasting
 from flegel.runtime.server.transfer_timer import TransferTimer, worth_timing
 from flegel.runtime.system.freed_memory import return_freed_memory
 from flegel.runtime.transport import zmq_frames
@@ -134,4 +134,4 @@ class ServerShell:
     def close(self) -> None:
         self._links.close()
         self._poller.unwatch(self._listener)
-        self._listener.close(linger=LINGER)
+        self._listener.close(linger=LINGER_MILLISECONDS)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from flegel.core.pytree import Array
 from flegel.server_messages import TransfersSeen
 
-LEAST_BYTES = 64 << 10
+ANNOUNCED_FROM_BYTES = 64 << 10
 """Less is not announced: it is over within one wait of a thread."""
 
 
 def worth_timing(arrays: Sequence[Array]) -> bool:
-    return sum(a.nbytes for a in arrays) >= LEAST_BYTES
+    return sum(a.nbytes for a in arrays) >= ANNOUNCED_FROM_BYTES
 
 
 class TransferTimer:

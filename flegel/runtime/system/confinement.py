@@ -29,11 +29,11 @@ MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 1, -100, 0x8000
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS, SCOPE_SINCE = 1, 2, 6
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
 CAPABILITY_VERSION = 0x20080522
-PRIVATE_BYTES = 256 << 20
+MAX_PRIVATE_COPY_BYTES = 256 << 20
 """Largest size of what a job changes in folders that it has a private copy of."""
-JOIN_TIMEOUT = 60.0
+JOIN_TIMEOUT_SECONDS = 60.0
 """Seconds for a process of the same job to arrange its namespace, which this one joins."""
-PROBE_TIMEOUT = 60.0
+PROBE_TIMEOUT_SECONDS = 60.0
 
 
 class Confinement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ def _enter() -> None:
 
 def _join(pid: int) -> bool:
     """Whether the namespaces of this process were joined; not where it has ended."""
-    own, until = _user_namespace("self"), clock.now() + JOIN_TIMEOUT
+    own, until = _user_namespace("self"), clock.now() + JOIN_TIMEOUT_SECONDS
     while clock.now() < until:
         try:
             if _is_confined(pid, own):
@@ -129,7 +129,7 @@ def _arrange(plan: Confinement) -> None:
         _mount(name, name, "", MS_BIND | MS_REC)
         _read_only(name, True)
     with tempfile.TemporaryDirectory() as base:
-        _mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, f"size={PRIVATE_BYTES},mode=700")
+        _mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, f"size={MAX_PRIVATE_COPY_BYTES},mode=700")
         for number, name in enumerate(_folders(plan.private)):
             _copy_on_write(name, Path(base) / str(number))
         _check(_libc().umount2(base.encode(), 2), f"umount {base}")  # lives on below the copies
@@ -225,7 +225,7 @@ def why_impossible(strict: bool = False) -> str:
         return "Namespaces exist on Linux alone."
     command = [sys.executable, "-P", "-m", "flegel.runtime.system.confinement", *(["strict"] if strict else [])]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT, check=False)
+        found = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"Namespaces could not be tried: {error}."
     lines = [*found.stdout.splitlines(), *found.stderr.splitlines()]

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
-ROUNDS = 20
+MAX_DESCENDANT_SEARCHES = 20
 """Looks for descendants; one that forks faster than that is left to its own limits."""
 
 
@@ -47,7 +47,7 @@ def _children(pid: int) -> Iterator[int]:
 def kill_descendants(pid: int, keep: Collection[int] = ()) -> int:
     """Kill what a process has started, except `keep`; how many processes that were."""
     killed: set[int] = set()
-    for _ in range(ROUNDS):
+    for _ in range(MAX_DESCENDANT_SEARCHES):
         strays = [found for found in descendants(pid) if found not in keep and found not in killed]
         if not strays:
             break

@@ -10,9 +10,9 @@ import ctypes
 import os
 from collections.abc import Mapping
 
-USED = 0.7  # of the free memory, by rows: statistics, states and blocks under way need some, too
-NUMBER = 4  # bytes of a feature on a device
-BESIDE = 32  # bytes of a row's label and state, roughly
+USABLE_DEVICE_MEMORY_SHARE = 0.7  # of the free memory, by rows: statistics, states and blocks under way need some, too
+FEATURE_BYTES = 4  # bytes of a feature on a device
+LABEL_AND_STATE_BYTES = 32  # bytes of a row's label and state, roughly
 
 
 class _Memory(ctypes.Structure):
@@ -25,7 +25,9 @@ def rows_on_devices(devices: Mapping[int, str], columns: int) -> dict[int, int]:
     for worker, device in devices.items():
         if device.startswith("cuda") and (free := free_memory(_number(device))) is not None:
             sharing = sum(other == device for other in devices.values())
-            found[worker] = int(USED * free / sharing / (NUMBER * columns + BESIDE))
+            found[worker] = int(
+                USABLE_DEVICE_MEMORY_SHARE * free / sharing / (FEATURE_BYTES * columns + LABEL_AND_STATE_BYTES)
+            )
     return found
 
 

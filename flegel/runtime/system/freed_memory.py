@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 
-BLOCK = 1 << 20
+RETURNED_FROM_BYTES = 1 << 20
 """Bytes from which on a block is the system's."""
 M_MMAP_THRESHOLD = -3
 
@@ -17,6 +17,6 @@ M_MMAP_THRESHOLD = -3
 def return_freed_memory() -> None:
     """For this process, from now on."""
     try:
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, BLOCK)
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, RETURNED_FROM_BYTES)
     except (OSError, AttributeError):
         return

@@ -7,15 +7,15 @@ import os
 import stat
 from pathlib import Path
 
-OTHERS = 0o077
+GROUP_AND_OTHERS_MODE = 0o077
 
 
 def keep_private(folder: Path) -> None:
     """From now on this process and its children make files that no other user can read; nor can others enter the
     folder, which an earlier version may have made for everybody."""
-    os.umask(OTHERS)
+    os.umask(GROUP_AND_OTHERS_MODE)
     folder.mkdir(parents=True, exist_ok=True)
     mode = stat.S_IMODE(folder.stat().st_mode)
-    if mode & OTHERS:
+    if mode & GROUP_AND_OTHERS_MODE:
         with contextlib.suppress(PermissionError):  # somebody else's folder: that user decides
-            folder.chmod(mode & ~OTHERS)
+            folder.chmod(mode & ~GROUP_AND_OTHERS_MODE)

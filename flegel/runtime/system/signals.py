@@ -16,7 +16,7 @@ from typing import Any
 
 from flegel.errors import Interrupted
 
-PATIENCE = 2
+SIGNALS_BEFORE_IMMEDIATE_EXIT = 2
 """Signals that wait for their turn; a person who sends one more cannot wait."""
 REASONS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 
@@ -89,7 +89,7 @@ class DeferredSignals:
             self._before[number](number, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.open or len(self.came) >= PATIENCE:
+        if self.open or len(self.came) >= SIGNALS_BEFORE_IMMEDIATE_EXIT:
             self._before[number](number, frame)
         else:
             self.came.append(number)

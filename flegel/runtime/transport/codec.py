@@ -20,23 +20,23 @@ from flegel.core.shard import NUMBERS
 from flegel.errors import DecodeError, UsageError
 from flegel.messages import NO_FRAMES, Body, Envelope, FrameSpec
 
-MAX_HEADER = 1 << 20  # decoded, hostile bytes take up to eighty times their size
+MAX_HEADER_BYTES = 1 << 20  # decoded, hostile bytes take up to eighty times their size
 MAX_FRAMES = 256
-MAX_FRAME = 4 << 30
+MAX_FRAME_BYTES = 4 << 30
 MAX_DIMENSIONS = 8
 DTYPES = {name: np.dtype(name).itemsize for name in sorted(NUMBERS)}
-PACK_BELOW = 32 << 10
+PACKED_UP_TO_BYTES = 32 << 10
 """Arrays of together at most so many bytes travel in the header's frame; larger ones are not worth the copy."""
-PACKED = 0xC1
+PACKED_FIRST_BYTE = 0xC1
 """First byte of a frame that holds header and arrays. No MessagePack begins with it."""
-PREFIX = 4  # bytes: that one, and the length of the header
-ALIGNED = 8
+PACKED_PREFIX_BYTES = 4  # bytes: that one, and the length of the header
+ARRAY_ALIGNMENT_BYTES = 8
 
 QUIET_ABOVE = 4 << 10
 _BAD = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError, MemoryError)
 
 Some = TypeVar("Some")
-ATTACHED = 1
+ATTACHED_ARRAY_TYPE = 1
 """Extension type of MessagePack: in the place of an array inside a message, such as a hyper-parameter. Its bytes are a
 `FrameSpec`; the array itself is a frame behind all others, the first one last."""
 
@@ -57,12 +57,12 @@ def _attach(value: Any) -> msgspec.msgpack.Ext:
         _attachments.arrays = []
         raise UsageError(f"A {type(value).__name__} does not travel; use numbers, text, or arrays of numbers.")
     _attachments.arrays.append(np.ascontiguousarray(value))
-    return msgspec.msgpack.Ext(ATTACHED, msgspec.msgpack.encode(FrameSpec(value.dtype.str, value.shape)))
+    return msgspec.msgpack.Ext(ATTACHED_ARRAY_TYPE, msgspec.msgpack.encode(FrameSpec(value.dtype.str, value.shape)))
 
 
 def _attached(code: int, data: memoryview) -> Array:
     """An array of its own, which may be written to, as where it came from."""
-    if code != ATTACHED or len(_attachments.frames) < 2:
+    if code != ATTACHED_ARRAY_TYPE or len(_attachments.frames) < 2:
         raise DecodeError("An array inside a message was announced and did not come.")
     spec = unpack(_attached_spec, bytes(data))
     size, frame = _size(spec), memoryview(_attachments.frames.pop())
@@ -91,7 +91,7 @@ class PackedArrays:
         described = [FrameSpec(a.dtype.str, np.shape(a)) for a in arrays]
         self.frames = msgspec.Raw(_encoder.encode(described)) if described else NO_FRAMES
         self.arrays = [np.ascontiguousarray(a) for a in arrays]
-        self.packed = 0 < sum(a.nbytes for a in self.arrays) <= PACK_BELOW
+        self.packed = 0 < sum(a.nbytes for a in self.arrays) <= PACKED_UP_TO_BYTES
         """In the frame of the header."""
         self._parts: list[Any] | None = None
         self._share_frame: Callable[[Any], Any] | None = None
@@ -100,7 +100,7 @@ class PackedArrays:
     def parts(self) -> list[Any]:
         """As they travel."""
         if self._parts is None:
-            together = len(self.arrays) > 1 and sum(a.nbytes for a in self.arrays) <= PACK_BELOW
+            together = len(self.arrays) > 1 and sum(a.nbytes for a in self.arrays) <= PACKED_UP_TO_BYTES
             ready: list[Any] = [b"".join(map(_padded, self.arrays))] if together else list(self.arrays)
             self._parts = ready if self._share_frame is None else [self._share_frame(part) for part in ready]
         return self._parts
@@ -120,7 +120,7 @@ class PackedArrays:
         offset = 0
         for a in self.arrays:
             copy(buffer[offset : offset + a.nbytes], a.reshape(-1).view(np.uint8))
-            offset += a.nbytes + -a.nbytes % ALIGNED
+            offset += a.nbytes + -a.nbytes % ARRAY_ALIGNMENT_BYTES
 
     def in_slot(self, slot: int) -> PackedArrays:
         """The same arrays, which were written to this slot."""
@@ -131,12 +131,12 @@ class PackedArrays:
 
 def padded_size(arrays: Sequence[Array]) -> int:
     """Bytes of arrays that lie one after the other."""
-    return sum([a.nbytes + -a.nbytes % ALIGNED for a in arrays])
+    return sum([a.nbytes + -a.nbytes % ARRAY_ALIGNMENT_BYTES for a in arrays])
 
 
 def _padded(part: Array | bytes) -> bytes:
     raw = part if isinstance(part, bytes) else part.tobytes()
-    return raw + bytes(-len(raw) % ALIGNED)
+    return raw + bytes(-len(raw) % ARRAY_ALIGNMENT_BYTES)
 
 
 EMPTY = PackedArrays()
@@ -146,23 +146,25 @@ def encode(envelope: Envelope, packed_arrays: PackedArrays = EMPTY) -> list[Any]
     """Frames for `send_multipart`; the envelope must describe the message's arrays (see `Sequencer`).
 
     A packed message is one frame, because a frame costs both ends as much as some ten kilobytes of copying: the byte
-    `PACKED`, three bytes with the length of the header, the header, and the arrays from an aligned place on. What goes
-    to many is not copied for each of them, so there small arrays share a frame behind the header's.
+    `PACKED_FIRST_BYTE`, three bytes with the length of the header, the header, and the arrays from an aligned place
+    on. What goes to many is not copied for each of them, so there small arrays share a frame behind the header's.
     """
     header, attached = _encoder.encode(envelope), _attachments.arrays
     if attached:
         _attachments.arrays = []
         attached.reverse()
-    if len(header) > MAX_HEADER:
+    if len(header) > MAX_HEADER_BYTES:
         raise UsageError(
-            f"A {type(envelope.body).__name__} of {len(header)} bytes is too long, {MAX_HEADER} is the most; "
+            f"A {type(envelope.body).__name__} of {len(header)} bytes is too long, {MAX_HEADER_BYTES} is the most; "
             "keep large constants out of the algorithm's source: an array belongs in a hyper-parameter."
         )
     if not packed_arrays.packed:
         return [header, *packed_arrays.parts, *attached]
     length = len(header)
-    start = (PACKED << 24 | length).to_bytes(4)
-    together = b"".join((start, header, bytes(-(length + 4) % ALIGNED), *map(_padded, packed_arrays.parts)))
+    start = (PACKED_FIRST_BYTE << 24 | length).to_bytes(4)
+    together = b"".join(
+        (start, header, bytes(-(length + 4) % ARRAY_ALIGNMENT_BYTES), *map(_padded, packed_arrays.parts))
+    )
     return [together, *attached]
 
 
@@ -193,17 +195,17 @@ def decode(frames: Sequence[Any], slots: Sequence[memoryview] = ()) -> tuple[Env
         raise DecodeError(f"A message has 1 to {MAX_FRAMES + 1} frames, not {len(frames)}.")
     whole = frames[0] if type(frames[0]) is memoryview else memoryview(frames[0])
     size = length = whole.nbytes
-    packed = size >= PREFIX and (mark := _prefix(whole)[0]) >> 24 == PACKED
+    packed = size >= PACKED_PREFIX_BYTES and (mark := _prefix(whole)[0]) >> 24 == PACKED_FIRST_BYTE
     if packed:
         length = mark & 0xFFFFFF
-    if length > MAX_HEADER or (packed and length > size - PREFIX):
-        raise DecodeError(f"A header has at most {MAX_HEADER} bytes and all that it says, not {length}.")
-    start = length + PREFIX
+    if length > MAX_HEADER_BYTES or (packed and length > size - PACKED_PREFIX_BYTES):
+        raise DecodeError(f"A header has at most {MAX_HEADER_BYTES} bytes and all that it says, not {length}.")
+    start = length + PACKED_PREFIX_BYTES
     if len(frames) > 1:
         frames = _attachments.frames = list(frames)  # decoding takes away what is attached
     else:
         _attachments.frames = []
-    envelope = unpack(_decoder, whole[PREFIX:start] if packed else whole)
+    envelope = unpack(_decoder, whole[PACKED_PREFIX_BYTES:start] if packed else whole)
     if not packed and len(frames) == 1 and envelope.frames == NO_FRAMES and envelope.slot < 0:
         return envelope, ()
     layout = _layout(bytes(envelope.frames))
@@ -213,7 +215,7 @@ def decode(frames: Sequence[Any], slots: Sequence[memoryview] = ()) -> tuple[Env
         return envelope, _in_slot(layout, slots[envelope.slot])
     if not packed:
         return envelope, _arrays(layout, frames[1:])
-    start += -start % ALIGNED
+    start += -start % ARRAY_ALIGNMENT_BYTES
     if len(frames) != 1 or size != start + layout.size or layout.record is None:
         raise DecodeError(f"Packed arrays of {layout.size} bytes were announced and did not come in one frame.")
     return envelope, _cut(layout.record, whole, start)
@@ -248,8 +250,8 @@ def _layout(described: bytes) -> _Layout:
         size = _size(frame)
         places.append((np.dtype(frame.dtype), frame.shape, size))
         offsets.append(offset)
-        offset += size + -size % ALIGNED
-    if offset > PACK_BELOW + ALIGNED * MAX_FRAMES:
+        offset += size + -size % ARRAY_ALIGNMENT_BYTES
+    if offset > PACKED_UP_TO_BYTES + ARRAY_ALIGNMENT_BYTES * MAX_FRAMES:
         return _Layout(tuple(places), None, offset)
     record: Any = {"names": [str(n) for n in range(len(places))], "offsets": offsets, "itemsize": offset}
     record["formats"] = [place[:2] for place in places]
@@ -271,7 +273,7 @@ def _in_slot(layout: _Layout, buffer: memoryview) -> tuple[Array, ...]:
     for dtype, shape, size in layout.places:
         arrays.append(np.ndarray(shape, dtype, buffer, offset) if size else np.zeros(shape, dtype))
         arrays[-1].flags.writeable = False
-        offset += size + -size % ALIGNED
+        offset += size + -size % ARRAY_ALIGNMENT_BYTES
     return tuple(arrays)
 
 
@@ -300,11 +302,11 @@ def _size(frame: FrameSpec) -> int:
         raise DecodeError(f"Arrays of type {frame.dtype[:20]!r} and {len(frame.shape)} dimensions do not travel.")
     size = DTYPES[frame.dtype]
     for extent in frame.shape:
-        if not 0 <= extent <= MAX_FRAME:
+        if not 0 <= extent <= MAX_FRAME_BYTES:
             raise DecodeError(f"An array cannot have an extent of {extent}.")
         size *= extent
-        if size > MAX_FRAME:
-            raise DecodeError(f"An array has at most {MAX_FRAME} bytes.")
+        if size > MAX_FRAME_BYTES:
+            raise DecodeError(f"An array has at most {MAX_FRAME_BYTES} bytes.")
     return size
 
 

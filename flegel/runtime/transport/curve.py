@@ -24,10 +24,10 @@ from flegel.errors import UsageError
 _log = logging.getLogger(__name__)
 
 DOMAIN = b"flegel"
-HANDSHAKE = 10_000  # milliseconds until a peer that does not complete its handshake is cut off
-HEARTBEAT = 5_000  # milliseconds between two pings of the transport
-SILENCE = 30_000  # milliseconds without an answer after which a connection is closed; longer than a freeze of 20 s
-OVERHEAD = 256  # bytes that encryption may add to a frame; libzmq measures it encrypted
+HANDSHAKE_MILLISECONDS = 10_000  # milliseconds until a peer that does not complete its handshake is cut off
+PING_MILLISECONDS = 5_000  # milliseconds between two pings of the transport
+SILENCE_MILLISECONDS = 30_000  # without an answer a connection is closed then; longer than a freeze of 20 s
+ENCRYPTION_BYTES_PER_FRAME = 256  # bytes that encryption may add to a frame; libzmq measures it encrypted
 _ZAP = "inproc://zeromq.zap.01"
 
 
@@ -84,13 +84,13 @@ def raw(key: str) -> bytes:
 def apply_limits(socket: zmq.Socket[bytes], largest: int, queue: int) -> None:
     """Bounds of every TCP socket: sizes, queues, time to shake hands, time to answer a ping."""
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, largest + OVERHEAD)
+    socket.setsockopt(zmq.MAXMSGSIZE, largest + ENCRYPTION_BYTES_PER_FRAME)
     socket.setsockopt(zmq.SNDHWM, queue)
     socket.setsockopt(zmq.RCVHWM, queue)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
-    socket.setsockopt(zmq.HEARTBEAT_TTL, SILENCE)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, PING_MILLISECONDS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MILLISECONDS)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, SILENCE_MILLISECONDS)
     socket.setsockopt(zmq.RECONNECT_IVL, 100)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2_000)
 

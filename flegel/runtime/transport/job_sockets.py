@@ -19,9 +19,9 @@ import zmq
 
 from flegel.runtime.transport.curve import KeyPair, ZapAuthenticator, apply_limits, secure_dialer, secure_listener
 
-LARGEST = 4 << 30
+MAX_MESSAGE_BYTES = 4 << 30
 INPROC = "inproc://"
-QUEUE = 10_000  # messages; far more than the protocols of a job ever have under way
+QUEUED_MESSAGES = 10_000  # messages; far more than the protocols of a job ever have under way
 ABSTRACT = os.name == "posix" and os.path.exists("/proc/self/fd")  # noqa: PTH110 - asked once, at import
 """Are there local sockets that have no file?"""
 
@@ -88,7 +88,7 @@ class JobSockets:
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         made: zmq.Socket[bytes] = self.context.socket(kind)
         if self.keys is not None:
-            apply_limits(made, LARGEST, QUEUE)
+            apply_limits(made, MAX_MESSAGE_BYTES, QUEUED_MESSAGES)
             made.setsockopt(zmq.SNDTIMEO, 0)  # a full queue is an error, not a wait
         else:
             for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):

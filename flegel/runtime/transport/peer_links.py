@@ -12,8 +12,8 @@ import zmq
 
 from flegel.machine.migration.endpoints import SendBufferTrial
 
-KEPT = 4  # that no move uses: the next one to that worker need not dial
-TIGHT = 16 << 10  # bytes; the kernel holds twice that: 5 ms at 50 Mbit/s
+KEPT_IDLE_LINKS = 4  # that no move uses: the next one to that worker need not dial
+SMALL_BUFFER_BYTES = 16 << 10  # bytes; the kernel holds twice that: 5 ms at 50 Mbit/s
 
 Socket = zmq.Socket[bytes]
 
@@ -30,7 +30,7 @@ class Link:
         """Points of a window that fitted, the last time that something travelled here."""
 
     def _open(self) -> Socket:
-        return self._dial(TIGHT if self._tight else 0)
+        return self._dial(SMALL_BUFFER_BYTES if self._tight else 0)
 
     @property
     def socket(self) -> Socket:
@@ -79,7 +79,7 @@ class Links:
         idle = [address for address in self._links if address not in used]
         for address in idle:
             self._links[address].rest()
-        for address in {*idle[:-KEPT], *({silent} & set(idle))}:
+        for address in {*idle[:-KEPT_IDLE_LINKS], *({silent} & set(idle))}:
             self._links.pop(address).close()
 
     def close(self) -> None:

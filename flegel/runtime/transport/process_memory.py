@@ -22,12 +22,12 @@ from flegel.core.pytree import Array
 from flegel.core.shard import NUMBERS
 from flegel.errors import DecodeError, OutOfReach
 
-SEGMENTS = 1024  # ranges of one call; the kernel takes no more
-MARK = 16  # bytes
+MAX_RANGES_PER_CALL = 1024  # ranges of one call; the kernel takes no more
+PROCESS_MARK_BYTES = 16  # bytes
 PR_GET_DUMPABLE, PR_SET_PTRACER = 3, 0x59616D61
 CAP_SYS_PTRACE = 19
 _refused: list[bool] = []
-SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+PTRACE_SCOPE_FILE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 class LentArray:
@@ -35,7 +35,7 @@ class LentArray:
 
     def __init__(self, array: Array) -> None:
         self.array: Array = array
-        self._mark = np.frombuffer(secrets.token_bytes(MARK), np.uint8)
+        self._mark = np.frombuffer(secrets.token_bytes(PROCESS_MARK_BYTES), np.uint8)
         """Drawn at random, so that no other process can be mistaken for this one."""
 
     def describe(self) -> dict[str, Any]:
@@ -59,8 +59,8 @@ class ProcessArray:
         self._width = int(np.prod(self.shape[1:])) * self.dtype.itemsize
         self._process, self._address = int(description["process"]), int(description["address"])
         at, expected = description["mark"]
-        mark = np.empty(MARK, np.uint8)
-        self._copy(np.array([[int(at), MARK]], np.uint64), mark)
+        mark = np.empty(PROCESS_MARK_BYTES, np.uint8)
+        self._copy(np.array([[int(at), PROCESS_MARK_BYTES]], np.uint64), mark)
         if mark.tobytes().hex() != expected:
             raise OutOfReach(f"Process {self._process} is not the one that has the rows.")
 
@@ -85,8 +85,8 @@ class ProcessArray:
     def _copy(self, far: Array, into: Array) -> None:
         """Addresses and sizes there, one after the other to here."""
         target = into.ctypes.data
-        for first in range(0, len(far), SEGMENTS):
-            some = far[first : first + SEGMENTS]
+        for first in range(0, len(far), MAX_RANGES_PER_CALL):
+            some = far[first : first + MAX_RANGES_PER_CALL]
             size = int(some[:, 1].sum())
             near = np.array([target, size], np.uint64)
             got = _libc().process_vm_readv(self._process, near.ctypes.data, 1, some.ctypes.data, len(some), 0)
@@ -137,7 +137,7 @@ def _reads_itself() -> bool:
 
 def _scope() -> int:
     try:
-        return int(SCOPE.read_text())
+        return int(PTRACE_SCOPE_FILE.read_text())
     except FileNotFoundError:
         return 0
     except (OSError, ValueError):

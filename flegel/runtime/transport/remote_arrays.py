@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import zmq
 
-from flegel.core.own_pauses import LOOK, Deadline
+from flegel.core.own_pauses import LONGEST_WAIT_SECONDS, Deadline
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, FlegelError, ProtocolError
 from flegel.messages import ReadRows, RowsRead
@@ -27,9 +27,9 @@ from flegel.runtime.transport.poller import Poller, wait_any
 
 _log = logging.getLogger(__name__)
 
-PIECE = 4 << 20  # bytes of one answer
-AHEAD = 4  # pieces that are asked for before the first has come
-PATIENCE = 60.0  # seconds without a piece until the reader gives up
+ANSWER_BYTES = 4 << 20  # bytes of one answer
+ANSWERS_REQUESTED_AHEAD = 4  # pieces that are asked for before the first has come
+ANSWER_TIMEOUT_SECONDS = 60.0  # seconds without a piece until the reader gives up
 
 Dial = Callable[[str], "zmq.Socket[bytes]"]
 """How a reader connects to the process that has an array."""
@@ -142,15 +142,15 @@ class RemoteArray:
     def _fetch(self, count: int, start: int, rows: Array | None) -> Array:
         out = np.empty((count, *self.shape[1:]), self.dtype)
         each = max(out.nbytes // count if count else 1, 1)
-        size = max(PIECE // each, 1)
+        size = max(ANSWER_BYTES // each, 1)
         pieces = [(lo, min(lo + size, count)) for lo in range(0, count, size)]
         link = self._dial(self._address)
         sequencer = Sequencer("far", 0, 0, 0)
         try:
             poller, asked, taken = Poller(link), 0, 0
-            deadline = Deadline(PATIENCE, clock.now())
+            deadline = Deadline(ANSWER_TIMEOUT_SECONDS, clock.now())
             while taken < len(pieces):
-                while asked < min(taken + AHEAD, len(pieces)):
+                while asked < min(taken + ANSWERS_REQUESTED_AHEAD, len(pieces)):
                     lo, hi = pieces[asked]
                     packed = EMPTY if rows is None else PackedArrays((rows[lo:hi],))
                     link.send_multipart(sequencer.wrap(ReadRows(self._number, asked, start + lo, start + hi), packed))
@@ -160,13 +160,14 @@ class RemoteArray:
                 except zmq.Again:
                     if deadline.passed(clock.now()):
                         raise FlegelError(
-                            f"The data at {self._address} did not come within {PATIENCE:.0f} s; is its owner alive?"
+                            f"The data at {self._address} did not come within {ANSWER_TIMEOUT_SECONDS:.0f} s; is its "
+                            "owner alive?"
                         ) from None
-                    poller.wait(LOOK)
+                    poller.wait(LONGEST_WAIT_SECONDS)
                     continue
                 self._put(out, pieces, parts)
                 taken += 1
-                deadline = Deadline(PATIENCE, clock.now())
+                deadline = Deadline(ANSWER_TIMEOUT_SECONDS, clock.now())
         finally:
             link.close(linger=0)
         out.flags.writeable = False  # as arrays in shared memory are: to compiled code these are different types

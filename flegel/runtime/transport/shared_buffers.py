@@ -30,10 +30,10 @@ from flegel.messages import SharedBufferRef as Where
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.transport.codec import PackedArrays, padded_size
 
-WORTH = 64 << 10  # bytes of θ or of a report from which on shared buffers pay
-TURNS = 2
-MOST = 1 << 30  # bytes of all slots for θ; they take memory only when they are used
-SWITCH = "FLEGEL_BOARD"  # `off` in the environment: arrays always travel, even inside a host
+SHARED_FROM_BYTES = 64 << 10  # bytes of θ or of a report from which on shared buffers pay
+SLOTS_IN_TURN = 2
+MAX_SLOT_BYTES = 1 << 30  # bytes of all slots for θ; they take memory only when they are used
+SHARED_BUFFERS_VARIABLE = "FLEGEL_BOARD"  # `off` in the environment: arrays always travel, even inside a host
 
 
 class SharedBuffers:
@@ -41,10 +41,10 @@ class SharedBuffers:
 
     def __init__(self, order: int, report: int, workers: int) -> None:
         """Raises `OSError` where there is no memory for it."""
-        rooms = max(min(TURNS * workers + 1, MOST // max(order, 1)), TURNS + 1)
+        rooms = max(min(SLOTS_IN_TURN * workers + 1, MAX_SLOT_BYTES // max(order, 1)), SLOTS_IN_TURN + 1)
         self._orders: Array = shared_memory.shareable((rooms, max(order, 1)), np.uint8)
         self._report = max(report, 1)
-        self._unused: list[Array] = list(shared_memory.shareable((workers, TURNS, self._report), np.uint8))
+        self._unused: list[Array] = list(shared_memory.shareable((workers, SLOTS_IN_TURN, self._report), np.uint8))
         """Slots for the reports of first lives, which share a block: each block costs two open files."""
         self._reports: dict[bytes, tuple[int, list[memoryview]]] = {}
         """By life: the worker, and its slots."""
@@ -56,7 +56,9 @@ class SharedBuffers:
         """How a new life of this worker finds the shared buffers; None where there is no memory that can be shared."""
         self.forget(worker)
         try:
-            rooms = self._unused.pop() if self._unused else shared_memory.shareable((TURNS, self._report), np.uint8)
+            rooms = (
+                self._unused.pop() if self._unused else shared_memory.shareable((SLOTS_IN_TURN, self._report), np.uint8)
+            )
         except OSError:
             return None
         orders, reports = shared_memory.place_of(self._orders), shared_memory.place_of(rooms)
@@ -108,12 +110,12 @@ class SharedBuffers:
 
 def for_job(load: LoadShard, packed: PackedArrays, workers: int) -> SharedBuffers | None:
     """Shared buffers for a job whose shares are loaded like this; None where θ and reports are small, or memory is."""
-    if load.forms or not shared_memory.ANONYMOUS or os.environ.get(SWITCH, "") == "off":
+    if load.forms or not shared_memory.ANONYMOUS or os.environ.get(SHARED_BUFFERS_VARIABLE, "") == "off":
         return None
     first = max(len(load.parameter.fields), 1)
     last = first + max(len(load.statistics.fields), 1)
     order, report = padded_size(packed.arrays[:first]), padded_size(packed.arrays[first:last])
-    if max(order, report) < WORTH:
+    if max(order, report) < SHARED_FROM_BYTES:
         return None
     try:
         return SharedBuffers(order, report, workers)

@@ -34,11 +34,11 @@ from flegel.runtime.transport.process_memory import ProcessArray
 from flegel.runtime.transport.remote_arrays import Dial, RemoteArray
 
 ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
-PREFIX = "flegel-"
-ROOMY = 1 << 20  # bytes from which on fresh memory is prepared ahead
-STEP = 8 << 20
-HANDS = 4  # threads that prepare memory, where there are four times as many processors
-HERE = -1  # in place of a descriptor: an array of this process
+SEGMENT_NAME_PREFIX = "flegel-"
+PREPARED_FROM_BYTES = 1 << 20  # bytes from which on fresh memory is prepared ahead
+PREPARED_STEP_BYTES = 8 << 20
+PREPARING_THREADS = 4  # threads that prepare memory, where there are four times as many processors
+OF_THIS_PROCESS = -1  # in place of a descriptor: an array of this process
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
@@ -70,7 +70,7 @@ def _name(fd: int) -> str:
     except OSError:
         return ""
     name = str(found).removeprefix("/memfd:").removesuffix(" (deleted)")
-    return name if name.startswith(PREFIX) else ""
+    return name if name.startswith(SEGMENT_NAME_PREFIX) else ""
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -88,7 +88,7 @@ def shareable(shape: tuple[int, ...], dtype: Any) -> Array:
     size = int(np.prod(shape)) * kind.itemsize
     if not ANONYMOUS or not size:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    fd = os.memfd_create(PREFIX + secrets.token_hex(8), os.MFD_CLOEXEC)
+    fd = os.memfd_create(SEGMENT_NAME_PREFIX + secrets.token_hex(8), os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, size)
         block = SharedBlock.of(fd, size, writable=True)
@@ -105,13 +105,13 @@ def room(shape: tuple[int, ...], dtype: Any) -> Array:
     """
     kind = np.dtype(dtype)
     size = int(np.prod(shape)) * kind.itemsize
-    if size < ROOMY or not ANONYMOUS:
+    if size < PREPARED_FROM_BYTES or not ANONYMOUS:
         return np.zeros(shape, kind)
     mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     array: Array = np.ndarray(shape, kind, buffer=mapped)
-    hands = max(min(len(os.sched_getaffinity(0)) // 4, HANDS), 1)
+    hands = max(min(len(os.sched_getaffinity(0)) // 4, PREPARING_THREADS), 1)
     for first in range(hands):
         threading.Thread(target=_populate, args=(array, first, hands), name="room", daemon=True).start()
     return array
@@ -120,8 +120,8 @@ def room(shape: tuple[int, ...], dtype: Any) -> Array:
 def _populate(array: Array, first: int, hands: int) -> None:
     """Have the kernel lay memory under the array, which keeps what was written to it meanwhile; one hand of several."""
     madvise = ctypes.CDLL(None).madvise  # that of `mmap` would hold the GIL
-    for offset in range(first * STEP, array.nbytes, hands * STEP):
-        size = min(STEP, array.nbytes - offset)
+    for offset in range(first * PREPARED_STEP_BYTES, array.nbytes, hands * PREPARED_STEP_BYTES):
+        size = min(PREPARED_STEP_BYTES, array.nbytes - offset)
         if madvise(ctypes.c_void_p(array.ctypes.data + offset), ctypes.c_size_t(size), POPULATE_WRITE):
             return  # an older kernel; pages come when they are written
 
@@ -154,9 +154,9 @@ def place_here(array: Array) -> SharedMemoryRef | None:
     """Where the array lies, for other threads of this process; None where it cannot be lent."""
     if not array.flags.c_contiguous or not array.size:
         return None
-    name = PREFIX + secrets.token_hex(8)
+    name = SEGMENT_NAME_PREFIX + secrets.token_hex(8)
     _here[name] = array
-    return SharedMemoryRef(os.getpid(), HERE, name, 0, array.dtype.str, array.shape)
+    return SharedMemoryRef(os.getpid(), OF_THIS_PROCESS, name, 0, array.dtype.str, array.shape)
 
 
 def _opened_here(place: SharedMemoryRef, writable: bool) -> Array:
@@ -180,7 +180,7 @@ def open_place(place: SharedMemoryRef, writable: bool) -> Array:
         raise DecodeError(f"Arrays of type {place.dtype[:20]!r} are not lent.")
     if place.offset < 0 or any(n < 0 for n in place.shape):
         raise DecodeError("A lent array lies outside of its memory.")
-    if place.fd == HERE:
+    if place.fd == OF_THIS_PROCESS:
         return _opened_here(place, writable)
     block = _open.get((place.name, writable))
     if block is None:
@@ -196,7 +196,7 @@ def open_place(place: SharedMemoryRef, writable: bool) -> Array:
 
 def _map(place: SharedMemoryRef, writable: bool) -> SharedBlock:
     fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
-    if not place.name.startswith(PREFIX) or _name(fd) != place.name:
+    if not place.name.startswith(SEGMENT_NAME_PREFIX) or _name(fd) != place.name:
         os.close(fd)
         raise FileNotFoundError(f"The shared memory of process {place.pid} is not there any more.")
     try:
@@ -224,7 +224,7 @@ class SharedArray:
         size = max(int(np.prod(self.shape)) * self.dtype.itemsize, 1)
         self._path = ""
         if ANONYMOUS:
-            self._fd = os.memfd_create(PREFIX + secrets.token_hex(8), os.MFD_CLOEXEC)
+            self._fd = os.memfd_create(SEGMENT_NAME_PREFIX + secrets.token_hex(8), os.MFD_CLOEXEC)
             self._path = f"/proc/{os.getpid()}/fd/{self._fd}"
             self._named = False
         else:

@@ -12,7 +12,8 @@ from typing import Any
 import zmq
 from zmq.backend import Socket as _Compiled
 
-LARGE = 1 << 20  # bytes from which on a copy costs more than the notice that the memory is free again
+SENT_WITHOUT_COPY_FROM_BYTES = 1 << 20
+"""From here on a copy costs more than the notice that the memory may be used again."""
 _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
 _EVENTS = int(zmq.EVENTS)
@@ -30,7 +31,7 @@ def shared(part: Any) -> zmq.Frame:
 
 def lasting(part: Any) -> Any:
     """A part that nobody changes until it has left: a large one is sent from where it lies."""
-    return zmq.Frame(part, copy=False) if memoryview(part).nbytes >= LARGE else part
+    return zmq.Frame(part, copy=False) if memoryview(part).nbytes >= SENT_WITHOUT_COPY_FROM_BYTES else part
 
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[Any], route: bytes | None = None) -> None:

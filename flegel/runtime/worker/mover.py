@@ -50,11 +50,11 @@ from flegel.runtime.worker.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
-WINDOW_BYTES = 8 << 20  # large enough that the answer's way does not matter, small enough that little is locked
-FIRST_BYTES = 256 << 10  # while nothing is known of the link
-WINDOW_PART = 16  # a window that travels is at most this part of the shard
-SHARED_PART = 1  # one in shared memory is under way for a moment only
-SPARE = 0.5  # of the free memory may be used for what arrives
+MAX_WINDOW_BYTES = 8 << 20  # large enough that the answer's way does not matter, small enough that little is locked
+FIRST_WINDOW_BYTES = 256 << 10  # while nothing is known of the link
+FEWEST_SENT_WINDOWS_PER_SHARD = 16  # a window that travels is at most this part of the shard
+FEWEST_SHARED_WINDOWS_PER_SHARD = 1  # one in shared memory is under way for a moment only
+USABLE_FREE_MEMORY_SHARE = 0.5  # of the free memory may be used for what arrives
 
 
 class Mover:
@@ -104,7 +104,7 @@ class Mover:
     # -- in the mover thread -------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        malloc_settings.keep_buffers(2 * WINDOW_BYTES, 2 * endpoints.CREDITS * WINDOW_BYTES)
+        malloc_settings.keep_buffers(2 * MAX_WINDOW_BYTES, 2 * endpoints.WINDOWS_UNDER_WAY * MAX_WINDOW_BYTES)
         try:
             while self._step():
                 pass
@@ -196,7 +196,7 @@ class Mover:
     def prepare(self, store: PointStore, order: ReceivePoints) -> str:
         needed = order.points * bytes_per_point(store.shards[0])
         free = shared_memory.free()
-        if needed > SPARE * free:
+        if needed > USABLE_FREE_MEMORY_SHARE * free:
             return f"{order.points} points need {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
         store.prepare(order.move, order.points, shared_memory.room)
         return ""
@@ -207,9 +207,12 @@ class Mover:
         native = self._executor.store.shards[0]
         near = self._shares_memory(order.address)
         each = bytes_per_state(native) if near else bytes_per_point(native)
-        largest = min(WINDOW_BYTES / each, native.points / (SHARED_PART if near else WINDOW_PART))
+        largest = min(
+            MAX_WINDOW_BYTES / each,
+            native.points / (FEWEST_SHARED_WINDOWS_PER_SHARD if near else FEWEST_SENT_WINDOWS_PER_SHARD),
+        )
         window = max(int(largest) // TILE * TILE, TILE)
-        first = window if near else link.fitting or max(int(FIRST_BYTES / each) // TILE * TILE, TILE)
+        first = window if near else link.fitting or max(int(FIRST_WINDOW_BYTES / each) // TILE * TILE, TILE)
         travels = each if order.address.startswith("tcp:") and not near else 0.0
         return MigrationSource(order.move, order.points, window, first, each=travels, depth=link.depth)
 

@@ -47,7 +47,7 @@ from flegel.messages import (
 )
 from flegel.params.tree_layout import with_stand_ins
 from flegel.runtime import clock, logs
-from flegel.runtime.system.exit_codes import DISCONNECTED
+from flegel.runtime.system.exit_codes import DISCONNECTED_EXIT_CODE
 from flegel.runtime.system.parent_death import die_with_parent
 from flegel.runtime.system.standard_streams import protect
 from flegel.runtime.transport import job_sockets, zmq_frames
@@ -65,14 +65,14 @@ from flegel.wording import SPEAKS_TO, speak_to
 
 _log = logging.getLogger(__name__)
 
-BEAT = 1.0
+HEARTBEAT_SECONDS = 1.0
 if TYPE_CHECKING:
     from flegel.runtime.server.shell import ServerShell
     from flegel.runtime.server.worker_side import ServedWorker
 
 SERVER_ORDERS = get_args(ServerOrder)
-LAST = 1 << 62  # no fold has a larger number
-CONTACT = 60.0  # seconds until a worker that reached nobody ends
+ABOVE_ALL_FOLD_NUMBERS = 1 << 62  # no fold has a larger number
+FIRST_CONTACT_SECONDS = 60.0  # seconds until a worker that reached nobody ends
 
 
 class WorkerConfig(msgspec.Struct, forbid_unknown_fields=True):
@@ -143,7 +143,7 @@ class WorkerLoop:
         finally:
             self._leave_servers()
             self._mover.quit()
-            self.drop_fold(LAST)
+            self.drop_fold(ABOVE_ALL_FOLD_NUMBERS)
             self._trainer.quit()
             self._exchange.close()
             if self._connection is not None:
@@ -182,14 +182,14 @@ class WorkerLoop:
             self._timer = None
             self._executor.handle(machine.OwnTimer(tag), now)
         if now >= self._beat_at:
-            self._beat_at = now + BEAT
+            self._beat_at = now + HEARTBEAT_SECONDS
             if self._in_job:  # between jobs nobody reads them, and they would pile up
                 self.send(WorkerBeat(self._trainer.visits, self._trainer.hook))
             if self._served is not None:
                 self._served.retry(now)
             if self._connection is not None and (why := self._connection.lost(now)):
                 _log.warning("%s; it ends.", why)
-                self._alive, self._exit_code = False, DISCONNECTED
+                self._alive, self._exit_code = False, DISCONNECTED_EXIT_CODE
 
     def _take_results(self) -> None:
         while not self._trainer.results.empty():
@@ -327,7 +327,7 @@ class WorkerLoop:
 
     def drop(self) -> None:
         self._leave_servers()
-        self.drop_fold(LAST)
+        self.drop_fold(ABOVE_ALL_FOLD_NUMBERS)
         self._buffers, self._in_job = None, False
         self._mover.post(self._sequencer.job, machine.DropShard())
         self._trainer.order(machine.DropShard())
@@ -357,7 +357,7 @@ class WorkerLoop:
             zmq_frames.send(self._socket, self._sequencer.wrap(body, packed))
         except zmq.Again:
             _log.warning("the coordinator does not read; it ends.")
-            self._alive, self._exit_code = False, DISCONNECTED
+            self._alive, self._exit_code = False, DISCONNECTED_EXIT_CODE
 
 
 class ConnectionMonitor:
@@ -371,7 +371,7 @@ class ConnectionMonitor:
         self._socket = socket
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
         self._monitor = socket.get_monitor_socket(events)
-        self._deadline = Deadline(CONTACT, clock.now())
+        self._deadline = Deadline(FIRST_CONTACT_SECONDS, clock.now())
         self._made = False
 
     def lost(self, now: float) -> str:
@@ -383,7 +383,11 @@ class ConnectionMonitor:
                 return "the coordinator does not know its key (any more)"
             elif self._made:
                 return "the connection to the coordinator broke"
-        return "" if self._made or not self._deadline.passed(now) else f"no coordinator answered within {CONTACT:.0f} s"
+        return (
+            ""
+            if self._made or not self._deadline.passed(now)
+            else f"no coordinator answered within {FIRST_CONTACT_SECONDS:.0f} s"
+        )
 
     def close(self) -> None:
         self._socket.disable_monitor()

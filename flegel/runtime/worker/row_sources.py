@@ -18,7 +18,7 @@ from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray, open_shared
 from flegel.runtime.worker.rows_in_place import IN_PLACE, OpenArray, fetch_ids, fetch_own
 
-GATHERED = 1 << 16  # rows that a thread copies at a time
+ROWS_PER_COPY = 1 << 16  # rows that a thread copies at a time
 
 
 class ShardRows(NamedTuple):
@@ -80,7 +80,7 @@ class SharedRows:
             def gather(start: int, end: int) -> None:  # modes other than clip make a second copy first
                 np.take(values, rows[start:end], axis=0, out=into[start:end], mode="clip")
 
-            in_pieces(len(rows), GATHERED, gather)
+            in_pieces(len(rows), ROWS_PER_COPY, gather)
         self._owned.append(shared)
         return shared.describe()
 

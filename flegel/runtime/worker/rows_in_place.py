@@ -22,10 +22,12 @@ from flegel.errors import DataError
 from flegel.runtime.transport.process_memory import ProcessArray
 from flegel.runtime.transport.shared_memory import JobArray
 
-WORTH = 16 << 20  # bytes of all features from which on it pays
-SEGMENT = 2048  # bytes of rows that lie side by side, at least: each range costs about as much as to copy these
-MOST_COLUMNS = 1 << 16  # a window has 64 rows at least, and a worker holds two
-AT_ONCE = 1 << 13  # rows of others that are fetched at a time
+IN_PLACE_FROM_BYTES = 16 << 20
+"""Bytes of all features from which on reading rows in place pays."""
+SHORTEST_RANGE_BYTES = 2048
+"""Adjacent rows that are fetched by one call, at least: the call costs about as much as copying so many bytes."""
+MAX_COLUMNS_IN_PLACE = 1 << 16  # a window has 64 rows at least, and a worker holds two windows
+FETCHED_ROWS_AT_ONCE = 1 << 13  # rows of another process that are fetched at a time
 
 IN_PLACE = "in-place"  # the kind of source
 
@@ -51,8 +53,10 @@ class RowsInPlace:
 def suits(rows: int, columns: int, itemsize: int, partition: str) -> bool:
     """Whether rows of this kind are fetched more quickly than they are copied for everybody."""
     kind, block = parse(partition).kind, rows_of_block(rows, columns)
-    side_by_side = kind == "contiguous" or (kind == "shuffle" and (block > 1 or columns * itemsize >= SEGMENT))
-    return side_by_side and rows * columns * itemsize >= WORTH and columns <= MOST_COLUMNS
+    side_by_side = kind == "contiguous" or (
+        kind == "shuffle" and (block > 1 or columns * itemsize >= SHORTEST_RANGE_BYTES)
+    )
+    return side_by_side and rows * columns * itemsize >= IN_PLACE_FROM_BYTES and columns <= MAX_COLUMNS_IN_PLACE
 
 
 def lend_rows(rows: Rows, partition: str, lend: Callable[[Array], JobArray | None]) -> RowsInPlace | None:
@@ -91,7 +95,7 @@ def fetch_own(
 def fetch_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray) -> Rows:
     """Rows by their numbers, in this order, whoever owned them before."""
     ordered = np.argsort(wanted)
-    own = OwnRows(compress(wanted[ordered]), AT_ONCE)
+    own = OwnRows(compress(wanted[ordered]), FETCHED_ROWS_AT_ONCE)
     found = [_fetched(source[name], own, wanted[ordered], open_array) for name in ("features", "labels", "weights")]
     features, labels, weights = (None if a is None else a[np.argsort(ordered)] for a in found)
     assert features is not None

@@ -21,7 +21,7 @@ from flegel.errors import DecodeError
 from flegel.messages import SharedMemoryRef, SharedPointsRef
 from flegel.runtime.transport import shared_memory
 
-SWITCH = "FLEGEL_MOVE"  # `socket` in the environment: points always travel, even inside a host
+MOVE_VARIABLE = "FLEGEL_MOVE"  # `socket` in the environment: points always travel, even inside a host
 
 
 PlaceOf = Callable[[Array], SharedMemoryRef | None]
@@ -29,7 +29,7 @@ PlaceOf = Callable[[Array], SharedMemoryRef | None]
 
 def wanted() -> bool:
     """Whether workers of one host share points in memory; not if FLEGEL_MOVE=socket."""
-    return os.environ.get(SWITCH, "") != "socket"
+    return os.environ.get(MOVE_VARIABLE, "") != "socket"
 
 
 def make_shareable(shard: Shard) -> None:

@@ -21,10 +21,11 @@ from flegel.core.stop_flag import new_flag
 from flegel.plan.stragglers import NONE, Slowdown, Stragglers
 from flegel.runtime import clock
 
-SLICE = 0.002  # seconds of computing between two sleeps where a worker is slowed by a factor; a call costs a part of it
-LEAST = 0.0001  # seconds: a shorter sleep takes longer than that
+COMPUTING_SECONDS_BETWEEN_SLEEPS = 0.002
+"""Of a worker that is slowed by a factor; the call itself takes a part of it."""
+SHORTEST_SLEEP_SECONDS = 0.0001  # the operating system makes shorter sleeps longer than asked for
 _SPIN = EntryPoint("flegel.core.atomic_flag", "spin")
-NAP = 0.00025  # seconds: how often a worker that sleeps for a factor looks up
+SLEEP_CHECK_SECONDS = 0.00025  # seconds: how often a worker that sleeps for a factor looks up
 
 
 class StragglerInjection:
@@ -58,15 +59,15 @@ class StragglerInjection:
         """Sleep for what was computed. Parts of a pause are carried over, and what a signal leaves of other sleep."""
         self._debt += self.now.delay(points, compute)
         if compute > 0:
-            self._size = int(points / compute * SLICE)
+            self._size = int(points / compute * COMPUTING_SECONDS_BETWEEN_SLEEPS)
         if self.now.pause:
             due = self._debt // self.now.pause * self.now.pause
             if due:
                 clock.sleep(due)
                 self._debt -= due
             return
-        while self._debt >= LEAST and not flag[0]:
-            self._debt -= clock.sleep(min(self._debt, NAP))
+        while self._debt >= SHORTEST_SLEEP_SECONDS and not flag[0]:
+            self._debt -= clock.sleep(min(self._debt, SLEEP_CHECK_SECONDS))
 
     def close(self) -> None:
         self._press(0)

@@ -80,9 +80,12 @@ from flegel.runtime.worker.rows_in_place import OpenArray
 from flegel.runtime.worker.shard_loading import growing_part, load_shard
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
-AUDITED = 128  # points on which changes are checked when training is over
-MULTIPLE = 8  # points of a call are a multiple of it where they are trained in batches: each size is prepared anew
-SIGN_OF_LIFE = 0.25  # seconds of training after which the number of visits is brought up to date
+CHECKED_POINTS_AT_END = 128
+"""Points whose changes are checked against fresh ones when training is over."""
+BATCHED_CALL_MULTIPLE = 8
+"""Points of a call that trains batches are a multiple of it: a backend prepares each size of call separately."""
+VISITS_SHOWN_EVERY_SECONDS = 0.25
+"""Training time after which the number of visits that heartbeats tell is updated."""
 
 
 class InterruptRequested:
@@ -216,7 +219,7 @@ class Trainer:
         assert self._recount is not None
         began = clock.now()
         points, numbers = self._numbers.count(held_runs(store))
-        law = self._recount.law(store, theta, order.points or AUDITED, order.number)
+        law = self._recount.law(store, theta, order.points or CHECKED_POINTS_AT_END, order.number)
         arrays = () if order.points else self._recount.whole(store, theta)
         return PointsAudited(order.number, points, numbers, reported, law, clock.now() - began), arrays
 
@@ -406,7 +409,7 @@ class Trainer:
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
-        least = TILE if store.shards[0].layout == "tiles" else MULTIPLE if self._in_batches else 1
+        least = TILE if store.shards[0].layout == "tiles" else BATCHED_CALL_MULTIPLE if self._in_batches else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         visits, grid = 0, kernel.grid if order.until is None and local is None else 1
         if points > 0 and self._halted:  # the signal overtook the order: one step, or short rounds would never end
@@ -499,7 +502,7 @@ class Trainer:
     def _step_size(self, order: BeginTrain, left: int, visits: int, first: int, least: int) -> int:
         """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
         0: the worker's own clock would end the round before the call returns."""
-        most = min(left, max(int(self._speed * SIGN_OF_LIFE), first))
+        most = min(left, max(int(self._speed * VISITS_SHOWN_EVERY_SECONDS), first))
         if order.until is not None and (visits or self._in_batches):
             rest, known = order.until - clock.now(), self._deadline
             fitting = known.batch(rest, least, not visits) if self._in_batches else known.fitting(rest, least)

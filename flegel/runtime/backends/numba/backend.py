@@ -15,7 +15,7 @@ from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
 from flegel.runtime.backends.numba.kernels import Built, build_kernel
 
-LEAST_POINTS = 2048  # of built-in kernels in one call: a small job gives the same bits whatever the speed
+FEWEST_POINTS_PER_CALL = 2048  # of built-in kernels in one call: a small job gives the same bits whatever the speed
 
 
 class NumbaKernel:
@@ -27,7 +27,7 @@ class NumbaKernel:
 
     def __init__(self, built: Built, parameter: Tree, empty: Tree) -> None:
         self.kind, self.note = built.kind, built.note
-        self.least_points = LEAST_POINTS if built.kind == "hand-written" else 1
+        self.least_points = FEWEST_POINTS_PER_CALL if built.kind == "hand-written" else 1
         self.grid: int = getattr(built.kernel, "grid", 1)
         self._loop = built.kernel
         self._parameter, self._statistics = pytree.read_only(parameter), pytree.copy(empty)

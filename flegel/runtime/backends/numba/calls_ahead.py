@@ -29,14 +29,14 @@ HOME = "flegel.algorithms.points"
 OVER_TILES = "flegel.algorithms.over_tiles"
 SUMS = ("squared_distance", "dot")
 POINTS = ("nearest", *SUMS)
-MOST_COLUMNS = 512
+MAX_COLUMNS_OF_NEAREST = 512
 """Of rows for `nearest`; a tile has to stay in the cache."""
-MOST_REGISTERS = 4
+MAX_REGISTERS_PER_ROW = 4
 """That a row may fill for sums; longer ones fill vectors by themselves."""
 NEVER = -(1 << 40)
 HOOK_PARAMETERS = (3, 4)
 """Of `contribution` and `hidden`, and of `updateDataPoint`, which also gets the number of the pass."""
-MOST_ROWS = 512
+MAX_PARAMETER_ROWS = 512
 """Of θ in a table of sums for a tile, which has to stay in the cache."""
 
 
@@ -291,9 +291,11 @@ def _plan(call: PureCall, shard: Shard, rows: Array) -> AheadCall | None:
         lanes = 2 * register_lanes(features.dtype)
         make = f"{OVER_TILES}.sums_filler({call.name!r}, {shard.columns}, {lanes}), {OVER_TILES}.prepare_sums"
         prepare = "features, {rows}, {found}"
-        if len(rows) > MOST_ROWS or shard.columns > MOST_REGISTERS * register_lanes(np.result_type(features, rows)):
+        if len(rows) > MAX_PARAMETER_ROWS or shard.columns > MAX_REGISTERS_PER_ROW * register_lanes(
+            np.result_type(features, rows)
+        ):
             return None
-    elif shard.columns > MOST_COLUMNS:
+    elif shard.columns > MAX_COLUMNS_OF_NEAREST:
         return None
     else:
         lanes, group = tile_shape(np.float32, len(rows))

@@ -1,9 +1,9 @@
 """One process of a host compiles a function, the others wait for its code. Compiles nothing itself.
 
-The lock is the kernel's: it goes with the process that holds it. Who waits looks whether that process gets on, by its
-processor time: on a busy host a kernel takes minutes, and compiling it in every process would only make it busier. A
-process that is stopped, or a file system without locks, delays the others at most `PATIENCE` seconds; then they compile
-themselves, which is right, only dearer.
+The lock is the operating system's: it is released with the process that holds it. A waiting process looks by processor
+time whether the holder makes progress: on a busy host compiling takes minutes, and compiling in every process would
+make the host busier. A holder that is stopped, or a file system without locks, delays the others by at most
+`IDLE_COMPILER_SECONDS`; then they compile themselves, which is correct and only costs time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flegel.core.hook_limits import COMPILING
+from flegel.core.hook_limits import COMPILING_SECONDS
 from flegel.runtime import clock
 
-PATIENCE = 60.0
+IDLE_COMPILER_SECONDS = 60.0
 """Seconds to wait for a process that does nothing, or of which nothing is known: on another host, for example."""
-LOOK_EVERY = 0.02
+TURN_CHECK_SECONDS = 0.02
 
 
 def processor_time(pid: int) -> int | None:
@@ -33,7 +33,7 @@ def processor_time(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def turn(
-    path: Path, patience: float = PATIENCE, most: float = COMPILING,
+    path: Path, patience: float = IDLE_COMPILER_SECONDS, most: float = COMPILING_SECONDS,
     computed: Callable[[int], int | None] = processor_time,
 ) -> Iterator[None]:  # fmt: skip
     """Inside, no other process of this host is in the same turn, unless the one that is has not `computed` anything for
@@ -48,7 +48,7 @@ def turn(
                 ticks = computed(_holder(file.fileno()))
                 if ticks != seen:
                     seen, seen_at = ticks, clock.now()
-                clock.sleep(LOOK_EVERY)
+                clock.sleep(TURN_CHECK_SECONDS)
                 continue
             except OSError:  # no locks here
                 break

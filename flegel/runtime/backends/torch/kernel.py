@@ -21,8 +21,8 @@ from flegel.errors import UsageError
 from flegel.runtime.backends.torch.program import BlockProgram
 from flegel.wording import option
 
-FILLED = 0.8  # of the memory that is free when a shard was brought, by points that may come
-FIRST = 1 << 16  # points of the first calls on a GPU: with fewer the time is that of starting kernels
+GPU_MEMORY_SHARE_FOR_POINTS = 0.8  # of the memory that is free when a shard was brought, by points that may come
+FIRST_POINTS_PER_CALL = 1 << 16  # points of the first calls on a GPU: with fewer the time is that of starting kernels
 
 
 @dataclass
@@ -55,7 +55,7 @@ class TorchKernel:
 
     def __init__(self, program: BlockProgram, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
         self.device = str(device)
-        self.least_points = FIRST if device.type == "cuda" else TILE
+        self.least_points = FIRST_POINTS_PER_CALL if device.type == "cuda" else TILE
         self._program, self._place = program, device
         self._parameter = parameter
         self._sums = [torch.zeros(a.shape, dtype=torch.float64, device=device) for a in pytree.flatten(empty)]
@@ -66,7 +66,7 @@ class TorchKernel:
             with self._memory_for(shard):
                 self._bring(shard, 0, shard.points)  # while the job is loaded, not in the first round
             size = shard.columns * _bytes_of(shard.features) + 8 + shard.state.shape[1] * shard.state.itemsize
-            self.room = shard.points + int(FILLED * torch.cuda.mem_get_info(device)[0] / size)
+            self.room = shard.points + int(GPU_MEMORY_SHARE_FOR_POINTS * torch.cuda.mem_get_info(device)[0] / size)
 
     def _warm(self, shard: Shard) -> None:
         """Compile and load what the program needs, on a copy of a few points."""

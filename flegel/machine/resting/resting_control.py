@@ -1,8 +1,9 @@
-"""When workers are sent to rest and called back: measures speeds and barriers, asks plan/crew.py. Pure.
+"""When workers are sent to rest and called back: measures speeds and barriers, asks plan/active_workers.py. Pure.
 
-Looked at after each update of a model with barriers. A change of the crew costs a pause, so one is made when what it
-saves, over as long as the present crew has trained, is more than that: the job loses at most about twice what it would
-have lost by knowing better. Touches no points; who hands over what is coordinator/redistribution.py.
+Decided after each update of a model with barriers. Sending workers to rest or calling them back costs a pause. It is
+done when the time that it saves, over as long as the present workers have trained, exceeds that pause: then the job
+loses at most about twice what it would have lost by knowing the future (ski rental). Touches no points: which worker
+hands over which points is decided in coordinator/redistribution.py.
 """
 
 from __future__ import annotations
@@ -10,55 +11,50 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from flegel.configuration.active import active
 from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.state import JobState
-from flegel.plan.crew import BarrierCosts, Crew, Worth, best_crew
+from flegel.plan.active_workers import ActiveWorkers, BarrierCosts, Worth, best_active_workers
 from flegel.sync.policy import Updated, WorkerView
 
-ROUNDS = 4  # with one crew before it is judged, and between two looks
-LEAST, LEAST_BACK = 0.05, 0.1
-"""Gain from which workers rest, and from which they are called back: of a crew that rests only old speeds are known."""
-LOOKS, LOOKS_BACK, BACK = 2, 3, 4.0
-"""Looks in a row that must say so before workers rest and before they are called back, and how often a change's price
-must be saved for that."""
-MEMORY, LONG_MEMORY = 0.9, 0.995
-"""Share of the past in the speed of a worker: ten rounds at first, two hundred later, a quarter of what was seen in
-between. Workers that share processors are slow for tenths of a second, and should not be sent away for that."""
-FEW = 256  # workers whose rounds are looked at one by one; of more the coordinator's own figure is taken
-AGAIN = 0.1  # of the time since the last change until the next look
-STEPS = 4  # barriers that a change takes, before one was measured
-EACH = 5e-7  # seconds for each point that is handed over, before a change was measured
 
-
-class CrewControl:
-    """Asked at barriers; remembers what barriers cost with how many workers."""
+class RestingControl:
+    """Decides at barriers; remembers what barriers cost with how many workers."""
 
     def __init__(
-        self, interval: float | None = None, first: Crew | None = None, expected: Mapping[int, float] | None = None
+        self,
+        interval: float | None = None,
+        first: ActiveWorkers | None = None,
+        expected: Mapping[int, float] | None = None,
     ) -> None:
-        """`interval`: as the user gave it. `first`: the crew that the job begins with, where some rest. `expected`:
-        relative speeds of workers that were never measured."""
+        """`interval`: as the user gave it. `first`: who trains at the beginning of the job, where some workers rest
+        from the beginning. `expected`: relative speeds of workers that were never measured."""
         self.first = first
         self._interval, self._expected = interval, expected or {}
         self._costs = BarrierCosts()
         self._members: tuple[int, ...] = ()
         self._rounds = 0
-        self._since = self._look_at = 0.0
-        self._recalls = self._agreeing = self._rounds_looked = 0
+        """Rounds since the members changed."""
+        self._since = self._decide_at = 0.0
+        """When the members changed, and from when on the next decision is made."""
+        self._recalls = self._agreeing = self._decided_round = 0
+        """Recalls so far, decisions in a row that wanted the same kind of change, and the round of the last one."""
         self._work: dict[int, tuple[float, float]] = {}
-        """Of each worker: visits and seconds of computing, those of former rounds less and less."""
+        """Of each worker: visits and seconds of computing; earlier rounds have geometrically smaller weights."""
 
     def at_barrier(self, job: JobState, membership: Membership, updated: Updated, now: float) -> Next:
-        """What follows for the crew from one more update."""
+        """Whether workers are sent to rest or called back after this update."""
+        rules = active().resting
         self._measure(job, updated, now)
         if (
-            self._rounds < self._rounds_looked + ROUNDS
-            or now < self._look_at
+            self._rounds < self._decided_round + rules.rounds_between_decisions
+            or now < self._decide_at
             or not membership.steady
             or membership.roster.hired
         ):
             return Next.NOTHING
-        self._look_at, self._rounds_looked = now + AGAIN * (now - self._since), self._rounds
+        self._decide_at = now + rules.pause_between_decisions * (now - self._since)
+        self._decided_round = self._rounds
         wanted = self._wanted(job, updated)
         if wanted is None or not _fits(job, wanted):
             self._agreeing = 0
@@ -66,24 +62,28 @@ class CrewControl:
         saved = (now - self._since) * wanted.gain / (1.0 + wanted.gain)
         price = self._price(job, membership, wanted)
         fewer = set(wanted.working) <= set(self._members)
-        self._agreeing = self._agreeing + 1 if wanted.gain >= (LEAST if fewer else LEAST_BACK) else 0
+        enough = wanted.gain >= (rules.gain_to_rest if fewer else rules.gain_to_recall)
+        self._agreeing = self._agreeing + 1 if enough else 0
         if fewer:
-            if self._agreeing < LOOKS or saved < price:
+            if self._agreeing < rules.decisions_to_rest or saved < price:
                 return Next.NOTHING
             return membership.rest(set(wanted.resting) - set(job.resting), wanted.reason, now)
-        if self._agreeing >= LOOKS_BACK and saved >= BACK * price * 2**self._recalls:
+        needed = rules.recall_savings * price * 2**self._recalls
+        if self._agreeing >= rules.decisions_to_recall and saved >= needed:
             self._recalls += 1
             membership.recall(wanted.reason, now)
         return Next.NOTHING
 
     def _measure(self, job: JobState, updated: Updated, now: float) -> None:
+        """Add one round to the speeds of workers and to the costs of barriers; the round of a change is left out."""
+        rules = active().resting
         members = tuple(job.view.workers)
         if members != self._members:  # the round of the change itself says little
             self._members, self._rounds, self._since = members, -1, now if self._members else job.began
-            self._look_at, self._agreeing, self._rounds_looked = 0.0, 0, 0
+            self._decide_at, self._agreeing, self._decided_round = 0.0, 0, 0
         self._rounds += 1
-        keep = min(max(MEMORY, 1.0 - 4.0 / max(self._rounds, 1)), LONG_MEMORY)
-        if len(members) <= FEW:
+        keep = min(max(rules.speed_memory, 1.0 - 4.0 / max(self._rounds, 1)), rules.long_speed_memory)
+        if len(members) <= rules.workers_measured_one_by_one:
             for w in job.view.workers.values():
                 visits, seconds = self._work.get(w.id, (0.0, 0.0))
                 self._work[w.id] = keep * visits + w.last_visits, keep * seconds + w.last_compute
@@ -91,15 +91,15 @@ class CrewControl:
         if self._rounds > 0 and rate > 0 and updated.visits:
             self._costs.add(len(members), max(updated.seconds - updated.visits / rate, 0.0))
 
-    def _wanted(self, job: JobState, updated: Updated) -> Crew | None:
-        """The best crew; None where too little is known, or the present one is it."""
+    def _wanted(self, job: JobState, updated: Updated) -> ActiveWorkers | None:
+        """Who should train; None where too little is known, or where these are the workers that train now."""
         if updated.noise is not None and math.isnan(updated.noise):
             return None
         rates = self._rates(job)
         if len(rates) < 2 or max(rates.values()) <= 0.0:
             return None
         worth = Worth(float(job.points), updated.worth, updated.noise, self._interval)
-        wanted = best_crew(rates, self._members, self._costs.at, worth)
+        wanted = best_active_workers(rates, self._members, self._costs.at, worth)
         return None if set(wanted.working) == set(self._members) else wanted
 
     def _rates(self, job: JobState) -> dict[int, float]:
@@ -115,16 +115,18 @@ class CrewControl:
         visits, seconds = self._work.get(seen.id, (0.0, 0.0))
         return visits / seconds if seconds > 0 else seen.rate
 
-    def _price(self, job: JobState, membership: Membership, wanted: Crew) -> float:
-        """Seconds of a change."""
+    def _price(self, job: JobState, membership: Membership, wanted: ActiveWorkers) -> float:
+        """Seconds that sending workers to rest takes: as measured the last time, else an estimate."""
+        rules = active().resting
         known = [i.resumed - i.at for i in membership.incidents if i.kind == "rest" and i.resumed is not None and i.at]
         if known:
             return known[-1]
         moving = sum(job.view.workers[w].points for w in wanted.resting if w in job.view.workers)
-        return STEPS * self._costs.at(len(self._members)) + EACH * moving
+        barriers = rules.first_change_barriers * self._costs.at(len(self._members))
+        return barriers + rules.first_change_seconds_each_point * moving
 
 
-def _fits(job: JobState, wanted: Crew) -> bool:
-    """The crew has room for all points, as far as rooms are known."""
+def _fits(job: JobState, wanted: ActiveWorkers) -> bool:
+    """Whether the workers that should train have memory for all points, as far as their memory is known."""
     rooms = [job.view.workers[w].room for w in wanted.working if w in job.view.workers]
     return not all(rooms) or sum(rooms) >= job.points

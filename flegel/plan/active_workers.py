@@ -1,9 +1,9 @@
-"""Which workers should train and which should rest: the crew that makes the most progress a second. Pure arithmetic.
+"""Which workers should train and which should rest, for the most progress a second. Pure arithmetic.
 
 A worker adds its points a second and makes every barrier longer. With R points a second, barriers of φ seconds and
 rounds of a part x of a pass over N points, progress a second is x·g(x) / (x·N/R + φ), where g is what a visit is worth
-in such a round (plan/interval); the best x is taken for each crew. Crews are the fastest k workers. The functions here
-never see a worker's points, and decide nothing about when to act: machine/resting/crew_control.py does.
+in such a round (plan/interval). This is compared for the fastest k workers, each k with its best x. The functions here
+never see a worker's points, and do not decide when to act: machine/resting/resting_control.py does.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Worth:
 
 
 @dataclass(frozen=True)
-class Crew:
-    """Who should train and who should rest, and by how much that is better than the present crew."""
+class ActiveWorkers:
+    """Who should train and who should rest, and by how much progress a second grows by it (`gain`, relative)."""
 
     working: tuple[int, ...]
     resting: tuple[int, ...]
@@ -92,7 +92,9 @@ def progress(rate: float, barrier: float, worth: Worth) -> float:
     return float(worth.points * np.max(PARTS * each / (PARTS * worth.points / rate + barrier)))
 
 
-def best_crew(rates: Mapping[int, float], present: Collection[int], cost: BarrierCost, worth: Worth) -> Crew:
+def best_active_workers(
+    rates: Mapping[int, float], present: Collection[int], cost: BarrierCost, worth: Worth
+) -> ActiveWorkers:
     """The fastest k workers, for the k with the most progress. `rates`: of all workers, resting ones among them;
     `present`: those that train now."""
     order = sorted(rates, key=lambda worker: (-rates[worker], worker))
@@ -104,7 +106,7 @@ def best_crew(rates: Mapping[int, float], present: Collection[int], cost: Barrie
     now = progress(sum(rates[worker] for worker in present), cost(len(present)), worth)
     working, resting = tuple(sorted(order[:best])), tuple(sorted(order[best:]))
     gain = found[best] / now - 1.0 if now > 0.0 else math.inf
-    return Crew(working, resting, gain, _reason(rates, present, working, resting, cost))
+    return ActiveWorkers(working, resting, gain, _reason(rates, present, working, resting, cost))
 
 
 def _sizes(least: int, most: int, present: int) -> list[int]:
@@ -116,9 +118,13 @@ def _sizes(least: int, most: int, present: int) -> list[int]:
 
 
 def _reason(
-    rates: Mapping[int, float], present: Collection[int], working: tuple[int, ...], resting: tuple[int, ...],
+    rates: Mapping[int, float],
+    present: Collection[int],
+    working: tuple[int, ...],
+    resting: tuple[int, ...],
     cost: BarrierCost,
-) -> str:  # fmt: skip
+) -> str:
+    """The sentence that users read: who rests or is called back, their speed, and what barriers cost with them."""
     back = [worker for worker in working if worker not in present]
     others = back or resting
     if not others:

@@ -1,4 +1,4 @@
-"""A crew of which some rest goes through checkpoints; resting can be switched off, and rows are scaled without them."""
+"""That some workers rest is kept in checkpoints; resting can be switched off, and rows are scaled without them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shares(result: flegel.Result) -> list[tuple[int, bool]]:
     return [(w["points"], bool(w.get("resting"))) for w in result.worker]
 
 
-def test_a_resumed_job_goes_on_with_the_same_crew(rows: Path) -> None:
+def test_a_resumed_job_goes_on_with_the_same_active_workers(rows: Path) -> None:
     place = rows.parent / "job"
     first = train(rows, max_iterations=6, checkpoint=place)
     assert shares(first) == [(ROWS, False), (0, True), (0, True)]

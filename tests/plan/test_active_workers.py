@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flegel.plan.crew import BarrierCosts, Worth, best_crew, first_cost, progress
+from flegel.plan.active_workers import BarrierCosts, Worth, best_active_workers, first_cost, progress
 from flegel.plan.devices import Work, first_deal, relative_speeds
 
 GPU, CORE = 4.5e9, 1.56e7  # points a second, k-means with k = 100 on 28 columns
@@ -38,28 +38,28 @@ MIXED = {0: GPU, **dict.fromkeys(range(1, 16), CORE)}
         pytest.param({0: 1e6, 1: 0.0}, line(1e-3, 1e-4), Worth(1e5), 1, id="a worker that gets nothing done"),
     ],
 )  # fmt: skip
-def test_the_crew_with_the_most_progress(rates: Any, cost: Any, worth: Worth, working: int) -> None:
-    crew = best_crew(rates, tuple(rates), cost, worth)
-    assert crew.working == tuple(range(working)) and len(crew.resting) == len(rates) - working
-    assert (crew.gain > 0) == (working < len(rates))
-    again = best_crew(rates, crew.working, cost, worth)
-    assert again.working == crew.working and abs(again.gain) < 1e-9, "the best crew has nothing to gain"
+def test_the_workers_with_the_most_progress(rates: Any, cost: Any, worth: Worth, working: int) -> None:
+    active = best_active_workers(rates, tuple(rates), cost, worth)
+    assert active.working == tuple(range(working)) and len(active.resting) == len(rates) - working
+    assert (active.gain > 0) == (working < len(rates))
+    again = best_active_workers(rates, active.working, cost, worth)
+    assert again.working == active.working and abs(again.gain) < 1e-9, "the best workers have nothing to gain"
 
 
 def test_reasons_name_workers_speed_and_barriers() -> None:
-    rest = best_crew(MIXED, tuple(MIXED), line(2e-3, 4e-4), PASS)
+    rest = best_active_workers(MIXED, tuple(MIXED), line(2e-3, 4e-4), PASS)
     assert rest.reason == (
         "15 of 16 workers rest: together they would add 5% to the speed, "
         "and each barrier would cost 6 ms more with them"
     )
-    back = best_crew({**MIXED, 0: CORE}, (0,), line(2e-3, 4e-4), PASS)
+    back = best_active_workers({**MIXED, 0: CORE}, (0,), line(2e-3, 4e-4), PASS)
     assert back.reason.startswith("15 of 16 workers are called back: together they add 1500% to the speed")
     assert back.gain > 1.0
 
 
 def test_thousands_of_workers_are_compared_in_steps() -> None:
     rates = {worker: 1e9 if worker < 3 else 1e3 for worker in range(5000)}
-    assert len(best_crew(rates, tuple(rates), line(1e-3, 1e-4), Worth(1e8)).working) < 100
+    assert len(best_active_workers(rates, tuple(rates), line(1e-3, 1e-4), Worth(1e8)).working) < 100
 
 
 def test_progress_is_that_of_the_best_interval() -> None:
@@ -86,18 +86,20 @@ def test_rows_are_dealt_by_expected_speed_and_memory() -> None:
     work = Work(11_000_000, 11_000_000 * 2800.0)
     deal = first_deal(speeds, work, rest=True)
     assert deal.partition == "shuffle:0=200,1=none,2=none,3=none"
-    assert deal.crew is not None and deal.crew.resting == (1, 2, 3)
+    assert deal.active_workers is not None and deal.active_workers.resting == (1, 2, 3)
     many = relative_speeds({0: "cuda:0"}, 16, network=False)
     for wrong in (0.1, 1.0, 4.0):
         guess = Work(work.rows, wrong * work.multiplications)
-        assert first_deal(many, guess, rest=True).crew is not None, "the order of magnitude of a pass is enough"
+        assert first_deal(many, guess, rest=True).active_workers is not None, (
+            "the order of magnitude of a pass is enough"
+        )
     assert first_deal(speeds, work, rest=False).partition == "shuffle:0=200"
     assert first_deal(speeds, Work(work.rows), rest=True).partition == "shuffle:0=200", (
         "the length of a pass is unknown"
     )
     assert first_deal(speeds, Work(10**9, 1e15), rest=True).partition == "shuffle:0=200", "a pass takes minutes"
     small = first_deal(speeds, Work(work.rows, work.multiplications, {0: 5_500_000}), rest=True)
-    assert small.partition == "shuffle:0=3" and small.crew is None, "half of the rows fit on the device"
+    assert small.partition == "shuffle:0=3" and small.active_workers is None, "half of the rows fit on the device"
     assert first_deal(relative_speeds({}, 4, network=False), work, rest=True).partition == "shuffle"
     assert (
         first_deal(relative_speeds({0: "cuda:0"}, 2, network=True), Work(60_000), rest=True).partition == "shuffle:0=30"

@@ -56,11 +56,7 @@ from flegel.sync import balance_mode, make_policy
 MAX_SIMULATED_WORKERS = 200_000  # a pass of so many takes a minute of real time
 MAX_TRAINED_WORKERS = 256  # up to which points are trained for real by default
 CURVE_POINTS_PER_WORKER = 8192  # where progress follows a curve: fine enough for intervals of a thousandth of a pass
-FIT_UPDATES_PER_PASS, FIT_WORKERS, FIT_MAX_PASSES = (
-    8,
-    16,
-    100,
-)  # updates a pass, workers and passes of the training that a curve is fitted to
+FIT_UPDATES_PER_PASS, FIT_WORKERS, FIT_MAX_PASSES = 8, 16, 100  # of the training that a curve is fitted to
 MAX_RECORDED_WORKERS = 256  # in the record of a comparison, chosen evenly: a report draws a line for each
 NO_TIMEOUTS = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 

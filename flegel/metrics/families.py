@@ -1,7 +1,7 @@
 """Figures of a job or of a cluster as families of samples, in the form of Prometheus. Pure: no library, no clock.
 
 Base units (seconds, bytes), counters end in `_total`, and labels are bounded: states have a fixed set of words, and
-jobs appear while they run, at most `MOST_JOBS` of them.
+jobs appear while they run, at most `MAX_LABELLED_JOBS` of them.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_only_submit_on_this_host_names_its_option_of_processes(
     """`resume` and jobs of a cluster have no --processes."""
     result = SimpleNamespace(
         outcome="limit", converged=False, reason="as asked", objective=1.0, metrics={}, iterations=3, seconds=0.02,
-        load_seconds=2.4, utilization=0.5, worker=(), placement="processes", model="",
+        load_seconds=2.4, utilization=0.5, worker=(), placement="processes", model="", description=[],
     )  # fmt: skip
     monkeypatch.setattr(job, "_finish_job", lambda *_: result)
     served: Any = SimpleNamespace(observers=lambda stack: [])

@@ -105,6 +105,22 @@ def gather(features, tile, lane, metric, inverse, rows, place):
 
 
 @njit(nogil=True, cache=True)
+def squares(features, tile, lane, metric, inverse, row):
+    """x̃² of one point of a tile: what it adds to a diagonal, but for h."""
+    columns = metric.shape[1] - 1
+    for t in range(columns):
+        value = (features[tile, t, lane] - metric[0, t]) * inverse[t]
+        row[t] = value * value
+    row[columns] = 1.0
+
+
+@njit(nogil=True, cache=True)
+def add_squares(row, step, target):
+    for t in range(target.shape[0]):
+        target[t] += step * row[t]
+
+
+@njit(nogil=True, cache=True)
 def add_block(rows, steps, count, scaled, sums):
     """sums[k] += Σ over the block's points of steps[k]·x̃·x̃ᵀ, lower triangle, in whole register tiles."""
     width = rows.shape[1]

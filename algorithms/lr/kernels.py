@@ -11,9 +11,11 @@ import numpy as np
 from flegel.algorithms.lr.curvature import (
     BLOCK,
     add_block,
+    add_squares,
     dense_outer,
     gather,
     sparse_outer,
+    squares,
     unload,
     width_of,
 )
@@ -407,9 +409,10 @@ def _recount(features, tile, state, residuals_now, weights, numbers, metric, blo
         if not any_changed:
             continue
         if curvature.shape[1] == 1:
+            squares(features, tile, lane, metric, inverse, rows[0])
             for k in range(outputs):
                 if steps[k, place] != 0.0:
-                    dense_outer(features[tile, :, lane], steps[k, place], metric, curvature[k])
+                    add_squares(rows[0], steps[k, place], curvature[k, 0])
             continue
         gather(features, tile, lane, metric, inverse, rows, place)
         filled[0] += 1
@@ -431,10 +434,10 @@ def _empty(block):
 @njit(nogil=True, cache=True)
 def _new_block(outputs, metric, full):
     """Rows, a step an output, scaled rows, sums; points it holds, and whether the sums are begun; 1 / unit."""
-    width = width_of(metric.shape[1] - 1) if full else 1
+    width = width_of(metric.shape[1] - 1) if full else metric.shape[1]
     count = BLOCK if full else 1
     rows = np.zeros((count, width))
-    sums = np.empty((outputs, width, width))
+    sums = np.empty((outputs, width, width)) if full else np.empty((0, 0, 0))
     return rows, np.empty((outputs, count)), np.empty((count, width)), sums, np.zeros(2, np.int64), 1.0 / metric[1]
 
 
@@ -544,7 +547,10 @@ def kernel_for(memory: bool) -> Kernel:
         model = (parameter.internal_importance, numbers)
         theta = (parameter.weights, parameter.bias)
         fixed = (parameter.classes, parameter.internal_metric, model)
-        goal = (aggregator.gradient, aggregator.curvature, aggregator.counts, sums, start, end, flag)
+        whole = aggregator.curvature
+        diagonal = bool(parameter.internal_visit[5] > 1.0) and whole.shape[1] > 1  # kept in the first row until then
+        curvature = np.zeros((len(whole), 1, whole.shape[2])) if diagonal else whole
+        goal = (aggregator.gradient, curvature, aggregator.counts, sums, start, end, flag)
         labels, state, masses, rows = shard.labels, shard.state, shard.weights, shard.features
         if isinstance(rows, Sparse):
             entries = (rows.indptr, rows.indices, rows.values, labels, state, masses)
@@ -557,6 +563,8 @@ def kernel_for(memory: bool) -> Kernel:
             if labels.dtype not in _VECTOR_LABELS:
                 labels = labels.astype(np.float64)
             reached = _tiles(rows, labels, state, masses, *theta, *fixed, *goal)
+        if diagonal:
+            whole[:, :1] += curvature
         for into, extra in zip(aggregator[3:], sums, strict=True):
             into += extra
         return int(reached)

@@ -36,6 +36,7 @@ from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.search import (
     CAUTIOUS,
     CREDIBLE,
+    EMPTYING,
     ENOUGH,
     ESTIMATED,
     EXACT,
@@ -50,9 +51,11 @@ from flegel.algorithms.lr.search import (
     NOISE,
     NOT_YET,
     PATIENCE,
+    PLAUSIBLE,
     RECOUNT,
     SETTLED,
     SHORT,
+    UNCOUNTED,
     Curvature,
     Penalty,
     StepSearch,
@@ -85,11 +88,18 @@ FULL_STEP = 0.8 / GAIN
 FULL_NUMBERS = 2**16
 """All second derivatives are summed up to this many numbers, 512 kB per report: 255 columns for two classes."""
 LATE_NUMBERS = 2**20
-"""Up to this many, 8 MB per report, they are summed where `LATE_PASSES` passes have not reached the minimum: 1,023
-columns for two classes, 212 for 23. Beyond, a pass that sums them costs as much as some hundred others."""
-LATE_PASSES = 30
-"""Passes with the metric of the sample and L-BFGS alone. Well-conditioned tables need 15 to 30 in all (a pass that sums
-second derivatives takes columns / 4 times as long); nearly collinear ones need hundreds."""
+"""Up to this many, 8 MB per report, they are summed where their diagonal and L-BFGS are slow: 1,023 columns for two
+classes, 212 for 23. Beyond, a pass that sums them costs as much as some hundred others."""
+LATE_PASSES = 20
+"""Passes before the rate of convergence is judged."""
+LATE_STEPS, LATE_STEPS_PER_COLUMN = 20.0, 0.5
+"""All second derivatives are summed where more steps than that would follow without. Summing them takes columns / 4
+times as long as a pass, and some of it again as θ moves; then nearly collinear tables need about 20 steps, where
+without they need hundreds. Connections of a network (118 columns, 23 classes) need 50 without."""
+WIDE_COLUMNS = 1024
+"""Beyond, steps begin with the diagonal of the second derivatives alone: the few leading directions that would fit into
+a metric cost hundreds of products with the sample, and L-BFGS finds them in as many passes. θ is then held from the
+beginning, as moving steps would need a bound on the curvature in all directions."""
 
 
 REMEMBERED = Statistics(spent=("visits", "unknown"), lagging=("curvature",))
@@ -110,8 +120,9 @@ class LR(Algorithm):
     Steps: at first θ moves at every barrier by −α·H⁻¹·G with α in proportion to the visits. When a pass brings less
     than 1 %, and always under `bsp` and with l1, θ is held until every point has been visited with it. Then loss and
     gradient are exact, and the step is Newton's (L-BFGS about H where H is not all there is; proximal with l1), taken
-    back where the loss rose (`search.py`). Where columns are neither few nor many, H is summed only if a number of
-    passes without it has not reached the minimum. The answer is the best θ that was measured.
+    back where the loss rose (`search.py`). Where columns are neither few nor many, L-BFGS begins with the diagonal of H
+    and θ is held from the beginning; all of H is summed only if that is slow. With more than 1,024 columns the diagonal
+    remains all there is. The answer is the best θ that was measured.
     Objective: while θ moves, mean of log-loss + penalty, each point with the θ of its last visit; then of the best θ.
     Reference: M. Schmidt et al., Minimizing finite sums with the stochastic average gradient (2017); J. Lee et al.,
     Proximal Newton-type methods for minimizing composite functions (2014).
@@ -123,7 +134,10 @@ class LR(Algorithm):
         trivial="the intercept alone",
         auxiliary=tuple(name for name in Linear._fields if name.startswith("internal_")),
     )
-    placement = ParameterPlacement(unsharded="the length of each step is found along all of θ at once")
+    placement = ParameterPlacement(
+        unsharded="the length of each step is found along all of θ at once",
+        unsent=("internal_search", "internal_best", "internal_pairs"),
+    )
     kernels = Kernels(layout="tiles", torch_program="flegel.algorithms.lr.torch_program:LogisticProgram")
     figures = ReportedFigures(shown=("accuracy",))
     hyper_names = HyperNames(
@@ -200,26 +214,26 @@ class LR(Algorithm):
         columns, outputs = sample.columns, self.outputs
         size = outputs * (columns + 1) ** 2
         full = self.scaling and size <= FULL_NUMBERS
-        late = self.scaling and self.memory and not self.l1 and FULL_NUMBERS < size <= LATE_NUMBERS
+        late = self._begins_with_diagonal(columns) and size <= LATE_NUMBERS
+        held = self.l1 > 0 or self._begins_with_diagonal(columns)
         sparse = isinstance(sample.features, Sparse)
-        if full:
+        if full or self._begins_with_diagonal(columns):
             metric = coordinates(sample.features, columns, self.intercept, self.intercept and not sparse)
         elif self.scaling:
-            centered = self.intercept and not (sparse and late)  # sums over sparse rows are not centered
-            metric = scaled(sample.features, columns, self._curvature, self.l2, self.intercept, centered)
+            metric = scaled(sample.features, columns, self._curvature, self.l2, self.intercept)
         else:
             metric = plain(columns, self.intercept)
         pairs = 0 if not self.scaling or (full and outputs == 1) else pairs_of(outputs, columns + 1)
-        summed, floor = (LATER, NOT_YET) if late else (float(full), 0.0)
+        summed = LATER if late else float(full)
         mass = np.ones(len(sample.labels)) if sample.weights is None else sample.weights
         counts = np.array([mass[np.asarray(sample.labels) == c].sum() for c in self._values], dtype=np.float64)
         return Linear(
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
             classes=np.array(self._values),
-            internal_visit=np.array([0.0, 1.0, RECOUNT[0], floor, CAUTIOUS, summed, *least_weight(sample)]),
+            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, summed, *least_weight(sample)]),
             internal_importance=self._importance(counts),
-            internal_search=begin(sample.points, self.l1 > 0, rounding_of(sample.features)),
+            internal_search=begin(sample.points, held, rounding_of(sample.features)),
             internal_best=np.zeros((2, outputs, columns + 1)),
             internal_pairs=np.zeros((pairs, 2, outputs, columns + 1)),
             internal_metric=metric,
@@ -238,6 +252,12 @@ class LR(Algorithm):
         search = begin(sample.points, self.memory, rounding_of(sample.features))
         made = {"internal_visit": numbers, "internal_search": search}
         return fresh._replace(weights=previous.weights, bias=previous.bias, **made)
+
+    def _begins_with_diagonal(self, columns: int) -> bool:
+        """Steps begin with the diagonal of the second derivatives alone, and θ is held from the beginning."""
+        size = self.outputs * (columns + 1) ** 2
+        some = FULL_NUMBERS < size <= LATE_NUMBERS or columns > WIDE_COLUMNS
+        return some and self.scaling and self.memory and not self.l1
 
     @property
     def _curvature(self) -> float:
@@ -286,7 +306,11 @@ class LR(Algorithm):
         for k in range(outputs):
             add_scaled(dataPoint.features, steps[k], change.gradient[k])
             change.gradient[k, columns] += steps[k]
-            if bends[k] != 0.0:
+            if bends[k] != 0.0 and numbers[5] > 1.0:
+                first = np.zeros((1, columns + 1))
+                add_outer(dataPoint.features, bends[k], metric, first)
+                change.curvature[k, 0] += first[0]
+            elif bends[k] != 0.0:
                 add_outer(dataPoint.features, bends[k], metric, change.curvature[k])
         for i in range(5):
             sums[i, 0] = totals[i]
@@ -322,9 +346,9 @@ class LR(Algorithm):
 
     def _curvatures(self, aggregator: Gradients, parameter: Linear) -> Curvature:
         seen, metric = float(aggregator.seen[0]), parameter.internal_metric
-        later = float(parameter.internal_visit[5]) == LATER
-        summed, rounding = self.scaling and not later, StepSearch(*parameter.internal_search).rounding
-        return Curvature(aggregator.curvature, seen, metric, self._curvature, summed, float(rounding))
+        rounding = StepSearch(*parameter.internal_search).rounding
+        diagonal = float(parameter.internal_visit[5]) != 1.0 and self._begins_with_diagonal(metric.shape[1] - 1)
+        return Curvature(aggregator.curvature, seen, metric, self._curvature, self.scaling, float(rounding), diagonal)
 
     def _look(self, aggregator: Gradients, search: StepSearch) -> StepSearch:
         """Once a pass: has the mean loss settled? Without memory, a loss that rose by a tenth halves the steps."""
@@ -373,7 +397,7 @@ class LR(Algorithm):
             search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET, damping=damping)
             parameter = parameter._replace(internal_pairs=np.zeros_like(parameter.internal_pairs))
             return self._moved(aggregator, parameter, best, search)
-        factor = shorter(search, value, float((gradient * (theta - best)).sum()))
+        factor = shorter(search, value, float(np.vdot(gradient, theta - best)), not self.l1)
         search = search._replace(
             length=search.length * factor,
             damping=min(10.0 * search.damping, MOST_DAMPING) if newton and search.length == 1.0 else search.damping,
@@ -394,26 +418,32 @@ class LR(Algorithm):
         if len(pairs) and search.measured:
             pairs = with_pair(pairs, theta - best, gradient - before)
         newton = self._newton(parameter, curvature)
-        softer = search.damping / 5.0 if search.length == 1.0 else search.damping
-        damping = max(softer, LEAST_DAMPING)
+        damping = max(search.damping * (0.2 if search.length == 1.0 else 1.0), LEAST_DAMPING)
         pace = min(1.0, 1.5 * search.pace) if search.length == 1.0 else search.pace
         if penalty.l1:
             step = curvature.proximal(theta, gradient, penalty, damping, pace)
         elif not newton and not search.wary:
-            step = quasi_newton(gradient, pairs, lambda g: curvature.solve(g, penalty, damping), not curvature.full)
+            step = quasi_newton(gradient, pairs, curvature.solver(penalty, damping), not curvature.full)
         else:
             step = curvature.solve(gradient, penalty, damping) * (pace if not self.scaling else 1.0)
         step = self._balanced(theta + self._rate(search) * step) - theta
-        promised = float((gradient * step).sum()) + penalty.l1 * float(
-            np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum()
-        )
+        promised = float(np.vdot(gradient, step))
+        if penalty.l1:
+            promised += penalty.l1 * float(np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum())
+        if not newton and not penalty.l1 and -promised > PLAUSIBLE * value:
+            step *= PLAUSIBLE * value / -promised
+            promised = -PLAUSIBLE * value
         start = start_loss(aggregator, parameter)
         brought = search.best - value if search.measured else NOT_YET
         exact = curvature.full and not penalty.l1 and newton
         free = -promised
         if exact and damping > LEAST_DAMPING:  # without damping, flat directions promise more
             free = -float((gradient * curvature.solve(gradient, penalty, LEAST_DAMPING)).sum())
-        gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
+        gains = search.gains.with_step(brought) if search.measured else search.gains
+        if curvature.full or penalty.l1:
+            gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
+        else:
+            gap = max(free / 2.0, gains.remaining) if search.measured else NOT_YET
         gap /= max(value, 1e-4 * start)
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
         gap = max(gap, doubt) * (1.0 if exact else ESTIMATED)  # one small step says little there
@@ -424,11 +454,13 @@ class LR(Algorithm):
         search = search._replace(
             best=min(value, search.best), measured=search.measured + 1.0, promised=promised, length=1.0,
             damping=damping, pace=pace, gap=min(gap, NOT_YET), brought=brought, doubt=doubt,
+            recent=gains.recent, usual=gains.usual, before=gains.before,
         )  # fmt: skip
         parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
-        if float(parameter.internal_visit[5]) == LATER and search.trained >= LATE_PASSES * search.points:
+        mode = float(parameter.internal_visit[5])
+        if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
             numbers = parameter.internal_visit.copy()
-            numbers[5] = 1.0
+            numbers[5] = EMPTYING if mode == LATER else 1.0
             search = search._replace(promised=0.0, brought=NOT_YET, gap=NOT_YET, damping=FIRST_DAMPING)
             return self._moved(aggregator, parameter._replace(internal_visit=numbers), theta, search)  # the same θ
         if newton and -promised > CREDIBLE * value and not search.wary:
@@ -438,6 +470,12 @@ class LR(Algorithm):
             return self._held(parameter, search)
         search = search._replace(wary=max(search.wary - 1.0, 0.0))
         return self._moved(aggregator, parameter, theta + step, search)
+
+    def _too_slow(self, search: StepSearch, width: int) -> bool:
+        """The diagonal and L-BFGS would need more steps than it costs to sum all second derivatives."""
+        many = LATE_STEPS + LATE_STEPS_PER_COLUMN * width
+        left = self.learning.tolerance * search.best
+        return search.trained >= LATE_PASSES * search.points and search.gains.steps_until(left) > many
 
     def _newton(self, parameter: Linear, curvature: Curvature) -> bool:
         """Steps are Newton's, with the curvature as it is; otherwise L-BFGS corrects it by pairs."""
@@ -459,25 +497,28 @@ class LR(Algorithm):
     def _held(self, parameter: Linear, search: StepSearch) -> Linear:
         """θ is kept for the next interval."""
         numbers = parameter.internal_visit.copy()
-        numbers[2], numbers[4] = RECOUNT[int(search.settling)], self._cap(search)
+        numbers[2], numbers[4] = RECOUNT[int(search.settling)], self._cap(search, parameter)
         return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
 
-    def _cap(self, search: StepSearch) -> float:
+    def _cap(self, search: StepSearch, parameter: Linear) -> float:
         """Where residuals are cut off in the curvature. Far on the wrong side of the plane a loss is straight, and a
         Newton step from there has no bound: while θ moves, such points count with ¼, the most there is. After a step
         that failed all count with the curvature of a parabola that bounds their loss.
         """
+        if float(parameter.internal_visit[5]) == EMPTYING:
+            return UNCOUNTED
         if not search.settling:
             return CAUTIOUS
         return GUARDED if search.wary else EXACT
 
     def _moved(self, aggregator: Gradients, parameter: Linear, theta: Array, search: StepSearch) -> Linear:
         """A new θ, with the next number."""
-        mean = float(aggregator.curvature[:, -1, -1].mean() / aggregator.seen[0])
+        mode = float(parameter.internal_visit[5])
+        mean = float(aggregator.curvature[:, 0 if mode > 1.0 else -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
-        later = float(parameter.internal_visit[5]) == LATER
-        part, floor = RECOUNT[int(search.settling)], NOT_YET if later else max(NEGLIGIBLE * mean, 0.0)
-        numbers = [self._penalty.value(theta), number, part, floor, self._cap(search), *parameter.internal_visit[5:]]
+        part, cap = RECOUNT[int(search.settling)], self._cap(search, parameter)
+        floor = 0.0 if mode == EMPTYING else max(NEGLIGIBLE * mean, 0.0)
+        numbers = [self._penalty.value(theta), number, part, floor, cap, *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
         made = {"internal_visit": np.array(numbers), "internal_search": np.array(search)}
         return parameter._replace(weights=weights, bias=bias, **made)
@@ -488,6 +529,9 @@ class LR(Algorithm):
     def efficiency(self, part: float, workers: int) -> float | None:
         """Steps are in proportion to the visits behind them, up to half a pass."""
         return min(1.0, FULL_STEP / part)
+
+    def holds(self, parameter: Linear) -> bool:
+        return bool(StepSearch(*parameter.internal_search).settling)
 
     def objective(self, aggregator: Gradients, parameter: Linear) -> float | None:
         search = StepSearch(*parameter.internal_search)

@@ -22,8 +22,8 @@ class Linear(NamedTuple):
     """θ. One row of `weights` an output: one for two classes, otherwise one a class; `classes` are the label values.
 
     Fields whose names begin with `internal_` are the algorithm's own. `visit`: penalty, number of this θ, when
-    curvature is counted again (part, floor), its cap, whether all of it is summed (1; 0: the diagonal; 2: all, but
-    not yet), and, where points have weights, the least of them (0: not known). `importance`: the weight of every
+    curvature is counted again (part, floor), its cap, whether all of it is summed (1; 0: the diagonal; above: see
+    `search.LATER`), and, where points have weights, the least of them (0: not known). `importance`: the weight of every
     class. `search`: a `StepSearch`. `best`: the best θ that was measured, and its gradient. `pairs`: those of
     L-BFGS. `metric`: see `precondition`.
     """

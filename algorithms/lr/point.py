@@ -58,8 +58,10 @@ def class_number(label: Any, classes: Array) -> int:
 @njit(nogil=True, cache=True, forceinline=True)
 def bend_of(size, cap):
     """Curvature by the score, from |residual|: p·(1 − p), with the residual cut off at `cap`; with a cap of 0 that of
-    the parabola which bounds the loss everywhere (Jaakkola and Jordan): tanh(z/2) / 2z.
+    the parabola which bounds the loss everywhere (Jaakkola and Jordan): tanh(z/2) / 2z. Below 0: none.
     """
+    if cap < 0.0:
+        return 0.0
     if cap == 0.0:
         side = max(min(size, 1.0 - size), 1e-30)
         score = np.log((1.0 - side) / side)

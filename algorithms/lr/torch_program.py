@@ -32,6 +32,7 @@ class LogisticProgram:
         self._classes, self._places = torch.sort(classes)
         self._importance, self._metric = put(parameter.internal_importance), put(parameter.internal_metric)
         self._penalty, self._epoch, self._part, self._floor, self._cap = parameter.internal_visit[:5].tolist()
+        self._diagonal = bool(parameter.internal_visit[5] > 1.0)
 
     def _put(self, values: Any) -> torch.Tensor:
         return torch.from_numpy(np.array(values, np.float64)).to(self._device)
@@ -102,6 +103,8 @@ class LogisticProgram:
             side = torch.minimum(size, 1.0 - size).clamp(min=1e-30)
             score = torch.log((1.0 - side) / side)
             return torch.where(score > 1e-2, (0.5 - side) / score, torch.full_like(score, 0.25))
+        if self._cap < 0.0:
+            return torch.zeros_like(size)
         cut = size.clamp(max=self._cap)
         return cut * (1.0 - cut)
 
@@ -115,7 +118,7 @@ class LogisticProgram:
         ones = torch.ones((len(some), 1), dtype=torch.float64, device=x.device)
         rows = torch.cat([(x[some] - self._metric[0, :-1]) / self._metric[1, :-1], ones], 1)
         for k, step in enumerate(steps[some].T):
-            if curvature.shape[1] == 1:
+            if curvature.shape[1] == 1 or self._diagonal:
                 curvature[k, 0] += step @ (rows * rows)
             else:
                 curvature[k] += torch.tril((rows * step[:, None]).T @ rows)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.common.slice_exchange import Exchange, RoundReport
+from flegel.configuration.active import active
 from flegel.plan.placement.assignment import first_map, levelled
-from flegel.plan.placement.replanning import LEAST_GAIN, NOISE_FACTOR, decide
+from flegel.plan.placement.replanning import decide
 from flegel.plan.placement.slice_map import SliceMap, cut, difference
 from flegel.plan.placement.slice_size import SliceCost
 from flegel.plan.placement.throughput import ThroughputForecast, Transfer
@@ -71,4 +72,6 @@ class Scheme:
             alone = dedicated(rates, len(exchange.workers))
             planned = levelled(self.map, self.nodes, 0, rates)
             gain = 1 - slowest(alone, planned.loads()) / slowest(alone, self.map.loads())
-            self._next = planned if gain > max(LEAST_GAIN, NOISE_FACTOR * self.forecast.noise) else self.map
+            rules = active().placement
+            least = max(rules.least_gain, rules.noise_multiple * self.forecast.noise)
+            self._next = planned if gain > least else self.map

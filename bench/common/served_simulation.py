@@ -21,7 +21,7 @@ from flegel.declarations.statistics import Statistics
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Command, FromWorker, Send, StartWorker, Timeouts, WorkerJoined
-from flegel.machine.server.care import FIRST_SERVER, MOST_SERVERS, ServerCare
+from flegel.machine.server.care import FIRST_SERVER, MAX_SERVERS, ServerCare
 from flegel.machine.server.client import Push, SliceClient
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.part import ServersPart
@@ -217,4 +217,4 @@ def served_job(sync: SyncSpec, criteria: Criteria, workers: int, servers: int, r
 def worker_numbers(workers: int) -> Iterator[int]:
     """Numbers that no server has."""
     for at in range(workers):
-        yield at if at < FIRST_SERVER else at + MOST_SERVERS
+        yield at if at < FIRST_SERVER else at + MAX_SERVERS

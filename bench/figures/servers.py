@@ -21,7 +21,8 @@ from bench.common.placement_bounds import even, flat_range, gain_bound, proporti
 from bench.common.placement_schemes import SCHEMES, Scheme
 from bench.common.slice_exchange import Exchange
 from flegel.compare import Chart, Series, Table
-from flegel.plan.placement.slice_size import PAPER_ALPHA, best_size
+from flegel.configuration.active import active
+from flegel.plan.placement.slice_size import best_size
 from flegel.plan.placement.water_filling import colocated, water_filling
 
 FIGURE = "003 Fig. 4–7, 001 Fig. 5–6"
@@ -57,7 +58,7 @@ class Bed:
         return [SLOWEST + (FASTEST - SLOWEST) * i / (len(self.nodes) - 1) for i in self.nodes]
 
     def scheme(self, name: str, total: int, **more: Any) -> Scheme:
-        size = best_size(total, PAPER_ALPHA / self.part, len(self.nodes), len(self.nodes))
+        size = best_size(total, active().placement.first_slice_cost / self.part, len(self.nodes), len(self.nodes))
         return Scheme(name, total, more.pop("size", size), self.nodes, **more)
 
     def medians(self, schemes: Sequence[Scheme], exchange: Exchange, warm: int = 2) -> list[float]:
@@ -161,7 +162,7 @@ def slice_sizes(bed: Bed, exchange: Exchange) -> None:
     total = MODELS["ResNet50"] // bed.part
     generator = random.Random(bed.bench.options.seed + 1)
     steps = 2 if bed.bench.scale == "smoke" else 6
-    middle = best_size(total, PAPER_ALPHA / bed.part, len(bed.nodes))
+    middle = best_size(total, active().placement.first_slice_cost / bed.part, len(bed.nodes))
     sizes = [round(middle * 10 ** ((i - steps / 2) / 3)) for i in range(steps + 1)]
     lines: dict[str, list[tuple[float, float]]] = {}
     alphas: list[float] = []

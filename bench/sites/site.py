@@ -38,7 +38,7 @@ from flegel.machine.group.group import Group, GroupSettings
 from flegel.machine.group.schedule import Every
 from flegel.params.local import LocalStore
 from flegel.params.protocol import Fold
-from flegel.plan.termination import FAILED, Verdict
+from flegel.plan.termination import FAILED_OUTCOMES, Verdict
 
 
 class StepCounts(NamedTuple):
@@ -152,7 +152,7 @@ class SimulatedSite:
     def _conclude(self, outcome: str, now: float) -> None:
         self.ended, self.job.phase = outcome, "over"
         self._flush(now)
-        self.handle(StatusChanged("left" if outcome in FAILED else "finished"), now)
+        self.handle(StatusChanged("left" if outcome in FAILED_OUTCOMES else "finished"), now)
 
     def wake(self, now: float) -> float:
         """Time has passed; when to come again."""

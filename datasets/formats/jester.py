@@ -15,7 +15,7 @@ from flegel.core.shard import Sparse
 from flegel.datasets.formats.compressed import line_pieces, suffixes
 from flegel.datasets.formats.text_dialect import LINE_LIMIT, find_delimiter, is_number, number_dialect, split
 from flegel.datasets.formats.text_parse import parse
-from flegel.datasets.formats.text_stream import PIECE
+from flegel.datasets.formats.text_stream import TEXT_PIECE_BYTES
 from flegel.datasets.rows.file_stream import FileStream
 from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.source import Chunk
@@ -61,7 +61,7 @@ class JesterStream(FileStream):
 
     def chunks(self) -> Iterator[Chunk]:
         line = self.dialect.skip_lines + 1
-        for piece in line_pieces(self.path, self.dialect.header, PIECE, LINE_LIMIT):
+        for piece in line_pieces(self.path, self.dialect.header, TEXT_PIECE_BYTES, LINE_LIMIT):
             body = piece.rstrip(b"\r\n \t")
             if not body:
                 continue

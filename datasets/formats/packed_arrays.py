@@ -26,7 +26,7 @@ from flegel.loading.damage import damage_as
 from flegel.wording import option
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-_PIECE = 8 << 20
+_BYTES_PER_CHUNK = 8 << 20
 _ROW_LIMIT = 64 << 20
 """A header that announces longer rows is taken to be damaged."""
 _FEATURE_NAMES = ("X", "x", "features", "data", "images", "arr_0", "X_train", "x_train")
@@ -83,7 +83,7 @@ class IdxStream(Stream):
         size = self.columns * self.stored.itemsize
         with open_unpacked(self.path) as file:
             file.read(self.header)
-            step = max(1, _PIECE // size)
+            step = max(1, _BYTES_PER_CHUNK // size)
             for lo in range(0, self.shape[0], step):
                 rows = min(step, self.shape[0] - lo)
                 data = file.read(rows * size)

@@ -16,7 +16,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.formats.compressed import line_pieces
 from flegel.datasets.formats.text_dialect import LINE_LIMIT
-from flegel.datasets.formats.text_stream import PIECE
+from flegel.datasets.formats.text_stream import TEXT_PIECE_BYTES
 from flegel.datasets.rows.file_signature import check_unchanged, signature
 from flegel.datasets.rows.source import Chunk, Description, Stream
 from flegel.errors import DataError
@@ -54,7 +54,7 @@ class SvmlightStream(Stream):
         from flegel.datasets.formats.svmlight_lines import parse  # numba costs a process 70 MB
 
         line = 1
-        for piece in line_pieces(self.path, 0, PIECE, LINE_LIMIT):
+        for piece in line_pieces(self.path, 0, TEXT_PIECE_BYTES, LINE_LIMIT):
             yield parse(piece, line, self.origin)
             line += piece.count(b"\n")
 

@@ -17,7 +17,7 @@ from flegel.datasets.formats.text_dialect import LINE_LIMIT
 from flegel.errors import DataError
 
 MIN_BLOCK, MAX_BLOCK, BLOCKS = 4 << 10, 4 << 20, 4096
-_PIECE = 1 << 16
+_BYTES_SEARCHED_AT_ONCE = 1 << 16
 _COUNT_BYTES = 1 << 18
 
 
@@ -51,7 +51,7 @@ class TextFile:
     def next_line(self, at: int) -> int:
         """Where the first line after the line end at or behind `at` begins; the size where there is none."""
         while at < self.size:
-            piece = os.pread(self.file.fileno(), _PIECE, at)
+            piece = os.pread(self.file.fileno(), _BYTES_SEARCHED_AT_ONCE, at)
             found = piece.find(b"\n")
             if found >= 0:
                 return at + found + 1
@@ -62,7 +62,7 @@ class TextFile:
         """The end of the last line that is not blank, its line end included."""
         end = self.size
         while end > start:
-            first = max(start, end - _PIECE)
+            first = max(start, end - _BYTES_SEARCHED_AT_ONCE)
             kept = self.read(first, end).rstrip(b"\r\n \t")
             if kept:
                 return self.next_line(first + len(kept))

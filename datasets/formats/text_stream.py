@@ -16,7 +16,7 @@ from flegel.datasets.formats.text_parse import parse
 from flegel.datasets.rows.file_signature import check_unchanged, signature
 from flegel.datasets.rows.source import Chunk, Description, Stream
 
-PIECE = 8 << 20
+TEXT_PIECE_BYTES = 8 << 20
 
 
 class TextStream(Stream):
@@ -36,7 +36,7 @@ class TextStream(Stream):
     def chunks(self) -> Iterator[Chunk]:
         line = self.dialect.skip_lines + 1
         blank = b""
-        for piece in line_pieces(self.path, self.dialect.header, PIECE, LINE_LIMIT):
+        for piece in line_pieces(self.path, self.dialect.header, TEXT_PIECE_BYTES, LINE_LIMIT):
             text = blank + piece
             body = text.rstrip(b"\r\n \t")
             blank = text[len(body) :].partition(b"\n")[2]

@@ -22,8 +22,8 @@ from flegel.datasets.rows.source import Description
 from flegel.datasets.tables.columns import RawColumn, RawTable, cells
 from flegel.errors import DataError
 
-BATCH = 1 << 15
-BLOCK = 4 << 20
+ROWS_PER_BATCH = 1 << 15
+BYTES_PER_BLOCK = 4 << 20
 csv.field_size_limit(16 << 20)
 
 
@@ -69,7 +69,7 @@ class TextTable(RawTable):
                     pyarrow.PythonFile(file, mode="r"),
                     csv_module.ReadOptions(
                         use_threads=False,
-                        block_size=BLOCK,
+                        block_size=BYTES_PER_BLOCK,
                         column_names=split,
                         skip_rows=int(self.dialect.header),
                         encoding=encoding,
@@ -118,7 +118,7 @@ class TextTable(RawTable):
                 if len(row) != width:
                     raise self._ragged(number, len(row))
                 batch.append(row)
-                if len(batch) == BATCH:
+                if len(batch) == ROWS_PER_BATCH:
                     yield batch
                     batch = []
         if batch:

@@ -22,7 +22,7 @@ from flegel.loading.regular_files import check_regular
 
 _SHORT_RANGE = 16
 """Ranges shorter than this on average are gathered row by row rather than copied range by range."""
-_PIECE = 1 << 13
+_ROWS_GATHERED_AT_ONCE = 1 << 13
 """Rows that a thread gathers at a time."""
 
 
@@ -180,7 +180,7 @@ class ArraySource(Source):
         if self.paths is not None or self.array.dtype != self.dtype or self.label_column is not None:
             return super().pick(ids)
         features = np.empty((len(ids), self.columns), self.dtype)
-        in_pieces(len(ids), _PIECE, lambda lo, hi: _gather(self.array, ids[lo:hi], features[lo:hi]))
+        in_pieces(len(ids), _ROWS_GATHERED_AT_ONCE, lambda lo, hi: _gather(self.array, ids[lo:hi], features[lo:hi]))
         labels = None if self.labels is None else np.array(self.labels[ids], np.float64)
         check_finite(features, labels, ids, self.names, self.origin)
         return Rows(features, labels, ids)

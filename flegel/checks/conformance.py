@@ -39,7 +39,7 @@ from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 
-ROWS, COLUMNS = 331, 6
+TRIAL_ROW_COUNT, TRIAL_COLUMN_COUNT = 331, 6
 SEED = 3  # of the job as which a class is prepared
 HOOKS = frozenset(
     {
@@ -89,7 +89,7 @@ def _check_own_backend(algorithm: Algorithm, features: Any, labels: Array | None
     """An algorithm with a backend of its own, such as a network: its kernel beside its hooks, in its own precision."""
     if features is None or labels is None:
         raise UsageError(f"{type(algorithm).__name__} is checked on data of the right shape; give some, with --data.")
-    few, answers = np.ascontiguousarray(features[:ROWS]), np.asarray(labels)[:ROWS]
+    few, answers = np.ascontiguousarray(features[:TRIAL_ROW_COUNT]), np.asarray(labels)[:TRIAL_ROW_COUNT]
     passed = []
     for promise, check in PROMISES[:3]:
         check(Trial(algorithm, few, answers, few.dtype))
@@ -114,9 +114,9 @@ class Trial:
         self.algorithm, self.name = algorithm, type(algorithm).__name__
         rng = np.random.default_rng(7)
         if features is None:
-            centres = rng.normal(scale=3.0, size=(4, COLUMNS))
-            which = rng.integers(len(centres), size=ROWS)
-            features = np.abs(centres[which] + rng.normal(size=(ROWS, COLUMNS))) + 0.1
+            centres = rng.normal(scale=3.0, size=(4, TRIAL_COLUMN_COUNT))
+            which = rng.integers(len(centres), size=TRIAL_ROW_COUNT)
+            features = np.abs(centres[which] + rng.normal(size=(TRIAL_ROW_COUNT, TRIAL_COLUMN_COUNT))) + 0.1
             labels = (which % 2).astype(np.float64)
         if not isinstance(features, Sparse):
             features = np.ascontiguousarray(features, dtype=dtype)

@@ -25,24 +25,25 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.calls_ahead import calls_one_by_one
 from flegel.runtime.backends.numba.kernels import build_kernel
 
-ROWS, COLUMNS = 4096, 28
-MANY = 4  # times the columns: statistics of so many numbers are worth a smaller change
+TIMED_ROWS, TIMED_COLUMNS = 4096, 28
+LARGE_STATISTICS_FACTOR = 4  # times the columns: statistics of so many numbers are worth a smaller change
 ALLOCATING = {"zeros", "empty", "ones", "full", "zeros_like", "empty_like", "ones_like", "copy", "array", "arange"}
-SLOW = 40.0  # nanoseconds a point and 28 columns; below that a class is as fast as memory
+SLOW_VISIT_NANOSECONDS = 40.0  # of a point of 28 columns; below that a class is as fast as memory
 
 
 def speed_advice(algorithm: Algorithm) -> list[str]:
     """How fast it is, then what would make it faster; empty for networks, which have a backend of their own."""
     if algorithm.kernels.backend:
         return []
-    rows = np.abs(np.random.default_rng(7).normal(size=(ROWS, COLUMNS))).astype(np.float32)
-    trial = Trial(algorithm, rows, (np.arange(ROWS) % 2).astype(np.float64), np.dtype(np.float32))
+    rows = np.abs(np.random.default_rng(7).normal(size=(TIMED_ROWS, TIMED_COLUMNS))).astype(np.float32)
+    trial = Trial(algorithm, rows, (np.arange(TIMED_ROWS) % 2).astype(np.float64), np.dtype(np.float32))
     kind, note, seconds = _timed(trial)
-    said = [f"visits a point of {COLUMNS} columns in {seconds / ROWS * 1e9:.0f} ns, {kind} (float32, one core)"]
+    visit = seconds / TIMED_ROWS * 1e9
+    said = [f"visits a point of {TIMED_COLUMNS} columns in {visit:.0f} ns, {kind} (float32, one core)"]
     said += _kept(trial, kind)
     if kind == "interpreted":
         return [*said, f"slow: {visit_hook(type(algorithm))} is interpreted, because numba cannot compile it: {note}"]
-    if kind == "compiled" and seconds / ROWS * 1e9 > SLOW:
+    if kind == "compiled" and visit > SLOW_VISIT_NANOSECONDS:
         said += [f"slow: {advice}" for advice in _advice(trial)]
     return said
 
@@ -98,12 +99,12 @@ def _advice(trial: Trial) -> Iterator[str]:
     cls, hook = type(algorithm), getattr(type(algorithm), visit_hook(type(algorithm)))
     numbers = sum(array.size for array in pytree.flatten(trial.zero))
     if algorithm._kept is not None:
-        if numbers > MANY * trial.columns and not algorithm._kept.marked:
+        if numbers > LARGE_STATISTICS_FACTOR * trial.columns and not algorithm._kept.marked:
             yield (
                 f"each point replaces {numbers} numbers of the statistics; `hidden` and `statistics_of` keep less, and "
                 "updateDataPoint with `aggregate` adds only what a point changes"
             )
-    elif cls.aggregate is Algorithm.aggregate and numbers > MANY * trial.columns:
+    elif cls.aggregate is Algorithm.aggregate and numbers > LARGE_STATISTICS_FACTOR * trial.columns:
         yield (
             f"each point adds {numbers} numbers to the statistics; return only what it changes, a smaller NamedTuple, "
             "and fold that in with `aggregate`"

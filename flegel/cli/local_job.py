@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flegel.cli.rows_file import KINDS, check_rows_file, write_rows
 from flegel.errors import ExitCode, FlegelError, UsageError
-from flegel.plan.termination import FAILED
+from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.terminal.reporting import PhaseLine, print_all, say
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def show_and_save(
     advice = start_advice(result.seconds, result.load_seconds, result.placement) if advises else ""
     if advice:
         display.say(advice)
-    if result.outcome in FAILED:
+    if result.outcome in FAILED_OUTCOMES:
         raise SystemExit(ExitCode.NOT_AS_ASKED)
 
 

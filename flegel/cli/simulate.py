@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from flegel.compare.simulation import ClusterModel
     from flegel.machine.coordinator.observation import JobSnapshot
 
-EVERY = 2.0  # seconds between two lines about a long run
-ROWS = "higgs:65536"  # to learn from where no data are named
+SECONDS_BETWEEN_LINES = 2.0  # about a long run
+DEFAULT_DATA = "higgs:65536"  # to learn from where no data are named
 CLUSTER_OPTIONS = (
     "workers",
     "pass_time",
@@ -188,7 +188,7 @@ def simulate(
             rows = in_memory(
                 open_rows(
                     chosen,
-                    data or ROWS,
+                    data or DEFAULT_DATA,
                     label=label,
                     columns=columns,
                     drop=drop,
@@ -313,12 +313,12 @@ def _watch(label: str) -> Callable[[JobSnapshot], None]:
     """A line now and then, so that nobody thinks it hangs."""
     from flegel.runtime import clock
 
-    next_at = [clock.now() + EVERY]
+    next_at = [clock.now() + SECONDS_BETWEEN_LINES]
 
     def look(seen: JobSnapshot) -> None:
         now = clock.now()
         if now >= next_at[0] and seen.iteration:
-            next_at[0] = now + EVERY
+            next_at[0] = now + SECONDS_BETWEEN_LINES
             value = "–" if seen.estimate is None else f"{seen.estimate:.6g}"
             say(f"{label}: {seen.seconds:.4g} virtual seconds, {seen.iteration} updates of θ, objective {value}")
 

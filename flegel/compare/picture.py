@@ -13,7 +13,7 @@ SEGMENTS = 1200  # of a timeline; beyond that, shares in slices
 SLICES = 180
 UPDATES = 120  # of θ that are kept; more could not be told apart
 REASONS = 60
-KINDS = ("compute", "respond", "wait")
+SPAN_KINDS = ("compute", "respond", "wait")
 
 Span = Sequence[Any]
 """As in a row of the trace: worker, order sent, report here, visits, seconds computing, responding, waiting before."""
@@ -115,7 +115,7 @@ def shares(lane: Sequence[tuple[float, float, str]], length: float, slices: int)
     width = max(length, 1e-12) / slices
     sums = [[0.0, 0.0, 0.0] for _ in range(slices)]
     for begin, end, kind in lane:
-        which = KINDS.index(kind)
+        which = SPAN_KINDS.index(kind)
         for i in range(max(0, int(begin / width)), min(slices - 1, int(end / width)) + 1):
             covered = min(end, (i + 1) * width) - max(begin, i * width)
             sums[i][which] += max(0.0, covered) / width

@@ -57,7 +57,7 @@ MAX_WORKERS = 200_000  # workers
 REAL_UP_TO = 256  # workers whose points are trained for real by default
 UNITS = 8192  # points of a worker where nothing is trained
 FINE, FITTED, MOST_PASSES = 8, 16, 100  # updates a pass, workers and passes of the training that a curve is fitted to
-SHOWN = 256  # workers in a record
+WORKERS_IN_RECORD = 256  # at most; of more only every so many
 NO_TIMEOUTS = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 
 
@@ -333,7 +333,7 @@ class SimulationRunner(ComparisonRunner):
             attempt = Attempt(candidate=candidate.label, round=number, outcome="failed", reason=str(error))
         else:
             attempt = self._judge(candidate, number, result)
-            shown = picture(result.rows, thinned(result.worker, SHOWN), result.staleness)
+            shown = picture(result.rows, thinned(result.worker, WORKERS_IN_RECORD), result.staleness)
             self.results[len(self.attempts)] = (result, shown)
             self.runs.setdefault(candidate.label, result)
         self.attempts.append(attempt)

@@ -17,9 +17,12 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from flegel.configuration.audit import AuditSettings
 from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.configuration.barriers import BarrierSettings
+from flegel.configuration.checkpoints import CheckpointSettings
 from flegel.configuration.interval import IntervalSettings
+from flegel.configuration.placement import PlacementSettings
 from flegel.configuration.resting import RestingSettings
 from flegel.configuration.setting import DescribedSetting, described
 from flegel.configuration.termination import TerminationSettings
@@ -36,6 +39,9 @@ class Settings:
     balance_sparing: BalanceSettings = SPARING
     resting: RestingSettings = field(default_factory=RestingSettings)
     termination: TerminationSettings = field(default_factory=TerminationSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
+    checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
+    placement: PlacementSettings = field(default_factory=PlacementSettings)
 
 
 DEFAULTS = Settings()

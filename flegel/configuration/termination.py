@@ -46,3 +46,10 @@ class TerminationSettings:
             "of the distance to the target", "Less progress in `stall_passes` would take 12,000 passes more.", 0, 1
         ),
     ] = 1e-3
+    fitted_share_of_time: Annotated[
+        float,
+        Setting("of the elapsed time", "Whose objectives predict the end of a job, by which moves are planned.", 0, 1),
+    ] = 0.25
+    fewest_fitted_barriers: Annotated[
+        int, Setting("barriers", "Of that prediction; with fewer no decay of progress is estimated.", 2)
+    ] = 6

@@ -25,12 +25,14 @@ def kinds(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """What decides which code fits these arguments, quickly: this is done at every call."""
     return tuple(
         [
-            (v.dtype, v.ndim, v.flags.num) if type(v) is np.ndarray
-            else (type(v), kinds(v)) if isinstance(v, tuple)
+            (v.dtype, v.ndim, v.flags.num)
+            if type(v) is np.ndarray
+            else (type(v), kinds(v))
+            if isinstance(v, tuple)
             else type(v)
             for v in values
         ]
-    )  # fmt: skip
+    )
 
 
 def described(values: tuple[Any, ...]) -> str | None:

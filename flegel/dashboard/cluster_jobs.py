@@ -21,7 +21,7 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
 
-EVERY = 1.0
+SECONDS_BETWEEN_LOOKS = 1.0
 LOGS = 5.0  # seconds between two looks at the log of a job
 MOST_LISTED = 200
 MOST_SHOWN = 16  # running jobs that are shown in detail, the newest ones
@@ -57,7 +57,7 @@ class ClusterDashboard:
 
     def _work(self) -> None:
         client: Client | None = None
-        while not self._stopping.wait(EVERY if client is not None else 0.0):
+        while not self._stopping.wait(SECONDS_BETWEEN_LOOKS if client is not None else 0.0):
             try:
                 client = client or Client(self._address, insecure=self._insecure)
                 self._look(client)
@@ -66,7 +66,7 @@ class ClusterDashboard:
                 if client is not None:
                     client.close()
                 client = None
-                self._stopping.wait(EVERY)
+                self._stopping.wait(SECONDS_BETWEEN_LOOKS)
         if client is not None:
             client.close()
 

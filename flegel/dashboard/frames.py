@@ -17,11 +17,11 @@ import msgspec
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 
-MOST_ROWS = 20_000
+MOST_TRACE_ROWS = 20_000
 MOST_SPANS = 60_000
 MOST_LOOK_BYTES = 12 << 20
 MOST_LINES = 500
-LONGEST = 2000  # characters of a text; user code decides names and log lines
+MOST_CHARACTERS = 2000  # of a text; user code decides names and log lines
 
 Frame = dict[str, Any]
 
@@ -42,7 +42,7 @@ def row_record(row: TraceRow, visits: int, reason: str) -> list[Any]:
         row.in_flight,
         row.moved_bytes,
         *spread,
-        reason[:LONGEST],
+        reason[:MOST_CHARACTERS],
     ]
 
 
@@ -59,7 +59,7 @@ def look_frame(run: str, seen: JobSnapshot) -> Frame:
         "unseen": seen.unseen,
         "loaded": seen.loaded,
         "loads": seen.loads,
-        "verdict": seen.verdict[:LONGEST],
+        "verdict": seen.verdict[:MOST_CHARACTERS],
         "members": seen.members,
         "resting": seen.resting,
         "iteration": seen.iteration,
@@ -126,21 +126,21 @@ class RunHistory:
             return []
         self._rows += records
         self._spans.extend(spans)
-        if len(self._rows) > MOST_ROWS:
-            older, newer = self._rows[: MOST_ROWS // 2], self._rows[MOST_ROWS // 2 :]
+        if len(self._rows) > MOST_TRACE_ROWS:
+            older, newer = self._rows[: MOST_TRACE_ROWS // 2], self._rows[MOST_TRACE_ROWS // 2 :]
             self._rows = [r for i, r in enumerate(older) if i % 2 or r[-1]] + newer
         return [self._encode({"kind": "rows", "rows": records, "spans": spans[-MOST_SPANS // 8 :]})]
 
     def log(self, lines: Sequence[tuple[str, str]]) -> list[bytes]:
         """Time and text of each line."""
-        cut = [[when, text[:LONGEST]] for when, text in lines]
+        cut = [[when, text[:MOST_CHARACTERS]] for when, text in lines]
         self._lines.extend(cut)
         return [self._encode({"kind": "log", "lines": cut})] if cut else []
 
     def end(self, result: dict[str, Any] | None, error: str = "") -> list[bytes]:
         """The figures of the result, without what frames have told already; or why there is none."""
         kept = {k: v for k, v in (result or {}).items() if k != "trace"}
-        self._end = {"kind": "end", "result": kept or None, "error": error[:LONGEST]}
+        self._end = {"kind": "end", "result": kept or None, "error": error[:MOST_CHARACTERS]}
         return [self._encode(self._end)]
 
     def frames(self) -> list[bytes]:

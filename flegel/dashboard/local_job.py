@@ -21,7 +21,7 @@ from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobControl
 
-LARGE = 256  # workers from which on looks are rarer
+MANY_WORKERS = 256  # from which on looks are rarer
 PENDING = 100  # looks that wait to be turned into frames
 RUN = "job"
 
@@ -59,7 +59,7 @@ class JobDashboard:
         self._thread.start()
 
     def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
-        self.every = 1.0 if seen.members > LARGE else 0.25
+        self.every = 1.0 if seen.members > MANY_WORKERS else 0.25
         if self._looks.qsize() < PENDING or rows:
             self._looks.put((seen, rows))
 

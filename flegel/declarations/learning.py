@@ -47,6 +47,13 @@ class LearningHooks:
         """
         return None
 
+    def holds(self, parameter: Tree) -> bool:
+        """True where θ stays as it is until every point has been visited with it. Among workers that are alike `fsp`
+        then makes one barrier a pass: more of them would change nothing, and a round that goes on beyond the pass would
+        visit points again in vain.
+        """
+        return False
+
     def noise_scale(self, parameter: Tree) -> float | None:
         """The gradient noise scale B in samples, as estimated so far (`flegel.plan.interval.gradient_noise`): a visit
         in an update of b visits is worth 1/(1 + b/B). Not a number while it is not known yet. None: no gradient method,

@@ -54,7 +54,10 @@ def check_regular(path: Path, error: type[FlegelError]) -> None:
 
 def kind(mode: int) -> str:
     names = {
-        stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
         stat.S_IFDIR: "a folder",
-    }  # fmt: skip
+    }
     return names.get(stat.S_IFMT(mode), "something else")

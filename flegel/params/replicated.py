@@ -109,9 +109,13 @@ class ReplicatedStore:
         self.publish(members)
         self._fold, self._members, self._answers, self._arrays = request, members, {}, ()
         order = ReduceReports(
-            request.number, self._links.round, request.place,
-            tuple((worker, self._addresses[worker]) for worker in members), tuple(request.workers), request.update,
-        )  # fmt: skip
+            request.number,
+            self._links.round,
+            request.place,
+            tuple((worker, self._addresses[worker]) for worker in members),
+            tuple(request.workers),
+            request.update,
+        )
         for worker in members:
             self._links.send(worker, order)
         return None

@@ -27,9 +27,9 @@ from flegel.wording import option
 
 EQUAL_WITHIN = 1e-9  # relative: rounding; objectives that differ by less count as equal
 
-SOUND = ("converged", "target", "halted", "stopped")
-"""Outcomes that quality brought about. The others: `limit` and those of `FAILED`."""
-FAILED = ("stalled", "worse", "stuck", "diverged", "unsound", "unsynchronized")
+SOUND_OUTCOMES = ("converged", "target", "halted", "stopped")
+"""Outcomes that quality brought about. The others: `limit` and those of `FAILED_OUTCOMES`."""
+FAILED_OUTCOMES = ("stalled", "worse", "stuck", "diverged", "unsound", "unsynchronized")
 """Outcomes after which the command line exits with 3: the model is not what was asked for."""
 
 

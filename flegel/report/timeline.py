@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flegel.compare.picture import KINDS
+from flegel.compare.picture import SPAN_KINDS
 from flegel.compare.record import Lane, Timeline
 from flegel.compare.table import seconds
 from flegel.report.svg import AxisScale, Canvas
@@ -63,7 +63,7 @@ def common_window(lengths: Sequence[float]) -> float:
 
 
 def _legend(canvas: Canvas, x: float, y: float, moves: bool) -> None:
-    for kind in (*KINDS, "move") if moves else KINDS:
+    for kind in (*SPAN_KINDS, "move") if moves else SPAN_KINDS:
         canvas.add("rect", x=x, y=y - 9, width=16, height=10, class_=FILL[kind])
         canvas.text(x + 20, y, WORDS[kind], "start", "small")
         x += 31 + 6.2 * len(WORDS[kind])
@@ -134,20 +134,20 @@ def _slices(canvas: Canvas, lane: Lane, length: float, scale: AxisScale, y: floa
     width, floor = max(length, 1e-12) / len(lane.shares) * group, y + thick
     shown = min(len(shares), math.ceil(scale.high / width - 1e-9))
     ends = [scale(min((i + 1) * width, length, scale.high)) for i in range(shown)]
-    for upto in range(len(KINDS), 0, -1):
+    for upto in range(len(SPAN_KINDS), 0, -1):
         path, last = [f"M{scale(0.0):.1f} {floor:.1f}"], floor
         for i, amounts in enumerate(shares[:shown]):
             top = round(floor - min(sum(amounts[:upto]), 1.0) * thick, 1)
             path.append(f"V{top:.1f}H{ends[i]:.1f}" if top != last else f"H{ends[i]:.1f}")
             last = top
         if any(amounts[upto - 1] > 0 for amounts in shares[:shown]):
-            kind = KINDS[upto - 1]
+            kind = SPAN_KINDS[upto - 1]
             canvas.add("path", d="".join(path) + f"V{floor:.1f}z", class_=FILL[kind], title=_told(lane, kind))
 
 
 def _told(lane: Lane, kind: str) -> str:
     if lane.shares:
-        share = sum(s[KINDS.index(kind)] for s in lane.shares) / len(lane.shares)
+        share = sum(s[SPAN_KINDS.index(kind)] for s in lane.shares) / len(lane.shares)
     else:
         total = sum(b - a for a, b, _ in lane.segments)
         share = sum(b - a for a, b, k in lane.segments if k == kind) / max(total, 1e-12)

@@ -16,7 +16,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.declarations.figures import ModelHooks
 from flegel.declarations.optional import hook
 from flegel.errors import ExitCode, UsageError
-from flegel.plan.termination import FAILED
+from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.results.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, score, with_names
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def module_of(algorithm: Algorithm, parameter: Tree) -> Any:
 
 def exit_code(outcome: str) -> ExitCode:
     """What a command exits with whose job ended so."""
-    return ExitCode.NOT_AS_ASKED if outcome in FAILED else ExitCode.DONE
+    return ExitCode.NOT_AS_ASKED if outcome in FAILED_OUTCOMES else ExitCode.DONE
 
 
 def _plain(value: Any) -> Any:

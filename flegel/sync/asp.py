@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from flegel.sync.policy import USUAL_BATCHES
+from flegel.sync.policy import USUAL_BATCHES_PER_PASS
 from flegel.sync.ssp import SSP
 
 
@@ -17,6 +17,6 @@ class ASP(SSP):
     name = "asp"
     summary = "no barrier at all; may diverge"
 
-    def __init__(self, batches: int = USUAL_BATCHES) -> None:
+    def __init__(self, batches: int = USUAL_BATCHES_PER_PASS) -> None:
         super().__init__(batches=batches)
         self.staleness = math.inf

@@ -187,6 +187,7 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
         laps=-_first([(-w.passes, w.rate) for w in workers], matters(workers)),
         worth=event.worth,
         noise=event.noise,
+        held=event.held,
         alike=alike(workers),
     )
 

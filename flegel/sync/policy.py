@@ -148,6 +148,8 @@ class Updated(msgspec.Struct, frozen=True):
     """What a visit is worth by the length of an interval (plan/interval/search.py), where the algorithm says so."""
     noise: float | None = None
     """The gradient noise scale in visits (plan/interval/gradient_noise.py); not a number while it is not known yet."""
+    held: bool = False
+    """θ stays until every point has been visited with it, as the algorithm says."""
 
 
 class Regrouped(msgspec.Struct, frozen=True):
@@ -232,7 +234,7 @@ class Policy(Protocol):
 
 Seconds = Annotated[float, "seconds"]
 """An option that is a duration, which users write as 200ms or 1.5s."""
-USUAL_BATCHES = 8  # of a pass, where a model needs batches and the user gave no number
+USUAL_BATCHES_PER_PASS = 8  # of a pass, where a model needs batches and the user gave no number
 
 REGISTERED: dict[str, type[SyncModel]] = {}
 """Every model whose class has been defined so far; `flegel.sync.models` imports the files of the package first."""

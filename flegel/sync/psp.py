@@ -14,7 +14,7 @@ import math
 from flegel.configuration.active import active
 from flegel.sync.policy import (
     NOTHING,
-    USUAL_BATCHES,
+    USUAL_BATCHES_PER_PASS,
     Decision,
     Event,
     Reported,
@@ -26,7 +26,7 @@ from flegel.sync.policy import (
     View,
 )
 
-HORIZON = 2 * USUAL_BATCHES
+MAX_HORIZON_ITERATIONS = 2 * USUAL_BATCHES_PER_PASS
 """Iterations of the slowest worker, at most: with more of them the promise hardly grows, and to look through a thousand
 took longer than to train."""
 
@@ -38,7 +38,7 @@ class PSP(SyncModel):
     name = "psp"
     summary = "predicts how many iterations fit; who is early goes on training"
 
-    def __init__(self, batches: int = 2 * USUAL_BATCHES) -> None:
+    def __init__(self, batches: int = 2 * USUAL_BATCHES_PER_PASS) -> None:
         self.batches = batches
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
@@ -80,7 +80,7 @@ def iterations(times: dict[int, float], most: int, nearly: float | None = None) 
     if slow <= 0:
         return dict.fromkeys(times, 1), 1.0
     distinct = sorted({max(round(t / slow, 3), 0.001) for t in times.values() if t > 0})
-    furthest = {t: min(most, int(HORIZON / t)) for t in distinct}
+    furthest = {t: min(most, int(MAX_HORIZON_ITERATIONS / t)) for t in distinct}
     ends = sorted({round(t * k, 6) for t in distinct for k in range(1, furthest[t] + 1) if t * k >= 1.0 - 1e-3})
     best: list[tuple[float, float, dict[int, int]]] = []
     for end in ends or [1.0]:

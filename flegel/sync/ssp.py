@@ -11,7 +11,7 @@ from collections import Counter
 
 from flegel.sync.policy import (
     NOTHING,
-    USUAL_BATCHES,
+    USUAL_BATCHES_PER_PASS,
     Decision,
     Event,
     Regrouped,
@@ -34,7 +34,7 @@ class SSP(SyncModel):
     flexible = True
     transient = ("_clocks",)
 
-    def __init__(self, staleness: int = 1, batches: int = USUAL_BATCHES) -> None:
+    def __init__(self, staleness: int = 1, batches: int = USUAL_BATCHES_PER_PASS) -> None:
         self.staleness: float = staleness
         self.batches = batches
         self._clocks = _Clocks()

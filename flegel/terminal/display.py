@@ -9,8 +9,8 @@ import math
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
-from flegel.machine.group.waiting import SAID_EVERY
-from flegel.plan.termination import FAILED
+from flegel.machine.group.waiting import REPORTED_EVERY_SECONDS
+from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.runtime import clock
 
 if TYPE_CHECKING:
@@ -60,7 +60,13 @@ def figures(metrics: dict[str, float], after: str) -> str:
 
 def ending(result: Result) -> str:
     """How the job ended: `converged` only where it did, and no word that the reason begins with anyway."""
-    return "converged" if result.converged else "warning: not converged" if result.outcome in FAILED else "stopped"
+    return (
+        "converged"
+        if result.converged
+        else "warning: not converged"
+        if result.outcome in FAILED_OUTCOMES
+        else "stopped"
+    )
 
 
 def summary(result: Result) -> list[str]:
@@ -117,7 +123,7 @@ class _Announcements:
         lines = list(seen.news[self._told :])
         self._told = max(self._told, len(seen.news))
         if seen.waits_for and now >= self._next:
-            self._next = now + SAID_EVERY
+            self._next = now + REPORTED_EVERY_SECONDS
             lines.append(f"this group {seen.waits_for}")
         return lines
 

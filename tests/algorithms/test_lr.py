@@ -257,10 +257,10 @@ def test_no_intercept_means_none() -> None:
 
 def test_many_columns_take_the_leading_directions_only() -> None:
     rng = np.random.default_rng(0)
-    rows = rng.standard_normal((400, 5)) @ rng.standard_normal((5, 1500)) + rng.standard_normal((400, 1500))
-    labels = (rows[:, 0] > 0).astype(float)
+    rows = rng.standard_normal((400, 5)) @ rng.standard_normal((5, 900)) + rng.standard_normal((400, 900))
+    labels = (rows[:, 0] > 0) + (rows[:, 1] > 1).astype(float)
     run = start(LR(l2=0.01), rows.astype(np.float32), labels)
-    assert run.parameter.internal_metric.shape == (2 + 5, 1501)
+    assert run.parameter.internal_metric.shape == (2 + 9, 901)
     run.passes(40, interval=100)
     assert run.objectives[-1] < 0.3
 

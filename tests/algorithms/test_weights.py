@@ -16,6 +16,8 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.backends.numba.kernels import build_kernel
 
@@ -63,7 +65,7 @@ class Job:
                 kernel(shard, self.parameter, total, 0, shard.points, iteration, new_flag())
                 continue
             for i in range(shard.points):
-                local = algorithm.localParameter(self.parameter, total)
+                local = hook(algorithm, KernelHooks.localParameter)(self.parameter, total)
                 kernel(shard, local, total, i, i + 1, iteration, new_flag())
         return dict(zip(pytree.names(total), pytree.flatten(total), strict=True))
 

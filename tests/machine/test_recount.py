@@ -15,7 +15,7 @@ from flegel.core.shard import Shard, make_shard
 from flegel.declarations.hidden_state import StateHooks
 from flegel.declarations.kernels import COUNTING
 from flegel.declarations.optional import hook
-from flegel.machine.audit.owned_numbers import CHUNK, MODULUS, OwnedNumbers, sum_below, sum_of
+from flegel.machine.audit.owned_numbers import NUMBERS_PER_KEPT_SUM, OWNER_SUM_MODULUS, OwnedNumbers, sum_below, sum_of
 from flegel.machine.audit.recount import Recount
 from flegel.runtime.backends.numba.backend import BACKEND
 
@@ -75,10 +75,10 @@ def test_what_is_counted_at_the_end_is_what_evaluate_says(algorithm: Algorithm, 
 
 
 def test_sums_of_numbers_have_a_closed_form_and_tell_exchanged_points() -> None:
-    for points in (0, 1, 2, CHUNK, 3 * CHUNK + 5):
+    for points in (0, 1, 2, NUMBERS_PER_KEPT_SUM, 3 * NUMBERS_PER_KEPT_SUM + 5):
         assert sum_of(np.arange(points)) == sum_below(points)
-    ids = np.random.default_rng(0).permutation(3 * CHUNK + 5)
-    for wrong in ([7], [7, 11], [0, 3, CHUNK]):  # counted twice, each in place of its neighbour
+    ids = np.random.default_rng(0).permutation(3 * NUMBERS_PER_KEPT_SUM + 5)
+    for wrong in ([7], [7, 11], [0, 3, NUMBERS_PER_KEPT_SUM]):  # counted twice, each in place of its neighbour
         seen = ids.copy()
         for number in wrong:
             seen[seen == number + 1] = number
@@ -86,14 +86,19 @@ def test_sums_of_numbers_have_a_closed_form_and_tell_exchanged_points() -> None:
 
 
 def test_numbers_of_loaded_and_of_moved_points_are_counted_alike() -> None:
-    ids = np.random.default_rng(1).permutation(4 * CHUNK)
+    ids = np.random.default_rng(1).permutation(4 * NUMBERS_PER_KEPT_SUM)
     zeros = np.zeros((len(ids), 1))
-    shards = [make_shard(zeros[: len(own)], None, zeros[: len(own)], "rows", own) for own in np.split(ids, [3 * CHUNK])]
+    shards = [
+        make_shard(zeros[: len(own)], None, zeros[: len(own)], "rows", own)
+        for own in np.split(ids, [3 * NUMBERS_PER_KEPT_SUM])
+    ]
     numbers = OwnedNumbers()
     numbers.learn(shards[0].ids)
-    parts = [(0, 5), (5, 6), (6, CHUNK + 1), (CHUNK + 1, 3 * CHUNK)]
-    runs = [(shards[0], *part) for part in parts] + [(shards[1], 0, CHUNK)]
+    parts = [(0, 5), (5, 6), (6, NUMBERS_PER_KEPT_SUM + 1), (NUMBERS_PER_KEPT_SUM + 1, 3 * NUMBERS_PER_KEPT_SUM)]
+    runs = [(shards[0], *part) for part in parts] + [(shards[1], 0, NUMBERS_PER_KEPT_SUM)]
     for _ in range(2):  # the second time sums of moved points are known
-        assert numbers.count(runs) == (4 * CHUNK, sum_below(4 * CHUNK))
+        assert numbers.count(runs) == (4 * NUMBERS_PER_KEPT_SUM, sum_below(4 * NUMBERS_PER_KEPT_SUM))
     points, total = numbers.count(runs[1:])
-    assert points == 4 * CHUNK - 5 and (total + sum_of(ids[:5])) % MODULUS == sum_below(4 * CHUNK)
+    assert points == 4 * NUMBERS_PER_KEPT_SUM - 5 and (total + sum_of(ids[:5])) % OWNER_SUM_MODULUS == sum_below(
+        4 * NUMBERS_PER_KEPT_SUM
+    )

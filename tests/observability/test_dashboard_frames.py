@@ -72,7 +72,7 @@ def test_a_history_tells_everything_again_and_a_reason_only_when_it_changes() ->
 
 
 def test_a_history_stays_bounded_and_keeps_its_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "MOST_ROWS", 100)
+    monkeypatch.setattr(frames, "MOST_TRACE_ROWS", 100)
     monkeypatch.setattr(frames, "MOST_LOOK_BYTES", 20_000)
     found = history()
     for i in range(1, 500):

@@ -242,6 +242,24 @@ def test_visits_that_are_wasted_beyond_a_point_end_the_interval_there() -> None:
     assert steps[-1].seconds == pytest.approx(0.4 * PASS / 1e6, rel=0.1)
 
 
+def test_while_theta_is_held_workers_that_are_alike_make_one_barrier_a_pass() -> None:
+    """Others keep to what the algorithm says of intervals: a straggler would let them wait."""
+    adjuster, worth = MultiStage(), np.minimum(1.0, 0.4 / PARTS)
+    told(worth, 0.001, adjuster=adjuster)
+
+    def next_step(held: bool, alike: bool) -> Step:
+        points = int(0.4 * PASS)
+        return adjuster.next(
+            Round(points, points / 1e6 + 0.001, 0.001, 0.0, PASS, PASS, 9.0, worth, held=held, alike=alike)
+        )
+
+    whole = next_step(held=True, alike=True)
+    assert whole.whole and whole.seconds == pytest.approx(PASS / 1e6, rel=0.1) and "held" in whole.reason
+    assert next_step(held=True, alike=True).reason == ""
+    for step in (next_step(held=True, alike=False), next_step(held=False, alike=True)):
+        assert not step.whole and step.seconds == pytest.approx(0.4 * PASS / 1e6, rel=0.1)
+
+
 def test_the_word_is_weighed_against_the_barrier_s_cost_of_the_day() -> None:
     adjuster, worth = MultiStage(), 1 / (1 + 2.0 * PARTS)
     cheap = told(worth, 0.001, adjuster=adjuster)[-1].seconds

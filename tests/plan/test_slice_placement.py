@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flegel.configuration.active import active
 from flegel.errors import UsageError
-from flegel.plan.placement.assignment import BAND, KEPT_SLICES, first_map, levelled, promoted
+from flegel.plan.placement.assignment import first_map, levelled, promoted
 from flegel.plan.placement.slice_map import SliceMap, cut, difference
 
 few = settings(max_examples=8, deadline=None)
@@ -76,7 +77,7 @@ def test_loads_follow_shares_as_closely_as_slices_allow(count: int, each: int, d
     whole = sum(shares.values())
     for server, load in after.loads().items():
         target = after.total * shares[server] / whole
-        assert abs(load - target) <= max(BAND * target, 100)
+        assert abs(load - target) <= max(active().placement.load_tolerance * target, 100)
     assert levelled(after, servers, 1, shares) is after
 
 
@@ -85,7 +86,7 @@ def test_a_server_without_a_share_keeps_two_small_slices_to_be_measured() -> Non
     assert slices[:8] == (10_000,) * 8 and sum(slices) == 4_000_000
     after = levelled(first_map(slices, range(4)), range(4), 1, {1: 1.0, 2: 1.0, 3: 1.0})
     kept = after.of_server(0)
-    assert len(kept) == KEPT_SLICES and after.loads()[0] == 20_000
+    assert len(kept) == active().placement.measuring_slices and after.loads()[0] == 20_000
 
 
 def test_a_slice_that_moves_to_its_replica_needs_no_copy() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from flegel.cli import local_job as job
 from flegel.job import Criteria
-from flegel.plan.termination import SOUND, Progress, Termination
+from flegel.plan.termination import SOUND_OUTCOMES, Progress, Termination
 from flegel.terminal import display
 
 
@@ -145,7 +145,7 @@ def test_a_job_has_converged_only_where_its_model_is_good(values, baseline, targ
             .replace("target 4", f"target {sign * 4:g}")
             in verdict.reason
         )
-        assert verdict.converged == (outcome in SOUND)
+        assert verdict.converged == (outcome in SOUND_OUTCOMES)
 
 
 def test_a_job_that_stalls_above_its_target_says_so_and_ends_and_a_slow_one_does_not() -> None:

@@ -60,7 +60,7 @@ def test_three_groups_with_sorted_data_end_where_central_training_ends(tmp_path:
     rows = sorted_blobs()
     results = train_groups(algorithm, np.split(rows, 3), tmp_path, sync="bsp", every="3")
     central = flegel.run(algorithm(), rows, workers=1, sync="bsp", processes=False)
-    scale = -1.0 if algorithm().maximize else 1.0
+    scale = -1.0 if algorithm().learning.maximize else 1.0
     objective = algorithm().evaluate(rows, None, results[0].parameter).objective
     assert scale * objective <= scale * central.objective + 0.02 * abs(central.objective)
     for result in results:

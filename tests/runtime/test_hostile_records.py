@@ -38,12 +38,12 @@ HEADER = {"group": "lyon", "life": 7, "round": 2, "fields": 1, "visits": 1.0, "p
 
 def made(header: Any, frames: Any, body: bytes = b"", size: int | None = None) -> bytes:
     head = msgpack.packb([header, frames])
-    return records.MAGIC + (len(head) if size is None else size).to_bytes(4, "little") + head + body
+    return records.RECORD_MARK + (len(head) if size is None else size).to_bytes(4, "little") + head + body
 
 
 CORPUS = {
     "nothing": b"",
-    "magic alone": records.MAGIC,
+    "magic alone": records.RECORD_MARK,
     "another magic": b"FLGX" + bytes(60),
     "header beyond the end": made(HEADER, [], size=1000),
     "header of 4 GiB": made(HEADER, [], size=2**32 - 1),
@@ -65,8 +65,8 @@ CORPUS = {
     "no header": made(None, []),
     "a header of another kind": made({"round": 4, "more": 1}, []),
     "text that is not UTF-8": made(HEADER, []).replace(b"lyon", b"\xff\xfe\xfd\xfc"),
-    "nested": records.MAGIC + (100_000).to_bytes(4, "little") + b"\x91" * 100_000,
-    "a map of four billion": records.MAGIC + (5).to_bytes(4, "little") + b"\xdf\xff\xff\xff\xff",
+    "nested": records.RECORD_MARK + (100_000).to_bytes(4, "little") + b"\x91" * 100_000,
+    "a map of four billion": records.RECORD_MARK + (5).to_bytes(4, "little") + b"\xdf\xff\xff\xff\xff",
     "numbers that do not fit": made({**HEADER, "life": 2**64 - 1, "round": -(2**63)}, []),
 }
 

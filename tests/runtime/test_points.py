@@ -25,6 +25,7 @@ from flegel.algorithms.simd import emit
 from flegel.algorithms.simd.rows import first_lane, squared_distances
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.kernels import Kernels
 from flegel.runtime.backends.numba import compiler as compiling
 from flegel.runtime.backends.numba.kernels import build_kernel
 
@@ -178,8 +179,7 @@ class SeesTheta(CLUSTERS):  # type: ignore[misc, valid-type]
 def test_theta_comes_in_the_precision_that_the_class_asks_for(
     dtype: str, interpret: bool, narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Algorithm, "narrow_parameter", narrow)
-    monkeypatch.delattr(CLUSTERS, "narrow_parameter")
+    monkeypatch.setattr(CLUSTERS, "kernels", Kernels(narrow_parameter=narrow))
     algorithm = SeesTheta(k=2)
     share, parameter, zero = prepare(algorithm, np.ones((5, 4), dtype))
     built = build_kernel(algorithm, share, parameter, zero, interpret)

@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.machine.audit.owned_numbers import MODULUS, sum_below
+from flegel.machine.audit.owned_numbers import OWNER_SUM_MODULUS, sum_below
 from flegel.machine.coordinator.reported_times import credible
 from flegel.machine.coordinator.state import JobState
 from flegel.machine.worker.checksums import checksum, differences
@@ -31,15 +32,10 @@ from flegel.params.hooks import call_hook
 from flegel.params.objective_error import objective_error
 from flegel.wording import option
 
-POINTS = 128  # of each worker at a time: two tiles, three visits each
-FIRST, EVERY = 0.1, 0.5  # seconds from the start to the first audit, and between two at least
-PART = 0.005  # of the time of training, at most, that audits take: the next one comes so much later
-REPAIRS = 2  # recounts of a job; books that are wrong again after that have a cause that counting does not remove
-LONGEST = 600.0  # seconds of the pass at the end
-LAG = 3.0  # multiples of the last pass's change that the books may be behind the final θ
-CUT_OFF = frozenset({"limit", "stopped", "halted"})
+MAX_FINAL_PASS_SECONDS = 600.0
+"""For the pass over all points at the end: a worker that takes longer is taken to hang."""
+OUTCOMES_BEFORE_CONVERGENCE = frozenset({"limit", "stopped", "halted"})
 """Ends that say nothing about convergence: the pass gives the objective, and the other laws check the books."""
-NEAR = 1e-6  # relative: differences below are rounding of float32 kernels
 
 
 @dataclass(frozen=True)
@@ -54,8 +50,9 @@ class Finding:
 class Audit:
     """One audit at a time."""
 
-    def __init__(self, points: int = POINTS, resumed: bool = False) -> None:
-        self._points = points
+    def __init__(self, points: int | None = None, resumed: bool = False) -> None:
+        """`points`: checked on each worker at barriers; 0 for none, None for as many as the settings say."""
+        self._points = active().audit.points_each_worker if points is None else points
         self._number = 0
         self._due = 0.0
         self._books: Array | None = None
@@ -84,12 +81,13 @@ class Audit:
     # -- asking --------------------------------------------------------------------------------------------
 
     def at_barrier(self, job: JobState, now: float) -> None:
-        """Everybody who has just committed rests: ask where it is time and nobody trains."""
+        """Begin an audit where one is due and no worker trains."""
+        rules = active().audit
         if not self._due:
-            self._due = job.began + FIRST
+            self._due = job.began + rules.first_after_seconds
         resting = not any(w.phase == "training" for w in job.view.workers.values())
         if now >= self._due and not self._awaited and resting and self._points:
-            self._due, self._asked_at = now + EVERY, now
+            self._due, self._asked_at = now + rules.least_seconds_between, now
             self._ask(job, self._points, job.store.parameter)
 
     def begin_final(self, job: JobState, parameter: Tree, now: float) -> bool:
@@ -120,7 +118,7 @@ class Audit:
 
     def overdue(self, worker: int, waited: float) -> str:
         """What to say of a worker that counts its points again for so long; empty where all is well."""
-        if worker not in self._awaited or waited <= LONGEST:
+        if worker not in self._awaited or waited <= MAX_FINAL_PASS_SECONDS:
             return ""
         return (
             f"Worker {worker} did not count its points within {waited:.0f} s; {option('audit', 'off')} leaves that out."
@@ -128,7 +126,7 @@ class Audit:
 
     def can_repair(self, finding: Finding) -> bool:
         """Count again: something is wrong, and it was not tried too often."""
-        if not finding.problem or self.repairs >= REPAIRS:
+        if not finding.problem or self.repairs >= active().audit.max_recounts:
             return False
         self.repairs += 1
         return True
@@ -152,7 +150,7 @@ class Audit:
             waited = max(now - self._asked_at, 0.0)
             took = max(credible(answer.seconds, waited) for answer, _ in self._answers.values())
             self.at_barriers += took
-            self._due = max(self._due, now + took / PART)
+            self._due = max(self._due, now + took / active().audit.max_share_of_time)
         problem = self._owners(job) or self._reports(job) or self._changes()
         problem = problem or (self._evaluate(job) if final else "")
         if problem:
@@ -162,7 +160,7 @@ class Audit:
     def _owners(self, job: JobState) -> str:
         bodies = [body for body, _ in self._answers.values()]
         held, wanted = sum(b.points for b in bodies), job.points
-        numbers = sum(b.numbers for b in bodies) % MODULUS
+        numbers = sum(b.numbers for b in bodies) % OWNER_SUM_MODULUS
         if held != wanted or numbers != sum_below(wanted):
             return f"workers hold {held} points instead of each of the {wanted} once"
         return ""
@@ -204,9 +202,11 @@ class Audit:
             return ""
         scale = max(abs(self.objective), abs(job.objective), 1e-300)
         self.difference = (job.objective - self.objective) / scale
-        if job.verdict is not None and job.verdict.outcome in CUT_OFF:
+        if job.verdict is not None and job.verdict.outcome in OUTCOMES_BEFORE_CONVERGENCE:
             return ""  # points keep contributions from before the last updates: how far behind, nothing bounds
-        allowed = NEAR + 10.0 * (job.criteria.tolerance or 0.0) + LAG * _last_change(job) / scale
+        rules = active().audit
+        allowed = rules.equal_within + 10.0 * (job.criteria.tolerance or 0.0)
+        allowed += rules.final_lag * _last_change(job) / scale
         if abs(self.difference) > allowed:  # the books hold what kernels computed in the type of the rows
             allowed += self._error(job, self.counted, self.objective) / scale
         if not abs(self.difference) <= allowed:

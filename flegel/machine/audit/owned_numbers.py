@@ -15,39 +15,43 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard
 
-MODULUS = 1 << 62
+OWNER_SUM_MODULUS = 1 << 62
 A, B, C = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB  # odd, without a relation to each other
-CHUNK = 1 << 12  # numbers between two sums that are kept
-STEP = 16 * CHUNK  # numbers at a time: in the cache, and in few calls, since workers in threads share a lock
+NUMBERS_PER_KEPT_SUM = 1 << 12
+"""Point numbers between two sums that are kept."""
+NUMBERS_PER_CALL = 16 * NUMBERS_PER_KEPT_SUM
+"""They fit into the cache, and calls are few: workers in threads share the interpreter's lock."""
 
 
 def sum_of(ids: Array) -> int:
     """Σ q(i) of these numbers."""
-    return int(_sums(ids).sum(dtype=np.uint64)) % MODULUS
+    return int(_sums(ids).sum(dtype=np.uint64)) % OWNER_SUM_MODULUS
 
 
 def sum_below(points: int) -> int:
     """Σ q(i) of all i below `points`."""
     n = points - 1
     first = n * (n + 1) // 2
-    return (A * first + B * (n * (n + 1) * (2 * n + 1) // 6) + C * first * first) % MODULUS
+    return (A * first + B * (n * (n + 1) * (2 * n + 1) // 6) + C * first * first) % OWNER_SUM_MODULUS
 
 
 def _sums(ids: Array) -> Array:
     """Σ q(i) of each chunk, modulo 2⁶⁴, of which 2⁶² is a divisor."""
-    found = np.zeros(-(-len(ids) // CHUNK), np.uint64)
+    found = np.zeros(-(-len(ids) // NUMBERS_PER_KEPT_SUM), np.uint64)
     a, b, c = np.uint64(A), np.uint64(B), np.uint64(C)
-    room = np.zeros(min(STEP, len(found) * CHUNK), np.uint64)
-    for at in range(0, len(ids), STEP):
-        i = ids[at : at + STEP].astype(np.uint64, copy=False)
+    room = np.zeros(min(NUMBERS_PER_CALL, len(found) * NUMBERS_PER_KEPT_SUM), np.uint64)
+    for at in range(0, len(ids), NUMBERS_PER_CALL):
+        i = ids[at : at + NUMBERS_PER_CALL].astype(np.uint64, copy=False)
         q = np.multiply(i, c, out=room[: len(i)])
         q += b
         q *= i
         q += a
         q *= i
         room[len(i) :] = 0
-        sums = room.reshape(-1, CHUNK).sum(axis=1, dtype=np.uint64)
-        found[at // CHUNK : at // CHUNK + len(sums)] = sums[: len(found) - at // CHUNK]
+        sums = room.reshape(-1, NUMBERS_PER_KEPT_SUM).sum(axis=1, dtype=np.uint64)
+        found[at // NUMBERS_PER_KEPT_SUM : at // NUMBERS_PER_KEPT_SUM + len(sums)] = sums[
+            : len(found) - at // NUMBERS_PER_KEPT_SUM
+        ]
     return found
 
 
@@ -77,13 +81,15 @@ class OwnedNumbers:
             found[key] = self._known.get(key) or (shard.ids, sum_of(shard.ids[start:end]))
             total += found[key][1]
         self._known = found
-        return points, total % MODULUS
+        return points, total % OWNER_SUM_MODULUS
 
     def _between(self, start: int, end: int) -> int:
         assert self._loaded is not None
         ids, before = self._loaded
-        first, last = -(-start // CHUNK), end // CHUNK
+        first, last = -(-start // NUMBERS_PER_KEPT_SUM), end // NUMBERS_PER_KEPT_SUM
         if first >= last:
             return sum_of(ids[start:end])
         whole = int(before[last]) - int(before[first])
-        return whole + sum_of(ids[start : first * CHUNK]) + sum_of(ids[last * CHUNK : end])
+        return (
+            whole + sum_of(ids[start : first * NUMBERS_PER_KEPT_SUM]) + sum_of(ids[last * NUMBERS_PER_KEPT_SUM : end])
+        )

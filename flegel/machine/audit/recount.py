@@ -23,10 +23,15 @@ from flegel.machine.worker.checksums import GOLDEN_RATIO_PART
 from flegel.machine.worker.point_store import PointStore
 from flegel.params.objective_error import objective_error
 
-CHUNK, CHUNK_BYTES = 1 << 15, 4 << 20  # points whose fresh states exist at a time: so many, or of so many bytes
-WORTHWHILE = 16  # times the points of a kernel's first call: on a GPU that is a million, and few calls
-SAME = 1e-9  # relative: two ways to the same statistics differ by rounding alone
-SAME_OBJECTIVE = 1e-6  # relative: where ties were decided otherwise, statistics differ and their objective does not
+RECOUNTED_POINTS_AT_ONCE = 1 << 15
+RECOUNTED_STATE_BYTES_AT_ONCE = 4 << 20
+"""Fresh states exist for so many points at a time, or for points with so many bytes of state."""
+RECOUNT_CALL_MULTIPLE = 16
+"""Points of a call, over those of a kernel's first call: on a GPU that is a million points, and few calls."""
+EQUAL_STATISTICS_WITHIN = 1e-9
+"""Relative: two ways to the same statistics differ by rounding alone."""
+EQUAL_OBJECTIVES_WITHIN = 1e-6
+"""Relative: where ties were decided differently, statistics differ and their objectives do not."""
 
 States = Callable[[int], Array]
 Value = TypeVar("Value")
@@ -94,7 +99,7 @@ class Recount:
             scale = max(float(np.abs(one).sum()), float(np.abs(two).sum()), 1e-300)
             worst = max(worst, float(np.abs(one - two).max(initial=0.0)) / scale)
         precision = rounding(_type_of(shard))
-        if worst <= max(SAME, precision):
+        if worst <= max(EQUAL_STATISTICS_WITHIN, precision):
             return 0.0
         if self._same_objective(direct, both, theta, precision):
             return 0.0
@@ -114,7 +119,7 @@ class Recount:
         if one is None or two is None:
             return False
         apart = abs(one - two)
-        near: bool = apart <= SAME_OBJECTIVE * max(abs(one), abs(two))
+        near: bool = apart <= EQUAL_OBJECTIVES_WITHIN * max(abs(one), abs(two))
         return near or apart <= objective_error(objective, whole, float(one), precision)
 
     # -- visits --------------------------------------------------------------------------------------------
@@ -133,8 +138,8 @@ class Recount:
     ) -> tuple[Array, ...]:
         self._kernel.clear_statistics()
         for shard, first, last in runs:
-            fitting = CHUNK_BYTES // max(shard.state.nbytes // max(shard.points, 1), 1) // TILE * TILE
-            most = max(CHUNK, fitting, WORTHWHILE * self._kernel.least_points)
+            fitting = RECOUNTED_STATE_BYTES_AT_ONCE // max(shard.state.nbytes // max(shard.points, 1), 1) // TILE * TILE
+            most = max(RECOUNTED_POINTS_AT_ONCE, fitting, RECOUNT_CALL_MULTIPLE * self._kernel.least_points)
             for start, end in _chunks(shard, first, last, most):
                 part, low, high = _cut(shard, start, end)
                 self._visit(self._clone(part), low, high, (theta,), iteration)

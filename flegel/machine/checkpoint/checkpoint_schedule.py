@@ -1,24 +1,23 @@
 """When a job's state is stored: checkpoints on their own clock, a commit record up to ten times a second. Pure.
 
 A checkpoint needs a moment at which every worker has committed. Models with barriers have one at each barrier. Others
-(`ssp`, `asp`) are stopped for it; so is a flexible round that lasts longer than `GRACE`. Each worker copies its points'
+(`ssp`, `asp`) are stopped for it; so is a flexible round that lasts longer
+than `checkpoints.wait_for_barrier_seconds`. Each worker copies its points'
 states before it trains on, and sends them while it trains. What is in a checkpoint is `machine/checkpoint/snapshot.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+from flegel.configuration.active import active
 from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCommit, Suspend
 from flegel.machine.coordinator.events import Milestone, SetTimer, Timer
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import CheckpointPart, TakeCheckpoint
 from flegel.sync.policy import Updated
-
-GRACE = 1.0  # seconds, or half the time between two: then a round that may be stopped is stopped for a checkpoint
-LEAVE = 10.0  # seconds that a job which is to be suspended waits for its barrier
-COMMIT_EVERY = 0.1  # seconds between two commit records at least
 
 Snapshot = Callable[[Updated, float], dict[str, Any]]
 """Makes the coordinator's side of a checkpoint: what the model hears next, and the time."""
@@ -40,7 +39,7 @@ class CheckpointSchedule:
         self._awaited: set[int] = set()
         """Workers whose parts of the checkpoint under way are not here yet."""
         self._asked_at = 0.0
-        self._committed_at = -COMMIT_EVERY
+        self._committed_at = -math.inf
 
     @property
     def complete(self) -> bool:
@@ -62,8 +61,8 @@ class CheckpointSchedule:
         self.forced = self.suspended = False
 
     def heard(self, job: JobState, event: Timer | Suspend, now: float, steady: bool) -> bool:
-        """It is time, or the job is to be suspended. True: the job ends at once, without that checkpoint. Unless
-        workers are `steady`, nobody is stopped for it: everybody comes to rest anyway."""
+        """A checkpoint is due, or the job is to be suspended. True: the job ends at once, without a checkpoint. While
+        members change (not `steady`) no worker is stopped for it: all of them come to rest anyway."""
         flexible = job.policy.flexible
         force = flexible and bool(job.view.training())
         match event:
@@ -71,11 +70,12 @@ class CheckpointSchedule:
                 self._due = True
                 job.out.append(SetTimer(now + self.every, Timer("checkpoint")))
                 if flexible:
-                    job.out.append(SetTimer(now + min(GRACE, self.every / 2), Timer("force")))
-                force = self.forced  # one already under way goes on; this one waits for its grace
+                    wait = min(active().checkpoints.wait_for_barrier_seconds, self.every / 2)
+                    job.out.append(SetTimer(now + wait, Timer("force")))
+                force = self.forced  # a stop that has begun continues; this checkpoint first waits for a barrier
             case Suspend(why):
                 self._due, self.suspending = True, why
-                job.out.append(SetTimer(now + LEAVE, Timer("leave")))
+                job.out.append(SetTimer(now + active().checkpoints.suspend_within_seconds, Timer("leave")))
             case Timer("leave"):
                 self._gave_up = not self.suspended
         self.forced = steady and self._due and force
@@ -83,7 +83,7 @@ class CheckpointSchedule:
 
     def at_rest(self, job: JobState, event: Updated, now: float, snapshot: Snapshot) -> None:
         """A commit is done, and the model has not been asked yet what comes next."""
-        if now - self._committed_at >= COMMIT_EVERY:
+        if now - self._committed_at >= active().checkpoints.seconds_between_commits:
             self._committed_at = now
             seconds = now - job.began
             job.out.append(SaveCommit(job.view.round, job.iteration, seconds, job.objective, job.store.parameter))

@@ -17,7 +17,7 @@ from flegel.plan.termination import Termination, Verdict
 from flegel.sync.policy import Updated, View, WorkerView
 from flegel.sync.rebuild_statistics import RebuildStatistics
 
-VERSION = 4
+SNAPSHOT_VERSION = 4
 OF_EVERY_JOB = frozenset({"version", "now", "parts", "view", "policy", "termination", "event", "algorithm"})
 """What every snapshot holds; the rest are optional parts of the coordinator, by name."""
 
@@ -37,7 +37,7 @@ def take(
     whole."""
     whole = {name: value.model if isinstance(value, RebuildStatistics) else value for name, value in objects.items()}
     return {
-        "version": VERSION,
+        "version": SNAPSHOT_VERSION,
         "now": now,
         "parts": {name: freeze(part.state()) for name, part in parts.items()},
         **{name: freeze(value) for name, value in whole.items()},
@@ -61,9 +61,9 @@ def memory_of(algorithm: Any) -> dict[str, Any]:
 def check(data: Any) -> dict[str, Any]:
     """The snapshot itself; refuses what another version wrote."""
     version = data.get("version") if isinstance(data, dict) else None
-    if version != VERSION:
+    if version != SNAPSHOT_VERSION:
         raise StorageError(
-            f"another version of Flegel wrote it (state format {version}; this one reads format {VERSION})"
+            f"another version of Flegel wrote it (state format {version}; this one reads format {SNAPSHOT_VERSION})"
         )
     found: dict[str, Any] = data
     return found

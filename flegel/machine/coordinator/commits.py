@@ -171,7 +171,7 @@ class Commits:
         exact = job.totals.unseen == 0
         self.last = Updated(
             job.view.round, workers, self._estimate, exact, visits, cost, self._gain, seconds,
-            self._interval_worth(), self._noise(),
+            self._interval_worth(), self._noise(), bool(self._ask("holds", job.store.parameter)),
         )  # fmt: skip
         return self.last
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from flegel.plan.interval.multi_stage import MultiStage
 from flegel.plan.interval.search import Round
 
-LONGEST = 8.0  # passes over the rows of a group: alone for longer, it is near its own optimum and learns nothing new
+MAX_PASSES_ALONE = 8.0
+"""Passes of a group over its own rows between two exchanges: after more it is near its own optimum and learns nothing
+new."""
 
 
 class AutoInterval:
@@ -55,13 +57,18 @@ class AutoInterval:
         gain = None
         if comparable and self._before is not None and self._objective is not None:
             gain = self._before - self._objective
-        whole = LONGEST * self._points
+        whole = MAX_PASSES_ALONE * self._points
         step = self._adjuster.next(
             Round(
-                visits=visits, seconds=max(now - self._began, 1e-6), barrier_cost=max(now - at, 0.0), gain=gain,
-                full_pass=whole, points=whole, laps=self._all_visits / whole,
+                visits=visits,
+                seconds=max(now - self._began, 1e-6),
+                barrier_cost=max(now - at, 0.0),
+                gain=gain,
+                full_pass=whole,
+                points=whole,
+                laps=self._all_visits / whole,
             )
-        )  # fmt: skip
+        )
         if step.seconds is not None:
             self.seconds = step.seconds
         self.reason = step.reason or self.reason

@@ -44,11 +44,11 @@ from flegel.machine.group.schedule import Every, SendSchedule
 from flegel.params.protocol import Fold
 from flegel.plan.termination import Verdict
 
-AGAIN = 1.0  # seconds after which a resting group contributes again, where nothing has changed
+CONTRIBUTE_AGAIN_SECONDS = 1.0  # until a resting group contributes again, where nothing has changed
 
 
-FATAL = ("diverged", "unsound", "stuck", "worse")
-PASSING = ("stuck", "worse", "stalled")
+FATAL_OUTCOMES = ("diverged", "unsound", "stuck", "worse")
+PASSING_OUTCOMES = ("stuck", "worse", "stalled")
 """Where statistics are exchanged, these hold only until those of other groups arrive."""
 
 
@@ -138,8 +138,8 @@ class GroupExchange:
         """Training has come to an end here; True: wait for the others."""
         if self.done or job.verdict is None:
             return False
-        passing = self.kind == "statistics" and job.verdict.outcome in PASSING
-        if (job.verdict.outcome in FATAL and not passing) or job.totals.unseen:
+        passing = self.kind == "statistics" and job.verdict.outcome in PASSING_OUTCOMES
+        if (job.verdict.outcome in FATAL_OUTCOMES and not passing) or job.totals.unseen:
             self.done = True
             return False
         self._resting = True
@@ -280,7 +280,7 @@ class GroupExchange:
                 job.verdict = Verdict(True, f"{others}; {job.verdict.reason}", "converged")
             return GroupStep.END
         if not changed:
-            job.out.append(SetTimer(now + AGAIN, Timer("group", 0)))
+            job.out.append(SetTimer(now + CONTRIBUTE_AGAIN_SECONDS, Timer("group", 0)))
             return GroupStep.NOTHING
         self._resting = False
         self._update(job)

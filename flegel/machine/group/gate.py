@@ -8,7 +8,7 @@ from __future__ import annotations
 from flegel.errors import UsageError
 from flegel.wording import option
 
-FAILURES = 10  # N_τ of the paper
+FAILURES_BEFORE_RELEASE = 10  # N_τ of the paper
 
 
 def parse_gate(text: str) -> float | None:
@@ -24,7 +24,7 @@ def parse_gate(text: str) -> float | None:
 class Gate:
     """Scores in, send or not."""
 
-    def __init__(self, threshold: float | None, failures: int = FAILURES) -> None:
+    def __init__(self, threshold: float | None, failures: int = FAILURES_BEFORE_RELEASE) -> None:
         self._threshold, self._most = threshold, failures
         self.best: float | None = None
         self.failures = 0

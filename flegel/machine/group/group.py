@@ -53,7 +53,7 @@ from flegel.machine.group.own_beat import OwnBeat
 from flegel.machine.group.records import (
     CURRENT,
     ENDS,
-    LARGEST_BEAT,
+    MAX_BEAT_BYTES,
     MEMBERS,
     NAME,
     Contribution,
@@ -74,12 +74,18 @@ from flegel.machine.group.table import MemberTable
 from flegel.machine.group.unreadable import UnreadableObjects
 from flegel.machine.group.waiting import WaitReports, missing_groups
 
-KEPT_ROUNDS = 4  # objects of older rounds are removed
-ENDED = ("finished", "left", "excluded")
-STALLED_AFTER = 4.0  # multiples of the silence limit: repairs by others take at most two of them, one after the other
-ABSENT_AFTER = 20.0  # multiples of the silence limit (10 min by default): sites are started by hand, one after another
-EVALUATION_LIMIT = 600.0  # seconds for another group's pass over its rows at the end, as the audit allows it
-REMAKE_AFTER = 3.0  # beats: by then the beat of a group that has applied the damaged result has been seen
+KEPT_ROUNDS = 4
+"""Objects of older rounds are removed from the store."""
+ENDED_PHASES = ("finished", "left", "excluded")
+STALLED_AFTER_SILENCES = 4.0
+"""Silence limits without progress after which a job counts as stalled: repairs by other groups take at most two, one
+after the other."""
+ABSENT_AFTER_SILENCES = 20.0
+"""Silence limits (10 min by default) for a group to appear: people start sites one after another."""
+MAX_EVALUATION_SECONDS = 600.0
+"""For another group's pass over its rows at the end, as the audit allows it."""
+REMAKE_AFTER_BEATS = 3.0
+"""Until a damaged result is made again: by then, a group that has applied it has said so in a beat."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +186,9 @@ class Group:
     def over(self) -> bool:
         """The last beat is in the store, or this group has nothing to say any more."""
         told = self._beat_object.told
-        return self._fenced or (self._status.state in ENDED and told is not None and told.state == self._status.state)
+        return self._fenced or (
+            self._status.state in ENDED_PHASES and told is not None and told.state == self._status.state
+        )
 
     def handle(self, event: GroupEvent, now: float) -> list[GroupCommand]:
         self._calls.out = []
@@ -214,7 +222,7 @@ class Group:
 
     def _step(self, now: float) -> None:
         self._beat(now)
-        if self._status.state in ENDED:
+        if self._status.state in ENDED_PHASES:
             return
         if now - self._looked_at >= self._settings.beat:
             self._looked_at = now
@@ -222,7 +230,7 @@ class Group:
             for name in sorted(self.table.known):
                 self._calls.forget("get", MEMBERS + name)
         for name in sorted(self.table.known):
-            self._calls.get(MEMBERS + name, now, LARGEST_BEAT)
+            self._calls.get(MEMBERS + name, now, MAX_BEAT_BYTES)
         if self.phase == "joining":
             self._join(now)
         elif self.phase == "open":
@@ -237,18 +245,32 @@ class Group:
 
     def _beat(self, now: float) -> None:
         status, own = self._status, self._own if self._stored else None
-        state = status.state if self.phase != "joining" or status.state in ENDED else "loading"
-        state = "stalled" if self._stalled and state not in ENDED else state
+        state = status.state if self.phase != "joining" or status.state in ENDED_PHASES else "loading"
+        state = "stalled" if self._stalled and state not in ENDED_PHASES else state
         beat = MemberBeat(
-            self._settings.name, self._settings.life, self._beats + 1, state, self.round,
-            own.key if own else "", own.digest if own else "", self._withheld,
-            status.commits, status.workers, status.load, self._settings.address, self._unreadable.names,
+            self._settings.name,
+            self._settings.life,
+            self._beats + 1,
+            state,
+            self.round,
+            own.key if own else "",
+            own.digest if own else "",
+            self._withheld,
+            status.commits,
+            status.workers,
+            status.load,
+            self._settings.address,
+            self._unreadable.names,
             self._settings.package,
-        )  # fmt: skip
+        )
         told = self._beat_object.told
         changed = told is None or (beat.state, beat.round, beat.sent, beat.withheld, beat.lacks) != (
-            told.state, told.round, told.sent, told.withheld, told.lacks,
-        )  # fmt: skip
+            told.state,
+            told.round,
+            told.sent,
+            told.withheld,
+            told.lacks,
+        )
         due = now - self._beat_at >= self._settings.beat
         content = encode(beat) if changed or due else b""
         if content and self._beat_object.write(self._calls, content, now):
@@ -272,9 +294,17 @@ class Group:
             return
         s = self._settings
         header = Contribution(
-            s.name, s.life, self.round, len(event.arrays), event.visits, event.points, event.settled, event.objective,
-            event.commits, s.package,
-        )  # fmt: skip
+            s.name,
+            s.life,
+            self.round,
+            len(event.arrays),
+            event.visits,
+            event.points,
+            event.settled,
+            event.objective,
+            event.commits,
+            s.package,
+        )
         self._own_content = encode(header, [*event.arrays, *event.parameter])
         key = contribution_key(self.round, s.name, s.life)
         self._own = Entry(s.name, s.life, key, digest_of(self._own_content), self.round, event.settled)
@@ -301,7 +331,7 @@ class Group:
     def _waits(self, now: float) -> dict[str, tuple[str, float]]:
         """What this group waits for that others cannot know of: a sentence, and how long at most."""
         s, failed = self._settings, self._calls.failed
-        limit, key = STALLED_AFTER * s.silence, result_key(self.round)
+        limit, key = STALLED_AFTER_SILENCES * s.silence, result_key(self.round)
         found: dict[str, tuple[str, float]] = {}
         if now - self._calls.answered_at > 3.0 * s.beat:
             found["store"] = ("the bucket does not answer", limit)
@@ -318,7 +348,7 @@ class Group:
             found["contribution"] = (_sentence(f"{self._own.key} cannot be written", failed.get(self._own.key)), limit)
         came = len(self.table.seen()) + 1
         if self._status.state == "resting" and self._last is None and came < s.least_groups:
-            found["groups"] = (f"only {came} of --groups {s.least_groups} came", ABSENT_AFTER * s.silence)
+            found["groups"] = (f"only {came} of --groups {s.least_groups} came", ABSENT_AFTER_SILENCES * s.silence)
         return found
 
     def _tell_waiting(self) -> None:
@@ -333,7 +363,7 @@ class Group:
         if self._last is not None or self.phase != "open":
             return "", False
         if resting and came < s.least_groups:
-            return missing_groups(came, s.least_groups, ABSENT_AFTER * s.silence), True
+            return missing_groups(came, s.least_groups, ABSENT_AFTER_SILENCES * s.silence), True
         late = [beat.group for beat in self.table.live() if not self._is_ready(beat)] if self._stored else []
         silent = [group for group in late if self.table.silence(group) > 3.0 * s.beat]
         if silent:
@@ -355,7 +385,7 @@ class Group:
 
     def _join(self, now: float) -> None:
         """With the newest result that `current` or a beat tells of; with round 1 where nothing does."""
-        self._calls.get(CURRENT, now, LARGEST_BEAT)
+        self._calls.get(CURRENT, now, MAX_BEAT_BYTES)
         newest = max(self.table.newest(), self._current[0])
         if newest >= max(self.round, 1):
             self.round = newest
@@ -397,7 +427,7 @@ class Group:
             self._calls.get(key, now, s.largest)  # one of the others makes it
             return
         if self._unreadable.holds(key) and not self._unreadable.for_longer_than(
-            key, REMAKE_AFTER * s.beat, self._awake
+            key, REMAKE_AFTER_BEATS * s.beat, self._awake
         ):
             return  # somebody may have applied it, and writes it again
         self._aggregate(live, now)
@@ -547,7 +577,7 @@ class Group:
         on: the smaller hash, which all of them know."""
         self._refuse(MEMBERS + beat.group, "it trains with another package")
         before, self._strangers[beat.group] = self._strangers.get(beat.group), (beat.life, beat.beat)
-        lives = before is not None and before != (beat.life, beat.beat) and beat.state not in ENDED
+        lives = before is not None and before != (beat.life, beat.beat) and beat.state not in ENDED_PHASES
         if lives and beat.package < self._settings.package:
             self._fenced = True
             self._calls.out.append(
@@ -564,7 +594,7 @@ class Group:
             if content and self._calls.put(key, content, now):
                 self._calls.again("put", key, now + self._settings.beat)
         if CURRENT in lacks and self._previous is not None:
-            self._calls.get(CURRENT, now, LARGEST_BEAT)
+            self._calls.get(CURRENT, now, MAX_BEAT_BYTES)
 
     def _bare(self, key: str) -> bytes:
         """An older result, without its θ: who needs it goes on with a newer one."""
@@ -603,7 +633,7 @@ class Group:
         self._counted = self._counted or skipped.life_of(self._settings.name) == self._settings.life
         self.phase, self._result = "joining", None
         self._unreadable.clear()
-        self._calls.get(CURRENT, now, LARGEST_BEAT)
+        self._calls.get(CURRENT, now, MAX_BEAT_BYTES)
 
     def _abandon(self, why: str) -> None:
         """Leave a round out: statistics of the next one replace all that it would have brought."""
@@ -762,7 +792,7 @@ class Group:
             if done:
                 self._current = (decode(command.content, Current)[0].round, event.tag)
             else:
-                self._calls.get(CURRENT, now, LARGEST_BEAT)
+                self._calls.get(CURRENT, now, MAX_BEAT_BYTES)
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -788,7 +818,7 @@ class Group:
         for group in missing:
             self._calls.get(ENDS + group, now, self._settings.largest)
         soon = 4.0 * self._settings.beat  # whoever is not there any more has written it before, or will not
-        awaited = [g for g in missing if waited <= (EVALUATION_LIMIT if g in there else soon)]
+        awaited = [g for g in missing if waited <= (MAX_EVALUATION_SECONDS if g in there else soon)]
         if not awaited:
             for group in missing:
                 self._calls.out.append(Remark(f"{group} did not say what the last θ is worth on its rows"))

@@ -15,7 +15,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
-RATE, MOMENTUM = 0.7, 0.9
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
 
 def outer_step(
@@ -37,8 +37,8 @@ def outer_step(
     if kind != "nesterov":
         return [_sum(b, m) for b, m in zip(base, mean, strict=True)], []
     before = velocity or [np.zeros(b.shape, np.float64) for b in base]
-    after = [MOMENTUM * v + m for v, m in zip(before, mean, strict=True)]
-    moved = [_sum(b, RATE * (MOMENTUM * v + m)) for b, v, m in zip(base, after, mean, strict=True)]
+    after = [OUTER_MOMENTUM * v + m for v, m in zip(before, mean, strict=True)]
+    moved = [_sum(b, OUTER_RATE * (OUTER_MOMENTUM * v + m)) for b, v, m in zip(base, after, mean, strict=True)]
     return moved, after
 
 

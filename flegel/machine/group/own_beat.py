@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flegel.errors import DecodeError
 from flegel.machine.group.events import Answered, PutObject
-from flegel.machine.group.records import LARGEST_BEAT, MEMBERS, MemberBeat, decode
+from flegel.machine.group.records import MAX_BEAT_BYTES, MEMBERS, MemberBeat, decode
 from flegel.machine.group.store_calls import StoreCalls
 
 
@@ -28,7 +28,7 @@ class OwnBeat:
     def write(self, calls: StoreCalls, content: bytes, now: float) -> bool:
         """True where the put is under way; otherwise what is there has to be read first."""
         if not self._known:
-            calls.get(self.key, now, LARGEST_BEAT)
+            calls.get(self.key, now, MAX_BEAT_BYTES)
             return False
         mode = "create" if not self._there else "swap" if self._tag else "replace"
         return calls.put(self.key, content, now, mode, self._tag)

@@ -16,7 +16,7 @@ from flegel.machine.group.exchange import GroupExchange, GroupStep
 from flegel.plan.termination import Verdict
 from flegel.sync.policy import Started, Updated
 
-LONGEST_EVALUATION = 660.0  # seconds: longer than the group itself waits for the others
+MAX_WAIT_FOR_EVALUATION_SECONDS = 660.0  # longer than a group waits for the evaluations of the others
 
 
 class GroupPart(CoordinatorPart):
@@ -94,7 +94,7 @@ class GroupPart(CoordinatorPart):
             return False
         state.phase = "evaluating"
         self.exchange.evaluate(state, count.own_statistics)
-        state.out.append(SetTimer(now + LONGEST_EVALUATION, Timer("evaluating")))
+        state.out.append(SetTimer(now + MAX_WAIT_FOR_EVALUATION_SECONDS, Timer("evaluating")))
         return True
 
     def _evaluated(self, heard: EndsHeard, now: float) -> None:

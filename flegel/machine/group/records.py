@@ -30,15 +30,15 @@ from flegel.errors import UNDECODABLE, DecodeError
 from flegel.machine.group.data_form import DataForm
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-KINDS = ("<f8", "<f4", "<i8", "<i4", "|u1", "|b1")
-LARGEST_HEADER = 16 << 20
-LARGEST_DIMENSIONS = 8
-LARGEST_SHAPE = 1 << 48
+RECORD_DTYPES = ("<f8", "<f4", "<i8", "<i4", "|u1", "|b1")
+MAX_RECORD_HEADER_BYTES = 16 << 20
+MAX_RECORD_DIMENSIONS = 8
+MAX_RECORD_SHAPE = 1 << 48
 """Product of all dimensions that are not 0: NumPy refuses empty arrays, too, whose other dimensions exceed 63 bits."""
-MAGIC = b"FLG1"
+RECORD_MARK = b"FLG1"
 
 CURRENT, JOB, MEMBERS, STARTS, ENDS = "current", "job", "members/", "starts/", "ends/"
-LARGEST_BEAT = 64 << 10  # bytes of a beat, of `current` and of `job`: some hundred, and the names of objects
+MAX_BEAT_BYTES = 64 << 10  # bytes of a beat, of `current` and of `job`: some hundred, and the names of objects
 
 
 class MemberBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,15 +184,15 @@ def encode(header: msgspec.Struct, arrays: Sequence[Array] = ()) -> bytes:
     frames = [_Frame(a.dtype.newbyteorder("<").str if a.dtype.itemsize > 1 else a.dtype.str, a.shape) for a in plain]
     head = msgspec.msgpack.encode((header, frames))
     bodies = [a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in plain]
-    return b"".join([MAGIC, len(head).to_bytes(4, "little"), head, *bodies])
+    return b"".join([RECORD_MARK, len(head).to_bytes(4, "little"), head, *bodies])
 
 
 def decode(content: bytes, kind: type[Header]) -> tuple[Header, list[Array]]:
     """Header and arrays, which are read-only; raises `DecodeError` alone."""
-    if content[:4] != MAGIC or len(content) < 8:
+    if content[:4] != RECORD_MARK or len(content) < 8:
         raise DecodeError("this is no object of a group")
     size = int.from_bytes(content[4:8], "little")
-    if size > LARGEST_HEADER or 8 + size > len(content):
+    if size > MAX_RECORD_HEADER_BYTES or 8 + size > len(content):
         raise DecodeError("its header does not fit")
     try:
         header, frames = msgspec.msgpack.decode(content[8 : 8 + size], type=tuple[kind, list[_Frame]])  # type: ignore[valid-type]
@@ -201,10 +201,10 @@ def decode(content: bytes, kind: type[Header]) -> tuple[Header, list[Array]]:
     arrays: list[Array] = []
     at = 8 + size
     for frame in frames:
-        if frame.kind not in KINDS or len(frame.shape) > LARGEST_DIMENSIONS:
+        if frame.kind not in RECORD_DTYPES or len(frame.shape) > MAX_RECORD_DIMENSIONS:
             raise DecodeError("it holds an array of an unknown kind")
         dtype = np.dtype(frame.kind)
-        if min(frame.shape, default=0) < 0 or math.prod(n or 1 for n in frame.shape) > LARGEST_SHAPE:
+        if min(frame.shape, default=0) < 0 or math.prod(n or 1 for n in frame.shape) > MAX_RECORD_SHAPE:
             raise DecodeError("it holds an array of a shape that cannot be")
         count = math.prod(frame.shape)
         length = count * dtype.itemsize

@@ -18,7 +18,7 @@ from flegel.machine.group.events import (
     StoreCommand,
 )
 
-FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0
+FIRST_RETRY_DELAY_SECONDS, MAX_RETRY_DELAY_SECONDS = 0.05, 2.0
 
 
 class StoreCalls:
@@ -70,7 +70,7 @@ class StoreCalls:
         self._busy.discard(what)
         if event.outcome == "failed":
             self.failed[what[1]] = event.why or "no answer"
-            self._wait(what, now, FIRST_DELAY, LONGEST_DELAY)
+            self._wait(what, now, FIRST_RETRY_DELAY_SECONDS, MAX_RETRY_DELAY_SECONDS)
         else:
             self.answered_at = now
             self.failed.pop(what[1], None)

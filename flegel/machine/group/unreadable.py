@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-MOST_NAMED = 16  # objects in one beat: a round has one for each group, and the result
+MAX_NAMED_OBJECTS = 16  # objects in one beat: a round has one for each group, and the result
 
 
 @dataclass
@@ -46,7 +46,7 @@ class UnreadableObjects:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self._lacks)[:MOST_NAMED])
+        return tuple(sorted(self._lacks)[:MAX_NAMED_OBJECTS])
 
     def holds(self, key: str) -> bool:
         return key in self._lacks

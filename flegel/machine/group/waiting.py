@@ -10,10 +10,10 @@ import math
 
 from flegel.machine.group.events import Waiting
 
-SAID_EVERY = 30.0
+REPORTED_EVERY_SECONDS = 30.0
 """Seconds between two lines about one wait: a reader of a log sees that the job lives, and a wait of ten minutes takes
 20 lines."""
-NOT_SAID_BEFORE = 3.0
+REPORTED_AFTER_SECONDS = 3.0
 """Seconds that groups may wait for each other in a round without a word: three beats, by which a group that lives has
 been heard of."""
 
@@ -30,8 +30,8 @@ class WaitReports:
         what was told."""
         if what != self._what:
             self._what, self._since = what, now
-        shown = what if at_once or now - self._since >= NOT_SAID_BEFORE else ""
-        line = bool(shown) and now - self._line_at >= SAID_EVERY
+        shown = what if at_once or now - self._since >= REPORTED_AFTER_SECONDS else ""
+        line = bool(shown) and now - self._line_at >= REPORTED_EVERY_SECONDS
         if shown == self._told and not line:
             return None
         self._told = shown

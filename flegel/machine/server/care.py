@@ -53,12 +53,12 @@ from flegel.server_messages import (
 
 FIRST_SERVER = 960
 """Servers have the numbers from here on; a cluster has at most 1,024 processes."""
-MOST_SERVERS = 64
-FIRST_MAP = 1
+MAX_SERVERS = 64
+FIRST_MAP_VERSION = 1
 """Its slices are handed out with it."""
-REMEMBERED = 100
+REMEMBERED_RECOVERIES = 100
 """Recoveries from losses."""
-TRIES = 5
+MAX_FAILED_STARTS = 5
 """Starts of one server that fail in a row, or losses of it without a fold in between; then the job has failed."""
 
 
@@ -66,9 +66,15 @@ class ServerCare:
     """The servers of one job. `take` returns commands; events for the coordinator come from `handle`."""
 
     def __init__(
-        self, group: ServerGroup, serve: ServeJob, count: int, replicas: int, timeouts: Timeouts, replace: bool = True,
+        self,
+        group: ServerGroup,
+        serve: ServeJob,
+        count: int,
+        replicas: int,
+        timeouts: Timeouts,
+        replace: bool = True,
         network: NetworkPlan | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`network`: what is known of the links; None where loads are to be the same."""
         self.network = network
         self.group, self._serve, self._replicas, self._replace = group, serve, replicas, replace
@@ -198,9 +204,13 @@ class ServerCare:
             return found
         cost, best = network.slice_size(len(servers))
         return msgspec.structs.replace(
-            found, matrix=network.matrix(), reasons=tuple(network.reasons), moves=network.moves, slice_cost=cost,
+            found,
+            matrix=network.matrix(),
+            reasons=tuple(network.reasons),
+            moves=network.moves,
+            slice_cost=cost,
             best_slice=best,
-        )  # fmt: skip
+        )
 
     # -- workers -------------------------------------------------------------------------------------------
 
@@ -231,7 +241,10 @@ class ServerCare:
             self._unsure.difference_update(self.group.last_folded)
             if any(isinstance(event, FoldFinished) for event in events):
                 if self._lost_at is not None:
-                    self._recoveries, self._lost_at = [*self._recoveries, now - self._lost_at][-REMEMBERED:], None
+                    self._recoveries, self._lost_at = (
+                        [*self._recoveries, now - self._lost_at][-REMEMBERED_RECOVERIES:],
+                        None,
+                    )
                 self._follow_plan()
             self._move_to_goal()
         return events
@@ -319,7 +332,7 @@ class ServerCare:
             self._lost_at = now if self._lost_at is None else self._lost_at
             self._losses[number] = self._losses.get(number, 0) + 1
         often = max(self._tries[number], self._losses.get(number, 0))
-        if often >= TRIES:
+        if often >= MAX_FAILED_STARTS:
             raise WorkerLost(f"Server {number - FIRST_SERVER} {why}, {often} times in a row.", why)
         if not (self._replace or self._live):
             raise WorkerLost(f"Server {number - FIRST_SERVER} {why}, and no server is left.", why)
@@ -347,7 +360,7 @@ class ServerCare:
     def _taken(self, server: int, body: SlicesTaken) -> list[Event]:
         """A server says in which state it has the slices that it took over: it does again what came after."""
         group, events = self.group, []
-        if self._map is None or body.map == FIRST_MAP:
+        if self._map is None or body.map == FIRST_MAP_VERSION:
             return []
         for number, op in body.slices:
             if self._assignment().primary[number] != server:

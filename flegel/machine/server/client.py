@@ -19,7 +19,7 @@ from flegel.core.pytree import Array
 from flegel.core.sharding import UNCUT
 from flegel.machine.server import unit_parts
 from flegel.machine.server.holders import Holders
-from flegel.machine.server.server import TOGETHER
+from flegel.machine.server.server import SLICES_PER_MESSAGE
 from flegel.messages import Answer, Order, Report, Train
 from flegel.server_messages import (
     ParameterSlices,
@@ -170,8 +170,8 @@ class SliceClient:
             by_server.setdefault(self._map.primary[number], []).append(number)
         out = []
         for server, mine in sorted(by_server.items()):
-            for at in range(0, len(mine), TOGETHER):
-                out.append(self._part(round_, report, server, mine[at : at + TOGETHER]))
+            for at in range(0, len(mine), SLICES_PER_MESSAGE):
+                out.append(self._part(round_, report, server, mine[at : at + SLICES_PER_MESSAGE]))
         return out
 
     def _part(self, round_: int, report: KeptReport, server: int, numbers: Sequence[int]) -> Push:

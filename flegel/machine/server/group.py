@@ -25,7 +25,7 @@ from flegel.errors import ProtocolError
 from flegel.machine.coordinator.events import Command, Event, FoldFinished, Send
 from flegel.machine.server.fold_progress import ArrayStorage, InMemory, Mirror, OpProgress
 from flegel.machine.server.replica_store import frames_of_copies
-from flegel.machine.server.server import TOGETHER
+from flegel.machine.server.server import SLICES_PER_MESSAGE
 from flegel.messages import Reduced
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
@@ -223,8 +223,8 @@ class ServerGroup:
         """θ of these slices, as the op in the log has it."""
         assert isinstance(entry.body, ReplaceParameter)
         along, theta = self.cuts.parameter, entry.parameter
-        for at in range(0, len(numbers), TOGETHER):
-            some = tuple(numbers[at : at + TOGETHER])
+        for at in range(0, len(numbers), SLICES_PER_MESSAGE):
+            some = tuple(numbers[at : at + SLICES_PER_MESSAGE])
             arrays = sharding.rest_fields(theta, along)
             for number in some:
                 arrays += sharding.cut_fields(theta, along, *self.cuts.slices[number])
@@ -361,15 +361,21 @@ class ServerGroup:
         fields = zip(pytree.names(self.parameter), self.cuts.parameter, strict=True)
         sent = tuple(axis for name, axis in fields if name not in self.algorithm.placement.unsent)
         return ServerMap(
-            self.map_version, self.cuts.slices, self.cuts.parameter, sent, self.cuts.statistics, assignment.primary,
-            assignment.replicas, {server: address for server, address in self.addresses.items() if server in used},
-        )  # fmt: skip
+            self.map_version,
+            self.cuts.slices,
+            self.cuts.parameter,
+            sent,
+            self.cuts.statistics,
+            assignment.primary,
+            assignment.replicas,
+            {server: address for server, address in self.addresses.items() if server in used},
+        )
 
     def hand_out(self, server: int, numbers: Sequence[int], known: bool) -> None:
         """The state of the mirror to the server of these slices. `known`: the owners share one account in it."""
         owners = tuple(sorted(self.book.accounts()[1]))
-        for at in range(0, len(numbers), TOGETHER):
-            some = tuple(numbers[at : at + TOGETHER])
+        for at in range(0, len(numbers), SLICES_PER_MESSAGE):
+            some = tuple(numbers[at : at + SLICES_PER_MESSAGE])
             arrays, zero = frames_of_copies(
                 [
                     (

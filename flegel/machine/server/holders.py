@@ -23,9 +23,10 @@ class Holders:
         if before is None:
             return list(range(len(fresh.primary)))
         changed = [
-            number for number, server in enumerate(fresh.primary)
+            number
+            for number, server in enumerate(fresh.primary)
             if before.primary[number] != server or before.addresses.get(server) != fresh.addresses[server]
-        ]  # fmt: skip
+        ]
         self._since.update(dict.fromkeys(changed, fresh.version))
         return changed
 

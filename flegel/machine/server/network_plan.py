@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from flegel.configuration.active import active
 from flegel.plan.placement.replanning import PlacementDecision, decide, trial
 from flegel.plan.placement.slice_map import SliceMap
 from flegel.plan.placement.slice_size import SliceCost, best_size
 from flegel.plan.placement.throughput import ThroughputForecast, Transfer
 from flegel.plan.placement.water_filling import LinkLoad, colocated, dedicated, water_filling
 
-LEAST_BYTES = 1_000_000
-"""θ and statistics below that are no load for any network: nothing is measured and nothing moves."""
-FIRST_ROUNDS = 5
-"""A job is taken to have as many rounds left as it has done, and at least so many."""
-LONGEST = 86_400.0
-"""Seconds of a round; what claims to have taken longer, or no number at all, is dropped."""
-REMEMBERED = 20
-"""Decisions."""
+MAX_CREDIBLE_ROUND_SECONDS = 86_400.0
+"""A transfer that claims to have taken longer, or whose time is no number, is dropped."""
+REMEMBERED_DECISIONS = 20
+"""Trials and reasons of placement decisions that are kept."""
 
 
 class NetworkPlan:
@@ -30,7 +27,7 @@ class NetworkPlan:
 
     def __init__(self, sizes: Sequence[int], beside_workers: bool, hosts: Mapping[int, str]) -> None:
         self.sizes = tuple(sizes)
-        self.enabled = sum(sizes) >= LEAST_BYTES
+        self.enabled = sum(sizes) >= active().placement.least_bytes
         self._beside, self._hosts = beside_workers, dict(hosts)
         self._numbers: dict[str, int] = {}
         self._arrived: list[Transfer] = []
@@ -55,7 +52,7 @@ class NetworkPlan:
     def seen(self, transfers: Iterable[tuple[int, int, int, float, float]]) -> None:
         """Sender, receiver, bytes, and when it began and ended on the receiver's clock since the round began there."""
         for source, target, size, began, ended in transfers:
-            if not (size > 0 and 0 <= began <= ended <= LONGEST):
+            if not (size > 0 and 0 <= began <= ended <= MAX_CREDIBLE_ROUND_SECONDS):
                 continue
             one = Transfer(self._node(source), self._node(target), size, began, ended)
             if one.source != one.target:
@@ -71,20 +68,19 @@ class NetworkPlan:
         seconds = max(one.ended for one in arrived)
         if self._tried is not None and self._tried[0] == current.primary:
             alone = self._links(current.servers, workers, ThroughputForecast().after_round(arrived, seconds))
-            self._trials = [*self._trials, trial(alone, current, self._tried[1])][-REMEMBERED:]
+            self._trials = [*self._trials, trial(alone, current, self._tried[1])][-REMEMBERED_DECISIONS:]
         else:
             self._trials = []
         self._forecast = self._forecast.after_round(arrived, seconds)
         if busy:
             return None
-        found = decide(
-            current, self._links(current.servers, workers, self._forecast), replicas, max(FIRST_ROUNDS, self._folds),
-            self._forecast.noise, self._trials,
-        )  # fmt: skip
+        remaining = max(active().placement.first_remaining_rounds, self._folds)
+        links = self._links(current.servers, workers, self._forecast)
+        found = decide(current, links, replicas, remaining, self._forecast.noise, self._trials)
         self._tried = current.primary, found.planned
         self.moves += found.moves
         if not self.reasons or self.reasons[-1] != found.reason:
-            self.reasons = [*self.reasons, found.reason][-REMEMBERED:]
+            self.reasons = [*self.reasons, found.reason][-REMEMBERED_DECISIONS:]
         return found
 
     def shares(self, servers: Sequence[int], workers: int) -> dict[int, float] | None:

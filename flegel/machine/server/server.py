@@ -54,7 +54,7 @@ from flegel.server_messages import (
     SliceSummaries,
 )
 
-TOGETHER = 8  # slices of one message: a message has at most 256 frames
+SLICES_PER_MESSAGE = 8  # slices of one message: a message has at most 256 frames
 
 
 class ToCoordinator(msgspec.Struct, frozen=True):
@@ -81,9 +81,14 @@ class ParameterServer:
     """Feed it `order`, `hear_worker` and `hear_server`; carry out what they return."""
 
     def __init__(
-        self, algorithm: Algorithm, number: int, parameter: Tree, statistics: Tree, debug: bool = False,
+        self,
+        algorithm: Algorithm,
+        number: int,
+        parameter: Tree,
+        statistics: Tree,
+        debug: bool = False,
         answers: PacedAnswers | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`parameter`, `statistics`: any bundles of the right types, for their fields."""
         self._algorithm, self.number, self._debug = algorithm, number, debug
         self._like_parameter, self._like_statistics = parameter, statistics
@@ -184,9 +189,16 @@ class ParameterServer:
             self._early_folds.forget(number)
             if (copy := self._replicas.take(number)) is not None:
                 state = SliceState(
-                    self._algorithm, number, fresh.slices[number], copy.parameter, copy.total, copy.op, copy.version,
-                    copy.rounds, None,
-                )  # fmt: skip
+                    self._algorithm,
+                    number,
+                    fresh.slices[number],
+                    copy.parameter,
+                    copy.total,
+                    copy.op,
+                    copy.version,
+                    copy.rounds,
+                    None,
+                )
                 self.slices[number] = PrimarySlice(state, queued=copy.op)
         self._replicas.retain(n for n, backups in enumerate(fresh.backups) if self.number in backups)
         if taken:
@@ -214,11 +226,16 @@ class ParameterServer:
                 continue  # it came twice
             mine = frames[at * sum(fields) : (at + 1) * sum(fields)]
             state = SliceState(
-                self._algorithm, number, self.map.slices[number],
+                self._algorithm,
+                number,
+                self.map.slices[number],
                 pytree.unflatten(self._like_parameter, [np.array(a) for a in mine[: fields[0]]]),
                 pytree.unflatten(self._like_statistics, mine[fields[0] :]),
-                body.op, body.version, body.rounds, body.owners if body.known else None,
-            )  # fmt: skip
+                body.op,
+                body.version,
+                body.rounds,
+                body.owners if body.known else None,
+            )
             self.slices[number] = PrimarySlice(state, queued=body.op)
         self._serve_waiting(body.slices)
         self._replicate(body.slices)
@@ -238,9 +255,10 @@ class ParameterServer:
         for number in body.zero:
             parts[number] = []
         mine = {
-            number: part for number, part in parts.items()
+            number: part
+            for number, part in parts.items()
             if self.map.primary[number] == self.number and self._fits(number, part)
-        }  # fmt: skip
+        }
         fresh = {n: part for n, part in mine.items() if body.round > self._folded_round(n, worker)}
         if fresh:
             self._inbox.put(worker, body.round, rest, fresh)
@@ -270,8 +288,8 @@ class ParameterServer:
         assert self.map is not None
         for version in sorted({self.slices[n].state.version for n in slices}):
             same = [n for n in slices if self.slices[n].state.version == version]
-            for at in range(0, len(same), TOGETHER):
-                some = same[at : at + TOGETHER]
+            for at in range(0, len(same), SLICES_PER_MESSAGE):
+                some = same[at : at + SLICES_PER_MESSAGE]
                 states = [self.slices[n].state for n in some]
                 arrays = self._shown(states[0].parameter, rest=True)
                 for state in states:
@@ -422,7 +440,7 @@ class ParameterServer:
     def _tell_folded(self, op: int, numbers: Sequence[int], lost: str) -> None:
         assert self.map is not None
         one = self._cut_of(self.slices[numbers[0]].state.parameter, self.map.parameter)
-        together = max(1, min(TOGETHER, self._answers.at_once // max(sum(a.nbytes for a in one), 1)))
+        together = max(1, min(SLICES_PER_MESSAGE, self._answers.at_once // max(sum(a.nbytes for a in one), 1)))
         for at in range(0, len(numbers), together):
             some = numbers[at : at + together]
             states = [self.slices[n].state for n in some]
@@ -464,8 +482,8 @@ class ParameterServer:
                     targets.setdefault((backup, served.state.op), []).append(number)
             self._check_stable(number)
         for (backup, op), some in targets.items():
-            for at in range(0, len(some), TOGETHER):
-                self._send_copies(backup, op, some[at : at + TOGETHER])
+            for at in range(0, len(some), SLICES_PER_MESSAGE):
+                self._send_copies(backup, op, some[at : at + SLICES_PER_MESSAGE])
 
     def _send_copies(self, backup: int, op: int, numbers: Sequence[int]) -> None:
         assert self.map is not None

@@ -21,7 +21,7 @@ from flegel.params.hooks import call_hook
 from flegel.params.ledger import Ledger
 from flegel.server_messages import ChangeAccounts, FoldSlices, ReplaceParameter
 
-LARGE = 1 << 20
+RETURNED_MEMORY_FROM_BYTES = 1 << 20
 """Bytes from which on memory that is not used is given back."""
 
 Op = FoldSlices | ChangeAccounts | ReplaceParameter
@@ -31,9 +31,17 @@ class SliceState:
     """A slice at its primary server."""
 
     def __init__(
-        self, algorithm: Algorithm, number: int, span: tuple[int, int], parameter: Tree, total: Tree, op: int,
-        version: int, rounds: dict[int, int], owners: Sequence[int] | None,
-    ) -> None:  # fmt: skip
+        self,
+        algorithm: Algorithm,
+        number: int,
+        span: tuple[int, int],
+        parameter: Tree,
+        total: Tree,
+        op: int,
+        version: int,
+        rounds: dict[int, int],
+        owners: Sequence[int] | None,
+    ) -> None:
         """`owners`: who shares one account of `total`; None: whose it is is not known."""
         self._algorithm, self.number, self.span = algorithm, number, span
         self.parameter, self.op, self.version = parameter, op, version
@@ -61,7 +69,9 @@ class SliceState:
         return pytree.unflatten(
             total,
             [
-                np.zeros(a.shape, a.dtype) if a.nbytes >= LARGE and sharding.is_zero([a]) else np.array(a)
+                np.zeros(a.shape, a.dtype)
+                if a.nbytes >= RETURNED_MEMORY_FROM_BYTES and sharding.is_zero([a])
+                else np.array(a)
                 for a in pytree.flatten(total)
             ],
         )
@@ -69,7 +79,7 @@ class SliceState:
     def _spend(self) -> None:
         """Gradients are used up; large ones give their memory back until the next fold."""
         spent, total = self._algorithm.statistics.spent, self.ledger.total
-        if sum(a.nbytes for a in pytree.flatten(total)) < LARGE:
+        if sum(a.nbytes for a in pytree.flatten(total)) < RETURNED_MEMORY_FROM_BYTES:
             self.ledger.spend()
             return
         fields = zip(pytree.names(total), pytree.flatten(total), strict=True)

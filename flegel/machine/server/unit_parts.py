@@ -16,17 +16,17 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
-SAMPLED = 32
+SAMPLED_UNITS = 32
 """Units that are looked at first: where nearly all of them have changed, the others are not looked at."""
-WORTH = 0.75
+PICKED_BYTES_SHARE = 0.75
 """Units are picked where that leaves less than this share of the bytes: picking costs time on both sides."""
 
 
 def packed(cut: list[Array], axes: Sequence[int]) -> list[Array]:
     """What has to be sent of these fields, which are cut along these axes."""
     units = cut[0].shape[axes[0]]
-    step = max(units // SAMPLED, 1)
-    if units >= SAMPLED:
+    step = max(units // SAMPLED_UNITS, 1)
+    if units >= SAMPLED_UNITS:
         sample = changed([_picked(a, axis, slice(None, None, step)) for a, axis in zip(cut, axes, strict=True)], axes)
         if np.count_nonzero(sample) > 0.9 * len(sample):
             return cut
@@ -34,7 +34,7 @@ def packed(cut: list[Array], axes: Sequence[int]) -> list[Array]:
     if not len(used):
         return []
     size = sum(a.nbytes for a in cut) / units
-    if len(used) * (size + 4) >= WORTH * units * size:
+    if len(used) * (size + 4) >= PICKED_BYTES_SHARE * units * size:
         return cut
     return [used.astype(np.int32), *(np.take(a, used, axis) for a, axis in zip(cut, axes, strict=True))]
 

@@ -219,9 +219,15 @@ class MoveBuffer:
         )
 
     def _sparse(
-        self, native: Shard, points: int, state: Array, labels: Array, ids: Array, data: list[Array],
+        self,
+        native: Shard,
+        points: int,
+        state: Array,
+        labels: Array,
+        ids: Array,
+        data: list[Array],
         weights: Array | None,
-    ) -> Shard:  # fmt: skip
+    ) -> Shard:
         assert isinstance(native.features, Sparse)
         indptr, indices, values = data
         flat = all(a.ndim == 1 for a in data) and all(a.dtype.kind in "iu" for a in (indptr, indices))

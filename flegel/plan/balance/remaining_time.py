@@ -13,10 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from flegel.configuration.active import active
 from flegel.job import Criteria
-
-RECENT = 0.25  # share of the elapsed time over which the objective is fitted
-FEW = 6  # barriers: smallest number of samples of the fit; with fewer no decay is estimated
 
 
 class TimeLeft(NamedTuple):
@@ -48,7 +46,9 @@ class RemainingTime:
         if objective is None or not math.isfinite(objective):
             return
         self._moments.append(ProgressSample(seconds, objective, slowest_pass))
-        while len(self._moments) > FEW and self._moments[1].seconds < seconds * (1 - RECENT):
+        rules = active().termination
+        oldest = seconds * (1 - rules.fitted_share_of_time)
+        while len(self._moments) > rules.fewest_fitted_barriers and self._moments[1].seconds < oldest:
             self._moments.popleft()
 
     def remaining(self) -> TimeLeft:
@@ -76,7 +76,8 @@ class RemainingTime:
             return None
         gap = abs(self._moments[-1].objective - target)
         line = gap / speed + 1e-6
-        bent = min(self._bent(gap) if len(self._moments) >= FEW else math.inf, self._seconds)
+        fitted = len(self._moments) >= active().termination.fewest_fitted_barriers
+        bent = min(self._bent(gap) if fitted else math.inf, self._seconds)
         if bent > line:
             return TimeLeft(bent, "objective extrapolated to the target with decaying progress")
         return TimeLeft(line, "objective extrapolated linearly to the target")
@@ -92,7 +93,7 @@ class RemainingTime:
 
     def _decay(self) -> tuple[float, float] | None:
         """λ and the present |Δf| per second, from the two halves of the fit; None unless the first was faster."""
-        if len(self._moments) < FEW:
+        if len(self._moments) < active().termination.fewest_fitted_barriers:
             return None
         first, last = self._moments[0], self._moments[-1]
         middle = min(self._moments, key=lambda m: abs(m.seconds - (first.seconds + last.seconds) / 2))

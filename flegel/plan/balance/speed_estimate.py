@@ -11,7 +11,7 @@ from copy import copy
 
 from flegel.configuration.balance import BalanceSettings
 
-BLOCK = 4  # rounds: a worker that sleeps in every other round varies by round, but not by block of rounds
+ROUNDS_PER_BLOCK = 4  # rounds: a worker that sleeps in every other round varies by round, but not by block of rounds
 
 
 class DecayingMean:
@@ -33,8 +33,8 @@ class DecayingMean:
         self._square = keep * self._square + off * off
         self._off += off
         self._rounds += 1
-        if self._rounds % BLOCK == 0:
-            self._square_of_blocks = keep**BLOCK * self._square_of_blocks + self._off * self._off
+        if self._rounds % ROUNDS_PER_BLOCK == 0:
+            self._square_of_blocks = keep**ROUNDS_PER_BLOCK * self._square_of_blocks + self._off * self._off
             self._off = 0.0
 
     @property
@@ -48,7 +48,7 @@ class DecayingMean:
         if self._weight <= 1 or not self._seconds:
             return 1.0
         rounds = self._weight * self._weight / self._weight2
-        square = self._square if self._rounds < 3 * BLOCK else min(self._square, self._square_of_blocks)
+        square = self._square if self._rounds < 3 * ROUNDS_PER_BLOCK else min(self._square, self._square_of_blocks)
         spread = math.sqrt(square / self._weight) * (1 + 10 / rounds**2)
         return spread * math.sqrt(self._weight2) / self._seconds
 

@@ -66,7 +66,8 @@ class Fit:
 
 
 class MultiStage:
-    """Each round in gives the next step. States: measuring → starting → probing ⇄ holding; or told (g given)."""
+    """Each round in gives the next step. States: measuring → starting → probing ⇄ holding; told (g given); or whole (θ
+    held)."""
 
     def __init__(self, first: float | None = None) -> None:
         rules = active().interval
@@ -115,6 +116,8 @@ class MultiStage:
         self._alike = last.alike
         if last.noise is not None:
             return self._by_noise(last.noise)
+        if last.held and last.alike:
+            return self._whole_passes()
         if last.worth is not None:
             return self._told(last.worth, last)
         match self._state:
@@ -245,6 +248,14 @@ class MultiStage:
         return self._move_to(
             eta, f"{part:.2g} of a pass is best, as the algorithm says, φ={milliseconds(self._phi.mean)}"
         )
+
+    def _whole_passes(self) -> Step:
+        """θ stays for a pass: nothing is gained by a barrier within it. A straggler among them would let all others
+        wait, so this is for workers that are alike."""
+        before, self._state, self._eta = self._state, "whole", self._longest()
+        self._asked = self._eta + self._lost.median
+        why = "" if before == "whole" else "θ is held for a whole pass, as the algorithm says"
+        return Step(self._asked, why, whole=True)
 
     def _by_noise(self, scale: float) -> Step:
         """η* = √(φ·B/R) from the gradient noise scale B, which reports tell at no cost: nothing is probed."""

@@ -38,6 +38,8 @@ class Round:
     """Worth of a visit at the intervals `PARTS`, if the algorithm gives it."""
     noise: float | None = None
     """The gradient noise scale in visits, for gradient methods; not a number while it is not known yet."""
+    held: bool = False
+    """θ stays until every point has been visited with it."""
     alike: bool = False
     """Nobody is much slower than the others: what a barrier costs does not depend on the interval."""
 

@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from flegel.configuration.active import active
 from flegel.errors import UsageError
 from flegel.plan.placement.hash_ring import HashRing
 from flegel.plan.placement.slice_map import SliceMap
-
-BAND = 0.05
-"""A load within 5 % of its share stays as it is."""
-KEPT_SLICES = 2
-"""A server whose share is 0 keeps two slices, the smallest, so that its link is still measured (003, Section 3.2)."""
 
 
 def first_map(
@@ -33,7 +29,7 @@ def first_map(
     targets = _targets(sum(slices), ring.servers, shares)
     primary = [-1] * len(slices)
     _deal_small(slices, primary, ring.servers)
-    quota = {server: (1 + BAND) * target for server, target in targets.items()}
+    quota = {server: (1 + active().placement.load_tolerance) * target for server, target in targets.items()}
     for number in sorted(range(len(slices)), key=lambda n: (-slices[n], n)):
         if primary[number] in quota:
             quota[primary[number]] -= slices[number]
@@ -82,7 +78,7 @@ def levelled(
     primary = list(current.primary)
     _deal_small(current.slices, primary, ring.servers)
     _level(
-        Loads(current.slices, primary, targets, KEPT_SLICES),
+        Loads(current.slices, primary, targets, active().placement.measuring_slices),
         allowed=lambda number, receiver: True,
         cost=lambda number, receiver: _cost_of_move(current, number, receiver, replicas),
     )
@@ -97,14 +93,15 @@ def levelled(
 
 def _deal_small(slices: tuple[int, ...], primary: list[int], servers: tuple[int, ...]) -> None:
     """Two of the small slices, if there are any, to each server that has fewer ("probes first" in Algorithm 2)."""
+    kept = active().placement.measuring_slices
     owned: dict[int, list[int]] = {server: [] for server in servers}
     spare: list[int] = []
     for number, size in enumerate(slices):
         if 2 * size <= max(slices):
             mine = owned.get(primary[number], spare)
-            (mine if len(mine) < KEPT_SLICES else spare).append(number)
+            (mine if len(mine) < kept else spare).append(number)
     for server in servers:
-        while spare and len(owned[server]) < KEPT_SLICES:
+        while spare and len(owned[server]) < kept:
             owned[server].append(spare.pop(0))
             primary[owned[server][-1]] = server
 
@@ -148,7 +145,8 @@ class Loads:
 
     def level(self) -> bool:
         """Whether every load is within the band around its target."""
-        return all(abs(more) <= BAND * self.targets[server] for server, more in self.excess.items())
+        near = active().placement.load_tolerance
+        return all(abs(more) <= near * self.targets[server] for server, more in self.excess.items())
 
 
 def _level(loads: Loads, allowed: Callable[[int, int], bool], cost: Callable[[int, int], int]) -> None:
@@ -170,12 +168,14 @@ def _level(loads: Loads, allowed: Callable[[int, int], bool], cost: Callable[[in
 def _best_move(
     loads: Loads, allowed: Callable[[int, int], bool], cost: Callable[[int, int], int]
 ) -> tuple[int, int] | None:
+    """The item and the receiver of the move that comes nearest to both targets; None where no move helps."""
+    near = active().placement.load_tolerance
     order = sorted(loads.targets, key=lambda server: (loads.excess[server], server))
     for receiver in order:
         room = -loads.excess[receiver]
         for donor in reversed(order):
             surplus = loads.excess[donor]
-            outside = surplus > BAND * loads.targets[donor] or room > BAND * loads.targets[receiver]
+            outside = surplus > near * loads.targets[donor] or room > near * loads.targets[receiver]
             if not outside or surplus + room <= 0:
                 continue
             enough = (1 - 1e-9) * (surplus + room)  # a move without gain but for rounding could be undone for ever

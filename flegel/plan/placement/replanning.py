@@ -7,20 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from flegel.plan.placement.assignment import BAND, levelled
+from flegel.configuration.active import active
+from flegel.plan.placement.assignment import levelled
 from flegel.plan.placement.slice_map import SliceMap, difference
 from flegel.plan.placement.water_filling import LinkLoad, slowest, water_filling
 
-COST_FACTOR = 2.0
-"""The gain over the remaining rounds must exceed twice the cost of moving: both are forecasts."""
-LEAST_GAIN = 0.05
-"""Of a round's transfers; slices and rounds are not divided more finely than that."""
-NOISE_FACTOR = 2.0
-"""Without trials a gain counts when it exceeds twice the noise: rates differ from the forecast by `noise` in the
-mean. On four equal links whose rates differ by 25 % from round to round, this moved slices in 15 of 20 simulated jobs
-of 40 rounds, trials in 3. Where one of the links has 60 % of the others' rate, trials move within 6 rounds in half of
-the jobs."""
-TRIALS = (3, 5, 10)
+JUDGED_TRIALS = (3, 5, 10)
 """A gain counts when the last so many trials leave no doubt; few of them are enough after links have changed."""
 
 
@@ -47,27 +39,32 @@ def trial(links: Mapping[int, LinkLoad], current: SliceMap, planned: SliceMap) -
 
 def confirmed(trials: Sequence[float]) -> float:
     """The gain that the last trials leave no doubt about: their mean less twice its standard error."""
-    some = [trials[-count:] for count in TRIALS if len(trials) >= count]
+    some = [trials[-count:] for count in JUDGED_TRIALS if len(trials) >= count]
     return max((fmean(last) - 2 * stdev(last) / len(last) ** 0.5 for last in some), default=0.0)
 
 
 def decide(
-    current: SliceMap, links: Mapping[int, LinkLoad], replicas: int, remaining_rounds: float, noise: float = 0.0,
+    current: SliceMap,
+    links: Mapping[int, LinkLoad],
+    replicas: int,
+    remaining_rounds: float,
+    noise: float = 0.0,
     trials: Sequence[float] | None = None,
-) -> PlacementDecision:  # fmt: skip
+) -> PlacementDecision:
     """`links` by server, in the unit of the slices' sizes; `remaining_rounds` as far as the caller can tell; `noise`:
     relative error of the rates; `trials`: what former plans would have saved in rounds that these had not seen."""
+    rules = active().placement
     now = slowest(links, current.loads())
     wanted = water_filling(links, current.total)
     planned = levelled(current, tuple(links), replicas, wanted.carried)
     if planned.primary == current.primary:
-        near = now <= (1 + BAND) * wanted.seconds
+        near = now <= (1 + rules.load_tolerance) * wanted.seconds
         why = "every load is near its share" if near else "slices are too large, or too few, to divide the load better"
         return PlacementDecision(current, False, f"kept: {why}", now, now, 0.0, current)
     then = slowest(links, planned.loads())
     gain = now - then
-    least = max(LEAST_GAIN, NOISE_FACTOR * noise) if trials is None else LEAST_GAIN
-    if trials is not None and confirmed(trials) < LEAST_GAIN:
+    least = max(rules.least_gain, rules.noise_multiple * noise) if trials is None else rules.least_gain
+    if trials is not None and confirmed(trials) < rules.least_gain:
         reason = (
             f"kept: moving is expected to shorten the transfers of a round from {now:.3g} s to {then:.3g} s; "
             f"{len(trials)} rounds since then leave doubts, they confirm {max(confirmed(trials), 0.0):.0%}"
@@ -85,8 +82,8 @@ def decide(
         f"{gain:.3g} s a round over {remaining_rounds:.0f} remaining rounds saves {saved:.3g} s, "
         f"moving costs {cost:.3g} s"
     )
-    if saved <= COST_FACTOR * cost:
-        reason = f"kept: {numbers}; the saving must exceed {COST_FACTOR:g} times the cost"
+    if saved <= rules.savings_over_cost * cost:
+        reason = f"kept: {numbers}; the saving must exceed {rules.savings_over_cost:g} times the cost"
         return PlacementDecision(current, False, reason, now, then, cost, planned)
     idle = sorted(set(links) - set(wanted.active))
     slow = f"; the links of servers {', '.join(map(str, idle))} are full of their workers' traffic" if idle else ""

@@ -10,14 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isclose, sqrt
 
-PAPER_ALPHA = 1.2e5
-"""003, Section 3.1: used until transfers of at least two sizes were seen."""
-FEWEST, MOST = 2, 16
-"""Slices for each server: those of a lost one go to two others; a load can be divided to a sixteenth of a server's."""
-SMALLEST = 8192
-"""Parameters of a slice, where a server would have more than two of them."""
-MEMORY = 0.98
-"""Weight of the past when one more transfer is seen: the last 50 count for most."""
+from flegel.configuration.active import active
 
 
 @dataclass(frozen=True)
@@ -31,12 +24,13 @@ class SliceCost:
     size_seconds: float = 0.0
 
     def seen(self, size: float, seconds: float) -> SliceCost:
+        keep = active().placement.slice_cost_memory
         return SliceCost(
-            MEMORY * self.weight + 1,
-            MEMORY * self.size + size,
-            MEMORY * self.seconds + seconds,
-            MEMORY * self.size_squared + size * size,
-            MEMORY * self.size_seconds + size * seconds,
+            keep * self.weight + 1,
+            keep * self.size + size,
+            keep * self.seconds + seconds,
+            keep * self.size_squared + size * size,
+            keep * self.size_seconds + size * seconds,
         )
 
     def fitted(self) -> tuple[float, float] | None:
@@ -51,7 +45,7 @@ class SliceCost:
     def alpha(self, sharing: int) -> float:
         """Fixed cost in parameters of a whole link that `sharing` transfers use at once: seconds × throughput."""
         found = self.fitted()
-        return PAPER_ALPHA if found is None else sharing * found[0] / found[1]
+        return active().placement.first_slice_cost if found is None else sharing * found[0] / found[1]
 
 
 def best_size(total: int, alpha: float, nodes: int, servers: int = 1) -> int:
@@ -61,5 +55,7 @@ def best_size(total: int, alpha: float, nodes: int, servers: int = 1) -> int:
 
 def slices_of_job(total: int, servers: int, workers: int) -> int:
     """How many slices a job has from its start: as the formula says, and at least what lets loads be divided."""
-    wanted = round(total / best_size(total, PAPER_ALPHA, workers)) if total else 0
-    return max(FEWEST * servers, min(max(wanted, total // SMALLEST), MOST * servers))
+    rules = active().placement
+    wanted = round(total / best_size(total, rules.first_slice_cost, workers)) if total else 0
+    most = rules.most_slices_each_server * servers
+    return max(rules.fewest_slices_each_server * servers, min(max(wanted, total // rules.smallest_slice), most))

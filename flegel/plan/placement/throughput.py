@@ -15,18 +15,12 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import TypeVar
 
+from flegel.configuration.active import active
+
 Key = TypeVar("Key")
 
-SHORTEST_WAIT = 0.010
+SHORTEST_MEASURED_WAIT_SECONDS = 0.010
 """Seconds. Shorter waits are within the delay of a thread that has to be woken, and of what a library read ahead."""
-PEAK_SHARE = 0.1
-"""The largest total counts when it carried at least this share of a node's bytes: a burst is no throughput."""
-NEW_WEIGHT = 0.5
-"""Of the last round in the forecast."""
-FIRST_NOISE = 0.2
-"""Relative error of a rate that was measured once: on equal links under load, single rounds differ by up to 15 %."""
-JUMP = 2.0
-"""A rate that changed by this factor replaces the forecast: the link has changed, it is not noise."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class ThroughputForecast:
     sent: Mapping[int, float] = field(default_factory=dict)
     received: Mapping[int, float] = field(default_factory=dict)
     rounds: int = 0
-    noise: float = FIRST_NOISE
+    noise: float = field(default_factory=lambda: active().placement.first_noise)
     """How much the rate of a node differs from one round to the next, as a share of it, in the mean."""
 
     def after_round(self, transfers: Iterable[Transfer], seconds: float) -> ThroughputForecast:
@@ -65,13 +59,14 @@ class ThroughputForecast:
             by_target[transfer.target].append(transfer)
         sent = {node: largest_total(some) for node, some in by_source.items()}
         received = {node: largest_total(some) for node, some in by_target.items()}
+        newest = active().placement.newest_weight
         changes = [*_changes(self.sent, sent), *_changes(self.received, received)]
         return ThroughputForecast(
             _blended(self.pairs, {pair: largest_total(some) for pair, some in by_pair.items()}),
             _blended(self.sent, sent),
             _blended(self.received, received),
             self.rounds + 1,
-            NEW_WEIGHT * fmean(changes) + (1 - NEW_WEIGHT) * self.noise if changes else self.noise,
+            newest * fmean(changes) + (1 - newest) * self.noise if changes else self.noise,
         )
 
     def without(self, node: int) -> ThroughputForecast:
@@ -106,7 +101,7 @@ def largest_total(transfers: Sequence[Transfer]) -> float:
     for start, end in pairwise(times):
         rate += changes[start]
         levels.append((rate, rate * (end - start)))
-    wanted = PEAK_SHARE * sum(transfer.size for transfer in transfers)
+    wanted = active().placement.peak_share * sum(transfer.size for transfer in transfers)
     for rate, size in sorted(levels, reverse=True):
         wanted -= size
         if wanted <= 0:
@@ -114,7 +109,7 @@ def largest_total(transfers: Sequence[Transfer]) -> float:
     return levels[0][0]  # rounding alone leads here: one level
 
 
-def trains(slices: Sequence[Transfer], gap: float = SHORTEST_WAIT / 2) -> list[Transfer]:
+def trains(slices: Sequence[Transfer], gap: float = SHORTEST_MEASURED_WAIT_SECONDS / 2) -> list[Transfer]:
     """Slices of one connection that followed each other without a pause, as one transfer each: fewer to report, and
     longer than the delays of a thread that has to be woken."""
     found: list[Transfer] = []
@@ -128,23 +123,26 @@ def trains(slices: Sequence[Transfer], gap: float = SHORTEST_WAIT / 2) -> list[T
 
 
 def _waited_for(transfer: Transfer, seconds: float) -> Transfer:
-    if transfer.ended - transfer.began >= SHORTEST_WAIT:
+    if transfer.ended - transfer.began >= SHORTEST_MEASURED_WAIT_SECONDS:
         return transfer
-    return replace(transfer, began=0.0, ended=max(seconds, SHORTEST_WAIT))
+    return replace(transfer, began=0.0, ended=max(seconds, SHORTEST_MEASURED_WAIT_SECONDS))
 
 
 def _changes(old: Mapping[int, float], new: Mapping[int, float]) -> list[float]:
     """Relative changes of the rates that did not jump."""
+    jump = active().placement.changed_link
     ratios = (rate / old[node] for node, rate in new.items() if node in old)
-    return [abs(ratio - 1) for ratio in ratios if 1 / JUMP < ratio < JUMP]
+    return [abs(ratio - 1) for ratio in ratios if 1 / jump < ratio < jump]
 
 
 def _blended(old: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key, float]:
+    rules = active().placement
+    jump, newest = rules.changed_link, rules.newest_weight
     found = dict(old)
     for key, rate in new.items():
         before = found.get(key)
-        if before is None or not 1 / JUMP < rate / before < JUMP:
+        if before is None or not 1 / jump < rate / before < jump:
             found[key] = rate
         else:
-            found[key] = NEW_WEIGHT * rate + (1 - NEW_WEIGHT) * before
+            found[key] = newest * rate + (1 - newest) * before
     return found

@@ -220,9 +220,20 @@ class Checkpointer:
         pieces = self._trace(mark, save.rows, put)
         files.update(pieces)
         manifest = CheckpointManifest(
-            CHECKPOINT_FORMAT, save.number, self.record.epoch, save.iteration, save.round, save.seconds, save.objective,
-            clock.wall(), state, tuple(workers), tuple(name for name, _ in pieces), files, self.record,
-        )  # fmt: skip
+            CHECKPOINT_FORMAT,
+            save.number,
+            self.record.epoch,
+            save.iteration,
+            save.round,
+            save.seconds,
+            save.objective,
+            clock.wall(),
+            state,
+            tuple(workers),
+            tuple(name for name, _ in pieces),
+            files,
+            self.record,
+        )
         self._check_epoch()
         self.store.put(manifest.name, [seal(msgspec.json.format(msgspec.json.encode(manifest)))])
         self._trace_pieces, self._rows_written = pieces, save.rows

@@ -29,12 +29,12 @@ from flegel.machine.group.data_form import DataForm, difference
 from flegel.machine.group.events import Offered
 from flegel.machine.group.exchange import GroupExchange, additive_fields, exchange_of
 from flegel.machine.group.gate import Gate, parse_gate
-from flegel.machine.group.group import ENDED, Group, GroupSettings
+from flegel.machine.group.group import ENDED_PHASES, Group, GroupSettings
 from flegel.machine.group.outer_step import moved
 from flegel.machine.group.records import (
     JOB,
-    LARGEST_BEAT,
-    LARGEST_HEADER,
+    MAX_BEAT_BYTES,
+    MAX_RECORD_HEADER_BYTES,
     MEMBERS,
     NAME,
     STARTS,
@@ -123,7 +123,7 @@ class GroupSession:
         began = clock.now()
         first = self._patiently(lambda: self._held_beat(key), key)
         watched = WATCHED_BEATS * self._beat_seconds
-        while first is not None and first.state not in ENDED and clock.now() - began < watched:
+        while first is not None and first.state not in ENDED_PHASES and clock.now() - began < watched:
             clock.sleep(0.1)
             held = self._patiently(lambda: self._held_beat(key), key)
             if held is not None and (held.life, held.beat) != (first.life, first.beat):
@@ -136,7 +136,7 @@ class GroupSession:
     def _held_beat(self, key: str) -> MemberBeat | None:
         """The last beat under this name; one that is damaged is replaced later."""
         try:
-            held = self._bucket.get(key, LARGEST_BEAT)
+            held = self._bucket.get(key, MAX_BEAT_BYTES)
             return None if held is None else decode(self._seal.open(key, held[0]), MemberBeat)[0]
         except (RefusedObject, DecodeError):
             return None
@@ -146,7 +146,7 @@ class GroupSession:
         return min(1.0, self._job.sites.group_timeout / 5)
 
     def _read_package(self) -> tuple[Package, list[Array]] | None:
-        pointer = self._bucket.get(JOB, LARGEST_BEAT)
+        pointer = self._bucket.get(JOB, MAX_BEAT_BYTES)
         if pointer is None:
             return None
         ref, _ = decode(self._seal.open(JOB, pointer[0]), PackageRef)
@@ -218,7 +218,7 @@ class GroupSession:
         while True:
             found = self._patiently(self._starts, STARTS)
             late = clock.now() - began > job.sites.group_timeout
-            made = self._patiently(lambda: self._bucket.get(JOB, LARGEST_BEAT), JOB)
+            made = self._patiently(lambda: self._bucket.get(JOB, MAX_BEAT_BYTES), JOB)
             if len(found) >= job.sites.groups or late or made is not None:
                 break
             missing = missing_groups(len(found), job.sites.groups, job.sites.group_timeout)
@@ -237,7 +237,7 @@ class GroupSession:
         found: dict[str, list[Array]] = {}
         assert self._form is not None
         own, columns = self._job.sites.group, self._form.columns
-        largest = 2 * 8 * REPRESENTATIVES * (columns + 1) + LARGEST_HEADER
+        largest = 2 * 8 * REPRESENTATIVES * (columns + 1) + MAX_RECORD_HEADER_BYTES
         for key in self._bucket.names(STARTS):
             group = key.removeprefix(STARTS)
             try:
@@ -269,10 +269,18 @@ class GroupSession:
             return True
         ref, form = reference(self._algorithm), form_of(parameter)
         package = Package(
-            format=GROUP_FORMAT, algorithm=ref.name, source=ref.source, hyper=_plain(self._algorithm),
-            submitted=self._submitted, parameter=(form.name, tuple(form.fields)), data=form_of_data(data, self._job),
-            exchange=self.kind, outer=self._outer, every=self._job.sites.every, made_by=self._job.sites.group,
-        )  # fmt: skip
+            format=GROUP_FORMAT,
+            algorithm=ref.name,
+            source=ref.source,
+            hyper=_plain(self._algorithm),
+            submitted=self._submitted,
+            parameter=(form.name, tuple(form.fields)),
+            data=form_of_data(data, self._job),
+            exchange=self.kind,
+            outer=self._outer,
+            every=self._job.sites.every,
+            made_by=self._job.sites.group,
+        )
         scales = [] if scaling is None else [np.asarray(column, dtype=np.float64) for column in scaling]
         content = encode(package, [*pytree.flatten(parameter), *scales])
         found = self._patiently(lambda: self._written_package(content), "package")
@@ -392,14 +400,18 @@ class GroupSession:
         assert link is not None
         took = [applied - offered for _, offered, applied in link.rounds]
         return {
-            "group": self._job.sites.group, "groups": list(exchange.groups), "rounds": exchange.rounds,
+            "group": self._job.sites.group,
+            "groups": list(exchange.groups),
+            "rounds": exchange.rounds,
             "objective_of": sorted({self._job.sites.group, *exchange.evaluated}),
             "agreed_in": exchange.round - 1 if exchange.agreed and exchange.together else None,
             "without": exchange.without(),
-            "bytes_sent": link.bytes_sent, "bytes_received": link.bytes_received, "requests": link.requests,
+            "bytes_sent": link.bytes_sent,
+            "bytes_received": link.bytes_received,
+            "requests": link.requests,
             "messages_received": link.messages_received,
             "sync_seconds": round(statistics.median(took), 4) if took else None,
-        }  # fmt: skip
+        }
 
     def close(self) -> None:
         if self.link is not None:

@@ -27,7 +27,7 @@ from flegel.declarations.optional import hook
 from flegel.errors import Interrupted, OutOfReach, StorageError, UsageError
 from flegel.job import AlgorithmRef, Job
 from flegel.loading.class_source import is_built_in, plain_hyper, reference
-from flegel.machine.audit.audit import POINTS, Audit
+from flegel.machine.audit.audit import Audit
 from flegel.machine.audit.part import AuditPart
 from flegel.machine.balance.part import BalancePart
 from flegel.machine.checkpoint.part import CheckpointsPart
@@ -47,7 +47,7 @@ from flegel.params.replicated import ReplicatedStore
 from flegel.params.tree_layout import form_of
 from flegel.plan.devices import parse_devices
 from flegel.plan.stragglers import parse_stragglers
-from flegel.plan.termination import FAILED
+from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.results.prediction import TrainingRows
 from flegel.results.result import Result, sections, utilization, worker_rows
 from flegel.runtime import clock
@@ -160,7 +160,7 @@ def _execute(request: Request, observation: Observation) -> Result:
 
         alone = session is None and group is None
         machine, shift = _trained(request, train, source, copied if alone else None) if lent else train(source)
-        if group is not None and machine.verdict is not None and machine.verdict.outcome not in FAILED:
+        if group is not None and machine.verdict is not None and machine.verdict.outcome not in FAILED_OUTCOMES:
             group.ended = "finished"
         with by_one_thread():  # hooks of the end, too
             loaded = machine.state.ready_at - shift - began
@@ -410,7 +410,7 @@ def _drive_with_checkpoints(
 
 def _audit(request: Request) -> Audit | None:
     wanted, resumed = request.job.audit, request.session is not None and request.session.stored is not None
-    return None if wanted == "off" else Audit(int(wanted) if wanted.isdigit() else POINTS, resumed)
+    return None if wanted == "off" else Audit(int(wanted) if wanted.isdigit() else None, resumed)
 
 
 def _timeouts(request: Request) -> Timeouts:
@@ -554,7 +554,7 @@ def remarks(machine: Coordinator) -> list[str]:
     """What a user should read beside the figures."""
     said = call_hook(machine.state.algorithm, "the end", "warnings", machine.store.statistics, machine.parameter)
     found = hook_values.texts(said, "warnings")
-    if machine.verdict is not None and machine.verdict.outcome in FAILED:
+    if machine.verdict is not None and machine.verdict.outcome in FAILED_OUTCOMES:
         found = [machine.verdict.reason, *found]
     for part in machine.parts:
         found = [*found, *part.remarks()]

@@ -73,7 +73,7 @@ class ForkedProcess:
         if self.known_pid is None:
             self._server.wait_until(
                 lambda: self.known_pid is not None or self.returncode is not None, START_TIMEOUT_SECONDS
-            )  # fmt: skip
+            )
         if self.known_pid is None:
             raise ProcessLookupError("The process ended before it started.")
         return self.known_pid
@@ -116,9 +116,12 @@ class ForkServer:
             self._process = process_starter.start(
                 lambda: subprocess.Popen(
                     [sys.executable, "-P", "-m", "flegel.runtime.processes.fork_server"],
-                    stdin=remote_end.fileno(), stdout=subprocess.DEVNULL, env=environment(), start_new_session=True,
+                    stdin=remote_end.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    env=environment(),
+                    start_new_session=True,
                 )
-            )  # fmt: skip
+            )
         self._socket.setblocking(False)
         self._numbers = itertools.count()
         self._children: dict[int, ForkedProcess] = {}

@@ -141,9 +141,12 @@ def launch(config: WorkerConfig, through: Sequence[str] = ()) -> subprocess.Pope
     process = process_starter.start(
         lambda: subprocess.Popen(
             [*through, sys.executable, "-P", "-m", "flegel.runtime.worker.process"],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=fork_server.environment(), start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=fork_server.environment(),
+            start_new_session=True,
         )
-    )  # fmt: skip
+    )
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it died already; `deaths` will report that
         process.stdin.write(msgspec.json.encode(config) + b"\n")

@@ -53,9 +53,16 @@ class ServerShell:
     """One server in one job."""
 
     def __init__(
-        self, order: ServeJob, sockets: JobSockets, poller: Poller, near: str, job: str, worker: int, incarnation: int,
+        self,
+        order: ServeJob,
+        sockets: JobSockets,
+        poller: Poller,
+        near: str,
+        job: str,
+        worker: int,
+        incarnation: int,
         send: Send,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if order.large:
             return_freed_memory()
         self._send, self._poller = send, poller

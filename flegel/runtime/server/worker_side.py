@@ -23,9 +23,13 @@ class ServedWorker:
     """Between the worker's executor and its servers, for one job."""
 
     def __init__(
-        self, load: LoadShard, arrays: tuple[Array, ...], links: ServerLinks, executor: WorkerExecutor,
+        self,
+        load: LoadShard,
+        arrays: tuple[Array, ...],
+        links: ServerLinks,
+        executor: WorkerExecutor,
         send: Callable[[Answer, tuple[Array, ...]], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if load.forms:
             return_freed_memory()
         self._client = SliceClient(arrays[: len(load.parameter.fields) or 1], -1 if load.forms else load.version)

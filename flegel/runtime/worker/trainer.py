@@ -371,9 +371,12 @@ class Trainer:
         self._reassigner = PointReassigner(load, algorithm, shard.layout, scaling, shard.columns, self._open_array)
         columns, seeds = shard.columns, [load.seed, load.index, load.count, 1]
         self._recount = Recount(
-            algorithm, kernel, parameter, empty,
+            algorithm,
+            kernel,
+            parameter,
+            empty,
             lambda points: algorithm.initState(points, columns, np.random.default_rng(seeds)),
-        )  # fmt: skip
+        )
         if load.audit:
             self._numbers.learn(shard.ids)
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
@@ -487,9 +490,15 @@ class Trainer:
             return hook_named(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
 
     def _step(
-        self, kernel: ShardKernel, store: PointStore, run: VisitRun, end: int, round_: int, flag: Array,
+        self,
+        kernel: ShardKernel,
+        store: PointStore,
+        run: VisitRun,
+        end: int,
+        round_: int,
+        flag: Array,
         part: GrowingPart | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """One call of the kernel; points that it trained."""
         reached = kernel.run(store.shards[run.shard], run.start, end, round_, flag)
         store.schedule.advance(run, reached, first_pass=part is not None)

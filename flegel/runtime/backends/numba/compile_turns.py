@@ -33,9 +33,11 @@ def processor_time(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def turn(
-    path: Path, patience: float = IDLE_COMPILER_SECONDS, most: float = COMPILING_SECONDS,
+    path: Path,
+    patience: float = IDLE_COMPILER_SECONDS,
+    most: float = COMPILING_SECONDS,
     computed: Callable[[int], int | None] = processor_time,
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[None]:
     """Inside, no other process of this host is in the same turn, unless the one that is has not `computed` anything for
     so long that patience ran out, or `most` seconds are over."""
     with path.open("a+") as file:

@@ -141,10 +141,23 @@ def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree
         try:
             return int(
                 block(
-                    *hyper, halting, place, *data, *weights, shard.labels, shard.state, shard.halted,
-                    *theta, *pytree.flatten(aggregator), *found, start, end, iteration, flag,
+                    *hyper,
+                    halting,
+                    place,
+                    *data,
+                    *weights,
+                    shard.labels,
+                    shard.state,
+                    shard.halted,
+                    *theta,
+                    *pytree.flatten(aggregator),
+                    *found,
+                    start,
+                    end,
+                    iteration,
+                    flag,
                 )
-            )  # fmt: skip
+            )
         except Exception:
             if place[0] >= 0:
                 _again(algorithm, shard, int(place[0]), parameter, aggregator, iteration)
@@ -238,9 +251,15 @@ def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
 
 
 def _generate(
-    cls: type[Algorithm], used: list[str], sparse: bool, parameter: Tree, zero: Tree,
-    algorithm: Algorithm, shard: Shard, ahead: list[AheadCall],
-) -> str:  # fmt: skip
+    cls: type[Algorithm],
+    used: list[str],
+    sparse: bool,
+    parameter: Tree,
+    zero: Tree,
+    algorithm: Algorithm,
+    shard: Shard,
+    ahead: list[AheadCall],
+) -> str:
     """Fill the template. Arrays are passed one by one and put into their tuples inside the loop's function."""
     data = ["indptr", "indices", "values"] if sparse else ["features"]
     theta = [f"p{i}" for i in range(len(pytree.flatten(parameter)))]

@@ -14,7 +14,7 @@ import numpy as np
 from flegel.core import pytree
 from flegel.core.code_cache import njit
 from flegel.core.kept_state import TOO_LARGE, TUPLE, KeptForm
-from flegel.core.pytree import Tree
+from flegel.core.pytree import Array, Tree
 
 OTHER_SIZE = "a point's contribution has another size than that of the first point"
 
@@ -83,71 +83,81 @@ class VisitCode:
     """For point i: from its features to the statistics."""
 
 
-HOME = __name__
+IMPORT = f"import {__name__} as _kept"
 
 
 def visit_code(hook: str, form: KeptForm, zero: Tree, spent: tuple[str, ...], point: str, call: str) -> VisitCode:
     """How a point is visited. `point`: an expression that makes it; `call`: of the hook on `point`, as text."""
-    fields = list(zip(pytree.names(zero), pytree.flatten(zero), strict=True))
-    bundle = pytree.is_bundle(zero)
+    fields = _Fields(zero, spent)
+    return (
+        _contribution_code(fields, point, call) if hook == "contribution" else _hidden_code(form, fields, point, call)
+    )
 
-    def part(name: str) -> str:
-        return f"change.{name}" if bundle else "change"
 
-    def added(names: list[str], weight: str) -> list[str]:
-        lines = []
-        for i, (name, array) in enumerate(fields):
-            if name in names:
-                plain = f"a{i}[()] += {weight} * {part(name)}"
-                lines.append(f"_kept.add_weighted(a{i}, {part(name)}, {weight})" if array.ndim else plain)
-        return lines
+class _Fields:
+    """The fields of the statistics, as the generated loop names them: `a0`, `a1`, … and `change`."""
 
-    first = [f"import {HOME} as _kept", f"point = {point}", f"change = {call}"]
-    used, summed = [n for n, _ in fields if n in spent], [n for n, _ in fields if n not in spent]
-    if hook == "contribution":
-        lines, at = [], 0
-        for i, (name, array) in enumerate(fields):
-            if name in spent:
-                continue
-            function = "replace_kept" if array.ndim else "replace_kept_number"
-            lines.append(f"_kept.{function}(a{i}, {part(name)}, state[i], {at}, weight)")
-            at += array.size
-        return VisitCode(first[0], "", _joined([*first[1:], *added(used, "weight"), *lines]))
-    names = [f"found.{f.name}" if form.name not in ("", TUPLE) else f"found[{f.name}]" for f in form.fields]
-    names = names if form.name else ["found"]
-    packed, at = ["fresh[0] = 1"], 1
-    for field, name in zip(form.fields, names, strict=True):
-        end = at + field.numbers
-        value = f"{name}.ravel()" if field.shape else name
-        place = f"fresh[{at}:{end}]" if field.shape else f"fresh[{at}]"
-        packed.append(f"{place} = {value}")
-        if field.kind == "i" and form.dtype.kind == "f":
-            packed.append(f"_kept.check_exact({place}, {value})")
-        at = end
-    value = "_value(state[i])"
+    def __init__(self, zero: Tree, spent: tuple[str, ...]) -> None:
+        arrays = zip(pytree.names(zero), pytree.flatten(zero), strict=True)
+        bundle = pytree.is_bundle(zero)
+        named = [(n, f"a{i}", f"change.{n}" if bundle else "change", a) for i, (n, a) in enumerate(arrays)]
+        self.spent = [(target, part, array) for name, target, part, array in named if name in spent]
+        self.summed = [(target, part, array) for name, target, part, array in named if name not in spent]
+
+
+def _added(fields: list[tuple[str, str, Array]], weight: str) -> list[str]:
+    """Lines that add these fields of `change` to the statistics."""
+    return [
+        f"_kept.add_weighted({target}, {part}, {weight})" if array.ndim else f"{target}[()] += {weight} * {part}"
+        for target, part, array in fields
+    ]
+
+
+def _contribution_code(fields: _Fields, point: str, call: str) -> VisitCode:
+    lines, at = [f"point = {point}", f"change = {call}", *_added(fields.spent, "weight")], 0
+    for target, part, array in fields.summed:
+        function = "replace_kept" if array.ndim else "replace_kept_number"
+        lines.append(f"_kept.{function}({target}, {part}, state[i], {at}, weight)")
+        at += array.size
+    return VisitCode(IMPORT, "", _joined(lines))
+
+
+def _hidden_code(form: KeptForm, fields: _Fields, point: str, call: str) -> VisitCode:
+    changed = "    change = _statistics_of(self, point, _value(state[i]))"
     lines = [
-        first[1],
-        first[2].replace("change =", "found ="),
-        *packed,
+        f"point = {point}",
+        f"found = {call}",
+        *_packing(form),
         "new = _kept.differs(state[i], fresh)",
         "if new and state[i, 0] != 0:",
-        f"    change = _statistics_of(self, point, {value})",
-        *(f"    {line}" for line in added(summed, "-weight")),
+        changed,
+        *(f"    {line}" for line in _added(fields.summed, "-weight")),
         "if new:",
         "    state[i, :] = fresh",
-        f"    change = _statistics_of(self, point, {value})",
-        *(f"    {line}" for line in added([*summed, *used], "weight")),
+        changed,
+        *(f"    {line}" for line in _added([*fields.summed, *fields.spent], "weight")),
     ]
-    if used:
-        lines += [
-            "else:",
-            f"    change = _statistics_of(self, point, {value})",
-            *(f"    {line}" for line in added(used, "weight")),
-        ]
-    definitions = [first[0], "import numpy as np", "_statistics_of = njit(**_how)(_algorithm.statistics_of)"]
+    if fields.spent:
+        lines += ["else:", changed, *(f"    {line}" for line in _added(fields.spent, "weight"))]
+    definitions = [IMPORT, "import numpy as np", "_statistics_of = njit(**_how)(_algorithm.statistics_of)"]
     return VisitCode(
         "\n".join([*definitions, *_unpacking(form)]), "fresh = np.empty(state.shape[1], state.dtype)", _joined(lines)
     )
+
+
+def _packing(form: KeptForm) -> list[str]:
+    """Lines that write the hidden value `found` into the row `fresh`."""
+    lines, at = ["fresh[0] = 1"], 1
+    for field in form.fields:
+        name = f"found[{field.name}]" if form.name == TUPLE else f"found.{field.name}" if form.name else "found"
+        place, value = f"fresh[{at}]", name
+        if field.shape:
+            place, value = f"fresh[{at}:{at + field.numbers}]", f"{name}.ravel()"
+        lines.append(f"{place} = {value}")
+        if field.kind == "i" and form.dtype.kind == "f":
+            lines.append(f"_kept.check_exact({place}, {value})")
+        at += field.numbers
+    return lines
 
 
 def _unpacking(form: KeptForm) -> list[str]:

@@ -13,7 +13,7 @@ from flegel.options import Option, parse_seconds
 GROUPS = "Groups at several sites"
 """Heading under which these options are listed."""
 OUTER_STEPS = ("mean", "visits", "nesterov")
-LEAST_SILENCE = 2.0  # seconds: two beats of a group
+LEAST_GROUP_TIMEOUT_SECONDS = 2.0  # two heartbeats of a group
 
 
 def check_group(value: str, shown: str) -> None:
@@ -32,8 +32,8 @@ def check_positive(value: int, shown: str) -> None:
 
 
 def check_silence(seconds: float, shown: str) -> None:
-    if not LEAST_SILENCE <= seconds < 86400:
-        raise UsageError(f"{shown} must be {LEAST_SILENCE:g} seconds or more, less than a day.")
+    if not LEAST_GROUP_TIMEOUT_SECONDS <= seconds < 86400:
+        raise UsageError(f"{shown} must be {LEAST_GROUP_TIMEOUT_SECONDS:g} seconds or more, less than a day.")
 
 
 class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -26,9 +26,9 @@ FAULTS, OUTPUT, CLUSTER = "Faults and checkpoints", "Output", "Cluster"
 PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER, GROUPS)
 """Headings under which options are listed, in this order."""
 
-TOLERANCE = 1e-4  # of algorithms that declare no other
-LEAST_TIMEOUT = 2.0  # two heartbeats of a worker
-MOST_SERVERS, MOST_REPLICAS = 64, 8
+DEFAULT_TOLERANCE = 1e-4  # relative change of the objective over a pass, for algorithms that declare no other
+LEAST_TIMEOUT_SECONDS = 2.0  # two heartbeats of a worker
+MAX_SERVERS, MAX_REPLICAS = 64, 8
 
 
 class AlgorithmRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +89,7 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def check(self, *, has_objective: bool, halts: bool) -> None:
         """A job that could never end is refused before it starts."""
-        tolerance = TOLERANCE if self.tolerance is None else self.tolerance
+        tolerance = DEFAULT_TOLERANCE if self.tolerance is None else self.tolerance
         if self.max_iterations is not None and self.max_iterations < 1:
             raise UsageError(f"{option('max_iterations', self.max_iterations)} must be at least 1.")
         if self.max_passes is not None and not self.max_passes > 0:
@@ -168,8 +168,8 @@ def parse_processes(word: str) -> bool | None:
 
 
 def check_timeout(seconds: float, shown: str) -> None:
-    if not LEAST_TIMEOUT <= seconds < 86400:
-        raise UsageError(f"{shown} must be {LEAST_TIMEOUT:g} seconds or more, less than a day.")
+    if not LEAST_TIMEOUT_SECONDS <= seconds < 86400:
+        raise UsageError(f"{shown} must be {LEAST_TIMEOUT_SECONDS:g} seconds or more, less than a day.")
 
 
 def check_audit(wanted: str, shown: str) -> None:
@@ -178,13 +178,13 @@ def check_audit(wanted: str, shown: str) -> None:
 
 
 def check_servers(servers: int | str, shown: str) -> None:
-    if servers != "colocated" and not (str(servers).isdigit() and 0 <= int(servers) <= MOST_SERVERS):
-        raise UsageError(f"{shown} must be a number from 0 to {MOST_SERVERS}, or colocated.")
+    if servers != "colocated" and not (str(servers).isdigit() and 0 <= int(servers) <= MAX_SERVERS):
+        raise UsageError(f"{shown} must be a number from 0 to {MAX_SERVERS}, or colocated.")
 
 
 def check_replicas(replicas: int, shown: str) -> None:
-    if not 0 <= replicas <= MOST_REPLICAS:
-        raise UsageError(f"{shown} must be 0 to {MOST_REPLICAS}.")
+    if not 0 <= replicas <= MAX_REPLICAS:
+        raise UsageError(f"{shown} must be 0 to {MAX_REPLICAS}.")
 
 
 def check_server_load(load: str, shown: str) -> None:
@@ -278,7 +278,15 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="networks.md",
         ),
     ] = ""
-    gpus: Annotated[int, Option("The first so many workers compute on one GPU each.", TRAINING, see="networks.md")] = 0
+    gpus: Annotated[
+        int,
+        Option(
+            "Deprecated, use --device 0=cuda:0,1=cuda:1,…: the first so many workers compute on one GPU each.",
+            TRAINING,
+            see="networks.md",
+            instead=lambda count: ("device", ",".join(f"{worker}=cuda:{worker}" for worker in range(count))),
+        ),
+    ] = 0
     resting: Annotated[
         str,
         Option(

@@ -8,7 +8,7 @@ and reads no command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -55,6 +55,8 @@ class Option:
     """It is a flag too, not only an option of Python."""
     see: str = ""
     """Page of docs/ that explains it."""
+    instead: Callable[[Any], tuple[str, Any]] | None = None
+    """Of a deprecated option, which still works: from its value to the name and value of the one to use instead."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,16 @@ def check_options(record: msgspec.Struct) -> None:
         if option.about.check is not None:
             value = option.value(record)
             option.about.check(value, named(option.name, value))
+
+
+def deprecations(record: msgspec.Struct, given: Iterable[str]) -> list[str]:
+    """A sentence for each of the given options that is deprecated and has another value than its default."""
+    known, found = options_of(type(record)), []
+    for option in (known[name] for name in given if name in known):
+        value = option.value(record)
+        if option.about.instead is not None and value != option.default:
+            found.append(f"{named(option.name, value)} is deprecated; use {named(*option.about.instead(value))}.")
+    return found
 
 
 def _members(kind: Any) -> tuple[Any, ...]:

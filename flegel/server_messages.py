@@ -60,7 +60,7 @@ class HoldSlices(_ServerMessage):
     owners: tuple[int, ...] = ()
     """Workers that share one account of these statistics."""
     known: bool = True
-    """Otherwise nobody knows what each owner contributed."""
+    """Whether it is known what each owner contributed."""
     rounds: dict[int, int] = {}
     """By worker: the last round that is in these statistics."""
     zero: dict[int, tuple[tuple[int, ...], str]] = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from flegel.api.jobs import RESUME, RUN
+from flegel.api.jobs import RESUME_OPTIONS, RUN_OPTIONS
 from flegel.cli.job_options import FLAGS
 from flegel.cli.main import app
 from flegel.configuration.active import all_settings
@@ -31,9 +31,11 @@ def pages() -> dict[Path, str]:
     records = "\n\n".join(
         [
             _record(
-                "RunOptions", "Options of `flegel.run`; what is left out has the default of `flegel.job.Job`.", RUN
+                "RunOptions",
+                "Options of `flegel.run`; what is left out has the default of `flegel.job.Job`.",
+                RUN_OPTIONS,
             ),
-            _record("ResumeOptions", "Options of `flegel.resume`; what is left out stays as it was.", RESUME),
+            _record("ResumeOptions", "Options of `flegel.resume`; what is left out stays as it was.", RESUME_OPTIONS),
         ]
     )
     text = _put(api.read_text(encoding="utf-8"), f"# {MARK}: begin\n", f"{records}\n\n", f"# {MARK}: end\n")

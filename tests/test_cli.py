@@ -274,7 +274,8 @@ def test_help_works_for_every_command(command: str) -> None:
 
 
 def test_every_option_of_the_contract_is_there() -> None:
-    text = CliRunner().invoke(app, ["submit", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}).stdout
+    plain = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    text = CliRunner().invoke(app, ["submit", "--help-all"], env=plain).stdout
     for option in ("--data", "--workers", "--sync", "--interval", "--set", "--target", "--tolerance",
                    "--max-iterations", "--max-seconds", "--seed", "--out", "--json"):  # fmt: skip
         assert option in text, option

@@ -80,7 +80,10 @@ def test_an_option_that_is_added_is_a_flag_with_its_help(monkeypatch: pytest.Mon
 
 
 def test_the_record_that_editors_read_is_that_of_the_description() -> None:
-    for function, record, known in ((api.run, api.RunOptions, api.RUN), (api.resume, api.ResumeOptions, api.RESUME)):
+    for function, record, known in (
+        (api.run, api.RunOptions, api.RUN_OPTIONS),
+        (api.resume, api.ResumeOptions, api.RESUME_OPTIONS),
+    ):
         assert list(get_type_hints(record)) == list(known)
         assert set(known) <= set(inspect.signature(function).parameters)
         assert all(f"{option.name}: " in (function.__doc__ or "") for option in known.values())
@@ -201,7 +204,7 @@ def test_an_argument_of_another_type_is_refused_in_a_sentence(given: dict[str, A
 
 
 def test_every_option_refuses_an_object_in_a_sentence() -> None:
-    for name in api.RUN:
+    for name in api.RUN_OPTIONS:
         with pytest.raises(UsageError, match=f"^{name}="):
             flegel.run("kmeans", np.ones((3, 2)), **{name: object()})  # type: ignore[arg-type]
 

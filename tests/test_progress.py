@@ -81,7 +81,7 @@ def test_terminals_see_progress_and_files_do_not(
 ) -> None:
     stream = Stream(terminal)
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(progress_line, "APPEARS_AFTER", -1.0)
+    monkeypatch.setattr(progress_line, "APPEARANCE_SECONDS", -1.0)
     flegel.run(KMeans(k=2), ROWS, workers=1, progress=asked)
     assert ("objective" in stream.getvalue()) is shown
 
@@ -89,7 +89,7 @@ def test_terminals_see_progress_and_files_do_not(
 def test_a_program_that_watches_itself_sees_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, seen = Stream(True), []
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(progress_line, "APPEARS_AFTER", -1.0)
+    monkeypatch.setattr(progress_line, "APPEARANCE_SECONDS", -1.0)
     flegel.run(KMeans(k=2), ROWS, workers=1, watch=seen.append)
     assert seen and stream.getvalue() == ""
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
@@ -18,10 +19,10 @@ import msgspec
 from flegel.algorithm import Algorithm
 from flegel.configuration.sources import changes_outside
 from flegel.core.pytree import Tree
-from flegel.errors import UsageError, nearest
+from flegel.errors import UsageError, nearest, warn
 from flegel.job import PANELS, Job
 from flegel.loading.class_source import is_built_in
-from flegel.options import NamedOption, check_options, options_of, with_options
+from flegel.options import NamedOption, check_options, deprecations, options_of, with_options
 from flegel.results.result import Result
 from flegel.runtime.job import background_compiler
 from flegel.runtime.job.background_job import BackgroundJob
@@ -41,9 +42,10 @@ if TYPE_CHECKING:
     from flegel.cluster.connected import ConnectedCluster
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.runtime.job.observers import Observer
+    from flegel.terminal.progress_line import ProgressLine
 
-RUN = {name: option for name, option in options_of(Job).items() if option.about.local}
-RESUME = {name: option for name, option in RUN.items() if option.about.resume}
+RUN_OPTIONS = {name: option for name, option in options_of(Job).items() if option.about.local}
+RESUME_OPTIONS = {name: option for name, option in RUN_OPTIONS.items() if option.about.resume}
 
 
 # generated from flegel.job.Job: begin
@@ -152,39 +154,57 @@ def run(
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
     """
-    from flegel.runtime.job import result_store
-
-    job = _with_known(Job(), options, RUN, "run")
+    job = _with_known(Job(), options, RUN_OPTIONS, "run")
     check_options(job)
     options["settings"] = {**changes_outside(), **job.settings}
     job = msgspec.structs.replace(job, settings=options["settings"])
     chosen = resolve(algorithm)
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     data = data if y is None else _with_labels(data, y)
-    if progress is not False and (progress or watch is None):
-        from flegel.terminal.progress_line import ProgressLine, progress_stream
+    with _progress_line(progress, watch is None, job, data) as line:
+        if line is not None:
+            watch, phase = line.and_watch(watch), line.and_phase(phase)
+        if cluster is not None and _is_behind_master(cluster):
+            if start is not None or callbacks or observers:
+                raise UsageError("start=, callbacks= and observers= work with workers of this host only; omit them.")
+            return cluster.run(chosen, data, out=out, watch=watch, say=say, **options)
+        for text in deprecations(job, options):
+            warn(text)
+        seeing = _observers(callbacks, observers, say)
+        return _run_here(chosen, data, job, cluster, _start(start, chosen), out, watch, say, phase, seeing)
 
-        stream = sys.stderr if progress else progress_stream()
-        if stream is not None:
-            with ProgressLine(stream, job.criteria, data if isinstance(data, str) else "rows") as line:
-                return run(
-                    chosen,
-                    data,
-                    out=out,
-                    cluster=cluster,
-                    progress=False,
-                    start=start,
-                    watch=line.and_watch(watch),
-                    say=say,
-                    phase=line.and_phase(phase),
-                    callbacks=callbacks,
-                    observers=observers,
-                    **options,
-                )
-    if cluster is not None and _is_behind_master(cluster):
-        if start is not None or callbacks or observers:
-            raise UsageError("start=, callbacks= and observers= work with workers of this host only; omit them.")
-        return cluster.run(chosen, data, out=out, watch=watch, say=say, **options)
+
+def _progress_line(
+    wanted: bool | None, unwatched: bool, job: Job, data: Any
+) -> contextlib.AbstractContextManager[ProgressLine | None]:
+    """The line that shows progress: where it is `wanted`, or, where nothing was said and no function watches the job,
+    in a terminal or a notebook."""
+    if wanted is False or not (wanted or unwatched):
+        return contextlib.nullcontext()
+    from flegel.terminal.progress_line import ProgressLine, progress_stream
+
+    stream = sys.stderr if wanted else progress_stream()
+    if stream is None:
+        return contextlib.nullcontext()
+    return ProgressLine(stream, job.criteria, data if isinstance(data, str) else "rows")
+
+
+def _run_here(
+    chosen: Algorithm,
+    data: Any,
+    job: Job,
+    cluster: Cluster | None,
+    began: Tree | None,
+    out: str | os.PathLike[str] | None,
+    watch: Callable[[JobSnapshot], None] | None,
+    say: Callable[[str], None],
+    phase: Callable[[str, str], None],
+    seeing: tuple[Observer, ...],
+) -> Result:
+    """Train on workers of this host: those of `cluster`, or ones that this process keeps. `began`: θ(0), where it is
+    given."""
+    from flegel.runtime.job import result_store
+
     if out is not None:
         result_store.check_target(out)
     if cluster is not None and (job.workers or 1) > cluster.workers:
@@ -194,8 +214,6 @@ def run(
     workers = job.workers if job.workers is not None else count
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
     session = None if job.checkpoint is None else _checkpoints(job.checkpoint, job.checkpoint_every)
-    seeing = _observers(callbacks, observers, say)
-    began = _start(start, chosen)
     if is_built_in(chosen):
         background_compiler.start()
     with noted(type(chosen).__name__.lower(), job.data, workers) as note:
@@ -240,7 +258,7 @@ def resume(
     from flegel.runtime.checkpoint.resume import resume as resume_job
     from flegel.runtime.job import result_store
 
-    check_options(_with_known(Job(), given := _given(changes), RESUME, "resume"))
+    check_options(_with_known(Job(), given := _given(changes), RESUME_OPTIONS, "resume"))
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     if out is not None:
         result_store.check_target(out)
@@ -365,7 +383,11 @@ def _start(start: Result | Tree | None, algorithm: Algorithm) -> Tree | None:
 
 def _given(changes: Any) -> dict[str, Any]:
     """None switches a criterion off; for all other options it says that nothing changes."""
-    return {k: v for k, v in changes.items() if v is not None or k not in RESUME or RESUME[k].path[0] == "criteria"}
+    return {
+        k: v
+        for k, v in changes.items()
+        if v is not None or k not in RESUME_OPTIONS or RESUME_OPTIONS[k].path[0] == "criteria"
+    }
 
 
 def _with_known(job: Job, given: Any, known: dict[str, NamedOption], function: str) -> Job:
@@ -400,5 +422,5 @@ def _notebook_picture(result: Result) -> str:
 
 
 Result.notebook_picture = staticmethod(_notebook_picture)
-_describe(run, RUN, absent=False)
-_describe(resume, RESUME, absent=True)
+_describe(run, RUN_OPTIONS, absent=False)
+_describe(resume, RESUME_OPTIONS, absent=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from flegel.callbacks.callback import Callback
-from flegel.callbacks.scalars import NAMES
+from flegel.callbacks.scalars import FIGURE_NAMES
 from flegel.runtime.job import result_store
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class CsvWriter(Callback):
     def before_training(self, job: Job) -> None:
         self._stream = self.path.open("w", newline="", encoding="utf-8")
         self._rows = csv.writer(self._stream)
-        self._rows.writerow([*NAMES, "reason"])
+        self._rows.writerow([*FIGURE_NAMES, "reason"])
 
     def after_barrier(self, snapshot: JobSnapshot) -> None:
         assert self._stream is not None
-        values = [getattr(snapshot, name) for name in NAMES]
+        values = [getattr(snapshot, name) for name in FIGURE_NAMES]
         self._rows.writerow(["" if v is None else repr(v) for v in values] + [snapshot.reason])
         self._stream.flush()
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.results.result import Result
 
-BATCH = 1000  # metrics of one request; MLflow takes no more
-FLUSH = 2.0  # seconds between two writes: each is a transaction
+METRICS_PER_REQUEST = 1000  # MLflow refuses more in one request
+WRITE_SECONDS = 2.0  # between two writes: each is a transaction of the database
 
 
 class MlflowWriter(Callback):
@@ -49,14 +49,14 @@ class MlflowWriter(Callback):
 
         stamp = clock.microseconds() // 1000
         self._pending += [Metric(k, v, stamp, snapshot.iteration) for k, v in scalars(snapshot).items()]
-        if clock.now() >= self._flush_at or len(self._pending) >= BATCH:
+        if clock.now() >= self._flush_at or len(self._pending) >= METRICS_PER_REQUEST:
             self._flush()
 
     def _flush(self) -> None:
         while self._pending:
-            self._client.log_batch(self.run_id, metrics=self._pending[:BATCH])
-            del self._pending[:BATCH]
-        self._flush_at = clock.now() + FLUSH
+            self._client.log_batch(self.run_id, metrics=self._pending[:METRICS_PER_REQUEST])
+            del self._pending[:METRICS_PER_REQUEST]
+        self._flush_at = clock.now() + WRITE_SECONDS
 
     def after_training(self, result: Result | None) -> None:
         self._flush()

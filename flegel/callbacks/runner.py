@@ -1,7 +1,7 @@
 """Runs callbacks, each in a thread of its own. No callback delays or ends a job, whatever it does.
 
 One that raises is named once and called again at the next barrier. One that does not return is named once; barriers
-that it misses are counted. At the end of a job callbacks get `GRACE` seconds to take what is left.
+that it misses are counted. At the end of a job callbacks get `FINISH_SECONDS` to take in the barriers that wait.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobControl
 
-PENDING = 10_000
-"""Barriers that wait for a callback; further ones are dropped and counted."""
-SLOW = 10.0
-"""Seconds after which a call that has not returned is reported."""
-GRACE = 60.0
-"""Seconds for all callbacks together after training."""
+MAX_PENDING_BARRIERS = 10_000
+"""That wait for one callback; further ones are dropped and counted, so that a slow callback costs bounded memory."""
+SLOW_CALL_SECONDS = 10.0
+"""After which a call that has not returned is reported, once."""
+FINISH_SECONDS = 60.0
+"""That all callbacks together have after training; then the job returns without them."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,11 @@ class CallbackRunner:
     shown = SHOWN
 
     def __init__(
-        self, callbacks: Sequence[Callback], say: Callable[[str], None], slow: float = SLOW, grace: float = GRACE
+        self,
+        callbacks: Sequence[Callback],
+        say: Callable[[str], None],
+        slow: float = SLOW_CALL_SECONDS,
+        grace: float = FINISH_SECONDS,
     ) -> None:
         for callback in callbacks:
             if not isinstance(callback, Callback):
@@ -100,7 +104,7 @@ class CallbackThread:
 
     def post(self, hook: str, argument: object) -> None:
         with self._wake:
-            if len(self._calls) >= PENDING:
+            if len(self._calls) >= MAX_PENDING_BARRIERS:
                 self._dropped += 1
                 return
             self._calls.append((hook, argument))

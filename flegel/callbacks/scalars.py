@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from flegel.job import Job
     from flegel.machine.coordinator.observation import JobSnapshot
 
-NAMES = ("seconds", "iteration", "objective", "estimate", "interval", "visits", "in_flight", "moved_bytes")
+FIGURE_NAMES = ("seconds", "iteration", "objective", "estimate", "interval", "visits", "in_flight", "moved_bytes")
 
 
 def scalars(snapshot: JobSnapshot) -> dict[str, float]:
     """Figures that exist and are finite, by name; the iteration is the step and no figure."""
-    found = {name: getattr(snapshot, name) for name in NAMES if name != "iteration"}
+    found = {name: getattr(snapshot, name) for name in FIGURE_NAMES if name != "iteration"}
     return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
 

@@ -39,8 +39,8 @@ from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 
-TRIAL_ROW_COUNT, TRIAL_COLUMN_COUNT = 331, 6
-SEED = 3  # of the job as which a class is prepared
+CHECKED_ROWS, CHECKED_COLUMNS = 331, 6
+CHECK_SEED = 3  # of the job that a check prepares; any fixed number
 HOOKS = frozenset(
     {
         "aggregate",
@@ -89,7 +89,7 @@ def _check_own_backend(algorithm: Algorithm, features: Any, labels: Array | None
     """An algorithm with a backend of its own, such as a network: its kernel beside its hooks, in its own precision."""
     if features is None or labels is None:
         raise UsageError(f"{type(algorithm).__name__} is checked on data of the right shape; give some, with --data.")
-    few, answers = np.ascontiguousarray(features[:TRIAL_ROW_COUNT]), np.asarray(labels)[:TRIAL_ROW_COUNT]
+    few, answers = np.ascontiguousarray(features[:CHECKED_ROWS]), np.asarray(labels)[:CHECKED_ROWS]
     passed = []
     for promise, check in PROMISES[:3]:
         check(Trial(algorithm, few, answers, few.dtype))
@@ -111,12 +111,13 @@ class Trial:
     """Fresh data, θ(0) and statistics for one check."""
 
     def __init__(self, algorithm: Algorithm, features: Any, labels: Array | None, dtype: np.dtype[Any]) -> None:
+        """Rows of four clusters where none are given; θ(0) as a job with the seed `CHECK_SEED` makes it."""
         self.algorithm, self.name = algorithm, type(algorithm).__name__
         rng = np.random.default_rng(7)
         if features is None:
-            centres = rng.normal(scale=3.0, size=(4, TRIAL_COLUMN_COUNT))
-            which = rng.integers(len(centres), size=TRIAL_ROW_COUNT)
-            features = np.abs(centres[which] + rng.normal(size=(TRIAL_ROW_COUNT, TRIAL_COLUMN_COUNT))) + 0.1
+            centres = rng.normal(scale=3.0, size=(4, CHECKED_COLUMNS))
+            which = rng.integers(len(centres), size=CHECKED_ROWS)
+            features = np.abs(centres[which] + rng.normal(size=(CHECKED_ROWS, CHECKED_COLUMNS))) + 0.1
             labels = (which % 2).astype(np.float64)
         if not isinstance(features, Sparse):
             features = np.ascontiguousarray(features, dtype=dtype)
@@ -126,7 +127,7 @@ class Trial:
         self.columns = features.columns if isinstance(features, Sparse) else features.shape[1]
         source = SparseSource if isinstance(features, Sparse) else ArraySource
         data = Dataset("the rows of this check", source(features, labels, origin="the rows of this check"), self.points)
-        request = Request(algorithm, data, Job(seed=SEED))
+        request = Request(algorithm, data, Job(seed=CHECK_SEED))
         check_data(request)
         prepared = PreparedJob(request, None)  # as in a job: what fails there fails here, with the same sentence
         self.sample, self.zero = prepared.sample, prepared.zero
@@ -134,7 +135,7 @@ class Trial:
 
     def start(self) -> Tree:
         """θ(0), once more for the seed that gave `parameter`."""
-        made = self.algorithm.initParameter(self.sample, np.random.default_rng(SEED))
+        made = self.algorithm.initParameter(self.sample, np.random.default_rng(CHECK_SEED))
         return pytree.read_only(pytree.starting(made, self.algorithm.placement.typed))
 
     def shard(self, layout: str, weights: Array | None = None) -> Shard:
@@ -194,6 +195,8 @@ def _travels(trial: Trial) -> bool:
 
 
 def _block_equals_points(trial: Trial) -> bool:
+    """Two passes by the kernel and by the hooks point by point: the same statistics, hidden states and halting
+    votes."""
     plain, fast = trial.shard("rows"), trial.shard(trial.layout())
     built = trial.kernel(fast)
     one, other = pytree.copy(trial.zero), pytree.copy(trial.zero)
@@ -350,6 +353,8 @@ def sharded_update(algorithm: Algorithm, cuts: Cuts, total: Tree, parameter: Tre
 
 
 def _answers(trial: Trial) -> bool:
+    """One pass and one update: θ keeps its shape, nothing that a hook was shown is written to, all numbers are
+    finite."""
     shard = trial.shard("rows")
     total = pytree.copy(trial.zero)
     interpreted(trial.algorithm)(shard, trial.parameter, total, 0, shard.points, 0, new_flag())

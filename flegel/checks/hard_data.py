@@ -1,4 +1,5 @@
-"""`check_hard_data`: what a class does with data that nobody prepared. Answers in sentences, raises nothing.
+"""`check_hard_data`: what a class does with raw data (constant columns, duplicates, 1e12, one row, …). Answers in
+sentences, raises nothing.
 
 Every table is small and trains for a few passes in this process. A class that refuses a table with a `UsageError` has
 answered well; one that returns numbers that are not finite, or fails with another exception, has not.
@@ -19,33 +20,33 @@ from flegel.core.shard import Sparse
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
 
-HARD_PASSES = 4
-HARD_ROWS, HARD_COLUMNS = 200, 5
+TRAINED_PASSES = 4
+TABLE_ROWS, TABLE_COLUMNS = 200, 5
 
 
 def hard_tables(sparse: bool = False) -> Iterator[tuple[str, Any]]:
     """Kind and rows, all positive where the kind allows it; sparse ones only for classes that take them."""
     rng = np.random.default_rng(7)
-    plain = np.abs(rng.normal(size=(HARD_ROWS, HARD_COLUMNS)) + rng.integers(4, size=(HARD_ROWS, 1)) * 3.0) + 0.1
-    yield "constant columns", np.c_[plain[:, :3], np.full(HARD_ROWS, 7.25), np.zeros(HARD_ROWS)]
-    yield "rows that are all equal", np.full((HARD_ROWS, HARD_COLUMNS), 4.5)
-    yield "duplicate rows", np.repeat(plain[:10], HARD_ROWS // 10, axis=0)
+    plain = np.abs(rng.normal(size=(TABLE_ROWS, TABLE_COLUMNS)) + rng.integers(4, size=(TABLE_ROWS, 1)) * 3.0) + 0.1
+    yield "constant columns", np.c_[plain[:, :3], np.full(TABLE_ROWS, 7.25), np.zeros(TABLE_ROWS)]
+    yield "rows that are all equal", np.full((TABLE_ROWS, TABLE_COLUMNS), 4.5)
+    yield "duplicate rows", np.repeat(plain[:10], TABLE_ROWS // 10, axis=0)
     yield "numbers of size 1e-12", plain * 1e-12
     yield "numbers of size 1e12", plain * 1e12
-    yield "columns of size 1e-12 beside 1e12", plain * np.logspace(-12, 12, HARD_COLUMNS)
-    yield "heavy tails", np.exp(3.0 * rng.normal(size=(HARD_ROWS, HARD_COLUMNS)))
+    yield "columns of size 1e-12 beside 1e12", plain * np.logspace(-12, 12, TABLE_COLUMNS)
+    yield "heavy tails", np.exp(3.0 * rng.normal(size=(TABLE_ROWS, TABLE_COLUMNS)))
     yield (
         "one outlier of 1e9",
-        np.where(np.arange(plain.size).reshape(plain.shape) == 31, 1e9, plain),
+        np.where(np.arange(TABLE_ROWS * TABLE_COLUMNS).reshape(TABLE_ROWS, TABLE_COLUMNS) == 31, 1e9, plain),
     )
-    yield "zeros only", np.zeros((HARD_ROWS, HARD_COLUMNS))
+    yield "zeros only", np.zeros((TABLE_ROWS, TABLE_COLUMNS))
     yield "one row", plain[:1]
     if sparse:
-        few = np.where(rng.random((HARD_ROWS, HARD_COLUMNS)) < 0.2, plain, 0.0)
+        few = np.where(rng.random((TABLE_ROWS, TABLE_COLUMNS)) < 0.2, plain, 0.0)
         few[::3] = 0.0
         row, column = np.nonzero(few)
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=HARD_ROWS))]).astype(np.int64)
-        yield "empty sparse rows", Sparse(indptr, column.astype(np.int32), few[row, column], HARD_COLUMNS)
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=TABLE_ROWS))]).astype(np.int64)
+        yield "empty sparse rows", Sparse(indptr, column.astype(np.int32), few[row, column], TABLE_COLUMNS)
 
 
 def check_hard_data(algorithm: Algorithm | type[Algorithm]) -> tuple[list[str], list[str]]:
@@ -74,7 +75,7 @@ def _train(algorithm: Algorithm, rows: Any, labels: Array) -> str:
     kernel = trial.kernel(shard).kernel
     total, parameter = pytree.copy(trial.zero), trial.parameter
     with np.errstate(all="ignore"):
-        for iteration in range(HARD_PASSES):
+        for iteration in range(TRAINED_PASSES):
             pytree.clear(total, algorithm.statistics.spent)
             kernel(shard, parameter, total, 0, shard.points, iteration, new_flag())
             trial.require(pytree.is_finite(total), f"statistics are not finite after pass {iteration + 1}")

@@ -26,9 +26,9 @@ from flegel.runtime.backends.numba.calls_ahead import calls_one_by_one
 from flegel.runtime.backends.numba.kernels import build_kernel
 
 TIMED_ROWS, TIMED_COLUMNS = 4096, 28
-LARGE_STATISTICS_FACTOR = 4  # times the columns: statistics of so many numbers are worth a smaller change
+SMALLER_CHANGE_RATIO = 4  # of numbers in the statistics to columns, from which a smaller change is advised
 ALLOCATING = {"zeros", "empty", "ones", "full", "zeros_like", "empty_like", "ones_like", "copy", "array", "arange"}
-SLOW_VISIT_NANOSECONDS = 40.0  # of a point of 28 columns; below that a class is as fast as memory
+SLOW_NANOSECONDS = 40.0  # for a point of 28 columns; a faster class is limited by memory, and gets no advice
 
 
 def speed_advice(algorithm: Algorithm) -> list[str]:
@@ -38,12 +38,13 @@ def speed_advice(algorithm: Algorithm) -> list[str]:
     rows = np.abs(np.random.default_rng(7).normal(size=(TIMED_ROWS, TIMED_COLUMNS))).astype(np.float32)
     trial = Trial(algorithm, rows, (np.arange(TIMED_ROWS) % 2).astype(np.float64), np.dtype(np.float32))
     kind, note, seconds = _timed(trial)
-    visit = seconds / TIMED_ROWS * 1e9
-    said = [f"visits a point of {TIMED_COLUMNS} columns in {visit:.0f} ns, {kind} (float32, one core)"]
+    said = [
+        f"visits a point of {TIMED_COLUMNS} columns in {seconds / TIMED_ROWS * 1e9:.0f} ns, {kind} (float32, one core)"
+    ]
     said += _kept(trial, kind)
     if kind == "interpreted":
         return [*said, f"slow: {visit_hook(type(algorithm))} is interpreted, because numba cannot compile it: {note}"]
-    if kind == "compiled" and visit > SLOW_VISIT_NANOSECONDS:
+    if kind == "compiled" and seconds / TIMED_ROWS * 1e9 > SLOW_NANOSECONDS:
         said += [f"slow: {advice}" for advice in _advice(trial)]
     return said
 
@@ -95,16 +96,17 @@ def _difference_seconds(state: Array) -> float:
 
 
 def _advice(trial: Trial) -> Iterator[str]:
+    """What to write instead, one sentence for each cause of slowness that was found in the class."""
     algorithm = trial.algorithm
     cls, hook = type(algorithm), getattr(type(algorithm), visit_hook(type(algorithm)))
     numbers = sum(array.size for array in pytree.flatten(trial.zero))
     if algorithm._kept is not None:
-        if numbers > LARGE_STATISTICS_FACTOR * trial.columns and not algorithm._kept.marked:
+        if numbers > SMALLER_CHANGE_RATIO * trial.columns and not algorithm._kept.marked:
             yield (
                 f"each point replaces {numbers} numbers of the statistics; `hidden` and `statistics_of` keep less, and "
                 "updateDataPoint with `aggregate` adds only what a point changes"
             )
-    elif cls.aggregate is Algorithm.aggregate and numbers > LARGE_STATISTICS_FACTOR * trial.columns:
+    elif cls.aggregate is Algorithm.aggregate and numbers > SMALLER_CHANGE_RATIO * trial.columns:
         yield (
             f"each point adds {numbers} numbers to the statistics; return only what it changes, a smaller NamedTuple, "
             "and fold that in with `aggregate`"

@@ -6,9 +6,12 @@ from typing import Annotated
 
 import typer
 
+from flegel.cli.help_pages import SubjectGroup
+
 app = typer.Typer(
     name="flegel",
-    help="Train models on unequal machines: flexible barriers by time, nobody waits for a straggler.",
+    cls=SubjectGroup,
+    help="Train models on unequal machines: barriers by time, so that no worker waits for a straggler.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,

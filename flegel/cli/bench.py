@@ -9,10 +9,11 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
+from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.local_job import make_algorithm, open_rows
 from flegel.cli.options import (
     Categorical,
@@ -26,8 +27,10 @@ from flegel.cli.options import (
     Target,
     Tolerance,
     Within,
+    from_record,
 )
 from flegel.errors import FlegelError, UsageError
+from flegel.job import DATA, OUTPUT, SYNCHRONIZATION, TRAINING
 from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
 
 if TYPE_CHECKING:
@@ -38,73 +41,124 @@ bench_app = typer.Typer(
 )
 
 
-def compare(
-    algorithm: Annotated[str, typer.Argument(help="A built-in name or file.py:Class.")],
-    data: Annotated[str, typer.Option("--data", help="A data set's name (higgs, higgs:200000) or a path.")],
-    sync: Annotated[
-        str, typer.Option(help="Candidates with commas between; with switches as fsp:coordination=centralized.")
-    ] = "bsp,bsp-mini,ssp,asp,fsp-binary,fsp,psp",
-    straggler: Annotated[str, typer.Option(help="Slow workers on purpose, such as 0-3:8x or 0-3:32ms/1000.")] = "",
-    workers: Annotated[int | None, typer.Option(help="Worker processes; one a core by default.")] = None,
-    repeat: Annotated[int, typer.Option(help="Runs of each candidate; they take turns.")] = 3,
-    settings: HyperParameters = None,
-    target: Target = None,
-    within: Within = 0.001,
-    tolerance: Tolerance = 1e-4,
-    max_seconds: Annotated[float | None, typer.Option(help="Give a run up after so long.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides initial parameters and the order of the data.")] = 0,
-    label: Label = None,
-    weight: Annotated[str | None, typer.Option(help="Column of the rows' weights, by name or number.")] = None,
-    columns: Columns = None,
-    drop: Drop = None,
-    categorical: Categorical = "auto",
-    missing: Missing = "error",
-    format: Format = None,
-    partition: Partition = "shuffle",
-    json_to: Annotated[
-        str | None, typer.Option("--json", help="Write everything as JSON; - is standard output.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for report.html and compare.json.")] = None,
-) -> None:
+AlgorithmWord = Annotated[str, typer.Argument(help="A built-in name or file.py:Class.")]
+Data = Annotated[
+    str, typer.Option("--data", help="A data set's name (higgs, higgs:200000) or a path.", rich_help_panel=DATA)
+]
+Candidates = Annotated[
+    str,
+    typer.Option(
+        help="Candidates with commas between; with switches as fsp:coordination=centralized.",
+        rich_help_panel=SYNCHRONIZATION,
+    ),
+]
+Straggler = Annotated[
+    str, typer.Option(help="Slow workers on purpose, such as 0-3:8x or 0-3:32ms/1000.", rich_help_panel=SYNCHRONIZATION)
+]
+Workers = Annotated[int | None, typer.Option(help="Worker processes; one a core by default.", rich_help_panel=TRAINING)]
+Repeat = Annotated[int, typer.Option(help="Runs of each candidate; they take turns.", rich_help_panel=TRAINING)]
+MaxSeconds = Annotated[float | None, typer.Option(help="Give a run up after so long.", rich_help_panel=TRAINING)]
+Seed = Annotated[
+    int, typer.Option(help="Decides initial parameters and the order of the data.", rich_help_panel=TRAINING)
+]
+Weight = Annotated[
+    str | None, typer.Option(help="Column of the rows' weights, by name or number.", rich_help_panel=DATA)
+]
+Json = Annotated[
+    str | None, typer.Option("--json", help="Write everything as JSON; - is standard output.", rich_help_panel=OUTPUT)
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for report.html and compare.json.", rich_help_panel=OUTPUT)]
+
+
+class CompareOptions(NamedTuple):
+    """The options of `flegel compare`, as they were typed."""
+
+    algorithm: AlgorithmWord
+    data: Data
+    sync: Candidates = "bsp,bsp-mini,ssp,asp,fsp-binary,fsp,psp"
+    straggler: Straggler = ""
+    workers: Workers = None
+    repeat: Repeat = 3
+    settings: HyperParameters = None
+    target: Target = None
+    within: Within = 0.001
+    tolerance: Tolerance = 1e-4
+    max_seconds: MaxSeconds = None
+    seed: Seed = 0
+    label: Label = None
+    weight: Weight = None
+    columns: Columns = None
+    drop: Drop = None
+    categorical: Categorical = "auto"
+    missing: Missing = "error"
+    format: Format = None
+    partition: Partition = "shuffle"
+    json_to: Json = None
+    out: Out = None
+
+
+class CompareCommand(ShortHelpCommand):
+    """`flegel compare`."""
+
+    shown = frozenset(
+        {
+            "--data",
+            "--label",
+            "--set",
+            "--sync",
+            "--straggler",
+            "--workers",
+            "--repeat",
+            "--target",
+            "--max-seconds",
+            "--out",
+        }
+    )
+
+
+@with_help_all
+@from_record(CompareOptions)
+def compare(**words: Any) -> None:
     """Compare synchronization models: same data, same start, same target, taking turns.
 
     For example:
 
         flegel compare kmeans --data higgs --sync bsp,fsp,psp --straggler 0:8x --workers 4 --out runs/compare
     """
+    options = CompareOptions(**words)
     with errors_as_sentences(WORKERS_STOPPED):
         from flegel.compare import compare as run_comparison
 
-        check_places(json_to, out)
-        chosen = make_algorithm(algorithm, settings)
+        check_places(options.json_to, options.out)
+        chosen = make_algorithm(options.algorithm, options.settings)
         rows = open_rows(
             chosen,
-            data,
-            label=label,
-            weight=weight,
-            columns=columns,
-            drop=drop,
-            categorical=categorical,
-            missing=missing,
-            format=format,
+            options.data,
+            label=options.label,
+            weight=options.weight,
+            columns=options.columns,
+            drop=options.drop,
+            categorical=options.categorical,
+            missing=options.missing,
+            format=options.format,
         )
         found = run_comparison(
             chosen,
             rows,
-            sync,
-            workers=workers,
-            repeat=repeat,
-            straggler=straggler,
-            target=target,
-            within=within,
-            tolerance=tolerance,
-            max_seconds=max_seconds,
-            seed=seed,
-            partition=partition,
+            options.sync,
+            workers=options.workers,
+            repeat=options.repeat,
+            straggler=options.straggler,
+            target=options.target,
+            within=options.within,
+            tolerance=options.tolerance,
+            max_seconds=options.max_seconds,
+            seed=options.seed,
+            partition=options.partition,
             log=say,
             command=_command(),
         )
-        show_comparison(found, json_to, out)
+        show_comparison(found, options.json_to, options.out)
         if all(attempt.outcome == "failed" for attempt in found.attempts):
             raise FlegelError(f"Every run failed, the last one so: {found.attempts[-1].reason}")
 

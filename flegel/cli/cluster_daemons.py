@@ -9,16 +9,20 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flegel.cli.cluster_jobs import open_client
+from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.local_job import start_logging
 from flegel.cli.options import DEFAULT_MASTER, Insecure, LogJson, Master, Verbose
 from flegel.errors import FlegelError, UsageError
 from flegel.options import parse_bytes
 from flegel.terminal.reporting import errors_as_sentences, say
+
+if TYPE_CHECKING:
+    from flegel.cluster.transport.secure_client import SecureClient
 
 Publish = Callable[[Sequence[Any], Sequence[Any]], None]
 OpenToAll = Annotated[
@@ -26,7 +30,7 @@ OpenToAll = Annotated[
 ]
 HostsFile = Annotated[Path, typer.Argument(metavar="HOSTS", help="A file with a host a line, such as `node1 slots=4`.")]
 Ssh = Annotated[str | None, typer.Option(envvar="FLEGEL_SSH", help="The ssh command, with its options.")]
-ISOLATION = ("auto", "namespace", "strict", "none")
+ISOLATION_MODES = ("auto", "namespace", "strict", "none")
 cluster_app = typer.Typer(help="Slaves on many hosts, over SSH.", no_args_is_help=True)
 
 
@@ -72,7 +76,7 @@ def master(
 
 @contextmanager
 def _cluster_metrics(address: str | None) -> Iterator[Publish]:
-    """Where the daemon shows its jobs and slaves; nowhere without an address."""
+    """A function that publishes jobs and slaves as metrics; without an address it does nothing."""
     if address is None:
         yield lambda jobs, slaves: None
         return
@@ -87,31 +91,56 @@ def _cluster_metrics(address: str | None) -> Iterator[Publish]:
         endpoint.close()
 
 
+Slots = Annotated[int | None, typer.Option(min=1, max=256, help="Workers at a time; one a core by default.")]
+SlaveName = Annotated[str | None, typer.Option(help="Name in the cluster; the host's by default.")]
+OwnAddress = Annotated[str | None, typer.Option(help="This host as others reach it; the way to the master by default.")]
+Memory = Annotated[
+    str | None, typer.Option(help="Limit of each process, such as 2G; an even part of this host's by default.")
+]
+SlaveFolder = Annotated[Path | None, typer.Option(help="Where logs, results and checkpoints are kept.")]
+ReadableFolders = Annotated[
+    list[Path] | None, typer.Option(help="Folder that jobs may read files from; repeatable; all by default.")
+]
+Isolation = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        help="Of jobs from keys and each other: `namespace`, `strict` or `none`; `auto`: namespaces if possible.",
+    ),
+]
+WritableFolders = Annotated[
+    list[Path] | None, typer.Option(help="Folder that jobs may write to under strict isolation; repeatable.")
+]
+DrainSeconds = Annotated[float, typer.Option(help="Seconds that jobs get to end or move away after SIGTERM.")]
+
+
+class SlaveCommand(ShortHelpCommand):
+    """`flegel slave`."""
+
+    shown = frozenset(
+        {
+            "--master",
+            "--slots",
+            "--name",
+            "--memory",
+            "--data",
+            "--isolation",
+        }
+    )
+
+
+@with_help_all
 def slave(
     master: Master = DEFAULT_MASTER,
-    slots: Annotated[int | None, typer.Option(min=1, max=256, help="Workers at a time; one a core by default.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name in the cluster; the host's by default.")] = None,
-    address: Annotated[
-        str | None, typer.Option(help="This host as others reach it; the way to the master by default.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Limit of each process, such as 2G; an even part of this host's by default.")
-    ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Where logs, results and checkpoints are kept.")] = None,
-    data: Annotated[
-        list[Path] | None, typer.Option(help="Folder that jobs may read files from; repeatable; all by default.")
-    ] = None,
-    isolation: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW",
-            help="Of jobs from keys and each other: `namespace`, `strict` or `none`; `auto`: namespaces if possible.",
-        ),
-    ] = "auto",
-    write: Annotated[
-        list[Path] | None, typer.Option(help="Folder that jobs may write to under strict isolation; repeatable.")
-    ] = None,
-    drain: Annotated[float, typer.Option(help="Seconds that jobs get to end or move away after SIGTERM.")] = 30.0,
+    slots: Slots = None,
+    name: SlaveName = None,
+    address: OwnAddress = None,
+    memory: Memory = None,
+    folder: SlaveFolder = None,
+    data: ReadableFolders = None,
+    isolation: Isolation = "auto",
+    write: WritableFolders = None,
+    drain: DrainSeconds = 30.0,
     insecure: Insecure = False,
     verbose: Verbose = False,
     log_json: LogJson = False,
@@ -128,10 +157,8 @@ def slave(
         from flegel.cluster.slave.daemon import SlaveDaemon
         from flegel.cluster.slave.settings import SlaveSettings
         from flegel.cluster.slave.slave_folder import default_folder
-        from flegel.cluster.transport import keys
         from flegel.cluster.transport.framing import host_of
-        from flegel.cluster.transport.protocol import TO_SLAVE, check_name
-        from flegel.cluster.transport.secure_client import SecureClient, dial
+        from flegel.cluster.transport.protocol import check_name
         from flegel.runtime.processes.host import cores, host_memory
         from flegel.runtime.system.malloc_settings import share_heap
         from flegel.runtime.system.private_files import keep_private
@@ -140,18 +167,6 @@ def slave(
         host_of(master)
         called = check_name(name or socket.gethostname().split(".")[0], "slave")
         count = slots or len(cores())
-        if insecure:
-
-            def call() -> SecureClient:
-                return dial(master, TO_SLAVE, insecure=True)
-
-            call().close()
-        else:
-            pair, server = keys.ensure("slave"), keys.KeyRegistry().master(master)
-
-            def call() -> SecureClient:
-                return dial(master, TO_SLAVE, pair=pair, server=server)
-
         settings = SlaveSettings(
             called,
             count,
@@ -164,7 +179,20 @@ def slave(
             write=tuple(write or ()),
         )
         keep_private(settings.folder)
-        SlaveDaemon(settings, call).run()
+        SlaveDaemon(settings, _dialer(master, insecure)).run()
+
+
+def _dialer(master: str, insecure: bool) -> Callable[[], SecureClient]:
+    """Opens a connection to the master, with the keys of this host; raises at once where they are missing."""
+    from flegel.cluster.transport import keys
+    from flegel.cluster.transport.protocol import TO_SLAVE
+    from flegel.cluster.transport.secure_client import dial
+
+    if insecure:
+        dial(master, TO_SLAVE, insecure=True).close()
+        return lambda: dial(master, TO_SLAVE, insecure=True)
+    pair, server = keys.ensure("slave"), keys.KeyRegistry().master(master)
+    return lambda: dial(master, TO_SLAVE, pair=pair, server=server)
 
 
 def group_slave(
@@ -275,8 +303,8 @@ def _isolation(wanted: str, write: bool) -> str:
     """How this host isolates jobs: as wanted, or an error; under `auto` as far as possible, with a sentence."""
     from flegel.runtime.system.confinement import why_impossible
 
-    if wanted not in ISOLATION:
-        raise UsageError(f"--isolation is one of {', '.join(ISOLATION)}, not {wanted!r}.")
+    if wanted not in ISOLATION_MODES:
+        raise UsageError(f"--isolation is one of {', '.join(ISOLATION_MODES)}, not {wanted!r}.")
     if write and wanted != "strict":
         raise UsageError("--write is for --isolation strict; otherwise jobs write wherever this user can.")
     why = why_impossible(wanted == "strict") if wanted != "none" else ""

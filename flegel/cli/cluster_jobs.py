@@ -17,7 +17,7 @@ import typer
 
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
 from flegel.errors import AlgorithmError, ExitCode, FlegelError, StorageError, Terminated, UsageError
-from flegel.terminal.reporting import errors_as_sentences, print_all
+from flegel.terminal.reporting import errors_as_sentences, print_all, say
 
 if TYPE_CHECKING:
     from flegel.cluster.client import Client
@@ -53,7 +53,7 @@ def submit_to(
     from flegel.cluster.transport.protocol import ClusterJob
     from flegel.configuration.sources import changes_outside
     from flegel.loading.class_source import reference
-    from flegel.options import with_options
+    from flegel.options import deprecations, with_options
     from flegel.plan.stragglers import parse_stragglers
     from flegel.sync import make_policy
 
@@ -64,6 +64,8 @@ def submit_to(
     make_policy(job.sync)
     if job.straggler and job.workers:
         parse_stragglers(job.straggler, job.workers)
+    for text in deprecations(job, options):
+        say(f"warning: {text}")
     with open_client(address, insecure) as client:
         name = client.submit(job, source)
         if detach:
@@ -74,6 +76,8 @@ def submit_to(
 
 
 def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, cancel: bool = False) -> None:
+    """Show a job of a cluster until it ends, then fetch its result. Ctrl-C and SIGTERM end this process and leave the
+    job to the cluster; with `cancel` Ctrl-C cancels the job. SIGUSR1 suspends it."""
     import msgspec
 
     from flegel.machine.coordinator.observation import JobSnapshot

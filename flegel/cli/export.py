@@ -10,9 +10,9 @@ import typer
 from flegel.errors import StorageError, UsageError
 from flegel.terminal.reporting import errors_as_sentences
 
-CHECKED = 256  # rows on which both models are compared
-AGREE = 0.99  # part of them that must agree: float32 decides rows on a border between two classes either way
-IR_VERSION = 10  # of the file format; onnxruntime reads this and older ones since version 1.18
+COMPARED_ROWS = 256  # on which the ONNX model and the original are compared
+LEAST_AGREEMENT = 0.99  # of these rows: in float32 a row on the border between two classes may get either of them
+ONNX_IR_VERSION = 10  # of the file format: onnxruntime from version 1.18 on reads it
 
 
 def export(
@@ -41,7 +41,9 @@ def export(
             file.write_bytes(content)
         except OSError as error:
             raise StorageError(f"Could not write {file}: {error.strerror or error}.") from None
-        print(f"{file}: {len(content):,} bytes; onnxruntime and scikit-learn agree on {compared} of {CHECKED} rows")
+        print(
+            f"{file}: {len(content):,} bytes; onnxruntime and scikit-learn agree on {compared} of {COMPARED_ROWS} rows"
+        )
 
 
 def to_onnx(estimator: Any, columns: int) -> tuple[bytes, int]:
@@ -62,13 +64,13 @@ def to_onnx(estimator: Any, columns: int) -> tuple[bytes, int]:
             "operator for that. Use `result.to_sklearn()`, or keep `components_`."
         )
     made = convert_sklearn(estimator, initial_types=[("X", FloatTensorType([None, columns]))])
-    made.ir_version = min(made.ir_version, IR_VERSION)
+    made.ir_version = min(made.ir_version, ONNX_IR_VERSION)
     content = bytes(made.SerializeToString())
     rows = probe_rows(estimator, columns)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     answers = np.asarray(session.run(None, {"X": rows})[0]).reshape(-1)
     agreed = int((answers == estimator.predict(rows.astype(np.float64))).sum())
-    if agreed < AGREE * len(rows):
+    if agreed < LEAST_AGREEMENT * len(rows):
         raise StorageError(
             f"The ONNX model answers as the original for {agreed} of {len(rows)} rows only; not written."
         )
@@ -83,7 +85,7 @@ def probe_rows(estimator: Any, columns: int) -> Any:
     model = estimator[-1] if hasattr(estimator, "steps") else estimator
     centres = getattr(model, "cluster_centers_", getattr(model, "means_", np.zeros((1, columns))))
     spread = centres.std(axis=0) + 1.0
-    rows = centres[rng.integers(len(centres), size=CHECKED)] + spread * rng.normal(size=(CHECKED, columns))
+    rows = centres[rng.integers(len(centres), size=COMPARED_ROWS)] + spread * rng.normal(size=(COMPARED_ROWS, columns))
     if hasattr(estimator, "steps"):
         rows = estimator[0].inverse_transform(rows)
     return rows.astype(np.float32)

@@ -14,7 +14,7 @@ from flegel.cli.options import Categorical, Columns, Drop, Format, HyperParamete
 from flegel.errors import UsageError
 from flegel.terminal.reporting import errors_as_sentences
 
-CHECKED = 1000  # rows on which an algorithm is checked, at most
+MAX_CHECKED_ROWS = 1000  # of given data: hooks are called point by point, and a check should take seconds
 
 
 def algorithms(
@@ -126,7 +126,7 @@ def check(
                 missing=missing,
                 format=format,
             )
-            rows = opened.load() if opened.rows <= CHECKED else opened.sample(CHECKED, 0)
+            rows = opened.load() if opened.rows <= MAX_CHECKED_ROWS else opened.sample(MAX_CHECKED_ROWS, 0)
         for line in check_algorithm(subject, *rows):
             print(f"ok  {line}")
         good, bad = check_hard_data(subject) if not subject.kernels.backend else ([], [])

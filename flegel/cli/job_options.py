@@ -57,6 +57,7 @@ def default_of(option: NamedOption) -> Any:
 
 
 def _flag(option: NamedOption, text: str, default: Any) -> inspect.Parameter:
+    """The parameter that Typer reads for an option of a job, with this help text and this default."""
     import typer
 
     about = option.about

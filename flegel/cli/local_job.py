@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flegel.cli.rows_file import KINDS, check_rows_file, write_rows
+from flegel.cli.rows_file import ROWS_FILE_SUFFIXES, check_rows_file, write_rows
 from flegel.errors import ExitCode, FlegelError, UsageError
 from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.terminal.reporting import PhaseLine, print_all, say
@@ -96,7 +96,7 @@ def train_here(
 
 def folder_for(save: bool, out: Path | None, *name: str) -> Path | None:
     """Where the result goes; None: nowhere."""
-    if out is not None and out.suffix in KINDS:
+    if out is not None and out.suffix in ROWS_FILE_SUFFIXES:
         raise UsageError(
             f"--out {out} would be a folder for the model; --labels {out} writes the class or cluster of each row."
         )

@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
+from flegel.cli import help_pages
 from flegel.cli.app import app
-from flegel.cli.bench import bench_app, compare, report
-from flegel.cli.cluster_daemons import cluster_app, group_slave, master, slave
+from flegel.cli.bench import CompareCommand, bench_app, compare, report
+from flegel.cli.cluster_daemons import SlaveCommand, cluster_app, group_slave, master, slave
 from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status, suspend
 from flegel.cli.dashboard import dashboard
 from flegel.cli.data import app as data_app
 from flegel.cli.export import export
+from flegel.cli.help_pages import ShortHelpCommand
 from flegel.cli.inspection import algorithms, check, models, settings, version, warm
 from flegel.cli.keys import app as keys_app
 from flegel.cli.launch.commands import launch_app
 from flegel.cli.predict import predict
-from flegel.cli.simulate import simulate
-from flegel.cli.submit import SubmitCommand, resume, submit
+from flegel.cli.simulate import SimulateCommand, simulate
+from flegel.cli.submit import ResumeCommand, SubmitCommand, resume, submit
 from flegel.cli.top import top
 from flegel.errors import ExitCode, Terminated
 from flegel.runtime.system.descendants import ended_with_this_block
@@ -27,39 +30,38 @@ from flegel.runtime.system.standard_streams import protect
 
 __all__ = ["app", "main"]
 
-COMMANDS = (
-    submit,
-    resume,
-    predict,
-    export,
-    algorithms,
-    models,
-    settings,
-    check,
-    warm,
-    version,
-    compare,
-    report,
-    simulate,
-    dashboard,
-    top,
-    master,
-    slave,
-    group_slave,
-    jobs,
-    status,
-    logs,
-    attach,
-    cancel,
-    suspend,
-    scale,
-)
-GROUPS = {"data": data_app, "bench": bench_app, "cluster": cluster_app, "launch": launch_app, "keys": keys_app}
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    help_pages.TRAIN: (submit, resume, predict, export),
+    help_pages.LIST: (algorithms, models, settings, version),
+    help_pages.WRITE: (check, warm),
+    help_pages.MEASURE: (compare, report, simulate),
+    help_pages.WATCH: (dashboard, top),
+    help_pages.CLUSTER: (master, slave, group_slave),
+    help_pages.CLUSTER_JOBS: (jobs, status, logs, attach, cancel, suspend, scale),
+}
+"""Commands by subject."""
+GROUPS = {
+    "data": (data_app, help_pages.LIST),
+    "bench": (bench_app, help_pages.MEASURE),
+    "cluster": (cluster_app, help_pages.CLUSTER),
+    "launch": (launch_app, help_pages.CLUSTER),
+    "keys": (keys_app, help_pages.CLUSTER),
+}
+"""Commands of several words, and their subject."""
+SHORT_HELP: dict[Callable[..., None], type[ShortHelpCommand]] = {
+    submit: SubmitCommand,
+    resume: ResumeCommand,
+    simulate: SimulateCommand,
+    compare: CompareCommand,
+    slave: SlaveCommand,
+}
+"""Commands with so many options that `--help` shows some of them only."""
 
-for command in COMMANDS:
-    app.command(cls=SubmitCommand if command is submit else None)(command)
-for name, group in GROUPS.items():
-    app.add_typer(group, name=name)
+for subject, commands in COMMANDS.items():
+    for command in commands:
+        app.command(cls=SHORT_HELP.get(command), rich_help_panel=subject)(command)
+for name, (group, subject) in GROUPS.items():
+    app.add_typer(group, name=name, rich_help_panel=subject)
 
 
 def main() -> None:

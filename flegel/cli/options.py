@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from flegel.job import CLUSTER, OUTPUT, TRAINING
+from flegel.job import CLUSTER, DATA, OUTPUT, TRAINING
 
 HyperParameters = Annotated[
     list[str] | None,
@@ -14,18 +16,36 @@ HyperParameters = Annotated[
         "--set", metavar="NAME=VALUE", help="A hyper-parameter as name=value; repeatable.", rich_help_panel=TRAINING
     ),
 ]
-Label = Annotated[str | None, typer.Option(help="Label column of a file, by name or number.")]
-Columns = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns that are features, as in submit: a,b,c.")]
-Drop = Annotated[str | None, typer.Option(metavar="NAMES", help="Columns that are left out, as in submit: a,b,c.")]
-Categorical = Annotated[str, typer.Option(help="What text becomes: auto, onehot, ordinal or drop.")]
-Missing = Annotated[str, typer.Option(help="What gaps become: error, drop, mean, median or indicator.")]
-Format = Annotated[str | None, typer.Option(help="Format of the data: csv, tsv, parquet, svmlight, ratings, table, …")]
-Partition = Annotated[str, typer.Option(help="Who owns which rows, as in submit.")]
-Target = Annotated[
-    float | None, typer.Option(help="Objective to reach; 0.1 % short of what bsp converges to by default.")
+Label = Annotated[str | None, typer.Option(help="Label column of a file, by name or number.", rich_help_panel=DATA)]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Columns that are features, as in submit: a,b,c.", rich_help_panel=DATA),
 ]
-Within = Annotated[float, typer.Option(help="How far the default target may be from what bsp finds.")]
-Tolerance = Annotated[float, typer.Option(help="When bsp has converged, for the default target.")]
+Drop = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Columns that are left out, as in submit: a,b,c.", rich_help_panel=DATA),
+]
+Categorical = Annotated[
+    str, typer.Option(help="What text becomes: auto, onehot, ordinal or drop.", rich_help_panel=DATA)
+]
+Missing = Annotated[
+    str, typer.Option(help="What gaps become: error, drop, mean, median or indicator.", rich_help_panel=DATA)
+]
+Format = Annotated[
+    str | None,
+    typer.Option(help="Format of the data: csv, tsv, parquet, svmlight, ratings, table, …", rich_help_panel=DATA),
+]
+Partition = Annotated[str, typer.Option(help="Who owns which rows, as in submit.", rich_help_panel=DATA)]
+Target = Annotated[
+    float | None,
+    typer.Option(help="Objective to reach; 0.1 % short of what bsp converges to by default.", rich_help_panel=TRAINING),
+]
+Within = Annotated[
+    float, typer.Option(help="How far the default target may be from what bsp finds.", rich_help_panel=TRAINING)
+]
+Tolerance = Annotated[
+    float, typer.Option(help="When bsp has converged, for the default target.", rich_help_panel=TRAINING)
+]
 MaybeMaster = Annotated[
     str | None,
     typer.Option(
@@ -64,3 +84,27 @@ Master = Annotated[
         rich_help_panel=CLUSTER,
     ),
 ]
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def from_record(record: Any) -> Callable[[Command], Command]:
+    """The fields of a NamedTuple as options of a command, which takes them as `**words`. For a command with so many
+    options that a list of arguments hides what it does."""
+
+    def decorate(command: Command) -> Command:
+        signature, kinds = inspect.signature(command, eval_str=True), get_type_hints(record, include_extras=True)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        fields = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=record._field_defaults.get(name, inspect.Parameter.empty),
+                annotation=kind,
+            )
+            for name, kind in kinds.items()
+        ]
+        command.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
+        command.__annotations__ = {"return": None}
+        return command
+
+    return decorate

@@ -12,8 +12,8 @@ import typer
 from flegel.cli.rows_file import check_rows_file, write_rows
 from flegel.terminal.reporting import errors_as_sentences
 
-LINES = 1000
-"""Lines that are printed between two looks whether somebody reads them."""
+LINES_PER_CHECK = 1000
+"""Printed between two checks whether standard output is still open, such as in a pipe to `head`."""
 
 
 def predict(
@@ -69,8 +69,8 @@ def _column_names(found: Any) -> list[str]:
 def _print_rows(found: Any) -> None:
     from flegel.runtime.system.standard_streams import output_taken
 
-    for begin in range(0, len(found), LINES):
-        for row in found[begin : begin + LINES].tolist():
+    for begin in range(0, len(found), LINES_PER_CHECK):
+        for row in found[begin : begin + LINES_PER_CHECK].tolist():
             print(",".join(map(str, row)) if isinstance(row, list) else row)
         if not output_taken():
             return  # the reader, such as head, has seen enough

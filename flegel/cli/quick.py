@@ -16,11 +16,11 @@ from flegel.cli.job_options import FLAGS, default_of, for_this_host
 from flegel.errors import ExitCode, Terminated
 from flegel.options import NamedOption
 
-OWN = {"--data": "data", "--set": "hyper", "--out": "out", "--json": "json_to"}
+OWN_OPTIONS = {"--data": "data", "--set": "hyper", "--out": "out", "--json": "json_to"}
 SWITCHES = {"--save": ("save", True), "--no-save": ("save", False)}
-ELSEWHERE = ("FLEGEL_MASTER", "FLEGEL_INSECURE", "FLEGEL_CANCEL_ON_INTERRUPT", "_FLEGEL_COMPLETE")
-"""Variables of the environment that say more than the words."""
-PLAIN = (int, float, str)
+DECIDING_VARIABLES = ("FLEGEL_MASTER", "FLEGEL_INSECURE", "FLEGEL_CANCEL_ON_INTERRUPT", "_FLEGEL_COMPLETE")
+"""Variables of the environment that change what the words mean; with one of them Typer reads the words."""
+PLAIN_TYPES = (int, float, str)
 Unusual = (ValueError, KeyError, StopIteration)
 
 
@@ -38,7 +38,7 @@ class Submission(NamedTuple):
 
 def plain_submission(words: list[str]) -> Submission | None:
     """The words after `flegel submit`; None where they are for Typer."""
-    if any(os.environ.get(name) for name in ELSEWHERE):
+    if any(os.environ.get(name) for name in DECIDING_VARIABLES):
         return None
     known = {option.flag: option for option in FLAGS.values()}
     told: dict[str, Any] = {"hyper": [], "save": True, "out": None, "json_to": None}
@@ -50,8 +50,8 @@ def plain_submission(words: list[str]) -> Submission | None:
             if flag in SWITCHES and not equals:
                 name, told_value = SWITCHES[flag]
                 told[name] = told_value
-            elif flag in OWN:
-                _note(told, OWN[flag], value if equals else next(left))
+            elif flag in OWN_OPTIONS:
+                _note(told, OWN_OPTIONS[flag], value if equals else next(left))
             elif flag in known:
                 options[known[flag].name] = _value(known[flag], value if equals else next(left))
             elif word.startswith("-") or "algorithm" in told:
@@ -86,7 +86,7 @@ def _value(option: NamedOption, value: str) -> Any:
         or (kind is str and value.startswith("-"))
         or (kind is not str and ("_" in value or not value.isascii()))
     )
-    if kind not in PLAIN or not value or odd:
+    if kind not in PLAIN_TYPES or not value or odd:
         raise ValueError(value)
     return kind(value)
 

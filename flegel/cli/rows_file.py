@@ -7,14 +7,14 @@ from typing import Any
 
 from flegel.errors import StorageError, UsageError
 
-KINDS = (".npy", ".csv", ".parquet")
+ROWS_FILE_SUFFIXES = (".npy", ".csv", ".parquet")
 
 
 def check_rows_file(path: Path, option: str) -> None:
     """Raise `UsageError` where a table of predictions could not be written."""
     from flegel.runtime.job.result_store import check_file
 
-    if path.suffix not in KINDS:
+    if path.suffix not in ROWS_FILE_SUFFIXES:
         raise UsageError(f"{option} {path} should end in .npy, .csv or .parquet.")
     check_file(path, option)
 

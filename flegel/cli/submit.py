@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from flegel.cli import cluster_jobs
 from flegel.cli.dashboard import DEFAULT_PLACE
+from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
 from flegel.cli.local_job import (
     Outputs,
@@ -86,10 +86,26 @@ DashboardAt = Annotated[
 ]
 
 
-class SubmitCommand(TyperCommand):
+class SubmitCommand(ShortHelpCommand):
     """`flegel submit`, which says what to type where words are a hyper-parameter, or data without `--data`."""
 
+    shown = frozenset(
+        {
+            "--data",
+            "--label",
+            "--set",
+            "--workers",
+            "--max-seconds",
+            "--sync",
+            "--out",
+            "--checkpoint",
+            "--dashboard",
+            "--master",
+        }
+    )
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As Typer does, after two frequent mistakes were looked for that have a better answer than Typer's."""
         flags = {flag: option for option in self.params for flag in (*option.opts, *option.secondary_opts)}
         valued = {flag for flag, option in flags.items() if not getattr(option, "is_flag", False)}
         plain = [
@@ -119,18 +135,35 @@ def _hyper_parameters(algorithm: str) -> set[str]:
     return {*cls.hyper_parameters(), *cls.hyper_names.also_called}
 
 
+AlgorithmWord = Annotated[str, typer.Argument(help="A built-in name (see `flegel algorithms`) or file.py:Class.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="NAME|PATH",
+        help="A data set's name (higgs, higgs:200000) or a path.",
+        rich_help_panel=DATA,
+    ),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Print the job's name and do not wait.", rich_help_panel=CLUSTER)
+]
+CancelOnInterrupt = Annotated[
+    bool,
+    typer.Option(
+        "--cancel-on-interrupt",
+        envvar="FLEGEL_CANCEL_ON_INTERRUPT",
+        help="Ctrl-C cancels the job instead of leaving it to the cluster.",
+        rich_help_panel=CLUSTER,
+    ),
+]
+
+
+@with_help_all
 @for_submit
 def submit(
-    algorithm: Annotated[str, typer.Argument(help="A built-in name (see `flegel algorithms`) or file.py:Class.")],
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data",
-            metavar="NAME|PATH",
-            help="A data set's name (higgs, higgs:200000) or a path.",
-            rich_help_panel=DATA,
-        ),
-    ],
+    algorithm: AlgorithmWord,
+    data: Data,
     hyper: HyperParameters = None,
     out: Out = None,
     json_to: Json = None,
@@ -143,18 +176,8 @@ def submit(
     verbose: Verbose = False,
     log_json: LogJson = False,
     master: MaybeMaster = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Print the job's name and do not wait.", rich_help_panel=CLUSTER)
-    ] = False,
-    cancel_on_interrupt: Annotated[
-        bool,
-        typer.Option(
-            "--cancel-on-interrupt",
-            envvar="FLEGEL_CANCEL_ON_INTERRUPT",
-            help="Ctrl-C cancels the job instead of leaving it to the cluster.",
-            rich_help_panel=CLUSTER,
-        ),
-    ] = False,
+    detach: Detach = False,
+    cancel_on_interrupt: CancelOnInterrupt = False,
     insecure: Insecure = False,
     **options: Any,
 ) -> None:
@@ -200,43 +223,70 @@ def submit(
         train_here(chosen, data, for_this_host(options, detach), outputs, served, track, line)
 
 
+CheckpointPlace = Annotated[
+    str, typer.Argument(help="Folder or store (s3://…) that was given to submit --checkpoint, or a cluster's job.")
+]
+MovedAlgorithm = Annotated[
+    str | None,
+    typer.Option(help="The same class, where its file has moved: file.py:Class.", rich_help_panel=DATA),
+]
+MovedData = Annotated[
+    str | None, typer.Option("--data", help="The same data, where they have moved.", rich_help_panel=DATA)
+]
+Exact = Annotated[
+    bool | None,
+    typer.Option(
+        "--exact/--newest",
+        help="From the newest checkpoint as it is (bsp: same course to the last bit; the default there), or from "
+        "the last commit, with one pass to make the statistics anew (the default of all other models).",
+        rich_help_panel=FAULTS,
+    ),
+]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        help="Run the class stored in the checkpoint; only where you trust it.",
+        rich_help_panel=FAULTS,
+    ),
+]
+BeginAnew = Annotated[
+    bool,
+    typer.Option(
+        "--begin-anew",
+        help="Begin from the start where everything that was kept is damaged; damaged files are set aside.",
+        rich_help_panel=FAULTS,
+    ),
+]
+
+
+class ResumeCommand(ShortHelpCommand):
+    """`flegel resume`."""
+
+    shown = frozenset(
+        {
+            "--workers",
+            "--max-iterations",
+            "--max-seconds",
+            "--algorithm",
+            "--data",
+            "--exact",
+            "--trust-code",
+            "--out",
+            "--master",
+        }
+    )
+
+
+@with_help_all
 @for_resume
 def resume(
-    place: Annotated[
-        str, typer.Argument(help="Folder or store (s3://…) that was given to submit --checkpoint, or a cluster's job.")
-    ],
-    algorithm: Annotated[
-        str | None,
-        typer.Option(help="The same class, where its file has moved: file.py:Class.", rich_help_panel=DATA),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", help="The same data, where they have moved.", rich_help_panel=DATA)
-    ] = None,
-    exact: Annotated[
-        bool | None,
-        typer.Option(
-            "--exact/--newest",
-            help="From the newest checkpoint as it is (bsp: same course to the last bit; the default there), or from "
-            "the last commit, with one pass to make the statistics anew (the default of all other models).",
-            rich_help_panel=FAULTS,
-        ),
-    ] = None,
-    trust_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-code",
-            help="Run the class stored in the checkpoint; only where you trust it.",
-            rich_help_panel=FAULTS,
-        ),
-    ] = False,
-    begin_anew: Annotated[
-        bool,
-        typer.Option(
-            "--begin-anew",
-            help="Begin from the start where everything that was kept is damaged; damaged files are set aside.",
-            rich_help_panel=FAULTS,
-        ),
-    ] = False,
+    place: CheckpointPlace,
+    algorithm: MovedAlgorithm = None,
+    data: MovedData = None,
+    exact: Exact = None,
+    trust_code: TrustCode = False,
+    begin_anew: BeginAnew = False,
     out: Out = None,
     json_to: Json = None,
     labels: Labels = None,

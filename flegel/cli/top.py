@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flegel.cluster.transport.protocol import JobView, SlaveView
     from flegel.runtime.job.running_jobs import RunningJob
 
-MOST_JOBS = 20  # lines of jobs; running ones first
+MAX_JOB_LINES = 20  # of jobs, running ones first: a terminal has 24 lines
 
 
 def top(
@@ -107,6 +107,7 @@ def _slaves(slaves: Sequence[SlaveView]) -> Any:
 
 
 def _jobs(jobs: Sequence[JobView]) -> Any:
+    """A line for each job: running ones first, then queued ones, the newest first; at most `MAX_JOB_LINES`."""
     table = _table(
         ("job", ""),
         ("state", ""),
@@ -120,7 +121,7 @@ def _jobs(jobs: Sequence[JobView]) -> Any:
     )
     order = {"running": 0, "queued": 1}
     newest = list(reversed(jobs))
-    shown = sorted(newest, key=lambda job: order.get(job.state, 2))[:MOST_JOBS]
+    shown = sorted(newest, key=lambda job: order.get(job.state, 2))[:MAX_JOB_LINES]
     for job in shown:
         workers = "–" if job.workers is None else str(job.workers)
         table.add_row(_text(job.job), _text(job.state), workers, *figures(job))

@@ -26,11 +26,11 @@ from flegel.cluster.transport.protocol import ClusterJob, JobView, SlaveView
 from flegel.configuration.sources import changes_outside
 from flegel.datasets import Dataset
 from flegel.datasets.lazy.parts import write_parts, writer_of
-from flegel.errors import AlgorithmError, FlegelError, UsageError, nearest
+from flegel.errors import AlgorithmError, FlegelError, UsageError, nearest, warn
 from flegel.job import Job
 from flegel.loading.class_source import reference
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.options import check_options, options_of, with_options
+from flegel.options import check_options, deprecations, options_of, with_options
 from flegel.plan.stragglers import parse_stragglers
 from flegel.results.result import Result
 from flegel.runtime import clock
@@ -108,6 +108,8 @@ class ConnectedCluster:
             make_policy(spec.sync)
             if spec.straggler and spec.workers:
                 parse_stragglers(spec.straggler, spec.workers)
+            for text in deprecations(spec, options):
+                warn(text)
             name = self.ask(lambda client: client.submit(spec, source))
         except BaseException:
             if folder is not None:

@@ -53,6 +53,7 @@ def read_result(folder: Path, algorithm: Algorithm, rows: Dataset | None = None)
 def _result(
     folder: Path, algorithm: Algorithm, figures: dict[str, Any], model: result_store.Model, rows: Dataset | None
 ) -> Result:
+    """The fields of a `Result` from the model, `result.json` and the trace of a folder."""
     known: dict[str, Any] = {name: figures[name] for name in FIELDS_COPIED_FROM_JSON}
     scaling = None if model.scaling is None else Scaling(*model.scaling)
     treatment = model.treatment

@@ -28,12 +28,12 @@ from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.request import default_workers
 from flegel.runtime.processes import host
 
-WITHIN = 0.001  # of what bsp converges to: the default target
-STALLED = 1e-9  # relative change over a full pass below which a run no longer makes progress
-LEAST_LIMIT, MOST_LIMIT, LIMIT_FACTOR = 10.0, 120.0, 60.0
+DEFAULT_TARGET_GAP = 0.001  # of the objective that bsp converges to: the default target is so far from it
+STALLED_CHANGE = 1e-9  # relative change of the objective over a pass; a run with less makes no progress any more
+LEAST_LIMIT_SECONDS, MOST_LIMIT_SECONDS, LIMIT_FACTOR = 10.0, 120.0, 60.0
 OUT_OF_TIME = "The time for this comparison was over"
-HEADROOM = 0.1  # seconds that every run gets
-CHECK_EACH_UP_TO = 20_000_000  # values; beyond that one model of each candidate is evaluated, not every one
+LEAST_RUN_SECONDS = 0.1  # that every run gets, however short the reference was
+MAX_VALUES_TO_CHECK_EACH = 20_000_000  # of the data; with more, one model of each candidate is evaluated, not every one
 
 
 @dataclass
@@ -48,7 +48,7 @@ class ComparisonSettings:
     straggler: str = ""
     target: float | None = None
     target_note: str = "given"
-    within: float = WITHIN
+    within: float = DEFAULT_TARGET_GAP
     gap: float | None = None
     """Instead of `within`: distance of the target from bsp's end, as a share of what bsp gains after its first pass.
     Comparable between algorithms, which a share of the objective is not."""
@@ -140,6 +140,8 @@ class ComparisonRunner:
         self.skipped_runs: list[str] = []
 
     def run(self) -> Comparison:
+        """Find the target, run all candidates in turns, repeat disturbed runs, evaluate the models, and return the
+        record."""
         settings = self.settings
         target, note, limit = self._target()
         self.target, self.limit = target, limit
@@ -201,8 +203,8 @@ class ComparisonRunner:
         if candidate.label == settings.reference:
             return limit
         if times and factor is not None:
-            limit = min(limit, factor * median(times) + HEADROOM)
-        return max(min(limit, settings.seconds_left()), HEADROOM)
+            limit = min(limit, factor * median(times) + LEAST_RUN_SECONDS)
+        return max(min(limit, settings.seconds_left()), LEAST_RUN_SECONDS)
 
     def _environment(self) -> RunEnvironment | None:
         """Where and when it was measured."""
@@ -212,14 +214,14 @@ class ComparisonRunner:
         """The objective to reach, where it comes from, and after how many seconds a run is given up."""
         settings = self.settings
         if settings.target is not None:
-            return settings.target, settings.target_note, settings.max_seconds or MOST_LIMIT
+            return settings.target, settings.target_note, settings.max_seconds or MOST_LIMIT_SECONDS
         settings.log("finding the target: bsp, without stragglers")
-        cap = settings.max_seconds or MOST_LIMIT
+        cap = settings.max_seconds or MOST_LIMIT_SECONDS
         passes = {"max_iterations": settings.max_passes} if settings.max_passes else {}
         result = self._run(Candidate("bsp", "bsp"), tolerance=settings.tolerance, max_seconds=cap, **passes)
         if result.objective is None:
             raise UsageError(f"{result.name} has no objective, so there is no target to race for.")
-        limit = settings.max_seconds or min(max(LIMIT_FACTOR * result.seconds, LEAST_LIMIT), MOST_LIMIT)
+        limit = settings.max_seconds or min(max(LIMIT_FACTOR * result.seconds, LEAST_LIMIT_SECONDS), MOST_LIMIT_SECONDS)
         ended = "converged to" if result.converged else "came to"
         if settings.gap is not None:
             first = next(row["objective"] for row in result.rows if row["objective"] is not None)
@@ -250,11 +252,13 @@ class ComparisonRunner:
         )
 
     def _attempt(self, candidate: Candidate, number: int, again: bool = False) -> Attempt:
+        """One run of a candidate with the load of the machine during it. An error of the run is its outcome, not an
+        exception."""
         slowed = {"straggler": self.settings.straggler} if self.settings.straggler else {}
         before = host.reading()
         try:
             limit = self._limit(candidate)
-            result = self._run(candidate, target=self.target, tolerance=STALLED, max_seconds=limit, **slowed)
+            result = self._run(candidate, target=self.target, tolerance=STALLED_CHANGE, max_seconds=limit, **slowed)
         except FlegelError as error:
             attempt = Attempt(candidate=candidate.label, round=number, outcome="failed", reason=str(error), again=again)
         else:
@@ -272,6 +276,7 @@ class ComparisonRunner:
         return attempt
 
     def _judge(self, candidate: Candidate, number: int, result: Result) -> Attempt:
+        """The outcome of a run: when it first reached the target, or how it ended without."""
         curve = [(row["seconds"], row["objective"]) for row in result.rows]
         reached = first_reaching(curve, self.target, self.maximize)
         if result.reason.startswith("diverged") or (
@@ -307,7 +312,7 @@ class ComparisonRunner:
         if self.settings.data.weighted:
             self.notes.append("Rows have weights: objectives are those of the jobs, models were not evaluated again.")
             return
-        large = self.settings.data.rows * self.settings.data.columns > CHECK_EACH_UP_TO
+        large = self.settings.data.rows * self.settings.data.columns > MAX_VALUES_TO_CHECK_EACH
         wanted = (
             [i for i in self._median_runs().values() if self.attempts[i].reached is not None] if large else self.results
         )

@@ -8,11 +8,12 @@ from typing import Any
 from flegel.compare.record import Lane, Picture, Timeline
 from flegel.compare.stats import thinned
 
-CURVE = 200  # points of a curve
-SEGMENTS = 1200  # of a timeline; beyond that, shares in slices
-SLICES = 180
-UPDATES = 120  # of θ that are kept; more could not be told apart
-REASONS = 60
+# Sizes of what a report keeps of a run: a page with many runs stays below some MB.
+CURVE_POINTS = 200
+MAX_SEGMENTS = 1200  # of a timeline; with more, it keeps shares of `TIME_SLICES` slices of time instead
+TIME_SLICES = 180
+MAX_UPDATES = 120  # of θ; with more, none is drawn: they could not be told apart
+MAX_REASONS = 60
 SPAN_KINDS = ("compute", "respond", "wait")
 
 Span = Sequence[Any]
@@ -25,12 +26,12 @@ def picture(rows: Sequence[dict[str, Any]], workers: list[dict[str, Any]], stale
     length = float(rows[-1]["seconds"]) if rows else 0.0
     note = "" if spans or not rows else "The trace holds no spans of the workers, so there is no timeline."
     return Picture(
-        curve=[(r["seconds"], r["objective"], r["interval"]) for r in thinned(rows, CURVE)],
+        curve=[(r["seconds"], r["objective"], r["interval"]) for r in thinned(rows, CURVE_POINTS)],
         timeline=timeline(spans, length, moving(rows), [r["seconds"] for r in rows]),
         workers=workers,
         reasons=[(r["seconds"], r["reason"]) for r in _telling(rows)],
         staleness={str(k): v for k, v in staleness.items()},
-        costs=[(r["seconds"], r["barrier_cost"]) for r in thinned(rows, CURVE)],
+        costs=[(r["seconds"], r["barrier_cost"]) for r in thinned(rows, CURVE_POINTS)],
         note=note,
     )
 
@@ -43,7 +44,7 @@ def _telling(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if words.strip() and words != before:
             found.append(row)
             before = words
-    return thinned(found, REASONS)
+    return thinned(found, MAX_REASONS)
 
 
 def moving(rows: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
@@ -77,13 +78,13 @@ def timeline(
     for lane in lanes.values():
         if lane and length - lane[-1][1] > 1e-9:
             lane.append((lane[-1][1], length, "wait"))  # its last report is in, those of others are not
-    if sum(map(len, lanes.values())) <= SEGMENTS:
+    if sum(map(len, lanes.values())) <= MAX_SEGMENTS:
         short = {w: [(round(a, 6), round(b, 6), k) for a, b, k in lane] for w, lane in lanes.items()}
         found = Timeline(length, [Lane(w, lane) for w, lane in short.items()])
     else:
-        found = Timeline(length, [Lane(w, [], shares(lane, length, SLICES)) for w, lane in lanes.items()])
+        found = Timeline(length, [Lane(w, [], shares(lane, length, TIME_SLICES)) for w, lane in lanes.items()])
     found.moving = list(moving)
-    found.updates = [round(at, 6) for at in updates] if len(updates) <= UPDATES else []
+    found.updates = [round(at, 6) for at in updates] if len(updates) <= MAX_UPDATES else []
     return found
 
 

@@ -16,7 +16,7 @@ from flegel.compare.stats import Spread, median, spread
 from flegel.errors import UNDECODABLE, StorageError
 from flegel.loading.regular_files import MAX_DOCUMENT_BYTES, read_regular
 
-FORMAT = 1
+RECORD_FORMAT = 1
 
 
 class Attempt(msgspec.Struct, kw_only=True, rename={"candidate": "contender"}):
@@ -101,7 +101,7 @@ class Comparison(
 ):
     """Candidates on the same data, from the same start, to the same target."""
 
-    format: int = FORMAT
+    format: int = RECORD_FORMAT
     title: str
     algorithm: str
     hyperparameters: dict[str, Any]
@@ -173,6 +173,7 @@ class TableLine(msgspec.Struct, kw_only=True):
 
 
 def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | None) -> TableLine | None:
+    """A candidate's line of the table from its attempts; None where it never ran."""
     if not mine:
         return None
     ratio = time.median / best if time and best else None
@@ -240,7 +241,7 @@ class Bench(
 ):
     """One benchmark of the suite."""
 
-    format: int = FORMAT
+    format: int = RECORD_FORMAT
     name: str
     figure: str
     question: str
@@ -291,6 +292,6 @@ def read(path: Path) -> Document:
         raise StorageError(f"Could not read {path}: {error.strerror or error}.") from None
     except UNDECODABLE as error:
         raise StorageError(f"{path} is no comparison and no benchmark of Flegel: {error}.") from None
-    if found.format != FORMAT:
-        raise StorageError(f"{path} has format {found.format}; this version reads {FORMAT}.")
+    if found.format != RECORD_FORMAT:
+        raise StorageError(f"{path} has format {found.format}; this version reads {RECORD_FORMAT}.")
     return found

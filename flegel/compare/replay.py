@@ -29,7 +29,7 @@ from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.sim.network import NetworkSpec
 from flegel.sim.replay import progress, record
 
-RECORDED = "recorded"
+RECORDED_LABEL = "recorded"
 
 
 class RecordedResult(msgspec.Struct):
@@ -61,6 +61,8 @@ class Recorded:
     """A folder that `flegel submit` saved."""
 
     def __init__(self, folder: Path) -> None:
+        """Read the result and the trace; raises `UsageError` for a folder without them and `StorageError` for damaged
+        ones."""
         try:
             self.result: dict[str, Any] = read_json(folder / "result.json")
             self.rows = read_trace(folder)
@@ -190,7 +192,7 @@ def recorded_attempt(job: Recorded, target: float, maximize: bool) -> Attempt:
     reached = first_reaching([(r["seconds"], r["objective"]) for r in job.rows], target, maximize)
     passes = [w["passes"] for w in result["worker"] if w["points"]] or [0.0]
     return Attempt(
-        candidate=RECORDED,
+        candidate=RECORDED_LABEL,
         round=0,
         outcome="reached" if reached is not None else "limit",
         reason=result["reason"],
@@ -206,7 +208,7 @@ def recorded_attempt(job: Recorded, target: float, maximize: bool) -> Attempt:
 
 def _with(found: Comparison, mine: Attempt, shown: Any) -> Comparison:
     """The recorded run in the first line."""
-    label = RECORDED
+    label = RECORDED_LABEL
     found.candidates = [label, *found.candidates]
     found.attempts = [mine, *found.attempts]
     found.pictures = {label: shown, **found.pictures}

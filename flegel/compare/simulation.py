@@ -16,8 +16,8 @@ import numpy as np
 
 from flegel.compare.candidate import Candidate
 from flegel.compare.comparison import (
-    CHECK_EACH_UP_TO,
     LIMIT_FACTOR,
+    MAX_VALUES_TO_CHECK_EACH,
     ComparisonRunner,
     ComparisonSettings,
     check_numbers,
@@ -53,11 +53,11 @@ from flegel.sim.speeds import Course, Speeds, draw
 from flegel.sim.trainer import KernelLearner, Learner, Pace
 from flegel.sync import balance_mode, make_policy
 
-MAX_WORKERS = 200_000  # workers
-REAL_UP_TO = 256  # workers whose points are trained for real by default
-UNITS = 8192  # points of a worker where nothing is trained
-FINE, FITTED, MOST_PASSES = 8, 16, 100  # updates a pass, workers and passes of the training that a curve is fitted to
-WORKERS_IN_RECORD = 256  # at most; of more only every so many
+MAX_SIMULATED_WORKERS = 200_000  # a pass of so many takes a minute of real time
+MAX_TRAINED_WORKERS = 256  # up to which points are trained for real by default
+CURVE_POINTS_PER_WORKER = 8192  # where progress follows a curve: fine enough for intervals of a thousandth of a pass
+FIT_UPDATES_PER_PASS, FIT_WORKERS, FIT_MAX_PASSES = 8, 16, 100  # of the training that a curve is fitted to
+MAX_RECORDED_WORKERS = 256  # in the record of a comparison, chosen evenly: a report draws a line for each
 NO_TIMEOUTS = Timeouts(load=float("inf"), silence=float("inf"), report=float("inf"))
 
 
@@ -85,6 +85,8 @@ class JobSimulator:
     """Runs jobs of one algorithm and data set on a cluster model."""
 
     def __init__(self, settings: ComparisonSettings, model: ClusterModel) -> None:
+        """Prepare the job once: shards of all simulated workers for real training, or a progress curve fitted
+        to a few."""
         self.settings, self.model, self.workers = settings, model, settings.workers
         job = Job(workers=min(self.workers, settings.data.rows), seed=settings.seed)
         self.request = Request(settings.algorithm, settings.data, job)
@@ -113,7 +115,7 @@ class JobSimulator:
                 "or more, or --learning curve."
             )
         if wanted == "auto":
-            few = self.workers <= REAL_UP_TO and rows >= TILE * self.workers
+            few = self.workers <= MAX_TRAINED_WORKERS and rows >= TILE * self.workers
             return few and self.model.progress is None
         return wanted == "real"
 
@@ -139,17 +141,20 @@ class JobSimulator:
     def _fit(self) -> FittedProgress:
         """Real training by a few equal workers, with updates every eighth of a pass and every pass."""
         self.settings.log(f"fitting a progress curve to {self.settings.data.rows:,} rows, trained for real")
-        count = min(FITTED, max(1, self.settings.data.rows // TILE))
+        count = min(FIT_WORKERS, max(1, self.settings.data.rows // TILE))
         self._kernel, shards = self.plan.compile().kernel, self._make_shards(count)
         points = max(s.points for s in shards)
         found = []
-        for sync, per_pass in ((SyncSpec("fsp", 1.0 / FINE), FINE), (SyncSpec("bsp"), 1)):
+        for sync, per_pass in (
+            (SyncSpec("fsp", 1.0 / FIT_UPDATES_PER_PASS), FIT_UPDATES_PER_PASS),
+            (SyncSpec("bsp"), 1),
+        ):
             job = self._coordinator(
                 self.settings.algorithm,
                 self.plan.parameter,
                 self.plan.zero,
                 sync,
-                Criteria(max_iterations=MOST_PASSES * per_pass, tolerance=1e-6),
+                Criteria(max_iterations=FIT_MAX_PASSES * per_pass, tolerance=1e-6),
                 count,
                 None,
             )
@@ -162,7 +167,7 @@ class JobSimulator:
         if not found[0] or not found[1]:
             raise UsageError(f"{type(self.settings.algorithm).__name__} has no objective, so there is nothing to fit.")
         self.reference = _converged_at(found[1], self.settings.tolerance)
-        return fit(found[0], found[1], 1.0 / FINE, self.settings.algorithm.learning.maximize)
+        return fit(found[0], found[1], 1.0 / FIT_UPDATES_PER_PASS, self.settings.algorithm.learning.maximize)
 
     def _coordinator(
         self,
@@ -174,6 +179,8 @@ class JobSimulator:
         workers: int,
         balancing: BalanceControl | None,
     ) -> Coordinator:
+        """The coordinator of a real job, with θ in its memory, no time limits for workers, and balance where it is
+        given."""
         form = TreeLayout("array", ())
         load = LoadShard(AlgorithmRef("", {}), {}, 0, workers, self.settings.seed, form, form)
         store = LocalStore(algorithm, starting(parameter, algorithm.placement.typed), zero)
@@ -202,9 +209,11 @@ class JobSimulator:
         balancing = None if mode == "off" else BalanceControl(mode, criteria)
         learners: dict[int, Learner]
         if self.progress is not None:
-            algorithm: Any = curve(self.progress, self.workers * UNITS)
+            algorithm: Any = curve(self.progress, self.workers * CURVE_POINTS_PER_WORKER)
             job = self._coordinator(algorithm, np.zeros(2), np.zeros(2), sync, criteria, self.workers, None)
-            learners = {w: CurveLearner(UNITS, self.settings.data.columns) for w in range(self.workers)}
+            learners = {
+                w: CurveLearner(CURVE_POINTS_PER_WORKER, self.settings.data.columns) for w in range(self.workers)
+            }
         else:
             algorithm, plan = self.settings.algorithm, self.plan
             job = self._coordinator(algorithm, plan.parameter, plan.zero, sync, criteria, self.workers, balancing)
@@ -220,21 +229,23 @@ class JobSimulator:
             raise UsageError("With a progress curve there are no points that could move; use --learning real.")
 
     def _paces(self, straggler: str, seed: int) -> dict[int, Pace]:
+        """The speed of each simulated worker: as recorded, or drawn from the model, with stragglers."""
         slow = parse_stragglers(straggler, self.workers, seed)
         model, count = self.model, self.workers
         if model.rates is not None:
             rates = model.rates
             if self.progress is not None:  # units stand for points
-                scale = UNITS / (self.settings.data.rows / count)
+                scale = CURVE_POINTS_PER_WORKER / (self.settings.data.rows / count)
                 rates = {w: r * scale for w, r in rates.items()}
             courses = model.courses
         else:
             factors, courses = draw(model.speeds, count, seed)
-            share = UNITS if self.progress is not None else self.settings.data.rows / count
+            share = CURVE_POINTS_PER_WORKER if self.progress is not None else self.settings.data.rows / count
             rates = {w: share / model.pass_seconds * factors[w] for w in range(count)}
         return {w: Pace(rates[w], slow, w, count, courses.get(w)) for w in range(count)}
 
     def _result(self, candidate: Candidate, job: Coordinator) -> Result:
+        """The result of a simulated job, in the form of a real one; its seconds are virtual."""
         assert job.verdict is not None
         workers = worker_rows(job)
         values = (row.estimate for row in reversed(job.trace))
@@ -291,6 +302,8 @@ class SimulationRunner(ComparisonRunner):
         return None
 
     def _target(self) -> tuple[float, str, float]:
+        """As for real runs where points are trained; from the fit of the progress curve otherwise. Time limits are in
+        virtual seconds."""
         settings = self.settings
         if settings.target is not None:
             return settings.target, settings.target_note, settings.max_seconds or self._default_limit()
@@ -318,10 +331,11 @@ class SimulationRunner(ComparisonRunner):
 
     def _check(self) -> None:
         """Only where points were trained, and few enough to look at them all."""
-        if self.simulator.real and self.settings.data.rows * self.settings.data.columns <= CHECK_EACH_UP_TO:
+        if self.simulator.real and self.settings.data.rows * self.settings.data.columns <= MAX_VALUES_TO_CHECK_EACH:
             super()._check()
 
     def _attempt(self, candidate: Candidate, number: int, again: bool = False) -> Attempt:
+        """One simulated run. Repeated runs differ by their seed: virtual time has no noise of its own."""
         settings = self.settings
         self._seed = settings.seed + 1000 * number
         slowed = {"straggler": settings.straggler} if settings.straggler else {}
@@ -333,7 +347,7 @@ class SimulationRunner(ComparisonRunner):
             attempt = Attempt(candidate=candidate.label, round=number, outcome="failed", reason=str(error))
         else:
             attempt = self._judge(candidate, number, result)
-            shown = picture(result.rows, thinned(result.worker, WORKERS_IN_RECORD), result.staleness)
+            shown = picture(result.rows, thinned(result.worker, MAX_RECORDED_WORKERS), result.staleness)
             self.results[len(self.attempts)] = (result, shown)
             self.runs.setdefault(candidate.label, result)
         self.attempts.append(attempt)
@@ -381,8 +395,10 @@ class SimulationSettings(ComparisonSettings):
 
 def simulation_runner(settings: SimulationSettings) -> SimulationRunner:
     """Checks the settings; the runner's `runs` has the first run of each candidate afterwards."""
-    if not 1 <= settings.workers <= MAX_WORKERS:
-        raise UsageError(f"The number of simulated workers must be 1 to {MAX_WORKERS:,}, not {settings.workers:,}.")
+    if not 1 <= settings.workers <= MAX_SIMULATED_WORKERS:
+        raise UsageError(
+            f"The number of simulated workers must be 1 to {MAX_SIMULATED_WORKERS:,}, not {settings.workers:,}."
+        )
     check_numbers(settings)
     return SimulationRunner(settings)
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from flegel.compare.record import Comparison, TableLine
 
-COLUMNS = ["model", "time to target", "× best", "barriers", "utilization", "passes", "final objective", "outcome"]
+TABLE_HEADINGS = [
+    "model",
+    "time to target",
+    "× best",
+    "barriers",
+    "utilization",
+    "passes",
+    "final objective",
+    "outcome",
+]
 
 
 def cells(line: TableLine) -> list[str]:
@@ -56,9 +65,9 @@ def seconds(value: float) -> str:
 
 def text(comparison: Comparison) -> str:
     """The whole table."""
-    rows = [COLUMNS, *(cells(line) for line in comparison.lines())]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-    left = (0, len(COLUMNS) - 1)
+    rows = [TABLE_HEADINGS, *(cells(line) for line in comparison.lines())]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(TABLE_HEADINGS))]
+    left = (0, len(TABLE_HEADINGS) - 1)
     shown = [
         "  ".join(
             cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))

@@ -9,16 +9,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
-FULL, READ = "full", "read"
+FULL_ROLE, READ_ROLE = "full", "read"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-MOST_SESSIONS = 1000
+MAX_SESSIONS = 1000  # the oldest is forgotten for a new one: a stranger with the link must not fill the memory
 
 
 class Access:
     """`may_act`: there is a token for actions besides the one for reading."""
 
     def __init__(self, host: str, port: int, also: Iterable[str] = (), may_act: bool = True) -> None:
-        self.tokens = {READ: secrets.token_urlsafe(24)} | ({FULL: secrets.token_urlsafe(24)} if may_act else {})
+        self.tokens = {READ_ROLE: secrets.token_urlsafe(24)} | (
+            {FULL_ROLE: secrets.token_urlsafe(24)} if may_act else {}
+        )
         self.cookie = f"flegel-{port}"
         self._sessions: dict[str, str] = {}
         shown = f"[{host}]" if ":" in host else host
@@ -40,7 +42,7 @@ class Access:
         """A session for a token; None for a wrong one."""
         for role, known in self.tokens.items():
             if secrets.compare_digest(token.encode(), known.encode()):
-                if len(self._sessions) >= MOST_SESSIONS:
+                if len(self._sessions) >= MAX_SESSIONS:
                     self._sessions.pop(next(iter(self._sessions)))
                 session = secrets.token_urlsafe(24)
                 self._sessions[session] = role

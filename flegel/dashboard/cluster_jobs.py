@@ -21,10 +21,10 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
 
-SECONDS_BETWEEN_LOOKS = 1.0
-LOGS = 5.0  # seconds between two looks at the log of a job
-MOST_LISTED = 200
-MOST_SHOWN = 16  # running jobs that are shown in detail, the newest ones
+CLUSTER_POLL_SECONDS = 1.0  # between two requests to the master, whose slaves send a heartbeat each second
+LOG_POLL_SECONDS = 5.0  # between two requests for the log of a job, which is sent whole
+MAX_LISTED_JOBS = 200  # the newest ones; a page draws a line for each
+MAX_DETAILED_JOBS = 16  # running ones, the newest: each costs the master a request a second
 
 
 class ClusterDashboard:
@@ -56,8 +56,10 @@ class ClusterDashboard:
         raise UsageError("That action is not known here.")
 
     def _work(self) -> None:
+        """In a thread: ask the master once a second; an error is shown on the page, and the connection is
+        opened again."""
         client: Client | None = None
-        while not self._stopping.wait(SECONDS_BETWEEN_LOOKS if client is not None else 0.0):
+        while not self._stopping.wait(CLUSTER_POLL_SECONDS if client is not None else 0.0):
             try:
                 client = client or Client(self._address, insecure=self._insecure)
                 self._look(client)
@@ -66,16 +68,18 @@ class ClusterDashboard:
                 if client is not None:
                     client.close()
                 client = None
-                self._stopping.wait(SECONDS_BETWEEN_LOOKS)
+                self._stopping.wait(CLUSTER_POLL_SECONDS)
         if client is not None:
             client.close()
 
     def _look(self, client: Client) -> None:
+        """Ask for jobs and slaves, for the details of the newest running jobs, and for the results of those that have
+        ended."""
         jobs, slaves = client.jobs(), client.slaves()
-        listed = [_plain(view) for view in jobs[-MOST_LISTED:]]
+        listed = [_plain(view) for view in jobs[-MAX_LISTED_JOBS:]]
         self._hub.publish_cluster({"jobs": listed, "slaves": msgspec.to_builtins(slaves), "error": ""})
         running = [view.job for view in jobs if view.state == "running"]
-        for name in running[-MOST_SHOWN:]:  # one by one: the list has no workers
+        for name in running[-MAX_DETAILED_JOBS:]:  # one by one: the list has no workers
             view = client.job(name)
             if view.glance:
                 self._take(view)
@@ -88,6 +92,7 @@ class ClusterDashboard:
                 self._hub.publish(lambda h=history, f=figures, v=view: h.end(f, f"{v.state}: {v.reason}"))  # type: ignore[misc]
 
     def _take(self, view: JobView) -> None:
+        """Add the snapshot of a running job to its history; the first one creates the history."""
         seen = msgspec.convert(view.glance, JobSnapshot)
         known = self._seen.get(view.job)
         if known is None:
@@ -115,7 +120,7 @@ class ClusterDashboard:
             return
         lines = list(client.log(job))
         new = [(line[:20], line[21:]) for line in lines[told:]]
-        self._logged[job] = (clock.now() + LOGS, len(lines))
+        self._logged[job] = (clock.now() + LOG_POLL_SECONDS, len(lines))
         self._hub.publish(lambda: history.log(new))
 
 

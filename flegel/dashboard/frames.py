@@ -17,11 +17,12 @@ import msgspec
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 
-MOST_TRACE_ROWS = 20_000
-MOST_SPANS = 60_000
-MOST_LOOK_BYTES = 12 << 20
-MOST_LINES = 500
-MOST_CHARACTERS = 2000  # of a text; user code decides names and log lines
+# Limits of a history, so that a page may be opened after hours: about 30 MB of memory and of traffic.
+MAX_BARRIER_RECORDS = 20_000
+MAX_SPANS = 60_000
+MAX_SNAPSHOT_BYTES = 12 << 20
+MAX_LOG_LINES = 500
+MAX_TEXT_CHARACTERS = 2000  # of one name or log line, which user code decides
 
 Frame = dict[str, Any]
 
@@ -42,7 +43,7 @@ def row_record(row: TraceRow, visits: int, reason: str) -> list[Any]:
         row.in_flight,
         row.moved_bytes,
         *spread,
-        reason[:MOST_CHARACTERS],
+        reason[:MAX_TEXT_CHARACTERS],
     ]
 
 
@@ -59,7 +60,7 @@ def look_frame(run: str, seen: JobSnapshot) -> Frame:
         "unseen": seen.unseen,
         "loaded": seen.loaded,
         "loads": seen.loads,
-        "verdict": seen.verdict[:MOST_CHARACTERS],
+        "verdict": seen.verdict[:MAX_TEXT_CHARACTERS],
         "members": seen.members,
         "resting": seen.resting,
         "iteration": seen.iteration,
@@ -95,10 +96,10 @@ class RunHistory:
         self.run = run
         self.about = {"kind": "job", "run": run, **about}
         self._rows: list[list[Any]] = []
-        self._spans: deque[Sequence[float]] = deque(maxlen=MOST_SPANS)
+        self._spans: deque[Sequence[float]] = deque(maxlen=MAX_SPANS)
         self._looks: list[bytes] = []
         self._look_bytes = 0
-        self._lines: deque[list[str]] = deque(maxlen=MOST_LINES)
+        self._lines: deque[list[str]] = deque(maxlen=MAX_LOG_LINES)
         self._end: Frame | None = None
         self._visits, self._reason = 0, ""
 
@@ -108,12 +109,14 @@ class RunHistory:
         frame = msgspec.json.encode(look_frame(self.run, seen))
         self._looks.append(frame)
         self._look_bytes += len(frame)
-        if self._look_bytes > MOST_LOOK_BYTES:
+        if self._look_bytes > MAX_SNAPSHOT_BYTES:
             self._looks = self._looks[-1::-2][::-1]
             self._look_bytes = sum(map(len, self._looks))
         return [*found, frame]
 
     def take_rows(self, rows: Iterable[TraceRow]) -> list[bytes]:
+        """Add barriers; returns the frame that tells pages of them. Of too many barriers every other one of the older
+        half is dropped, unless it has a reason."""
         records: list[list[Any]] = []
         spans: list[Any] = []
         for row in rows:
@@ -126,21 +129,21 @@ class RunHistory:
             return []
         self._rows += records
         self._spans.extend(spans)
-        if len(self._rows) > MOST_TRACE_ROWS:
-            older, newer = self._rows[: MOST_TRACE_ROWS // 2], self._rows[MOST_TRACE_ROWS // 2 :]
+        if len(self._rows) > MAX_BARRIER_RECORDS:
+            older, newer = self._rows[: MAX_BARRIER_RECORDS // 2], self._rows[MAX_BARRIER_RECORDS // 2 :]
             self._rows = [r for i, r in enumerate(older) if i % 2 or r[-1]] + newer
-        return [self._encode({"kind": "rows", "rows": records, "spans": spans[-MOST_SPANS // 8 :]})]
+        return [self._encode({"kind": "rows", "rows": records, "spans": spans[-MAX_SPANS // 8 :]})]
 
     def log(self, lines: Sequence[tuple[str, str]]) -> list[bytes]:
         """Time and text of each line."""
-        cut = [[when, text[:MOST_CHARACTERS]] for when, text in lines]
+        cut = [[when, text[:MAX_TEXT_CHARACTERS]] for when, text in lines]
         self._lines.extend(cut)
         return [self._encode({"kind": "log", "lines": cut})] if cut else []
 
     def end(self, result: dict[str, Any] | None, error: str = "") -> list[bytes]:
         """The figures of the result, without what frames have told already; or why there is none."""
         kept = {k: v for k, v in (result or {}).items() if k != "trace"}
-        self._end = {"kind": "end", "result": kept or None, "error": error[:MOST_CHARACTERS]}
+        self._end = {"kind": "end", "result": kept or None, "error": error[:MAX_TEXT_CHARACTERS]}
         return [self._encode(self._end)]
 
     def frames(self) -> list[bytes]:

@@ -14,7 +14,7 @@ import msgspec
 
 from flegel.dashboard.frames import Frame, RunHistory
 
-QUEUE = 256  # frames that wait for one page: about a minute of a job
+MAX_QUEUED_FRAMES = 256  # for one page: about a minute of a job
 
 
 class Subscription:
@@ -29,7 +29,7 @@ class Subscription:
         """Under the hub's lock."""
         if self._lost:
             self.dropped += 1
-        elif len(self._frames) >= QUEUE:
+        elif len(self._frames) >= MAX_QUEUED_FRAMES:
             self.dropped += len(self._frames) + 1
             self._frames.clear()
             self._lost = True

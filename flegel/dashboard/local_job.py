@@ -21,9 +21,9 @@ from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobControl
 
-MANY_WORKERS = 256  # from which on looks are rarer
-PENDING = 100  # looks that wait to be turned into frames
-RUN = "job"
+MANY_WORKERS = 256  # above it a snapshot is taken once a second, not four times: it has a column for each worker
+MAX_PENDING_SNAPSHOTS = 100  # that wait to be turned into frames; further ones without barriers are dropped
+RUN_NAME = "job"
 
 Looked = tuple[JobSnapshot, Sequence[TraceRow]]
 
@@ -43,6 +43,7 @@ class JobDashboard:
         self._thread = threading.Thread(target=self._work, name="dashboard frames", daemon=True)
 
     def begin(self, job: Job, control: JobControl) -> None:
+        """Announce the job to the pages, and show the log of this process there from now on."""
         about = {
             "title": self._title,
             "algorithm": job.algorithm.name.rpartition(":")[2],
@@ -51,7 +52,7 @@ class JobDashboard:
             "data": job.data,
             "live": True,
         }
-        self._control, self._history = control, RunHistory(RUN, about)
+        self._control, self._history = control, RunHistory(RUN_NAME, about)
         self._hub.add(self._history)
         logger = logging.getLogger("flegel")
         logger.addHandler(self._handler)
@@ -60,7 +61,7 @@ class JobDashboard:
 
     def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
         self.every = 1.0 if seen.members > MANY_WORKERS else 0.25
-        if self._looks.qsize() < PENDING or rows:
+        if self._looks.qsize() < MAX_PENDING_SNAPSHOTS or rows:
             self._looks.put((seen, rows))
 
     def finish(self, result: Result | None, error: BaseException | None) -> None:

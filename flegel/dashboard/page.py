@@ -16,8 +16,8 @@ from flegel.dashboard.frames import RunHistory
 
 SCRIPTS = ("uPlot.iife.min.js", "model.js", "timeline.js", "charts.js", "tables.js", "app.js")
 STYLES = ("uPlot.min.css", "style.css")
-TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
-POLICY = (
+MEDIA_TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
+CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
@@ -30,7 +30,7 @@ def static(name: str) -> str:
 def files() -> dict[str, tuple[bytes, str]]:
     """By path: content and media type of everything that the server has."""
     names = (*SCRIPTS, *STYLES, "favicon.svg")
-    found = {f"/{n}": (static(n).encode(), TYPES[n.rpartition(".")[2]]) for n in names}
+    found = {f"/{n}": (static(n).encode(), MEDIA_TYPES[n.rpartition(".")[2]]) for n in names}
     links = "".join(f'<link rel="stylesheet" href="{name}">\n' for name in STYLES)
     links += '<link rel="icon" href="favicon.svg">\n'
     scripts = "".join(f'<script src="{name}"></script>\n' for name in SCRIPTS)

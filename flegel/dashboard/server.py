@@ -21,23 +21,23 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from flegel.dashboard.access import FULL, READ, Access
+from flegel.dashboard.access import FULL_ROLE, READ_ROLE, Access
 from flegel.dashboard.hub import Hub
-from flegel.dashboard.page import POLICY, files
+from flegel.dashboard.page import CONTENT_POLICY, files
 from flegel.errors import UNDECODABLE, FlegelError, UsageError
 from flegel.runtime import clock
 
-HEADERS = {
-    "content-security-policy": POLICY,
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-LARGEST_REQUEST = 4096
-ALIVE = 10.0  # seconds between two signs of life of a stream, which also find pages that have gone
-LAST_WORD = 2.0  # seconds for the pages to read what is left when the server ends
+MAX_REQUEST_BYTES = 4096  # of an action, which takes some 100
+KEEP_ALIVE_SECONDS = 10.0  # between two comments on an idle stream, by which closed pages are found
+LAST_FRAMES_SECONDS = 2.0  # that pages have to read the last frames when the server ends
 
 
 class ActionRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ class ActionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Actions(Protocol):
-    """Who carries out what a button asks for; raises `FlegelError` where it is refused."""
+    """Carries out the requests of buttons; raises `FlegelError` where one is refused."""
 
     def act(self, request: ActionRequest) -> str: ...
 
@@ -92,14 +92,14 @@ class Guard:
 def _with_headers(send: Send) -> Send:
     async def sending(message: Any) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in HEADERS.items())]
+            message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in SECURITY_HEADERS.items())]
         await send(message)
 
     return sending
 
 
 def make_app(hub: Hub, actions: Actions | None, access: Access) -> ASGIApp:
-    """The application; without `actions` nobody may act."""
+    """The application; without `actions` every session may only read."""
     content = files()
 
     async def file(request: Request) -> Response:
@@ -107,20 +107,21 @@ def make_app(hub: Hub, actions: Actions | None, access: Access) -> ASGIApp:
         return Response(body, media_type=kind)
 
     async def rights(request: Request) -> Response:
-        return Response(msgspec.json.encode({"act": actions is not None and request.scope["role"] == FULL}))
+        return Response(msgspec.json.encode({"act": actions is not None and request.scope["role"] == FULL_ROLE}))
 
     async def events(request: Request) -> Response:
         return StreamingResponse(stream(hub), media_type="text/event-stream")
 
     async def action(request: Request) -> Response:
-        if actions is None or request.scope["role"] != FULL:
+        """Carry out a button's request, if the session may act and the request comes from the page itself."""
+        if actions is None or request.scope["role"] != FULL_ROLE:
             return PlainTextResponse("This session may only read.", 403)
         if not access.knows_origin(request.headers.get("origin", "")):
             return PlainTextResponse("Actions come from the page itself.", 403)
         body = b""
         async for chunk in request.stream():
             body += chunk
-            if len(body) > LARGEST_REQUEST:
+            if len(body) > MAX_REQUEST_BYTES:
                 return PlainTextResponse("Too long.", 413)
         try:
             wanted = msgspec.json.decode(body, type=ActionRequest)
@@ -158,7 +159,7 @@ async def stream(hub: Hub) -> AsyncIterator[bytes]:
             if hub.closed:
                 return
             try:
-                await asyncio.wait_for(wake.wait(), ALIVE)
+                await asyncio.wait_for(wake.wait(), KEEP_ALIVE_SECONDS)
             except TimeoutError:
                 yield b": alive\n\n"
     finally:
@@ -169,6 +170,7 @@ class DashboardServer:
     """Serves until it is closed."""
 
     def __init__(self, hub: Hub, actions: Actions | None, address: tuple[str, int], also: tuple[str, ...] = ()) -> None:
+        """Listen and serve in a thread. Without `actions` no session may act; `also` are further names of this host."""
         self._hub, (host, port) = hub, address
         self._socket = _listen(host, port)
         self.access = Access(host, self._socket.getsockname()[1], also, may_act=actions is not None)
@@ -191,7 +193,7 @@ class DashboardServer:
     @property
     def link(self) -> str:
         """With the right to act, where there is one."""
-        return self.access.link(FULL if FULL in self.access.tokens else READ)
+        return self.access.link(FULL_ROLE if FULL_ROLE in self.access.tokens else READ_ROLE)
 
     def wait(self) -> None:
         """Until the process is interrupted."""
@@ -200,7 +202,7 @@ class DashboardServer:
 
     def close(self) -> None:
         self._hub.close()
-        until = clock.now() + LAST_WORD
+        until = clock.now() + LAST_FRAMES_SECONDS
         while self._hub.pages and clock.now() < until:
             clock.sleep(0.02)
         self._server.should_exit = True

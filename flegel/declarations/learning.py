@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flegel.core.pytree import Tree
-from flegel.job import TOLERANCE
+from flegel.job import DEFAULT_TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Learning:
     """Direction of the objective."""
     averaged: bool = False
     """The objective is an average over points rather than a sum."""
-    tolerance: float = TOLERANCE
+    tolerance: float = DEFAULT_TOLERANCE
     """Relative change of the objective over a full pass within which a job has converged, unless the user gives
     another. Choose it by what is left: a method that gains a part ρ of the last gain in each pass is still
     tolerance · ρ / (1 − ρ) from its limit."""

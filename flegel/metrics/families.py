@@ -1,7 +1,7 @@
 """Figures of a job or of a cluster as families of samples, in the form of Prometheus. Pure: no library, no clock.
 
 Base units (seconds, bytes), counters end in `_total`, and labels are bounded: states have a fixed set of words, and
-jobs appear while they run, at most `MOST_JOBS` of them.
+jobs appear while they run, at most `MAX_LABELLED_JOBS` of them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from flegel import __version__
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 
-BUCKETS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+BARRIER_BUCKETS_SECONDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
 SLAVE_STATES = ("here", "awaited", "draining")
-MOST_JOBS = 100
+MAX_LABELLED_JOBS = 100  # running jobs with figures of their own: Prometheus keeps a series for each label
 
 Labels = Mapping[str, str]
 
@@ -46,16 +46,16 @@ class BarrierHistogram:
     """Seconds of each round that the average worker did not compute, in cumulative buckets."""
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(BUCKETS) + 1)
+        self._counts = [0] * (len(BARRIER_BUCKETS_SECONDS) + 1)
         self._sum = 0.0
 
     def add(self, seconds: float) -> None:
-        self._counts[bisect.bisect_left(BUCKETS, seconds)] += 1
+        self._counts[bisect.bisect_left(BARRIER_BUCKETS_SECONDS, seconds)] += 1
         self._sum += seconds
 
     def samples(self) -> list[MetricSample]:
         found, below = [], 0
-        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self._counts, strict=True):
+        for bound, count in zip((*map(str, BARRIER_BUCKETS_SECONDS), "+Inf"), self._counts, strict=True):
             below += count
             found.append(MetricSample("_bucket", {"le": bound}, below))
         return [*found, MetricSample("_count", {}, below), MetricSample("_sum", {}, self._sum)]
@@ -77,6 +77,7 @@ class JobFigures:
             self._barriers.add(row.barrier_cost)
 
     def families(self) -> list[Family]:
+        """All families of the job as they are now; those of its workers once there is a snapshot."""
         found = [
             build_info(),
             Family("flegel_barriers", "counter", "Barriers.", [MetricSample("_total", {}, self._count)]),
@@ -131,7 +132,7 @@ def cluster_families(jobs: Sequence[Any], slaves: Sequence[Any]) -> list[Family]
     """Of a master: `jobs` and `slaves` are its views of them."""
     states = Counter(job.state for job in jobs)
     present = Counter(slave.state for slave in slaves)
-    running = [job for job in jobs if job.state == "running" and job.glance][:MOST_JOBS]
+    running = [job for job in jobs if job.state == "running" and job.glance][:MAX_LABELLED_JOBS]
     seen = [({"job": j.job}, msgspec.convert(j.glance, JobSnapshot)) for j in running]
     slots = [MetricSample("", {"use": use}, float(v)) for use, v in _slots(slaves).items()]
     return [

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flegel.configuration.active import active
-from flegel.job import TOLERANCE, Criteria
+from flegel.job import DEFAULT_TOLERANCE, Criteria
 from flegel.wording import option
 
 EQUAL_WITHIN = 1e-9  # relative: rounding; objectives that differ by less count as equal
@@ -113,7 +113,7 @@ class Termination:
     @property
     def _tolerance(self) -> float:
         given = self._criteria.tolerance
-        return TOLERANCE if given is None else given
+        return DEFAULT_TOLERANCE if given is None else given
 
     def due(self, progress: Progress) -> bool:
         """A further full pass of every worker is over: time for the checks that need one."""

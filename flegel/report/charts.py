@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from flegel.compare.record import Chart
 from flegel.compare.table import seconds
-from flegel.report.svg import COLOURS, DASHES, AxisScale, Canvas, axes, short
+from flegel.report.svg import COLOUR_COUNT, DASHES, AxisScale, Canvas, axes, short
 
-SPREAD_FOR_LOG = 30.0  # largest over smallest: beyond it, a linear axis shows only the largest
-LETTER = 6.4  # width of a letter, about
+LOG_AXIS_RATIO = 30.0  # of the largest to the smallest value; above it a linear axis would show only the largest
+LETTER_WIDTH = 6.4  # pixels, on average
 
 
 FIXED_COLOURS = {"flegel": 0, "fsp": 0, "bsp": 1, "psp": 2, "ssp": 3, "bsp-mini": 4, "fsp-binary": 5, "asp": 7}
@@ -21,7 +21,7 @@ FIXED_COLOURS = {"flegel": 0, "fsp": 0, "bsp": 1, "psp": 2, "ssp": 3, "bsp-mini"
 def colours_of(names: Sequence[str]) -> dict[str, int]:
     """A colour for each: its own where it has one, else one that is free."""
     found = {name: FIXED_COLOURS[name] for name in names if name in FIXED_COLOURS}
-    free = [c for c in (6, 2, 4, 3, 1, 5, 7, 0) if c not in found.values()] or list(range(COLOURS))
+    free = [c for c in (6, 2, 4, 3, 1, 5, 7, 0) if c not in found.values()] or list(range(COLOUR_COUNT))
     others = [name for name in names if name not in found]
     return found | {name: free[i % len(free)] for i, name in enumerate(others)}
 
@@ -39,12 +39,12 @@ class Bar(NamedTuple):
 
 def bars(rows: Sequence[Bar], width: float, axis: str, show: Callable[[float], str] = seconds) -> Canvas:
     """Lying bars, one a row, with whiskers and the figure at the end."""
-    names = max((len(row.label) for row in rows), default=4) * LETTER + 14
+    names = max((len(row.label) for row in rows), default=4) * LETTER_WIDTH + 14
     left, line, top = min(names, width * 0.42), 26.0, 8.0
     known = [v for row in rows if row.value is not None for v in (row.value, row.high, row.low) if v > 0]
     largest, least = max(known, default=1.0), min(known, default=1.0)
-    log = largest / least > SPREAD_FOR_LOG
-    room = max(len(row.text) for row in rows) * LETTER + 12 if rows else 60
+    log = largest / least > LOG_AXIS_RATIO
+    room = max(len(row.text) for row in rows) * LETTER_WIDTH + 12 if rows else 60
     inside = max(width - left - room, width * 0.25)
     scale = AxisScale(least / 2 if log else 0.0, largest, left, left + inside, log)
     canvas = Canvas(width, top + line * len(rows) + 40, axis)
@@ -71,7 +71,7 @@ def bars(rows: Sequence[Bar], width: float, axis: str, show: Callable[[float], s
 
 
 def _cut(label: str, room: float) -> str:
-    most = max(4, int((room - 10) / LETTER))
+    most = max(4, int((room - 10) / LETTER_WIDTH))
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
@@ -165,7 +165,7 @@ def _legend(names: Sequence[tuple[str, int]], width: float) -> tuple[list[tuple[
     placed: list[tuple[float, float, str, int]] = []
     at, row = 8.0, 0
     for name, colour in names:
-        need = 34 + len(name) * LETTER
+        need = 34 + len(name) * LETTER_WIDTH
         if at + need > width and at > 8:
             at, row = 8.0, row + 1
         placed.append((at, 14.0 + 18 * row, name, colour))
@@ -174,6 +174,7 @@ def _legend(names: Sequence[tuple[str, int]], width: float) -> tuple[list[tuple[
 
 
 def _draw_legend(canvas: Canvas, placed: Sequence[tuple[float, float, str, int]], solid: bool = False) -> None:
+    """Names beside samples of their lines, or of their bars where `solid`."""
     for x, y, name, colour in placed:
         if solid:
             canvas.add("rect", x=x, y=y - 9, width=16, height=10, class_=f"f{colour}")
@@ -226,9 +227,9 @@ def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
                     title=f"{series.name}: {short(value)}",
                 )
     for i, name in enumerate(chart.groups):
-        every = max(1, int(-(-len(name) * LETTER // slot))) if len(chart.groups) > 8 else 1
+        every = max(1, int(-(-len(name) * LETTER_WIDTH // slot))) if len(chart.groups) > 8 else 1
         if i % every == 0:
-            lines = name.split("-", 1) if len(name) * LETTER > slot and "-" in name else [name]
+            lines = name.split("-", 1) if len(name) * LETTER_WIDTH > slot and "-" in name else [name]
             for j, line in enumerate(lines):
                 canvas.text(
                     left + slot * (i + 0.5), bottom + 17 + 13 * j, _cut(line, slot + 10), "middle", "soft small"

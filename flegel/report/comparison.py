@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flegel.compare.record import Comparison, Picture, RunEnvironment
-from flegel.compare.table import COLUMNS, cells, seconds, verdict
+from flegel.compare.table import TABLE_HEADINGS, cells, seconds, verdict
 from flegel.report import timeline
-from flegel.report.charts import SPREAD_FOR_LOG, Bar, ChartCurve, bars, colours_of, curves
+from flegel.report.charts import LOG_AXIS_RATIO, Bar, ChartCurve, bars, colours_of, curves
 from flegel.report.page import details, figure, heading, note, pairs, paragraph, table
 from flegel.report.svg import Canvas, short
 
@@ -20,7 +20,7 @@ def comparison_section(comparison: Comparison, brief: bool = False) -> str:
     colours = colours_of(comparison.candidates)
     parts = [paragraph(verdict(comparison), "lead")]
     parts += [note(text) for text in comparison.notes]
-    parts.append(table(COLUMNS, [cells(line) for line in lines], best, {len(COLUMNS) - 1}))
+    parts.append(table(TABLE_HEADINGS, [cells(line) for line in lines], best, {len(TABLE_HEADINGS) - 1}))
     parts.append(paragraph(_reading(comparison), "soft"))
     rows = [
         Bar(
@@ -80,7 +80,7 @@ def objective(comparison: Comparison) -> str:
             times += [points[0][0], points[-1][0]]
     if not lines:
         return ""
-    log = max(times) / max(min(times), 1e-9) > SPREAD_FOR_LOG
+    log = max(times) / max(min(times), 1e-9) > LOG_AXIS_RATIO
 
     def draw(width: float) -> Canvas:
         return curves(

@@ -7,8 +7,8 @@ from flegel.report.saved_run import objective_curve, of_result
 from flegel.report.svg import style
 from flegel.results.result import Result
 
-WIDTH = 640.0
-SCOPE = ".flegel-run"
+PICTURE_WIDTH = 640.0
+STYLE_SCOPE = ".flegel-run"
 
 
 def notebook_picture(result: Result) -> str:
@@ -17,7 +17,7 @@ def notebook_picture(result: Result) -> str:
     parts = []
     points = [(t, v) for t, v, _ in drawn.curve if v is not None]
     if len(points) > 1:
-        parts.append(objective_curve(points, WIDTH).svg())
+        parts.append(objective_curve(points, PICTURE_WIDTH).svg())
     if drawn.timeline.lanes:
-        parts.append(timeline.draw([(result.sync, drawn.timeline)], WIDTH).svg())
-    return f'<div class="flegel-run"><style>{style(SCOPE)}</style>{"".join(parts)}</div>'
+        parts.append(timeline.draw([(result.sync, drawn.timeline)], PICTURE_WIDTH).svg())
+    return f'<div class="flegel-run"><style>{style(STYLE_SCOPE)}</style>{"".join(parts)}</div>'

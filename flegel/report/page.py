@@ -11,9 +11,9 @@ from xml.sax.saxutils import escape
 
 from flegel.report.svg import Canvas, style
 
-WIDE, NARROW = 760.0, 348.0
+WIDE_PIXELS, NARROW_PIXELS = 760.0, 348.0
 
-SHEET = """
+STYLE_SHEET = """
 :root{color-scheme:light dark;--paper:#fff;--ink:#1d2329;--soft:#5b6670;--rule:#d9dee3;--tint:#f4f6f8;--link:#005a8d}
 @media (prefers-color-scheme:dark){:root{--paper:#14181c;--ink:#e6eaee;--soft:#a3adb7;--rule:#39424b;--tint:#1d2329;
 --link:#6bbcf0}}
@@ -50,7 +50,7 @@ def page(title: str, body: Iterable[str], contents: Sequence[tuple[str, str]] = 
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         '<meta name="viewport" content="width=device-width,initial-scale=1"/>'
-        f"<title>{escape(title)}</title><style>{escape(SHEET)}{escape(style('svg'))}</style></head>"
+        f"<title>{escape(title)}</title><style>{escape(STYLE_SHEET)}{escape(style('svg'))}</style></head>"
         f"<body><main><h1>{escape(title)}</h1>{nav}{''.join(body)}</main></body></html>\n"
     )
 
@@ -59,8 +59,8 @@ def figure(draw: Callable[[float], Canvas], caption: str = "") -> str:
     """A chart drawn twice, for wide and for narrow screens, so that its text stays legible on phones."""
     words = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return (
-        f'<figure><div class="wide">{draw(WIDE).svg()}</div>'
-        f'<div class="narrow">{draw(NARROW).svg()}</div>{words}</figure>'
+        f'<figure><div class="wide">{draw(WIDE_PIXELS).svg()}</div>'
+        f'<div class="narrow">{draw(NARROW_PIXELS).svg()}</div>{words}</figure>'
     )
 
 

@@ -11,19 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape, quoteattr
 
-LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b5bd2", "#7a7a7a"]
-DARK = ["#4ba8e0", "#f0803c", "#2fc79a", "#e39cc4", "#f2b83b", "#8fd0f5", "#a79bf0", "#a5a5a5"]
+LIGHT_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b5bd2", "#7a7a7a"]
+DARK_COLOURS = ["#4ba8e0", "#f0803c", "#2fc79a", "#e39cc4", "#f2b83b", "#8fd0f5", "#a79bf0", "#a5a5a5"]
 DASHES = ["", "6 3", "2 3", "9 3 2 3", "4 2", "10 2 4 2", "12 4", "7 2 1 2 1 2"]
-COLOURS = len(LIGHT)
+COLOUR_COUNT = len(LIGHT_COLOURS)
 
 
 def style(scope: str = "") -> str:
     """The style sheet of all pictures, for light and dark."""
     return (
-        f"{_rules(scope, LIGHT, ('#1d2329', '#5b6670', '#d9dee3', '#ffffff', '#c9ced4'))}"
+        f"{_rules(scope, LIGHT_COLOURS, ('#1d2329', '#5b6670', '#d9dee3', '#ffffff', '#c9ced4'))}"
         "@media (prefers-color-scheme: dark) {"
-        f"{_rules(scope, DARK, ('#e6eaee', '#a3adb7', '#39424b', '#14181c', '#4a535c'))}}}"
-        f"@media print {{{_rules(scope, LIGHT, ('#000000', '#444444', '#cccccc', '#ffffff', '#c9ced4'))}}}"
+        f"{_rules(scope, DARK_COLOURS, ('#e6eaee', '#a3adb7', '#39424b', '#14181c', '#4a535c'))}}}"
+        f"@media print {{{_rules(scope, LIGHT_COLOURS, ('#000000', '#444444', '#cccccc', '#ffffff', '#c9ced4'))}}}"
         f"{scope} text{{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}}"
         f"{scope} .small{{font-size:11px}}{scope} .strong{{font-weight:600}}{scope} .line{{fill:none;stroke-width:1.8}}"
     )

@@ -10,14 +10,14 @@ from flegel.compare.record import Lane, Timeline
 from flegel.compare.table import seconds
 from flegel.report.svg import AxisScale, Canvas
 
-FILL = {"compute": "f0", "respond": "f4", "wait": "idle", "move": "f2"}
-WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting", "move": "moving"}
-LETTER = 7.4  # width of a letter in bold, about
-STRIP = 8.0  # height for the line that tells when points move
-MARKS = 40  # updates of θ that are drawn as lines; more would hide the lanes
-DETAIL = 1440  # slices of time in all lanes of a panel; of more, neighbours are drawn as one
-COARSE = 24  # slices that a lane has at least
-CUT = 3.0  # a panel is at most so many times longer than the shortest one
+FILL_CLASSES = {"compute": "f0", "respond": "f4", "wait": "idle", "move": "f2"}
+KIND_WORDS = {"compute": "computing", "respond": "responding", "wait": "waiting", "move": "moving"}
+BOLD_LETTER_WIDTH = 7.4  # pixels, on average
+MOVING_STRIP_HEIGHT = 8.0  # pixels, for the strip that shows when points move
+MAX_UPDATE_LINES = 40  # of updates of θ; more would hide the lanes
+MAX_SLICES_PER_PANEL = 1440  # of time, in all lanes together; of more, neighbours are drawn as one: pages stay small
+LEAST_SLICES_PER_LANE = 24  # however many lanes there are
+LONGEST_PANEL_RATIO = 3.0  # of a panel to the shortest one; longer runs are cut, so that the shortest can be read
 
 Panel = tuple[str, Timeline]
 
@@ -39,7 +39,10 @@ def draw(
     left, right, top = 34.0, width - 46, 44.0 if title else 26.0
     span = window or common_window([t.seconds for _, t in panels])
     scale = AxisScale(0.0, span, left, right)
-    heights = [(28 if name else 8) + len(t.lanes) * (thick + gap) + (STRIP if t.moving else 0) for name, t in panels]
+    heights = [
+        (28 if name else 8) + len(t.lanes) * (thick + gap) + (MOVING_STRIP_HEIGHT if t.moving else 0)
+        for name, t in panels
+    ]
     canvas = Canvas(width, top + sum(heights) + 40, title or "What each worker did, over time")
     if title:
         canvas.text(8, 18, title, "start", "strong")
@@ -59,21 +62,22 @@ def draw(
 def common_window(lengths: Sequence[float]) -> float:
     """All of it, unless one run is much shorter: then so much that it can still be seen."""
     known = [length for length in lengths if length > 0] or [1.0]
-    return min(max(known), CUT * min(known)) if len(known) > 1 else known[0]
+    return min(max(known), LONGEST_PANEL_RATIO * min(known)) if len(known) > 1 else known[0]
 
 
 def _legend(canvas: Canvas, x: float, y: float, moves: bool) -> None:
     for kind in (*SPAN_KINDS, "move") if moves else SPAN_KINDS:
-        canvas.add("rect", x=x, y=y - 9, width=16, height=10, class_=FILL[kind])
-        canvas.text(x + 20, y, WORDS[kind], "start", "small")
-        x += 31 + 6.2 * len(WORDS[kind])
+        canvas.add("rect", x=x, y=y - 9, width=16, height=10, class_=FILL_CLASSES[kind])
+        canvas.text(x + 20, y, KIND_WORDS[kind], "start", "small")
+        x += 31 + 6.2 * len(KIND_WORDS[kind])
 
 
 def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: AxisScale, y: float, thick: float, gap: float) -> None:
+    """One run: its name, a lane for each worker, updates of θ as dashed lines, moves of points as a strip below."""
     goes_on = timeline.seconds > scale.high * (1 + 1e-9)
     took = f": {seconds(timeline.seconds)}" + (", goes on" if goes_on else "")
     if name:
-        most = int((canvas.width - 20) / LETTER) - len(took)
+        most = int((canvas.width - 20) / BOLD_LETTER_WIDTH) - len(took)
         short = name if len(name) <= most else f"…{name[1 - most :]}"  # what tells candidates apart stands at the end
         canvas.text(8, y + 18, short + took, "start", "strong")
     y += 26 if name else 6
@@ -85,7 +89,7 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: AxisScale, y: f
         _lane(canvas, lane, timeline.seconds, scale, at, thick, len(timeline.lanes))
     bottom = y + len(timeline.lanes) * (thick + gap) - gap
     seen = [at for at in timeline.updates if at <= scale.high]
-    for at in seen if len(seen) <= MARKS else ():
+    for at in seen if len(seen) <= MAX_UPDATE_LINES else ():
         canvas.add("line", x1=scale(at), x2=scale(at), y1=y - 2, y2=bottom + 1, class_="mark", title="θ was made")
     for begin, end in timeline.moving:
         if begin < scale.high:
@@ -96,7 +100,7 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: AxisScale, y: f
                 y=bottom + 2.5,
                 width=max(stop - x, 0.6),
                 height=4,
-                class_=FILL["move"],
+                class_=FILL_CLASSES["move"],
                 title="points move between workers",
             )
     if goes_on:
@@ -120,13 +124,15 @@ def _lane(canvas: Canvas, lane: Lane, length: float, scale: AxisScale, y: float,
             by_kind.setdefault(kind, []).append(f"M{x:.1f} {y:.1f}h{wide}v{thick:g}h-{wide}z")
     for kind in ("wait", "respond", "compute"):
         if kind in by_kind:
-            canvas.add("path", d="".join(by_kind[kind]), class_=FILL[kind], title=_told(lane, kind))
+            canvas.add("path", d="".join(by_kind[kind]), class_=FILL_CLASSES[kind], title=_told(lane, kind))
 
 
 def _slices(canvas: Canvas, lane: Lane, length: float, scale: AxisScale, y: float, thick: float, lanes: int) -> None:
     """Stacked shares of each slice: as much of its height as it has of the time. One outline for what lies up to a
     kind, the highest drawn first, so that the lower ones cover it: a page has hundreds of lanes with many slices."""
-    group = max(1, min(round(len(lane.shares) * lanes / DETAIL), len(lane.shares) // COARSE))
+    group = max(
+        1, min(round(len(lane.shares) * lanes / MAX_SLICES_PER_PANEL), len(lane.shares) // LEAST_SLICES_PER_LANE)
+    )
     shares = [
         tuple(sum(kind) / len(part) for kind in zip(*part, strict=True))
         for part in (lane.shares[i : i + group] for i in range(0, len(lane.shares), group))
@@ -142,7 +148,7 @@ def _slices(canvas: Canvas, lane: Lane, length: float, scale: AxisScale, y: floa
             last = top
         if any(amounts[upto - 1] > 0 for amounts in shares[:shown]):
             kind = SPAN_KINDS[upto - 1]
-            canvas.add("path", d="".join(path) + f"V{floor:.1f}z", class_=FILL[kind], title=_told(lane, kind))
+            canvas.add("path", d="".join(path) + f"V{floor:.1f}z", class_=FILL_CLASSES[kind], title=_told(lane, kind))
 
 
 def _told(lane: Lane, kind: str) -> str:
@@ -151,4 +157,4 @@ def _told(lane: Lane, kind: str) -> str:
     else:
         total = sum(b - a for a, b, _ in lane.segments)
         share = sum(b - a for a, b, k in lane.segments if k == kind) / max(total, 1e-12)
-    return f"worker {lane.worker}: {share:.0%} {WORDS[kind]}"
+    return f"worker {lane.worker}: {share:.0%} {KIND_WORDS[kind]}"

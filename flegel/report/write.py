@@ -17,7 +17,7 @@ from flegel.report.page import details, figure, heading, note, page, paragraph, 
 from flegel.report.saved_run import SavedRun
 from flegel.report.svg import Canvas
 
-WORDY = 28  # letters; a column with longer cells holds sentences, which may be broken
+SENTENCE_LETTERS = 28  # a column with longer cells holds sentences, whose lines may be broken
 Item = Comparison | Bench | SavedRun
 
 
@@ -117,7 +117,7 @@ def bench_section(record: Bench) -> str:
         parts.append(figure(lambda w, c=chart: draw(c, w), chart.text))  # type: ignore[misc]
     for listed in record.tables:
         parts.append(heading(listed.title, level=3))
-        wordy = {i for row in listed.rows for i, cell in enumerate(row) if i and len(cell) > WORDY}
+        wordy = {i for row in listed.rows for i, cell in enumerate(row) if i and len(cell) > SENTENCE_LETTERS}
         parts.append(table(listed.columns, listed.rows, words=wordy))
         if listed.text:
             parts.append(paragraph(listed.text, "soft"))

@@ -27,7 +27,7 @@ from flegel.errors import UsageError, nearest
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-CHUNK = 1 << 18  # rows of a file that are read and answered at a time
+FILE_CHUNK_ROWS = 1 << 18  # that are read and answered at a time
 
 Answer = Callable[[Any, Tree], Array]
 """Hooks of an algorithm that look at rows: `predict`, `probabilities`, `distances`, `scores`."""
@@ -162,7 +162,7 @@ class TrainingRows:
         return np.concatenate([np.asarray(hook(rows, parameter)) for rows in self._chunks()])
 
     def _chunks(self) -> Iterator[Array | Sparse]:
-        step = self._data.rows if self._data.in_memory else CHUNK
+        step = self._data.rows if self._data.in_memory else FILE_CHUNK_ROWS
         for start in range(0, self._data.rows, step):
             rows = self._data.source.take(np.array([[start, min(start + step, self._data.rows)]])).features
             if self._scaling is not None:

@@ -168,7 +168,7 @@ class Result:
     def summary(self) -> str:
         """The run in a few lines."""
         value = "none" if self.objective is None else f"{self.objective:.6g}"
-        data, more = self.dataset, len(self.data_report) - SUMMARY_LINES
+        data, more = self.dataset, len(self.data_report) - MAX_REPORT_LINES
         lines = [
             f"{self.name} on {data['name']}: {data['rows']:,} rows of {data['columns']:,} columns",
             f"{'converged' if self.converged else 'stopped'}: {self.reason}",
@@ -180,7 +180,7 @@ class Result:
             *([f"classes: {', '.join(self.classes[:20])}"] if self.classes else []),
             *self.description,
             *(f"note: {text}" for text in self.warnings),
-            *self.data_report[:SUMMARY_LINES],
+            *self.data_report[:MAX_REPORT_LINES],
             *([f"  … and {more} more lines in data_report"] if more > 0 else []),
         ]
         return "\n".join(lines)
@@ -206,6 +206,8 @@ class Result:
         return estimator(self.algorithm, pytree.present(self.parameter), self.classes, self.scaling)
 
     def to_json(self) -> dict[str, Any]:
+        """The result without arrays of the model, for `--json` and `result.json`; fields are added, never renamed or
+        removed."""
         return {
             "algorithm": self.name,
             "hyperparameters": {k: _plain(v) for k, v in described_hyper(self.algorithm).items()},
@@ -254,7 +256,7 @@ class Result:
         )
 
 
-SUMMARY_LINES = 12  # of the report about columns that a summary shows: half a screen
+MAX_REPORT_LINES = 12  # about columns, in a summary: half a screen
 
 
 def estimator(
@@ -316,13 +318,13 @@ def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
     ]
 
 
-COURSE = 64  # moments of a job that `--json` tells the passes of
+COURSE_MOMENTS = 64  # of a job at which `--json` has the passes of each worker
 
 
 def _course(machine: Coordinator) -> list[dict[str, Any]]:
     """Passes, points in flight and bytes over time: evenly chosen barriers, the last one among them."""
     rows = [row for row in machine.trace if row.passes]
-    chosen = sorted({round(i * (len(rows) - 1) / (COURSE - 1)) for i in range(COURSE)}) if rows else []
+    chosen = sorted({round(i * (len(rows) - 1) / (COURSE_MOMENTS - 1)) for i in range(COURSE_MOMENTS)}) if rows else []
     return [
         {
             "seconds": rows[i].seconds,
@@ -348,9 +350,10 @@ def sections(machine: Coordinator) -> dict[str, Any]:
 
 
 def merging_seconds(machine: Coordinator) -> dict[int, float]:
-    """Of each worker's waiting, the part in which reports were merged and θ was sent: nobody was awaited any more.
+    """Of each worker's waiting, the part in which reports were merged and θ was sent, after the last report had
+    arrived.
 
-    The last to report has nobody to wait for, so the shortest wait of a round is that part, for all of its workers.
+    The worker that reports last waits only for that, so the shortest wait of a round is this part for all its workers.
     """
     found: dict[int, float] = {}
     for row in machine.trace:

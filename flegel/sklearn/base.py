@@ -28,8 +28,8 @@ from flegel.errors import UsageError
 from flegel.results.result import Result
 from flegel.sklearn.rows import prepared
 
-LEAST_TOLERANCE = 1e-300  # stands for 0, which would switch the engine's criterion off
-DTYPES = [np.float64, np.float32]
+LEAST_TOLERANCE = 1e-300  # in place of tol=0, which would switch the engine's criterion off
+FLOAT_TYPES = [np.float64, np.float32]
 
 
 class EngineEstimator(BaseEstimator):  # type: ignore[misc]
@@ -47,7 +47,14 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
         """Checked rows: float32 and float64 stay, others become float64; sparse ones become CSR."""
         sparse = "csr" if self._accepts_sparse else False
         rows = validate_data(
-            self, X, reset=reset, accept_sparse=sparse, dtype=DTYPES, order="C", accept_large_sparse=False, **options
+            self,
+            X,
+            reset=reset,
+            accept_sparse=sparse,
+            dtype=FLOAT_TYPES,
+            order="C",
+            accept_large_sparse=False,
+            **options,
         )
         self._check_sign(rows[0] if isinstance(rows, tuple) else rows)
         return rows

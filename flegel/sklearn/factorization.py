@@ -16,7 +16,7 @@ from flegel.algorithms.nmf.rows import errors, fold_in
 from flegel.core.pytree import Array
 from flegel.sklearn.base import EngineEstimator, share, sparse_rows
 
-MOST_COMPONENTS = 512
+MAX_COMPONENTS = 512
 SOLVERS = {"cd": "coordinate", "mu": "multiplicative"}
 
 
@@ -94,9 +94,9 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
     def _wanted(self, columns: int) -> int:
         wanted: Any = self.n_components
         if wanted is None or (isinstance(wanted, str) and wanted == "auto"):
-            return min(columns, MOST_COMPONENTS)
-        if not isinstance(wanted, numbers.Integral) or not 1 <= int(wanted) <= MOST_COMPONENTS:
-            raise ValueError(f"n_components must be 'auto' or 1 to {MOST_COMPONENTS}, not {wanted!r}.")
+            return min(columns, MAX_COMPONENTS)
+        if not isinstance(wanted, numbers.Integral) or not 1 <= int(wanted) <= MAX_COMPONENTS:
+            raise ValueError(f"n_components must be 'auto' or 1 to {MAX_COMPONENTS}, not {wanted!r}.")
         return int(wanted)
 
     def _components(self, X: Any, weights: Array | None, **options: Any) -> Array:

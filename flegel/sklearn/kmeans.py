@@ -17,7 +17,7 @@ from flegel.algorithms.kmeans.kmeans import KMeans as Algorithm
 from flegel.core.pytree import Array
 from flegel.sklearn.base import EngineEstimator
 
-STARTS = 3  # starts that are tried on a sample, for n_init="auto"
+AUTO_STARTS = 3  # that are tried on a sample for n_init="auto"
 
 
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, EngineEstimator):  # type: ignore[misc]
@@ -64,12 +64,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         self.target = target
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
+        """Train; warns as scikit-learn does where there are fewer distinct rows than clusters."""
         X = self._rows(X, reset=True)
         weights = self._weights(sample_weight, X)
         k = self._check_number("n_clusters", 1, X.shape[0])
         if self.algorithm not in ("lloyd", "elkan"):
             raise ValueError(f"algorithm must be 'lloyd' or 'elkan', not {self.algorithm!r}.")
-        starts = STARTS if isinstance(self.n_init, str) else self._check_number("n_init", 1)
+        starts = AUTO_STARTS if isinstance(self.n_init, str) else self._check_number("n_init", 1)
         centres = self._fitted_centres(Algorithm(k=k, init=self._start(X), n_init=starts), X, weights)
         self._finish(X, weights, centres)
         self._counts = self._counts_of(self.labels_, weights)
@@ -113,6 +114,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         return self._checked(start, X.shape[1])
 
     def _checked(self, start: Array, columns: int) -> Array:
+        """Initial centres of the right shape; warns as scikit-learn does that several starts are not tried with
+        them."""
         what = f"The shape of the initial centers {start.shape} does not match the number of"
         if start.shape[:1] != (self.n_clusters,):
             raise ValueError(f"{what} clusters {self.n_clusters}.")

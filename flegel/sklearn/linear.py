@@ -64,6 +64,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
     # -- training ------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogisticRegression:
+        """Train; with `warm_start` from the present weights, if the classes are the same."""
         known: Any = (self.classes_, self._theta()) if self.warm_start and hasattr(self, "coef_") else None
         X, y = self._rows(X, reset=True, y=y)
         check_classification_targets(y)
@@ -121,6 +122,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
         return np.asarray(each[numbers] * (np.ones(rows) if weights is None else weights))
 
     def _fitted(self, X: Any, numbers: Array, weights: Array | None, **options: Any) -> Result:
+        """One job. The penalty is divided by the rows, because the engine's objective is a mean."""
         if not self.C > 0:
             raise ValueError(f"C must be positive, not {self.C!r}.")
         ratio = 0.0 if self.l1_ratio is None else float(self.l1_ratio)

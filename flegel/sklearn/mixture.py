@@ -102,6 +102,8 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         return self.fit(X, y, sample_weight).predict(X)
 
     def _algorithm(self, columns: int) -> GMM:
+        """The engine's algorithm with this estimator's parameters; raises `ValueError` for wrong ones, as scikit-learn
+        does."""
         if self.covariance_type not in TYPES:
             raise ValueError(f"covariance_type must be one of {list(TYPES)}, not {self.covariance_type!r}.")
         if not self.regularization >= 0:

@@ -13,7 +13,7 @@ import scipy.sparse
 
 from flegel.core.pytree import Array
 
-FEW_NUMBERS = 1 << 18
+CANONICAL_ORDER_NUMBERS = 1 << 18
 """Sets of at most this many numbers are brought into canonical order, which takes some milliseconds."""
 
 
@@ -33,7 +33,7 @@ def prepared(features: Any, labels: Array | None, weights: Array | None, least: 
             features, weights = features[kept], weights[kept]
             labels = None if labels is None else labels[kept]
     rows, columns = features.shape
-    if rows * columns > FEW_NUMBERS:
+    if rows * columns > CANONICAL_ORDER_NUMBERS:
         return WeightedRows(features, labels, _or_none(weights))
     dense = features.toarray() if scipy.sparse.issparse(features) else features
     keys = dense if labels is None else np.column_stack([dense, labels])

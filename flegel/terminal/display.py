@@ -15,8 +15,8 @@ from flegel.runtime import clock
 if TYPE_CHECKING:
     from flegel.results.result import Result
 
-LONG_START = 1.0  # seconds; below that nobody minds
-DWARFED = 5.0  # times as long as training
+LONG_START_SECONDS = 1.0  # below that a start gets no advice: it is short for a person
+LONG_START_RATIO = 5.0  # of starting to training time, from which advice is given
 WAIT_SAID_EVERY = 30.0  # seconds between two lines about one wait: a wait of ten minutes takes 20 lines
 
 
@@ -88,7 +88,7 @@ def summary(result: Result) -> list[str]:
 def start_advice(seconds: float, load_seconds: float, placement: str) -> str:
     """What to do where starting took much longer than training; empty otherwise. Of jobs that `submit` runs on this
     host: a cluster and `resume` have no `--processes`."""
-    if load_seconds < LONG_START or load_seconds < DWARFED * seconds:
+    if load_seconds < LONG_START_SECONDS or load_seconds < LONG_START_RATIO * seconds:
         return ""
     took = f"starting took {duration(load_seconds)} for {duration(seconds)} of training"
     if placement == "threads":
@@ -114,7 +114,7 @@ class _Incidents:
 
 
 class _Announcements:
-    """What a group says of the others: what happened, and for whom it waits, every half minute at most."""
+    """News about other groups, and which groups this one waits for, each `REPORTED_EVERY_SECONDS` at most."""
 
     def __init__(self) -> None:
         self._told, self._next = 0, -math.inf
@@ -218,6 +218,7 @@ class LiveDisplay:
             self._live.update(self._table(seen, now), refresh=True)
 
     def _table(self, seen: JobSnapshot, now: float) -> Any:
+        """The job in a line and its workers in a table; before training, how many workers have loaded their rows."""
         from rich.console import Group
         from rich.table import Table
 

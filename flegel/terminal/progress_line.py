@@ -15,20 +15,20 @@ from flegel.runtime import clock
 from flegel.terminal.display import PlainDisplay, duration, figures, number
 from flegel.terminal.reporting import PhaseLine
 
-APPEARS_AFTER = 0.5
-"""Seconds; a line that comes and goes sooner cannot be read."""
-EVERY = 0.2
-"""Seconds between two drawings."""
-BAR = 20
-"""Characters."""
-WIDEST = 100
-"""Characters of a line: a longer one is wrapped by narrow terminals and not drawn over."""
-WAITING = 0.1
-"""Part of its time from which a worker is said to wait."""
+APPEARANCE_SECONDS = 0.5
+"""From the start of a job: a line that disappears sooner cannot be read."""
+REDRAW_SECONDS = 0.2
+"""Between two drawings of the line."""
+BAR_CHARACTERS = 20
+"""Of the bar itself, without figures."""
+MAX_LINE_CHARACTERS = 100
+"""A longer line would be wrapped by narrow terminals, and could not be drawn over."""
+LEAST_SHOWN_WAITING = 0.1
+"""Part of a worker's time that it waits, from which the line names it."""
 
 
 def progress_stream() -> IO[str] | None:
-    """Where progress belongs if nobody said: a terminal or a notebook; None elsewhere, as in scripts whose output is a
+    """Where progress is shown by default: a terminal or a notebook; None elsewhere, as in scripts whose output is a
     file."""
     if _in_notebook():
         return sys.stdout
@@ -47,9 +47,9 @@ class ProgressLine:
     def __init__(self, stream: IO[str], limits: Criteria, data: str = "rows") -> None:
         self._stream, self._limits = stream, limits
         self._over = stream.isatty() or _in_notebook()
-        self._phases = PhaseLine(stream, data, after=APPEARS_AFTER)
+        self._phases = PhaseLine(stream, data, after=APPEARANCE_SECONDS)
         self._plain = PlainDisplay(stream)
-        self._due, self._width = clock.now() + APPEARS_AFTER, 0
+        self._due, self._width = clock.now() + APPEARANCE_SECONDS, 0
 
     def __enter__(self) -> ProgressLine:
         return self
@@ -68,7 +68,7 @@ class ProgressLine:
         if not self._over:
             self._plain.watch(seen)
         elif seen.iteration and clock.now() >= self._due:
-            self._due = clock.now() + EVERY
+            self._due = clock.now() + REDRAW_SECONDS
             self._draw(line(seen, self._limits))
 
     def and_watch(self, other: Callable[[JobSnapshot], None] | None) -> Callable[[JobSnapshot], None]:
@@ -91,20 +91,22 @@ class ProgressLine:
     def _draw(self, text: str) -> None:
         if not text and not self._width:
             return
-        text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+        text = text if len(text) <= MAX_LINE_CHARACTERS else text[: MAX_LINE_CHARACTERS - 1] + "…"
         end = "" if text else "\r"
         print(f"\r{text.ljust(self._width)}{end}", end="", file=self._stream, flush=True)
         self._width = len(text)
 
 
 def line(seen: JobSnapshot, limits: Criteria) -> str:
-    """How far, how good, and who waits."""
+    """Progress to the nearest limit, the objective, and the worker that waits most."""
     waits = {w.id: w.wait / max(w.compute + w.wait + w.respond, 1e-12) for w in seen.workers}
     most = max(waits, key=lambda worker: waits[worker], default=None)
-    waiting = f"  worker {most} waits {waits[most]:.0%}" if most is not None and waits[most] >= WAITING else ""
+    waiting = (
+        f"  worker {most} waits {waits[most]:.0%}" if most is not None and waits[most] >= LEAST_SHOWN_WAITING else ""
+    )
     waiting = f"  {seen.waits_for}" if seen.waits_for else waiting
     done = part_done(seen, limits)
-    bar = "" if done is None else f"[{'#' * round(BAR * done):<{BAR}}] {done:.0%}  "
+    bar = "" if done is None else f"[{'#' * round(BAR_CHARACTERS * done):<{BAR_CHARACTERS}}] {done:.0%}  "
     passes = seen.visits / seen.points if seen.points else 0.0
     return (
         f"{bar}{seen.algorithm}  objective {number(seen.estimate)}  {figures(seen.metrics, '  ')}"

@@ -51,7 +51,7 @@ def errors_as_sentences(left: str = "") -> Iterator[None]:
 
 
 def print_all(text: str) -> None:
-    """A result on standard output; an error says so where nobody takes it."""
+    """Print a result; raises `StorageError` where standard output was closed before all of it was written."""
     from flegel.runtime.system.standard_streams import output_taken
 
     print(text)

@@ -30,7 +30,7 @@ LOSSES = {
     "nll": "functional.nll_loss(outputs, targets, reduction='none')",
 }
 """By name: the loss as an expression."""
-SUBCLASS = '''
+SUBCLASS_SOURCE = '''
 from torch import nn
 from torch.nn import functional
 from flegel.torch.network import NeuralNetwork
@@ -72,7 +72,7 @@ def network_class(build: Any, loss: Any = "cross_entropy") -> type[NeuralNetwork
     expression, definitions = _loss_expression(loss)
     own = build.__module__.startswith("torch.")
     name = f"{build.__name__}Network"
-    text = SUBCLASS.format(name=name, title=_title(build), build=build.__name__, loss=expression)
+    text = SUBCLASS_SOURCE.format(name=name, title=_title(build), build=build.__name__, loss=expression)
     if own:
         text = f"from {build.__module__} import {build.__name__}\n{text}"
     try:
@@ -95,6 +95,8 @@ def _title(build: Any) -> str:
 
 
 def _check_build(build: Any) -> None:
+    """Refuse what workers cannot rebuild from source: finished modules, lambdas, and what is defined inside a
+    function."""
     if isinstance(build, nn.Module):
         raise UsageError(
             f"A finished module ({type(build).__name__}) cannot be rebuilt in workers; give its class, or a function "

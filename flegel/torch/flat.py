@@ -65,6 +65,8 @@ class FlatModule:
     """A module on a device whose parameters lie in `weights` and whose gradients are summed in `gradient`."""
 
     def __init__(self, module: nn.Module, device: torch.device, kind: torch.dtype, gradient: torch.Tensor) -> None:
+        """Move the module to the device, and its parameters into one vector; `gradient` is the vector that sums
+        go to."""
         self.module = module.to(device)
         self.device = device
         self._parameters = trainable(self.module)

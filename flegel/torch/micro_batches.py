@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import math
 
-PART = 0.1  # of an interval that a micro-batch may take
-LEAST = 8  # samples, until the cost of a call is known
-TRIALS = 3  # timings of a size before it counts, the first of which prepares the plan and is left out
-FASTER, SLOWER = 0.5, 0.05  # weight of a timing below and above the mean so far: others may have had the processor
+INTERVAL_PART = 0.1  # that a micro-batch may take: so long a rank may answer late to a signal
+LEAST_SAMPLES = 8  # of a micro-batch: below, calls cost more than samples on any device
+TIMINGS_BEFORE_CHOICE = 3  # of a size before it counts; the first prepares the library's plan and is left out
+FASTER_WEIGHT, SLOWER_WEIGHT = (
+    0.5,
+    0.05,
+)  # weight of a timing below and above the mean so far: others may have had the processor
 
 
 class MicroBatches:
@@ -44,8 +47,8 @@ class MicroBatches:
         if trials == 1:
             return
         known = self._seconds.get(samples, seconds)
-        self._seconds[samples] = known + (FASTER if seconds < known else SLOWER) * (seconds - known)
-        if trials >= TRIALS:
+        self._seconds[samples] = known + (FASTER_WEIGHT if seconds < known else SLOWER_WEIGHT) * (seconds - known)
+        if trials >= TIMINGS_BEFORE_CHOICE:
             self._choose()
 
     def add_round(self, seconds: float, stopped: bool) -> None:
@@ -78,10 +81,10 @@ class MicroBatches:
         call, each = self._cost()
         fitting = 2.0 * self._size
         if self._round:
-            longest = max(PART * self._round, min(math.sqrt(call * self._round), 0.5 * self._round))
+            longest = max(INTERVAL_PART * self._round, min(math.sqrt(call * self._round), 0.5 * self._round))
             fitting = max(longest - call, call) / each
         while 2 * self._size <= min(fitting, self.most):
             self._size *= 2
-        while self._size > max(fitting, LEAST) and self._size > 1:
+        while self._size > max(fitting, LEAST_SAMPLES) and self._size > 1:
             self._size //= 2
         self._size = max(min(self._size, self.most), 1)

@@ -40,7 +40,7 @@ from flegel.torch.records import (
     TrainingCourse,
 )
 
-BLOCK = 4096
+BLOCK_WEIGHTS = 4096
 """Weights of a block: gradients are measured block by block, and slices of servers end between blocks."""
 NOISE_PASSES = 0.25
 """Passes over which the gradient noise is averaged: of a small batch ‖G‖² is mostly chance, and B changes slowly."""
@@ -48,7 +48,7 @@ NOISE_PASSES = 0.25
 
 def squares_of_blocks(vector: Array) -> Array:
     """The squared length of each block of a vector, in float64: squares of 1e20 are no float32."""
-    blocks = (vector[at : at + BLOCK].astype(np.float64) for at in range(0, len(vector), BLOCK))
+    blocks = (vector[at : at + BLOCK_WEIGHTS].astype(np.float64) for at in range(0, len(vector), BLOCK_WEIGHTS))
     return np.array([float(np.dot(block, block)) for block in blocks])
 
 
@@ -63,7 +63,9 @@ WHOLE_NETWORK = ParameterPlacement(
     additive=("weights", "buffers"),
     typed=True,
 )
-BY_BLOCK = replace(WHOLE_NETWORK, sharding=Sharding({"weights": 0, "optimizer": 1}, {"gradient": 0}, granule=BLOCK))
+BY_BLOCK = replace(
+    WHOLE_NETWORK, sharding=Sharding({"weights": 0, "optimizer": 1}, {"gradient": 0}, granule=BLOCK_WEIGHTS)
+)
 
 
 class NeuralNetwork(Algorithm):
@@ -206,6 +208,8 @@ class NeuralNetwork(Algorithm):
     def updateSlice(
         self, aggregator: NetworkSums, oldParameter: NetworkWeights, start: int, stop: int, summary: Array | None
     ) -> NetworkWeights:
+        """One step of the optimizer for the mean gradient. A loss that is not finite makes θ not finite, which ends the
+        job with a sentence."""
         visits = float(aggregator.sums[VISITS])
         if visits <= 0:
             return oldParameter

@@ -17,8 +17,8 @@ from flegel.core.pytree import Array
 from flegel.errors import AlgorithmError, UsageError, own_traceback
 from flegel.torch.records import ModuleSpec, NetworkWeights
 
-FEW = 4  # rows on which a module is tried
-BLOCK = 1024  # rows of one forward pass of a finished model
+PROBED_ROWS = 4  # on which a module is tried
+FORWARD_ROWS = 1024  # of one forward pass of a finished model: its activations fit into any memory
 
 
 def fresh_module(network: ModuleSpec, seed: int | None = None) -> torch.nn.Module:
@@ -86,12 +86,13 @@ def learn_inputs(network: ModuleSpec, sample: Sample) -> None:
         pixels = rows.min() >= 0 and 16 < rows.max() <= 255 and bool((rows[:256] % 1 == 0).all())
         network.divide = 255.0 if pixels else 1.0
     module = fresh_module(network, seed=0).eval()
-    outputs = _find_shape(network, module, rows[:FEW])
+    outputs = _find_shape(network, module, rows[:PROBED_ROWS])
     _find_targets(network, outputs, labels, len(rows))
     check_labels(network, labels, outputs.shape[1] if outputs.ndim > 1 else 1)
 
 
 def _find_shape(network: ModuleSpec, module: torch.nn.Module, rows: Array) -> torch.Tensor:
+    """The outputs for a few rows in the first shape that the module takes, which becomes the network's `shape`."""
     tried: list[str] = []
     columns = rows.shape[1]
     if network.shape is not None and math.prod(network.shape) != columns:
@@ -127,6 +128,7 @@ def _shapes(columns: int) -> list[list[int]]:
 
 
 def _find_targets(network: ModuleSpec, outputs: torch.Tensor, labels: Array, rows: int) -> None:
+    """Set `targets` to what the loss takes for these outputs: class numbers, or values."""
     few = torch.as_tensor(labels[: len(outputs)])
     whole = bool((labels % 1 == 0).all())
     wanted: list[Any] = ["classes", "values"] if whole else ["values"]
@@ -164,8 +166,8 @@ def outputs_of(network: ModuleSpec, features: Any, parameter: NetworkWeights) ->
     module, rows = network.module(parameter), np.asarray(features)
     parts = []
     with torch.no_grad():
-        for at in range(0, len(rows), BLOCK):
-            parts.append(module(inputs(network, np.ascontiguousarray(rows[at : at + BLOCK]))).double().numpy())
+        for at in range(0, len(rows), FORWARD_ROWS):
+            parts.append(module(inputs(network, np.ascontiguousarray(rows[at : at + FORWARD_ROWS]))).double().numpy())
     return np.concatenate(parts) if parts else np.zeros((0, 1))
 
 
@@ -175,7 +177,7 @@ def loss_of(network: ModuleSpec, outputs: Array, labels: Array) -> float:
     found = torch.as_tensor(outputs).to(kind)
     with torch.no_grad():
         total = sum(
-            float(loss_sum(network, found[at : at + BLOCK], torch.as_tensor(labels[at : at + BLOCK])))
-            for at in range(0, len(found), BLOCK)
+            float(loss_sum(network, found[at : at + FORWARD_ROWS], torch.as_tensor(labels[at : at + FORWARD_ROWS])))
+            for at in range(0, len(found), FORWARD_ROWS)
         )
     return total / max(len(found), 1)

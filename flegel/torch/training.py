@@ -1,7 +1,7 @@
 """The kernel of networks: gradients of micro-batches, summed straight into the worker's report.
 
 Keeps the contract of `flegel/runtime/backends/protocol.py`. It looks at the stop flag between micro-batches and
-finishes the one that it has begun. Never talks to anybody.
+finishes the one that it has begun. Sends no messages.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from flegel.torch import flat, probing
 from flegel.torch.micro_batches import MicroBatches
 from flegel.torch.records import ModuleSpec, NetworkSums, NetworkWeights
 
-ACTIVATIONS, KEPT = 32 << 20, 512 << 20
+KEPT_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 512 << 20
 """Bytes of the largest blocks, and of all, that are kept for the next micro-batch. Otherwise thousands of pages a
 micro-batch are given back and cleared again, which takes a tenth of its time."""
-TWO_SIZES = 8  # of so many rounds one has two micro-batches at least: alone a worker learns the noise from their sizes
-ON_PROCESSORS, ON_GPUS = 256, 4096  # samples of a micro-batch, at most, where the user does not say
+ROUNDS_PER_SMALL_START = 8
+"""One round of so many has at least two micro-batches: a single worker estimates the noise from their sizes."""
+PROCESSOR_SAMPLES, GPU_SAMPLES = 256, 4096
+"""Of a micro-batch, at most, where the user does not say."""
 
 
 class NetworkKernel:
@@ -37,12 +39,14 @@ class NetworkKernel:
     library = f"torch {torch.__version__.partition('+')[0]}"
 
     def __init__(self, network: ModuleSpec, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
+        """`parameter` is θ, `empty` has statistics of zeros. Only points of `shard` and of shards that come later are
+        trained."""
         self.device = str(device)
         self._network, self._place = network, device
         self._gpu = device.type != "cpu"
         if not self._gpu:
             torch.set_num_threads(1)
-            malloc_settings.keep_buffers(ACTIVATIONS, KEPT)
+            malloc_settings.keep_buffers(KEPT_BLOCK_BYTES, KEPT_BYTES)
         self._outputs = output_count(network)
         arrays = pytree.flatten(empty)
         self._gradient, self._buffer_sums, self._sums, self._spread = (np.array(a) for a in arrays)
@@ -58,7 +62,7 @@ class NetworkKernel:
         self._theta: torch.Tensor | None = None
         self._rate = 0.0
         self._has_buffers = bool(flat.held(self._module))
-        self._sizes = MicroBatches(network.micro_batch or (ON_GPUS if self._gpu else ON_PROCESSORS))
+        self._sizes = MicroBatches(network.micro_batch or (GPU_SAMPLES if self._gpu else PROCESSOR_SAMPLES))
         self._stopped = False
         """A signal ended a call since the last report, not the end of its points; who goes on training after its
         report, until the next θ comes, is called back so."""
@@ -109,6 +113,7 @@ class NetworkKernel:
         self._pending = 0
 
     def statistics(self) -> tuple[Array, ...]:
+        """All sums since `clear_statistics`, as one report; on a GPU this waits for the device and copies."""
         if self._pending:
             self._sizes.add_round(clock.now() - self._began, self._stopped)
             self._stopped = False
@@ -126,6 +131,8 @@ class NetworkKernel:
     # -- training ------------------------------------------------------------------------------------------
 
     def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int:
+        """Train points `start` to `end` in micro-batches, until the flag is set; returns the point after the last
+        trained one."""
         features, labels = self._on_device(shard, start, end)
         at = start
         while at < end and not flag[0]:
@@ -145,7 +152,7 @@ class NetworkKernel:
         size = self._sizes.size
         if not self._network.local and left < 1.5 * size and left <= self._sizes.most:
             size = left
-        if self._rounds % TWO_SIZES == 0 and not self._first[1] and left >= 16:
+        if self._rounds % ROUNDS_PER_SMALL_START == 0 and not self._first[1] and left >= 16:
             size = min(size, left // 16 * 8)
         return min(size, left)
 
@@ -175,6 +182,7 @@ class NetworkKernel:
         return True
 
     def _forward_backward(self, rows: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """Loss and right answers of a micro-batch; its gradient is added to the sum, or a local step is taken."""
         network = self._network
         cast = torch.autocast(self._place.type, torch.bfloat16) if network.autocast else nullcontext()
         with cast:

@@ -10,7 +10,7 @@ from flegel.errors import StorageError, UsageError
 from flegel.loading.damage import damage_as
 from flegel.loading.regular_files import check_regular
 
-MISSING = "Saving and loading weights needs safetensors; install it with: pip install 'flegel[torch]'."
+MISSING_SAFETENSORS = "Saving and loading weights needs safetensors; install it with: pip install 'flegel[torch]'."
 
 
 def content(module: Any) -> bytes:
@@ -18,7 +18,7 @@ def content(module: Any) -> bytes:
     try:
         from safetensors.torch import save as to_bytes
     except ModuleNotFoundError:
-        raise UsageError(MISSING) from None
+        raise UsageError(MISSING_SAFETENSORS) from None
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
     return bytes(to_bytes(tensors))
 
@@ -42,7 +42,7 @@ def load(module: Any, path: str | os.PathLike[str]) -> Any:
     try:
         from safetensors.torch import load_file
     except ModuleNotFoundError:
-        raise UsageError(MISSING) from None
+        raise UsageError(MISSING_SAFETENSORS) from None
     try:
         check_regular(Path(path), StorageError)
         with damage_as(f"{path} is no safetensors file"):

@@ -84,7 +84,6 @@ def test_swaps_of_one_cluster_or_of_equal_rows_change_nothing() -> None:
 
 
 def test_a_start_finds_every_group() -> None:
-    """With k-means++ and passes alone, and the best of three, every tenth start missed one of twenty groups."""
     rng = np.random.default_rng(0)
     rows = groups(20, 60, rng)
     for seed in range(30):
@@ -93,7 +92,7 @@ def test_a_start_finds_every_group() -> None:
 
 
 def test_one_far_row_among_many_has_a_centroid_of_its_own() -> None:
-    """A wrong wind speed in 23,007 hours of weather is a third of the objective; four of five starts missed it."""
+    """A wrong wind speed in 23,007 hours of weather is a third of the objective; seven of ten starts missed it."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(20_000, 6))
     rows[7777, 4] = 2000.0

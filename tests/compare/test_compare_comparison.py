@@ -113,7 +113,7 @@ def test_a_comparison_that_runs_out_of_time_keeps_what_it_has_and_says_so(cluste
 
 def test_other_runs_are_stopped_after_a_multiple_of_the_reference(points: np.ndarray) -> None:
     from flegel.compare.candidate import parse_candidates
-    from flegel.compare.comparison import HEADROOM, ComparisonRunner, ComparisonSettings
+    from flegel.compare.comparison import LEAST_RUN_SECONDS, ComparisonRunner, ComparisonSettings
     from flegel.datasets import open_data
     from tests.compare.samples import attempt
 
@@ -126,7 +126,9 @@ def test_other_runs_are_stopped_after_a_multiple_of_the_reference(points: np.nda
     assert runner._limit(bsp) == 60.0  # nothing is known of fsp yet
     runner.attempts = [attempt("fsp", 0, 2.0)]
     assert (
-        runner._limit(bsp) == 26.0 + HEADROOM and runner._limit(mini) == 8.0 + HEADROOM and runner._limit(fsp) == 60.0
+        runner._limit(bsp) == 26.0 + LEAST_RUN_SECONDS
+        and runner._limit(mini) == 8.0 + LEAST_RUN_SECONDS
+        and runner._limit(fsp) == 60.0
     )
     settings.seconds_left = lambda: 5.0
     assert runner._limit(bsp) == 5.0 and runner._limit(fsp) == 60.0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.common.standalone_pictures import excerpt
-from flegel.compare.picture import SEGMENTS, moving, picture, segments, shares, timeline
+from flegel.compare.picture import MAX_SEGMENTS, moving, picture, segments, shares, timeline
 
 part = st.floats(0, 1)
 
@@ -57,8 +57,8 @@ def test_overtime_fills_the_wait_before_the_next_order() -> None:
 
 
 def test_a_dense_timeline_becomes_slices() -> None:
-    spans = [(w, i + 0.1, i + 1.0, 1, 0.8, 0.1, 0.1) for w in range(2) for i in range(SEGMENTS)]
-    found = timeline(spans, float(SEGMENTS))
+    spans = [(w, i + 0.1, i + 1.0, 1, 0.8, 0.1, 0.1) for w in range(2) for i in range(MAX_SEGMENTS)]
+    found = timeline(spans, float(MAX_SEGMENTS))
     assert [lane.worker for lane in found.lanes] == [0, 1]
     assert not found.lanes[0].segments and found.lanes[0].shares[0][0] == pytest.approx(0.8, abs=0.02)
 

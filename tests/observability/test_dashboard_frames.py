@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from flegel.dashboard import frames
-from flegel.dashboard.access import FULL, READ, Access
+from flegel.dashboard.access import FULL_ROLE, READ_ROLE, Access
 from flegel.dashboard.frames import RunHistory, look_frame, row_record
-from flegel.dashboard.hub import QUEUE, Hub
+from flegel.dashboard.hub import MAX_QUEUED_FRAMES, Hub
 from flegel.dashboard.page import SCRIPTS, saved_page, static
 from flegel.dashboard.saved_runs import history_of, read_run
 from flegel.errors import StorageError
@@ -72,8 +72,8 @@ def test_a_history_tells_everything_again_and_a_reason_only_when_it_changes() ->
 
 
 def test_a_history_stays_bounded_and_keeps_its_last_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "MOST_TRACE_ROWS", 100)
-    monkeypatch.setattr(frames, "MOST_LOOK_BYTES", 20_000)
+    monkeypatch.setattr(frames, "MAX_BARRIER_RECORDS", 100)
+    monkeypatch.setattr(frames, "MAX_SNAPSHOT_BYTES", 20_000)
     found = history()
     for i in range(1, 500):
         found.take(seen(iteration=i), [TraceRow(0.1 * i, i, 2.0, 0.1, 2.0, 10, 0.0, "")])
@@ -89,27 +89,27 @@ def test_a_page_that_does_not_read_costs_a_bounded_queue_and_then_gets_everythin
     hub.add(found)
     slow, quick = hub.subscribe(lambda: None), hub.subscribe(lambda: None)
     slow.take(), quick.take()
-    for i in range(1, QUEUE + 50):
+    for i in range(1, MAX_QUEUED_FRAMES + 50):
         hub.publish(lambda i=i: found.take_rows([row(i)]))  # type: ignore[misc]
         assert len(quick.take()) == 1
     anew = [json.loads(frame) for frame in slow.take()]
-    assert slow.dropped == QUEUE + 49 and quick.dropped == 0
-    assert anew[0]["kind"] == "job" and anew[0]["reset"] and len(anew[1]["rows"]) == QUEUE + 49
-    assert anew[-1] == {"kind": "dropped", "count": QUEUE + 49}
+    assert slow.dropped == MAX_QUEUED_FRAMES + 49 and quick.dropped == 0
+    assert anew[0]["kind"] == "job" and anew[0]["reset"] and len(anew[1]["rows"]) == MAX_QUEUED_FRAMES + 49
+    assert anew[-1] == {"kind": "dropped", "count": MAX_QUEUED_FRAMES + 49}
     slow.close()
     assert hub.pages == {quick}
 
 
 def test_tokens_become_sessions_and_hosts_are_known_by_name() -> None:
     access = Access("127.0.0.1", 8787, ("dash.example",))
-    assert access.role(access.open_session(access.tokens[FULL]) or "") == FULL
-    assert access.role(access.open_session(access.tokens[READ]) or "") == READ
+    assert access.role(access.open_session(access.tokens[FULL_ROLE]) or "") == FULL_ROLE
+    assert access.role(access.open_session(access.tokens[READ_ROLE]) or "") == READ_ROLE
     assert access.open_session("guess") is None and access.role("") is None
     assert [access.knows_host(h) for h in ("localhost:8787", "127.0.0.1:8787", "evil:8787", "127.0.0.1:1", "")] == [
         True, True, False, False, False,
     ]  # fmt: skip
     assert access.knows_host("dash.example") and access.knows_origin("http://127.0.0.1:8787")
-    assert FULL not in Access("127.0.0.1", 1, may_act=False).tokens
+    assert FULL_ROLE not in Access("127.0.0.1", 1, may_act=False).tokens
 
 
 def test_hostile_names_stay_text_in_a_saved_page() -> None:

@@ -13,7 +13,7 @@ from flegel.errors import UsageError
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import IncidentSnapshot, JobSnapshot
 from flegel.metrics.endpoint import is_known_host, names_of_host
-from flegel.metrics.families import MOST_JOBS, Family, JobFigures, cluster_families
+from flegel.metrics.families import MAX_LABELLED_JOBS, Family, JobFigures, cluster_families
 from flegel.options import parse_address
 
 SEEN = JobSnapshot(
@@ -55,14 +55,14 @@ def test_buckets_are_cumulative_and_end_with_the_count() -> None:
 
 def test_a_master_counts_jobs_by_state_and_names_only_some_running_ones() -> None:
     glance = msgspec.to_builtins(SEEN)
-    jobs = [SimpleNamespace(job=f"j{i}", state="running", glance=glance) for i in range(MOST_JOBS + 20)]
+    jobs = [SimpleNamespace(job=f"j{i}", state="running", glance=glance) for i in range(MAX_LABELLED_JOBS + 20)]
     jobs += [SimpleNamespace(job="q", state="queued", glance={})]
     slaves = [SimpleNamespace(state="here", slots=4, used=3), SimpleNamespace(state="awaited", slots=2, used=0)]
     families = cluster_families(jobs, slaves)
     found = flat(families)
-    assert found["flegel_jobs", "running"] == MOST_JOBS + 20 and found["flegel_jobs", "queued"] == 1
+    assert found["flegel_jobs", "running"] == MAX_LABELLED_JOBS + 20 and found["flegel_jobs", "queued"] == 1
     assert found["flegel_slots", "used"] == 3 and found["flegel_slots", "free"] == 1
-    assert sum(len(f.samples) for f in families if f.name == "flegel_objective") == MOST_JOBS
+    assert sum(len(f.samples) for f in families if f.name == "flegel_objective") == MAX_LABELLED_JOBS
 
 
 @pytest.mark.parametrize("text", ["", "x", "70000", "host:"])

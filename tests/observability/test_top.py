@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 
 from flegel.cli.cluster_jobs import jobs_table
-from flegel.cli.top import MOST_JOBS, figures, screen
+from flegel.cli.top import MAX_JOB_LINES, figures, screen
 from flegel.cluster.transport.protocol import JobView, SlaveView
 from tests.observability.test_metrics import SEEN
 
@@ -35,7 +35,7 @@ def test_it_fits_80_columns_and_shows_no_control_characters() -> None:
     slaves = [SlaveView("s" * 200 + "\x1b[31m[red]", "h", 8, 3, 1.5, 1, "here")]
     lines = drawn([job(i, "running", glance=msgspec.to_builtins(SEEN)) for i in range(50)], slaves)
     assert max(map(len, lines)) <= 80 and not any("\x1b" in line for line in lines)
-    assert sum(line.startswith("kmeans-") for line in lines) == MOST_JOBS
+    assert sum(line.startswith("kmeans-") for line in lines) == MAX_JOB_LINES
 
 
 def test_a_job_without_a_glance_has_no_figures() -> None:

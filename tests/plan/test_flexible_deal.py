@@ -8,7 +8,14 @@ import random
 import pytest
 
 from flegel.torch.flexible.deal import Deal, RankProgress, level
-from flegel.torch.flexible.pace import MOST_COSTS, BarrierPace, RankReport, RankTimings, learning_rate_factor, rule_of
+from flegel.torch.flexible.pace import (
+    MAX_INTERVAL_COSTS,
+    BarrierPace,
+    RankReport,
+    RankTimings,
+    learning_rate_factor,
+    rule_of,
+)
 
 
 def positions_of(deal: Deal) -> list[int]:
@@ -141,7 +148,7 @@ def test_the_interval_is_never_shorter_than_the_slowest_micro_batch_and_grows_wi
     assert pace.interval == 0.8, "a single estimate is mostly chance"
     for _ in range(40):
         pace.barrier(noisy, 64.0**2 * 1.01)
-    assert pace.interval == pytest.approx(MOST_COSTS * 0.2), (
+    assert pace.interval == pytest.approx(MAX_INTERVAL_COSTS * 0.2), (
         "barriers take 5 % then: nothing is won by longer intervals"
     )
     slower = [RankReport(r.samples, r.seconds, 1.1 * r.unit, r.cost, r.square, r.batch) for r in noisy]

@@ -16,7 +16,7 @@ from bench.common.standalone_pictures import chart_picture, timeline_picture
 from flegel.compare import write
 from flegel.errors import StorageError, UsageError
 from flegel.report.charts import Bar, bars, colours_of
-from flegel.report.page import NARROW, WIDE
+from flegel.report.page import NARROW_PIXELS, WIDE_PIXELS
 from flegel.report.saved_run import of_result
 from flegel.report.svg import AxisScale, log_ticks, nice_ticks, short
 from flegel.report.timeline import common_window, draw
@@ -78,7 +78,7 @@ def test_every_link_has_its_place(page: str) -> None:
 def test_pictures_come_for_the_desk_and_for_the_phone(page: str) -> None:
     root = parse(page)
     widths = [float(e.get("viewBox", "").split()[2]) for e in root.iter(f"{SVG}svg")]
-    assert set(widths) == {WIDE, NARROW} and widths.count(WIDE) == widths.count(NARROW)
+    assert set(widths) == {WIDE_PIXELS, NARROW_PIXELS} and widths.count(WIDE_PIXELS) == widths.count(NARROW_PIXELS)
 
 
 def test_nothing_is_drawn_outside_the_frame(page: str) -> None:
@@ -122,7 +122,7 @@ def test_a_much_longer_run_is_cut_so_that_the_short_one_can_be_seen() -> None:
 
 
 def test_many_workers_still_fit() -> None:
-    canvas = draw([("bsp", a_picture(1.0, workers=200).timeline)], WIDE)
+    canvas = draw([("bsp", a_picture(1.0, workers=200).timeline)], WIDE_PIXELS)
     assert canvas.height < 1200
 
 
@@ -154,7 +154,9 @@ def test_numbers_on_axes_are_short() -> None:
 
 
 def test_bars_of_unreached_targets_tell_why() -> None:
-    drawn = bars([Bar("asp", None, 0, 0, "diverged", 0), Bar("fsp", 1.0, 0.9, 1.1, "1 s", 1)], WIDE, "seconds").svg()
+    drawn = bars(
+        [Bar("asp", None, 0, 0, "diverged", 0), Bar("fsp", 1.0, 0.9, 1.1, "1 s", 1)], WIDE_PIXELS, "seconds"
+    ).svg()
     assert "diverged" in drawn
 
 
@@ -204,10 +206,10 @@ def test_other_files_are_refused_with_a_sentence(tmp_path: Path) -> None:
 
 def test_long_names_of_candidates_fit_above_their_lanes() -> None:
     name = "fsp:coordination=centralized:balance=async"
-    drawn = draw([(name, a_picture(1.0).timeline)], NARROW)
+    drawn = draw([(name, a_picture(1.0).timeline)], NARROW_PIXELS)
     said = [t.text or "" for t in ET.fromstring(drawn.svg(standalone=True)).iter(f"{SVG}text")]
     (head,) = [text for text in said if text.endswith(": 1 s")]
-    assert head.startswith("…") and "balance=async" in head and len(head) * 7 < NARROW
+    assert head.startswith("…") and "balance=async" in head and len(head) * 7 < NARROW_PIXELS
 
 
 def test_a_chart_of_a_benchmark_is_a_picture_of_its_own() -> None:

@@ -16,20 +16,25 @@ from flegel.errors import ExitCode, UsageError
 from flegel.options import parse_bytes
 from flegel.terminal.reporting import errors_as_sentences, say
 
-LAUNCH = "Launch"
-Slaves = Annotated[int, typer.Option(min=1, help="How many slaves to start.", rich_help_panel=LAUNCH)]
-Slots = Annotated[int, typer.Option(min=1, max=256, help="Workers on each slave.", rich_help_panel=LAUNCH)]
+LAUNCH_PANEL = "Launch"
+Slaves = Annotated[int, typer.Option(min=1, help="How many slaves to start.", rich_help_panel=LAUNCH_PANEL)]
+Slots = Annotated[int, typer.Option(min=1, max=256, help="Workers on each slave.", rich_help_panel=LAUNCH_PANEL)]
 Memory = Annotated[
-    str | None, typer.Option(help="Limit of each process, such as 2G.", rich_help_panel=LAUNCH, show_default=False)
+    str | None,
+    typer.Option(help="Limit of each process, such as 2G.", rich_help_panel=LAUNCH_PANEL, show_default=False),
 ]
-Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Until all slaves must be up.", rich_help_panel=LAUNCH)]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Until all slaves must be up.", rich_help_panel=LAUNCH_PANEL)
+]
 HostName = Annotated[
     str | None,
-    typer.Option("--host", help="This host as slaves reach it.", rich_help_panel=LAUNCH, show_default=False),
+    typer.Option("--host", help="This host as slaves reach it.", rich_help_panel=LAUNCH_PANEL, show_default=False),
 ]
 Keep = Annotated[
     bool,
-    typer.Option("--keep", help="Leave the cluster for many jobs; `launch stop` ends it.", rich_help_panel=LAUNCH),
+    typer.Option(
+        "--keep", help="Leave the cluster for many jobs; `launch stop` ends it.", rich_help_panel=LAUNCH_PANEL
+    ),
 ]
 Words = Annotated[
     list[str] | None,
@@ -37,7 +42,7 @@ Words = Annotated[
         metavar="-- COMMAND…", help="What to run there, such as `-- submit kmeans --data higgs`.", show_default=False
     ),
 ]
-HOLDER = "FLEGEL_LAUNCH_HOLDER"
+HOLDER_VARIABLE = "FLEGEL_LAUNCH_HOLDER"
 """Environment variable that tells a process which kept cluster it holds."""
 
 
@@ -68,7 +73,7 @@ class LaunchRequest(NamedTuple):
 def launch(request: LaunchRequest, make: Callable[..., Any]) -> None:
     """Start, run and end; `make` takes the options of a launch and gives the cluster."""
     with errors_as_sentences():
-        holder = os.environ.pop(HOLDER, "")
+        holder = os.environ.pop(HOLDER_VARIABLE, "")
         if holder:
             _hold(request, make, holder)
         elif request.keep:
@@ -90,7 +95,7 @@ def _keep(request: LaunchRequest) -> None:
     given = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
     words = [word for word in given if word != "--keep"]
     found = kept.start_holder(
-        name, [sys.executable, "-P", "-m", "flegel", *words], {HOLDER: name}, request.timeout + 60.0
+        name, [sys.executable, "-P", "-m", "flegel", *words], {HOLDER_VARIABLE: name}, request.timeout + 60.0
     )
     if request.words:
         environment = {**os.environ, "FLEGEL_HOME": str(kept.folder_of(name)), "FLEGEL_MASTER": found.address}
@@ -115,7 +120,7 @@ def _hold(request: LaunchRequest, make: Callable[..., Any], name: str) -> None:
 
 
 def _suspended(*_: object) -> NoReturn:
-    """Before there is a job, nothing is kept, and the same command begins anew."""
+    """SIGUSR1 before the job was submitted: exit as suspended, so that the same command starts it later."""
     raise SystemExit(ExitCode.SUSPENDED)
 
 

@@ -57,6 +57,8 @@ class SlurmPlacer(CommandPlacer):
                 raise UsageError(f"There is no {program} here; run this on a login node of Slurm.")
 
     def command(self, ticket: SlaveTicket) -> list[str]:
+        """A step of the allocation around this process, where there is one; else a job of its own with the options of
+        `srun`."""
         self._launch = ticket.launch
         if "SLURM_JOB_ID" in os.environ:
             return ["srun", *STEP_OPTIONS, f"--cpus-per-task={self._cpus}", *SLAVE_COMMAND]

@@ -71,6 +71,7 @@ class SlurmScript(NamedTuple):
             raise UsageError(f"--warning must be at least 1 second, not {self.warning}.")
 
     def _directives(self) -> list[str]:
+        """The lines after `#SBATCH`; options of the user have precedence over those that the script sets."""
         log = "flegel-%A_%a.log" if self.array else "flegel-%j.log"
         given = {name.replace("_", "-"): value for name, value in self.options.items()}
         found = {

@@ -72,6 +72,8 @@ class SlaveDaemon:
     """The loop of a slave: its connection to the master, its heartbeats and the orders that it gets."""
 
     def __init__(self, settings: SlaveSettings, dial: Callable[[], SecureClient]) -> None:
+        """Lock the folder, end processes that an earlier slave of this folder has left, and tidy its files. `dial`
+        opens a new connection to the master."""
         self._settings, self._dial = settings, dial
         self._boot = secrets.token_hex(8)
         self._client: SecureClient | None = None

@@ -64,6 +64,7 @@ class SecureClient:
         window: int,
         window_bytes: int,
     ) -> None:
+        """Connect; does not wait for the server. Without `pair` and `server` messages are not encrypted."""
         self.address = address
         self._vocabulary, self._limits = vocabulary, limits
         self.channel = OrderedChannel(window, window_bytes)

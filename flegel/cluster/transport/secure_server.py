@@ -96,6 +96,7 @@ class SecureServer:
         window: int,
         window_bytes: int,
     ) -> None:
+        """Listen at the address; a `registry` decides which keys may connect. Without `pair` nothing is encrypted."""
         self.refused: Counter[str] = Counter()
         """Refused messages, by reason."""
         self._vocabulary, self._registry, self._limits = vocabulary, registry, limits

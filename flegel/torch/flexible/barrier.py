@@ -12,11 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from flegel.torch.flexible.pace import FIELDS, RankReport
+from flegel.torch.flexible.pace import REPORT_FIELDS, RankReport
 
-JOINED = (
-    4 << 20
-)  # bytes of the first bucket up to which the table is appended to it: copying it costs less than a message
+JOINED_BUCKET_BYTES = 4 << 20
+"""Largest first bucket to which the table of reports is appended: copying it costs less than a message of its own."""
 
 
 def _join(
@@ -41,7 +40,7 @@ class PooledBarrier:
         """`broken` is called when a message between ranks fails."""
         self.broken = broken
         self.group, self.rank, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
-        self.table = torch.zeros((self.ranks, FIELDS), dtype=torch.float64, device=device)
+        self.table = torch.zeros((self.ranks, REPORT_FIELDS), dtype=torch.float64, device=device)
         self.synchronizing = False
         """The running backward pass is the one that synchronizes."""
         self.complete = False
@@ -134,7 +133,7 @@ class PooledBarrier:
         self.square.zero_()
         self.pooled.zero_()
         first = bucket.buffer()
-        self._joined = first.dtype in (torch.float32, torch.float64) and first.nbytes <= JOINED
+        self._joined = first.dtype in (torch.float32, torch.float64) and first.nbytes <= JOINED_BUCKET_BYTES
         if not self._joined:
             self._received = self.table
             self._pending = self._sum(self.table)

@@ -28,9 +28,9 @@ from flegel.torch.flexible import iteration
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
 from flegel.torch.flexible.pace import (
-    KNOWN,
-    LARGER,
     LEARNING_RATE_RULES,
+    LEAST_NOISE_WEIGHT,
+    TOLD_BATCH_RATIO,
     BarrierPace,
     RankReport,
     RankTimings,
@@ -39,7 +39,7 @@ from flegel.torch.flexible.pace import (
 )
 from flegel.torch.flexible.watchdog import Watchdog
 
-BUFFERS = ("average", "local")
+BUFFER_MODES = ("average", "local")
 GROUP_ARGUMENT = 4  # position of process_group among DDP's arguments after the module
 
 
@@ -81,6 +81,39 @@ def _first_dimension(inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
     raise UsageError("FlexibleDDP cannot see how many samples a batch has: pass samples=lambda inputs, named: ….")
 
 
+def _check_arguments(interval: float | None, buffers: str, lr_rule: str) -> None:
+    for name, value, known in (("buffers", buffers, BUFFER_MODES), ("lr_rule", lr_rule, LEARNING_RATE_RULES)):
+        if value not in known:
+            raise UsageError(f"{name}={value!r} is not known; choose one of {', '.join(known)}.")
+    if interval is not None and not interval > 0:
+        raise UsageError(f"interval={interval!r}: give seconds above 0, or leave it out to have it found.")
+
+
+def _check_module(module: torch.nn.Module) -> None:
+    """Refuse modules that exchange messages between barriers."""
+    if any(isinstance(m, torch.nn.SyncBatchNorm) for m in module.modules()):
+        raise UsageError(
+            "SyncBatchNorm exchanges messages in every forward pass, and ranks make different numbers of them: use "
+            "BatchNorm; FlexibleDDP averages its statistics at barriers (buffers='average')."
+        )
+    if any(type(p).__name__ == "DTensor" for p in module.parameters()):
+        raise UsageError(
+            "The module was sharded by fully_shard (FSDP2), which sums gradients in every backward pass: wrap the "
+            "plain module, or keep FSDP2 without flexible barriers."
+        )
+
+
+def _options_of_ddp(positional: int, given: dict[str, Any]) -> dict[str, Any]:
+    """The user's arguments for DDP, and those that flexible barriers need. Buffers are not sent in forward passes."""
+    accepted = inspect.signature(DistributedDataParallel.__init__).parameters
+    sent = "forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"
+    options = {"gradient_as_bucket_view": True, **given, sent: False}
+    if positional <= GROUP_ARGUMENT and options.get("device_mesh") is None:
+        # Of its own: what the script or another model sends at the same moment is never taken for a gradient.
+        options["process_group"] = options.get("process_group") or dist.new_group()
+    return options
+
+
 class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     """Wraps a module as DDP does; all of DDP's arguments are accepted."""
 
@@ -109,28 +142,9 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         takes the root for Adam and its kin and "adascale" for SGD, and never makes a rate smaller. `endless`:
         the data never end, so no FlexibleSampler is needed. `timeout`: seconds without a sign of a rank after which
         training ends with a sentence that names it."""
-        for name, value, known in (("buffers", buffers, BUFFERS), ("lr_rule", lr_rule, LEARNING_RATE_RULES)):
-            if value not in known:
-                raise UsageError(f"{name}={value!r} is not known; choose one of {', '.join(known)}.")
-        if interval is not None and not interval > 0:
-            raise UsageError(f"interval={interval!r}: give seconds above 0, or leave it out to have it found.")
-        if any(isinstance(m, torch.nn.SyncBatchNorm) for m in module.modules()):
-            raise UsageError(
-                "SyncBatchNorm exchanges messages in every forward pass, and ranks make different numbers of them: use "
-                "BatchNorm; FlexibleDDP averages its statistics at barriers (buffers='average')."
-            )
-        if any(type(p).__name__ == "DTensor" for p in module.parameters()):
-            raise UsageError(
-                "The module was sharded by fully_shard (FSDP2), which sums gradients in every backward pass: wrap the "
-                "plain module, or keep FSDP2 without flexible barriers."
-            )
-        accepted = inspect.signature(DistributedDataParallel.__init__).parameters
-        options["forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"] = False
-        options.setdefault("gradient_as_bucket_view", True)
-        if len(args) <= GROUP_ARGUMENT and options.get("device_mesh") is None:
-            # Of its own: what the script or another model sends at the same moment is never taken for a gradient.
-            options["process_group"] = options.get("process_group") or dist.new_group()
-        super().__init__(module, *args, **options)
+        _check_arguments(interval, buffers, lr_rule)
+        _check_module(module)
+        super().__init__(module, *args, **_options_of_ddp(len(args), options))
         self.number = next(self._numbers)
         self._made[self.number] = self
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
@@ -141,6 +155,18 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self._samples, self._mean_loss = samples, mean_loss
         self._averaging = buffers == "average" and next(module.buffers(), None) is not None
         self._lr_rule, self._reference, self._endless = lr_rule, reference_batch, endless
+        self._wrapped_at = clock.now()
+        self.barriers = 0
+        self.samples_seen = 0
+        """Samples of all ranks until the last barrier."""
+        self.stepped = False
+        """The last call of `optimizer.step` was at a barrier, so it stepped."""
+        self._begin_state()
+        self.register_comm_hook(None, lambda _, bucket: self._hook(bucket))
+        self._own.open(self._now())
+
+    def _begin_state(self) -> None:
+        """What is known of the running iteration and of the last barrier, before there was any."""
         self._grouping = self._was_grouped = self._sampler_missing = False
         self._sampler: samplers.FlexibleSampler | None = None
         self._window, self._largest, self._last_cost, self._last_square, self._last_pooled = 0, 0, 0.0, 0.0, 0.0
@@ -153,23 +179,17 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """The last iteration was to synchronize, but had fewer passes than expected; others wait for the next one."""
         self._pooled: float | None = None
         """Samples of all ranks, while the optimizers of this model step at a barrier."""
-        self._wrapped_at = clock.now()
         self._asks_to_stop = self._stopping = self._scaled = self._told_rule = self._told_not_finite = False
         self._due: set[int] = set()
         """Optimizers that have not stepped at this barrier yet."""
         self._optimizers: list[torch.optim.Optimizer] = []
-        self.barriers = 0
-        self.samples_seen = 0
-        """Samples of all ranks until the last barrier."""
-        self.stepped = False
-        """The last call of `optimizer.step` was at a barrier, so it stepped."""
         self._event: Any = None
-        self.register_comm_hook(None, lambda _, bucket: self._hook(bucket))
-        self._own.open(self._now())
 
     # -- one micro-batch -----------------------------------------------------------------------------------
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
+        """One forward pass. The first of an iteration decides whether the iteration is the last one before a barrier;
+        only then its last backward pass synchronizes."""
         if not torch.is_grad_enabled():
             return self._evaluate(*inputs, **named)
         if self.barrier.complete and not self._optimizers:
@@ -249,6 +269,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         return last if sampler is None else sampler.decide(count, last)
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """DDP's hook for a bucket of gradients: the first one carries this rank's report, the last one completes the
+        barrier."""
         if bucket.index() == 0:
             if not self.barrier.reopened:
                 self._ready = self._now()
@@ -327,8 +349,11 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         if self._lr_rule != "auto":
             return learning_rate_factor(self._lr_rule, total, reference, self.pace.noise.scale)
         rule, noise = rule_of(type(optimizer)), self.pace.noise
-        factor = max(1.0, learning_rate_factor(rule, total, reference, noise.scale if noise.weight >= KNOWN else None))
-        if total > LARGER * reference and not self._told_rule:
+        factor = max(
+            1.0,
+            learning_rate_factor(rule, total, reference, noise.scale if noise.weight >= LEAST_NOISE_WEIGHT else None),
+        )
+        if total > TOLD_BATCH_RATIO * reference and not self._told_rule:
             self._told_rule = True
             if self.barrier.rank == 0:
                 warnings.warn(
@@ -376,6 +401,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self._optimizers.append(optimizer)
 
         def step(optimizer: torch.optim.Optimizer, closure: Any = None, **named: Any) -> Any:
+            """At a barrier: step with the learning rate of this batch, which is set back afterwards. Otherwise only
+            count the gradients."""
             if closure is not None:
                 raise UsageError(
                     "An optimizer that evaluates a closure several times cannot step at flexible barriers."

@@ -1,6 +1,6 @@
 """Who trains which part of an epoch: claims of all ranks on one shuffled list of positions. Pure.
 
-Every rank computes the same claims from numbers that all ranks have (counts, rates), so nobody has to be asked. Each
+Every rank computes the same claims from numbers that all ranks have (counts, rates), so no messages are needed. Each
 rank holds enough claims for two intervals and for what its loader reads ahead; the rest is a pool from which faster
 ranks take more. When the pool is nearly empty it is divided so that all ranks finish at about the same time; how many
 barriers follow is agreed then, and the epoch ends with the last of them. Never reads a clock and never sees data.
@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-INTERVALS_AHEAD = 2.0  # of training that a rank's claims cover: one that runs and one of reserve
+INTERVALS_AHEAD = 2.0  # that a rank's claims cover: the running interval and one of reserve
 
 Span = tuple[int, int]
 
@@ -35,6 +35,7 @@ class Deal:
     """The claims of one epoch. `skipped`: spans that an earlier, interrupted run of this epoch has trained."""
 
     def __init__(self, positions: int, ranks: int, batch: int = 1, skipped: Sequence[Span] = ()) -> None:
+        """All positions that were not `skipped` are free; `begin` makes the first claims."""
         self.ranks, self.batch = ranks, batch
         """The largest micro-batch so far: claims end at a multiple of it, so only one batch of an epoch is smaller."""
         self.skipped = tuple(skipped)
@@ -108,7 +109,7 @@ class Deal:
         left = self.outstanding(rank) - window
         if self.final:
             return self._fits(left, self.batch) < self.barriers_left or (in_time and self.barriers_left > 1)
-        if self.part and self._fits(self.part, batch) < 2:  # one barrier in all, so that nobody is left without work
+        if self.part and self._fits(self.part, batch) < 2:  # one barrier in all, so that every rank has work until it
             return self._fits(left, batch) < 1
         return in_time or unread < batch
 

@@ -14,17 +14,19 @@ from statistics import median
 
 from flegel.plan.interval.gradient_noise import GradientNoise, from_reports, gain
 
-MEASURED = 16  # barriers at first, all of whose gradients are measured for the noise scale
-SELDOM = 4  # then every fourth: two norms cost as much as passing twice over the parameters
-REMEMBERED = 8  # durations of micro-batches from which the next one is foreseen
+BARRIERS_ALL_MEASURED = 16  # at first, whose gradients are all measured for the noise scale
+BARRIERS_PER_MEASUREMENT = 4  # afterwards: two norms cost as much as reading all parameters twice
+REMEMBERED_INTERVALS = 8  # whose micro-batches' durations predict the next one
 LEARNING_RATE_RULES = ("auto", "none", "linear", "sqrt", "adascale")
-LARGER = 1.5  # times the samples of a step of DDP from which "auto" says that it changes the learning rate
+TOLD_BATCH_RATIO = 1.5  # of the samples of a step to those of DDP, from which "auto" warns that it changes the rate
 RULES_OF_OPTIMIZERS = {
     **dict.fromkeys(("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam", "Adagrad", "RMSprop"), "sqrt"),
     "SGD": "adascale",
 }
-KNOWN = 0.8  # weight of the noise estimate from which it is used: 16 estimates, since one alone is mostly chance
-MOST_COSTS = 20.0  # costs of a barrier in the longest interval: barriers then take 5 %, and no longer one wins more
+LEAST_NOISE_WEIGHT = 0.8
+"""Weight of the noise estimate from which it is used: about 16 estimates, because a single one is mostly chance."""
+MAX_INTERVAL_COSTS = 20.0
+"""Longest interval, in costs of a barrier: barriers then take 5 % of the time, and a longer one gains little."""
 
 
 def learning_rate_factor(rule: str, batch: float, reference: float, scale: float | None) -> float:
@@ -40,7 +42,8 @@ def learning_rate_factor(rule: str, batch: float, reference: float, scale: float
 
 
 def rule_of(optimizer: type) -> str:
-    """What "auto" means for this optimizer, or for one derived from it; "none" for those that nobody knows."""
+    """What "auto" means for this optimizer, or for one derived from it; "none" for an optimizer without a known
+    rule."""
     return next(
         (RULES_OF_OPTIMIZERS[t.__name__] for t in optimizer.__mro__ if t.__name__ in RULES_OF_OPTIMIZERS), "none"
     )
@@ -83,7 +86,7 @@ class RankReport:
         return [float(getattr(self, name)) for name in self.__dataclass_fields__]
 
 
-FIELDS = len(RankReport.__dataclass_fields__)
+REPORT_FIELDS = len(RankReport.__dataclass_fields__)
 
 
 @dataclass
@@ -100,13 +103,13 @@ class BarrierPace:
     @staticmethod
     def measures(barrier: int) -> bool:
         """Whether the gradients of this barrier are measured; the same answer on all ranks."""
-        return barrier < MEASURED or barrier % SELDOM == 0
+        return barrier < BARRIERS_ALL_MEASURED or barrier % BARRIERS_PER_MEASUREMENT == 0
 
     def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
         """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry."""
         if self.counts and 0.0 < pooled < math.inf and all(math.isfinite(r.square) for r in reports):
             self.noise = self.noise.add(from_reports([r.square for r in reports], self.counts, pooled))
-        cost = min(r.cost for r in reports)  # who came last waited for nobody
+        cost = min(r.cost for r in reports)  # the rank that came last did not wait
         if cost > 0.0:
             self.costs.append(cost)
         self.counts = tuple(r.samples for r in reports)
@@ -117,10 +120,10 @@ class BarrierPace:
         """√(φ·B/R), as a multiple of the slowest rank's micro-batch, whose ends all others would wait for."""
         shortest = max(r.unit for r in reports)
         scale, rate = self.noise.scale, sum(self.rates)
-        if scale is None or self.noise.weight < KNOWN or not self.costs or rate <= 0.0:
+        if scale is None or self.noise.weight < LEAST_NOISE_WEIGHT or not self.costs or rate <= 0.0:
             return shortest
         cost = median(self.costs)
-        wanted = min(math.sqrt(cost * scale / rate), MOST_COSTS * cost)
+        wanted = min(math.sqrt(cost * scale / rate), MAX_INTERVAL_COSTS * cost)
         return max(round(wanted / shortest), 1) * shortest if shortest > 0.0 else wanted
 
 
@@ -130,8 +133,8 @@ class RankTimings:
     time, whatever it does: reading, copying, logging. Only evaluation is not, nor what precedes the first micro-batch
     of all."""
 
-    means: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    computed: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    means: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_INTERVALS))
+    computed: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_INTERVALS))
     """Seconds from the beginning of a forward pass to its gradients: what a batch takes once it is read."""
     opened: float = 0.0
     """When the last barrier ended; later by what was spent on evaluation."""

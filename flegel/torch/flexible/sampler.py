@@ -22,7 +22,7 @@ from flegel.torch.flexible import iteration
 from flegel.torch.flexible.deal import Deal, RankProgress, Span
 from flegel.torch.flexible.pace import BarrierPace, RankReport
 
-FRAMES = 4  # between a sampler and the iterator of the loader that reads it: the batch sampler, and two calls
+READER_FRAMES = 4  # of the stack, between a sampler and its loader's iterator: the batch sampler, and two calls
 
 _iterated: list[weakref.ref[FlexibleSampler]] = []
 
@@ -41,7 +41,7 @@ def _reader() -> Any:
     """The iterator of the loader that reads the sampler whose generator calls this: PyTorch does not tell a sampler who
     reads it, and only the loader knows how many batches the script has taken. None if something else reads it."""
     frame = sys._getframe(2)
-    for _ in range(FRAMES):
+    for _ in range(READER_FRAMES):
         owner = frame.f_locals.get("self")
         if isinstance(owner, _BaseDataLoaderIter):
             return owner
@@ -120,6 +120,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         return torch.randperm(len(self.dataset), generator=generator).tolist()  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[int]:
+        """Indices of this rank's claims, which grow and shrink at barriers while they are read."""
         if not self.shuffle:
             yield from range(self.rank, len(self.dataset), self.ranks)
             return

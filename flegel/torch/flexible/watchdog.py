@@ -16,9 +16,9 @@ from torch.distributed import distributed_c10d
 
 from flegel.runtime import clock
 
-PERIOD = 1.0  # seconds between signs of life
-SILENT = 5.0  # seconds without one after which a rank counts as stopped
-PATIENCE = 3.0  # times as long for one that had arrived: a slow network holds signs of life up, too
+SIGN_OF_LIFE_SECONDS = 1.0  # between two signs of life of a rank
+RANK_SILENCE_SECONDS = 5.0  # without one, after which a rank counts as stopped
+ARRIVED_RANK_FACTOR = 3.0  # times that, for a rank at the barrier: a slow exchange delays its signs of life too
 EXIT_CODE = 75  # a temporary failure: a launcher that restarts may try again
 
 
@@ -54,9 +54,9 @@ class Watchdog:
     def broken(self, error: BaseException) -> None:
         """A collective failed: ends this process with a sentence, once it is known who is gone."""
         self._waiting = self._waiting or (self._step, clock.now())
-        limit = clock.now() + 4 * SILENT
+        limit = clock.now() + 4 * RANK_SILENCE_SECONDS
         while clock.now() < limit:
-            clock.sleep(PERIOD / 2)
+            clock.sleep(SIGN_OF_LIFE_SECONDS / 2)
             try:
                 self._look((self._step, limit))
             except (RuntimeError, dist.DistError):
@@ -64,13 +64,15 @@ class Watchdog:
         self._end(f"a message between ranks failed ({str(error).splitlines()[0][:200]})")
 
     def _watch(self) -> None:
+        """In a thread: write this rank's sign of life each second, and look at those of all others while this rank
+        waits."""
         beat = 0
-        while not self._ended.wait(PERIOD):
+        while not self._ended.wait(SIGN_OF_LIFE_SECONDS):
             beat += 1
             try:
                 waits = self._waiting
                 self._store.set(f"{self._rank}", f"{beat} {waits[0] if waits else -1} {Watchdog.waits_for}")
-                if waits is not None and clock.now() - waits[1] > SILENT:
+                if waits is not None and clock.now() - waits[1] > RANK_SILENCE_SECONDS:
                     self._look(waits)
             except (RuntimeError, dist.DistError) as error:
                 if self._waiting is not None and not self._ended.is_set():
@@ -96,12 +98,12 @@ class Watchdog:
                 late.append(rank)
             if where not in (-1, self._number):
                 elsewhere.append(rank)
-            if now - known[1] > (PATIENCE if arrived else 1.0) * SILENT:
+            if now - known[1] > (ARRIVED_RANK_FACTOR if arrived else 1.0) * RANK_SILENCE_SECONDS:
                 stopped.append(rank)
         if stopped:
             names = ", ".join(map(str, stopped))
-            self._end(f"rank {names} gave no sign of life for {SILENT:.0f} s")
-        elif elsewhere and now - waits[1] > 2 * SILENT:
+            self._end(f"rank {names} gave no sign of life for {RANK_SILENCE_SECONDS:.0f} s")
+        elif elsewhere and now - waits[1] > 2 * RANK_SILENCE_SECONDS:
             names = ", ".join(map(str, elsewhere))
             self._end(
                 f"rank {names} waits at a barrier of another model: models that are trained in one loop must be "

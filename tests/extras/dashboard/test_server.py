@@ -14,10 +14,10 @@ pytest.importorskip("httpx")
 
 from starlette.testclient import TestClient
 
-from flegel.dashboard.access import FULL, READ, Access
+from flegel.dashboard.access import FULL_ROLE, READ_ROLE, Access
 from flegel.dashboard.frames import RunHistory
-from flegel.dashboard.hub import QUEUE, Hub
-from flegel.dashboard.page import POLICY
+from flegel.dashboard.hub import MAX_QUEUED_FRAMES, Hub
+from flegel.dashboard.page import CONTENT_POLICY
 from flegel.dashboard.server import ActionRequest, DashboardServer, make_app
 from flegel.errors import UsageError
 from flegel.machine.coordinator.events import TraceRow
@@ -64,7 +64,7 @@ def test_without_a_token_everything_is_forbidden(client: TestClient, path: str) 
 
 
 def test_a_link_becomes_a_cookie_that_scripts_cannot_read(client: TestClient, access: Access) -> None:
-    answer = client.get("/", params={"token": access.tokens[READ]})
+    answer = client.get("/", params={"token": access.tokens[READ_ROLE]})
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie and "samesite=strict" in cookie
     page = client.get("/")
@@ -73,25 +73,27 @@ def test_a_link_becomes_a_cookie_that_scripts_cannot_read(client: TestClient, ac
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1:9999", "evil.example:8787"])
 def test_another_host_is_a_bad_request(client: TestClient, access: Access, host: str) -> None:
-    login(client, access, FULL)
+    login(client, access, FULL_ROLE)
     assert client.get("/", headers={"host": host}).status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/", "/app.js", "/favicon.svg", "/nothing"])
 def test_every_answer_carries_the_policy(client: TestClient, access: Access, path: str) -> None:
-    login(client, access, READ)
+    login(client, access, READ_ROLE)
     answer = client.get(path)
-    assert answer.headers["content-security-policy"] == POLICY and POLICY.startswith("default-src 'none'")
+    assert answer.headers["content-security-policy"] == CONTENT_POLICY and CONTENT_POLICY.startswith(
+        "default-src 'none'"
+    )
     assert answer.headers["x-content-type-options"] == "nosniff" and answer.headers["cache-control"] == "no-store"
 
 
 def test_actions_need_post_the_own_origin_and_the_right(client: TestClient, access: Access, buttons: Buttons) -> None:
     body = {"action": "cancel", "run": "job"}
     assert client.post("/action", json=body, headers={"origin": ORIGIN}).status_code == 403, "no session"
-    login(client, access, READ)
+    login(client, access, READ_ROLE)
     assert client.get("/rights").json() == {"act": False}
     assert client.post("/action", json=body, headers={"origin": ORIGIN}).status_code == 403, "may only read"
-    login(client, access, FULL)
+    login(client, access, FULL_ROLE)
     assert client.get("/rights").json() == {"act": True}
     assert client.get("/action").status_code == 405
     assert client.post("/action", json=body, headers={"origin": "http://evil.example"}).status_code == 403
@@ -106,7 +108,7 @@ def test_actions_need_post_the_own_origin_and_the_right(client: TestClient, acce
     [(b"", 400), (b"[]", 400), (b'{"action":"x"}', 400), (b'{"action":"fly","run":"job"}', 409), (b"x" * 5000, 413)],
 )
 def test_wrong_actions_are_refused(client: TestClient, access: Access, body: bytes, code: int) -> None:
-    login(client, access, FULL)
+    login(client, access, FULL_ROLE)
     assert client.post("/action", content=body, headers={"origin": ORIGIN}).status_code == code
 
 
@@ -128,10 +130,10 @@ def test_a_browser_that_does_not_read_is_dropped_frames_and_publishing_never_wai
                 clock.sleep(0.01)
             (page,) = hub.pages
             large = [(0, 0.1 * k, 0.1 * k + 0.05, 5, 0.04, 0.01, 0.0) for k in range(400)]
-            for i in range(4 * QUEUE):
+            for i in range(4 * MAX_QUEUED_FRAMES):
                 row = TraceRow(float(i), i, 1.0, 0.1, 1.0, 10, 0.0, "", large)
                 hub.publish(lambda row=row: history.take_rows([row]))  # type: ignore[misc]
-            assert page.dropped >= QUEUE
+            assert page.dropped >= MAX_QUEUED_FRAMES
         until = clock.now() + 30
         while hub.pages and clock.now() < until:
             hub.publish(lambda: history.log([("", "still there?")]))

@@ -75,7 +75,7 @@ def epochs(rank: int, many: int = 2, workers: int = 0, **options: Any) -> dict[s
 
 def weighted_mean(rank: int, joined: bool = True, **options: Any) -> dict[str, Any]:
     """Ranks make different numbers of micro-batches of different sizes; the gradient is the mean over all samples."""
-    barrier.JOINED = barrier.JOINED if joined else 0
+    barrier.JOINED_BUCKET_BYTES = barrier.JOINED_BUCKET_BYTES if joined else 0
     model = FlexibleDDP(network(), endless=True, interval=1.0, **options)
     optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.0))
     mine: list[tuple[torch.Tensor, torch.Tensor]] = []

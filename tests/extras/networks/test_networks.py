@@ -40,7 +40,7 @@ def kernel_of(network: Any, theta: Any) -> tuple[Any, Any]:
     shard = make_shard(X, Y, network.initState(len(X), 8, RNG))
     sent = type(theta)._make([*theta])
     empty = network.initAggregator(SAMPLE, theta)
-    return choose("cpu", network.backend).build(network, shard, sent, empty, False), shard
+    return choose("cpu", network.kernels.backend).build(network, shard, sent, empty, False), shard
 
 
 # -- optimizers --------------------------------------------------------------------------------------------

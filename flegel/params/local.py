@@ -115,6 +115,7 @@ class LocalStore:
         }
 
     def restore(self, state: Mapping[str, Any], owners: Collection[int] | None = None) -> None:
+        """State of a checkpoint. `owners`: other workers than stored; all changes then form one account of theirs."""
         ledger = self._ledger
         self.set_parameter(pytree.unflatten(self.parameter, state["parameter"]))
         ledger.total = pytree.unflatten(ledger.total, state["statistics"])

@@ -102,6 +102,7 @@ class ReplicatedStore:
         return ()
 
     def fold(self, request: Fold) -> Folded | None:
+        """Order all workers to exchange and fold these reports. None: the answers come through `heard`."""
         assert self._links is not None
         if not request.workers and not request.update:
             return Folded(request.number)
@@ -121,6 +122,8 @@ class ReplicatedStore:
         return None
 
     def heard(self, worker: int, body: Reduced, arrays: Sequence[Array]) -> Folded | None:
+        """An answer of a worker; the result once all have answered. Their digests of θ must be equal, else it is an
+        error."""
         request = self._fold
         if request is None or body.fold != request.number or worker not in self._members:
             return None

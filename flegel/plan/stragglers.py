@@ -121,6 +121,7 @@ def parse_stragglers(text: str, workers: int, seed: int = 0) -> Stragglers:
 
 
 def _pattern(text: str, workers: int) -> Pattern:
+    """One pattern such as `0-3:8x@10s-20s~5s`; `UsageError` says which part of it is wrong."""
     who, colon, rest = text.partition(":")
     if not colon or not who or not rest:
         raise UsageError(f"The straggler {text!r} must name workers and a slowdown; {HELP}.")

@@ -216,6 +216,7 @@ class Termination:
         return None
 
     def _change(self, progress: Progress) -> Verdict | None:
+        """Converged by distance to the minimum where the algorithm tells it, else by change over a pass; or stuck."""
         tolerance, value = self._tolerance, progress.objective
         if progress.optimality is not None and math.isnan(progress.optimality):
             return Verdict(

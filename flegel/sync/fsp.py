@@ -71,6 +71,7 @@ class FlexibleBarrier(SyncModel):
         return dict(self._arrivals.delta) if self._arrivals else {}
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
+        """A round ends at the signal, or as soon as workers that make up enough of the speed have no points left."""
         match event:
             case Started():
                 self._step = self._interval.first(view.least)
@@ -105,6 +106,7 @@ class FlexibleBarrier(SyncModel):
         return NOTHING
 
     def _begin(self, view: View, now: float) -> Decision:
+        """Orders of the next round: who trains how many points, the workers' own timers, and when the signal is due."""
         workers, eta, self._stopped = tuple(view.workers), self._step.seconds, False
         self._idle, self._matters = 0.0, self._limit(view)
         self._through, self._ended = [], now

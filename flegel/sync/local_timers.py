@@ -79,6 +79,8 @@ class LocalTimers:
             self._wait()
 
     def _judge(self, worker: int, late: float, usual: float) -> None:
+        """Take in how late a worker was: it gets a timer of its own when usually late, and loses it when punctual
+        again."""
         rules = active().barriers
         if worker in self._moving and worker not in self.delta:
             return

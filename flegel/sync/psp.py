@@ -42,6 +42,7 @@ class PSP(SyncModel):
         self.batches = batches
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
+        """Give each worker the number of iterations that keeps all of them busy until the barrier."""
         match event:
             case Started():
                 return self._train(view, dict.fromkeys(view.workers, 1), "one iteration each, to measure speeds")

@@ -40,6 +40,7 @@ class SSP(SyncModel):
         self._clocks = _Clocks()
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
+        """Release every worker that is at most `staleness` batches ahead of the slowest one."""
         clocks = self._clocks
         match event:
             case Started():

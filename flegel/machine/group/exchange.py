@@ -260,6 +260,7 @@ class GroupExchange:
         return GroupStep.END
 
     def _synchronized(self, job: JobState, result: Synchronized, now: float) -> GroupStep:
+        """A round of groups is complete: apply it, and train on, rest or end."""
         comparable = result.groups == self.groups
         self.round, self.groups, self.rounds = result.round + 1, result.groups, self.rounds + 1
         self._schedule.opened(now, comparable)
@@ -288,6 +289,8 @@ class GroupExchange:
         return GroupStep.RESUME
 
     def _apply(self, job: JobState, result: Synchronized, over: bool) -> bool:
+        """Take over the statistics or θ of a round; returns whether that changed anything. What was trained since
+        stays in θ."""
         store = job.store
         if self.kind == "statistics":
             if not job.iteration and result.parameter:

@@ -191,6 +191,7 @@ class Group:
         )
 
     def handle(self, event: GroupEvent, now: float) -> list[GroupCommand]:
+        """Take in an event and do what is due now. Once another process has its name (fenced), it does nothing more."""
         self._calls.out = []
         self._awake += min(max(now - self._now, 0.0), 3.0 * self._settings.beat)
         self._now = now
@@ -221,6 +222,7 @@ class Group:
     # -- what is to be done now ----------------------------------------------------------------------------
 
     def _step(self, now: float) -> None:
+        """What this group does at any time: its beat, the beats of others, and the work of its phase."""
         self._beat(now)
         if self._status.state in ENDED_PHASES:
             return
@@ -244,6 +246,7 @@ class Group:
         self._tell_lost()
 
     def _beat(self, now: float) -> None:
+        """Write this group's beat where it says something new or is due; other groups get it at once as a hint."""
         status, own = self._status, self._own if self._stored else None
         state = status.state if self.phase != "joining" or status.state in ENDED_PHASES else "loading"
         state = "stalled" if self._stalled and state not in ENDED_PHASES else state
@@ -287,6 +290,7 @@ class Group:
             self.table.hint(beat)
 
     def _offer(self, event: Offered, now: float) -> None:
+        """The coordinator's contribution to the open round; without arrays it withholds one in this round."""
         if event.round != self.round or self.phase != "open" or self._own is not None:
             return  # an offer for a round that is over: the coordinator offers again
         if not event.arrays:
@@ -405,6 +409,7 @@ class Group:
     # -- an open round -------------------------------------------------------------------------------------
 
     def _open(self, now: float) -> None:
+        """Wait until all live groups have contributed; then read the result, or make it if it is this group's turn."""
         s, key = self._settings, result_key(self.round)
         if self._own is not None and not self._stored:
             self._calls.put(self._own.key, self._own_content, now)
@@ -440,6 +445,7 @@ class Group:
         return beat.round == self.round and (bool(beat.sent) or beat.withheld == self.round)
 
     def _aggregate(self, live: list[MemberBeat], now: float) -> None:
+        """Collect all contributions of the round, and write its result once they are here or given up."""
         present = [b for b in self.table.present() if b.round == self.round and b.sent]
         wanted = [Entry(b.group, b.life, b.sent, b.digest, self.round) for b in present]
         entries = [self._own] if self._own is not None else []
@@ -475,6 +481,7 @@ class Group:
         return self._ready_since is not None and self._awake - self._ready_since > self._settings.silence
 
     def _write_result(self, entries: list[Entry], final: bool, now: float) -> None:
+        """Create the result of the round, or replace one that cannot be read; the first writer wins."""
         s = self._settings
         if s.exchange == "parameters":
             own = self._own
@@ -492,6 +499,7 @@ class Group:
     # -- answers -------------------------------------------------------------------------------------------
 
     def _answered(self, command: StoreCommand, event: Answered, now: float) -> None:
+        """An answer of the store, by what was asked."""
         match command:
             case GetObject(_, key) if key == self._beat_object.key:
                 if self._beat_object.read(event):
@@ -555,6 +563,7 @@ class Group:
             self._not_read(key, event.why, event.tag)
 
     def _member(self, key: str, content: bytes, now: float) -> None:
+        """A beat that was read: of a group of this job, of another job, or damaged."""
         every = self._settings.beat
         if self._stored:  # it is waited for: soon at first, then less and less often
             every = min(max(self._settings.poll, (now - self._stored_at) / 8.0), every)
@@ -602,6 +611,7 @@ class Group:
         return b"" if header is None else encode(RoundResult(header.round, header.entries, header.final, 0, header.by))
 
     def _current_read(self, event: Answered, now: float) -> None:
+        """The object `current` names the newest round; where it is behind or absent, it is written again."""
         if event.outcome == "done":
             try:
                 current, _ = decode(event.content, Current)
@@ -664,6 +674,7 @@ class Group:
             self._unreadable.found(key)
 
     def _adopt(self, content: bytes, tag: str, now: float) -> None:
+        """A result of this round: check it, and begin to fetch the contributions that it names."""
         key = result_key(self.round)
         try:
             result, arrays = decode(content, RoundResult)
@@ -687,6 +698,7 @@ class Group:
         return None
 
     def _fetch(self, now: float) -> None:
+        """Fetch what the result names; once all is here, hand it to the coordinator and open the next round."""
         assert self._result is not None
         result, arrays = self._result
         statistics = self._settings.exchange == "statistics"
@@ -775,6 +787,7 @@ class Group:
             self._unreadable.found(key)
 
     def _stored_one(self, command: PutObject, event: Answered, now: float) -> None:
+        """The answer to a write: of the beat, the contribution, the result or `current`."""
         key, done = command.key, event.outcome == "done"
         if key == self._beat_object.key:
             self._beat_object.stored(command, event, now)
@@ -807,6 +820,7 @@ class Group:
         self.phase, self._stored, self._ready_since, self._ends = "ending", False, self._awake, {}
 
     def _end(self, now: float) -> None:
+        """Collect the others' statistics under the last θ; a group that is gone is not waited for long."""
         assert self._last is not None and self._ready_since is not None
         if not self._stored:
             self._stored = self._calls.put(ENDS + self._settings.name, self._own_content, now)
@@ -826,6 +840,7 @@ class Group:
             self.phase = "open"
 
     def _end_read(self, key: str, content: bytes) -> None:
+        """Another group's statistics under the last θ; those of an earlier end are ignored."""
         group = key.removeprefix(ENDS)
         try:
             header, arrays = decode(content, EndStatistics)

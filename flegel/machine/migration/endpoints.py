@@ -188,6 +188,7 @@ class MigrationSource:
         return [SendWindow((self.move, number)), *self._pump()]
 
     def answered(self, number: int, lacking: bool, now: float) -> list[Command]:
+        """The receiver has a window, or lacks what its short form refers to; then the full form is sent."""
         flight = self.flying.get(number)
         if flight is None or self.phase == "closed":
             return []

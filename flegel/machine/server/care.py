@@ -142,6 +142,7 @@ class ServerCare:
         return []
 
     def _answer(self, number: int, body: Any, arrays: tuple[Any, ...], now: float) -> list[Event]:
+        """What a server says; events for the coordinator where a fold or a recovery ended by it."""
         match body:
             case ServerReady(address, host) if number in self._starting:
                 if self.network is not None:
@@ -268,6 +269,7 @@ class ServerCare:
     # -- the map -------------------------------------------------------------------------------------------
 
     def _joined(self, number: int) -> None:
+        """A server is ready. The first map is published with the last of them; later ones get slices by a new plan."""
         if self._map is None:
             if len(self._live) == len(self.numbers):
                 self._publish(first_map(self.group.cuts.sizes, self._order(), self._replicas))
@@ -318,6 +320,7 @@ class ServerCare:
     # -- losses --------------------------------------------------------------------------------------------
 
     def _lose(self, number: int, why: str, now: float) -> list[Event]:
+        """A server is gone: replace it and recover its slices, or fail where it is lost again and again."""
         was_live = self._live.pop(number, None) is not None
         if not was_live and number not in self._starting:
             return []

@@ -175,6 +175,8 @@ class SliceClient:
         return out
 
     def _part(self, round_: int, report: KeptReport, server: int, numbers: Sequence[int]) -> Push:
+        """A message with these slices of a report. Slices that are zero are only named, sparse ones sent as picked
+        units."""
         assert self._map is not None
         fields = list(zip(report.arrays, self._map.statistics, strict=True))
         arrays = [a for a, axis in fields if axis == UNCUT]
@@ -213,6 +215,7 @@ class SliceClient:
         return [self._reports.pop(round_)]
 
     def _take_slices(self, body: ParameterSlices, arrays: tuple[Array, ...]) -> None:
+        """Slices of a newer θ: assemble them, drop reports that are stable on all servers, and use θ once complete."""
         if self._map is None:
             return
         current = {n for n in body.slices if self._holders.is_current(n, body.map)}

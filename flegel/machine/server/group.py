@@ -250,6 +250,7 @@ class ServerGroup:
     # -- folds ---------------------------------------------------------------------------------------------
 
     def fold(self, request: Fold) -> Folded | None:
+        """Order the servers to fold these reports. None: the result comes with their answers."""
         reports = tuple(
             (worker, change.rounds) for worker, change in zip(request.workers, request.changes, strict=True)
         )
@@ -355,6 +356,7 @@ class ServerGroup:
     # -- the map and the state of slices -------------------------------------------------------------------
 
     def new_map(self, assignment: SliceMap, addresses: Mapping[int, str]) -> ServerMap:
+        """The message that tells servers and workers this assignment, with the next version number."""
         self.assignment, self.addresses = assignment, dict(addresses)
         self.map_version += 1
         used = {*assignment.primary, *(s for some in assignment.replicas for s in some)}

@@ -146,6 +146,7 @@ class WorkerExecutor:
                 self._execute(command)
 
     def _execute(self, command: machine.Command) -> None:
+        """Carry out a command that neither replies nor raises the flag, by the port of this worker."""
         port = self._port
         match command:
             case machine.BeginMoments(order):

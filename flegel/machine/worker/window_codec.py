@@ -198,6 +198,7 @@ class MoveBuffer:
         return shard, start
 
     def _new(self, points: int) -> Shard:
+        """An empty shard of the same layout and types as the native one, for points that will arrive."""
         native = self._native
         assert isinstance(native.features, np.ndarray)
         lead = points // TILE if native.layout == "tiles" else points
@@ -228,6 +229,7 @@ class MoveBuffer:
         data: list[Array],
         weights: Array | None,
     ) -> Shard:
+        """A shard of received sparse rows; `DecodeError` where they contradict themselves or the native shard."""
         assert isinstance(native.features, Sparse)
         indptr, indices, values = data
         flat = all(a.ndim == 1 for a in data) and all(a.dtype.kind in "iu" for a in (indptr, indices))

@@ -212,6 +212,7 @@ class Worker:
         event: OrderReceived | MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed | OwnTimer,
         now: float,
     ) -> list[Command]:
+        """What follows from an event. Results for a job that is over are counted and dropped."""
         match event:
             case OrderReceived(body, arrays):
                 return self._order(body, arrays, now)
@@ -239,6 +240,7 @@ class Worker:
         return []
 
     def _order(self, body: Order, arrays: tuple[Array, ...], now: float) -> list[Command]:
+        """An order of the coordinator; one that does not fit the phase is late or doubled, and ignored."""
         match body:
             case Train() if self.phase == "ready" and body.round > self.round:
                 return self._begin(body, arrays, now)
@@ -300,6 +302,7 @@ class Worker:
         return [RaiseFlag()]
 
     def _commit(self, done: TrainerDone, now: float) -> list[Command]:
+        """Report the round. Where points are left and the coordinator allows it, train on them meanwhile (overtime)."""
         self.phase = "ready"
         self._reported_at = now
         visits, compute = done.visits + self.extra_visits, done.compute + self._extra_compute

@@ -103,6 +103,7 @@ class MultiStage:
         return Step(None, f"measuring speed and barrier cost on {self._least:.2g} of a pass", self._least)
 
     def next(self, last: Round) -> Step:
+        """The interval of the next round, from what the last one measured; the reason says what changed."""
         if last.visits <= 0:
             return self._step("nothing was trained in the last round; the same again")
         self._phi.add(last.barrier_cost)
@@ -172,6 +173,7 @@ class MultiStage:
         return self._conclude()
 
     def _conclude(self) -> Step:
+        """The probe is complete: fit how g depends on the interval, and keep, change or probe again."""
         rules = active().interval
         if environment := self._environment():
             return self._new_stage(environment, self._recommend(self._loss))
@@ -199,6 +201,7 @@ class MultiStage:
         self._at_start = (self._phi.mean, self._rate.median)
 
     def _holding(self, last: Round) -> Step:
+        """A round between two probes. A new stage begins when speed or φ changed, or progress fell below prediction."""
         self._held += 1
         if environment := self._environment():
             if not self._searches:

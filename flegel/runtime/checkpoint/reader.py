@@ -108,6 +108,7 @@ def _manifests(store: CheckpointStore, names: list[str], skipped: list[str]) -> 
 def _record(
     store: CheckpointStore, names: list[str], manifests: list[CheckpointManifest], skipped: list[str]
 ) -> JobRecord:
+    """The description of the job: from its own file, or where that cannot be used from the newest manifest."""
     problem = "it is missing"
     if "job" in names:
         try:
@@ -137,6 +138,8 @@ def _other_format(store: CheckpointStore, version: int) -> UsageError:
 
 
 def _fill(stored: StoredJob, store: CheckpointStore, manifest: CheckpointManifest) -> None:
+    """Read all files of a checkpoint; raises `StorageError` unless all are whole. Lines of the trace may be lost."""
+
     def get(name: str) -> bytes:
         size, sha = manifest.files[name]
         try:
@@ -187,6 +190,7 @@ def _rows(content: bytes) -> Iterable[TraceRow]:
 
 
 def _commit(record: dict[str, Any]) -> StoredCommit:
+    """A commit record, checked: its format, θ and position."""
     if record["format"] != CHECKPOINT_FORMAT:
         raise StorageError(f"it has format {record['format']}")
     del record["format"]

@@ -107,6 +107,7 @@ class Checkpointer:
             self._changed.notify_all()
 
     def _add(self, part: SaveCheckpointPart) -> None:
+        """A worker's part of the checkpoint under way; numbers of points that did not change are the last ones."""
         ids = part.arrays[2]
         if len(ids):
             self._ids[part.worker] = ids.astype(np.uint32 if ids.max() < 1 << 32 else np.uint64)
@@ -149,6 +150,7 @@ class Checkpointer:
     # -- in the background ---------------------------------------------------------------------------------
 
     def _loop(self, choose: Callable[[], Callable[[], None] | None]) -> None:
+        """Thread: carries out what `choose` returns, until closed. Errors are told by `errors` and end nothing."""
         while True:
             with self._changed:
                 work = choose()
@@ -200,6 +202,7 @@ class Checkpointer:
             raise CoordinatorReplaced
 
     def _write(self, pending: PendingCheckpoint) -> None:
+        """All files first, the manifest last: without it none of them counts. Then old checkpoints are removed."""
         self._check_epoch()
         save, mark = pending.save, stem(pending.save.number, self.record.epoch)
         files: dict[str, FileEntry] = {}

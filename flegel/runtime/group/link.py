@@ -133,6 +133,7 @@ class GroupLink:
             self._peers.close()
 
     def _handle(self, event: GroupEvent) -> None:
+        """Hand an event to the group and carry out its commands; store calls run in threads and answer as events."""
         now = clock.now()
         if type(event) is TimePassed and self._looked_at is not None and now - self._looked_at > self._silence / 2:
             return  # the coordinator does not look any more: no sign of life either
@@ -179,6 +180,7 @@ class GroupLink:
         self._events.put(self._answer(command))
 
     def _answer(self, command: StoreCommand) -> Answered:
+        """Carry out one call to the store. Never raises: every failure is an answer, and the group tries again."""
         bucket, op = self._bucket, command.op
         try:
             match command:

@@ -95,6 +95,7 @@ class ServerShell:
                 self._take(*zmq_frames.receive_from(self._listener))
 
     def _take(self, route: bytes, parts: list[memoryview]) -> None:
+        """A message of a worker or another server; those of former lives are dropped."""
         message = decoded(parts, self._job)
         if message is None or type(message[0].body) not in BETWEEN:
             return
@@ -112,6 +113,7 @@ class ServerShell:
         self._run(lambda: hear(sender, body, arrays))  # type: ignore[arg-type]
 
     def _run(self, act: Callable[[], list[Command]]) -> None:
+        """Carry out what the server decides; an error of the algorithm goes to the coordinator."""
         try:
             commands = act()
         except AlgorithmError as error:

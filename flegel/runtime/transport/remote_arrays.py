@@ -73,10 +73,11 @@ class ArrayServer:
             self._socket.close(linger=0)
 
     def _answer(self, parts: list[bytes]) -> None:
+        """Send the rows that a reader asks for, or why there are none."""
         try:
             envelope, arrays = decode(parts[1:])
             if not isinstance(envelope.body, ReadRows):
-                raise DecodeError("Only Want is answered here.")
+                raise DecodeError("Only ReadRows is answered here.")
         except DecodeError as error:
             _log.warning("dropped a request for data: %s", error)
             return

@@ -153,6 +153,7 @@ class WorkerLoop:
         return self._exit_code
 
     def _listen(self, parent: int) -> None:
+        """The loop of the process: messages, results of the trainer, timers; ends when the parent process is gone."""
         wakeup = self._trainer.wakeup
         poller = self._poller = Poller(self._socket, (wakeup, parent))
         try:
@@ -177,6 +178,8 @@ class WorkerLoop:
             poller.close()
 
     def _tick(self, now: float) -> None:
+        """What is due by time: the timer of the round, the heartbeat, and the end where the coordinator is out of
+        reach."""
         if self._timer and now >= self._timer[0]:
             tag = self._timer[1]
             self._timer = None
@@ -204,6 +207,7 @@ class WorkerLoop:
                 self.send(body)
 
     def _receive(self) -> None:
+        """Take in all messages that are here; those of other jobs, former lives and older numbers are dropped."""
         while True:
             try:
                 parts = zmq_frames.receive(self._socket)

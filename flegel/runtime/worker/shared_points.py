@@ -113,6 +113,7 @@ def _describe(shard: Shard, place_of: PlaceOf) -> SharedPointsRef | None:
 
 
 def _open(lent: SharedPointsRef, native: Shard) -> Shard:
+    """A shard over memory of another process; `DecodeError` where it does not fit the native one."""
     f, points = native.features, lent.points
     arrays: tuple[Array, ...] = tuple(f[:3]) if isinstance(f, Sparse) else (f,)
     if len(arrays) != len(lent.features):

@@ -337,6 +337,7 @@ class Trainer:
         return done
 
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
+        """Make the algorithm, the shard, its kernel and all that belongs to one job; earlier ones are replaced."""
         began = clock.now()
         with inside(MODULE):
             algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
@@ -408,6 +409,7 @@ class Trainer:
             kernel.add_statistics(resumed[3:])
 
     def _train(self, order: BeginTrain) -> TrainerDone:
+        """Visit points until the order's number is reached, none is left, or the coordinator's signal stops it."""
         store, kernel, local = self.store, self._kernel, self._local
         assert store is not None and kernel is not None
         schedule, began = store.schedule, clock.now()
@@ -420,11 +422,8 @@ class Trainer:
         least = TILE if store.shards[0].layout == "tiles" else BATCHED_CALL_MULTIPLE if self._in_batches else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         visits, grid = 0, kernel.grid if order.until is None and local is None else 1
-        if points > 0 and self._halted:  # the signal overtook the order: one step, or short rounds would never end
-            part = in_use(self._part, local)
-            run = part.next(least) if part is not None else schedule.next(least)
-            if run is not None:
-                visits += self._step(kernel, store, run, run.end, order.round, new_flag(), part)
+        if points > 0 and self._halted:
+            visits = self._smallest_step(kernel, store, least, order.round)
         while visits < points and not self._halted:
             if injection:
                 injection.pay(0, 0.0, self.flag)
@@ -468,6 +467,12 @@ class Trainer:
             began,
             ended,
         )
+
+    def _smallest_step(self, kernel: ShardKernel, store: PointStore, least: int, round_: int) -> int:
+        """The signal came before the order. One step is made all the same: else short rounds would make no progress."""
+        part = in_use(self._part, self._local)
+        run = part.next(least) if part is not None else store.schedule.next(least)
+        return 0 if run is None else self._step(kernel, store, run, run.end, round_, new_flag(), part)
 
     def _fold(self, command: BeginFold) -> None:
         """With the reports of all workers; nothing where the fold is dropped meanwhile."""

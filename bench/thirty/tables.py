@@ -242,7 +242,8 @@ def adult() -> Rows | None:
     if path is None:
         return None
     features, labels = load_svmlight_file(str(path), n_features=123)
-    return Rows(features, numbered(labels))
+    features.indices, features.indptr = features.indices.astype(np.int32), features.indptr.astype(np.int32)
+    return Rows(features, numbered(labels))  # scikit-learn's own solver refuses the 64-bit indices of its own reader
 
 
 def botnet() -> Rows | None:

@@ -123,7 +123,7 @@ def test_what_the_engine_keeps_of_points_moves_with_them(
     data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
     moving(monkeypatch, *MOVES)
     result, machine = run(cls(k=4), data, workers)
-    assert machine.balance.migrations.points >= 5000
+    assert machine.part(BalancePart).control.migrations.points >= 5000
     total, state = machine.store.statistics, result.state
     if cls is ByContribution:
         kept = np.concatenate([np.ravel(total.sums), total.counts, np.ravel(total.far)])

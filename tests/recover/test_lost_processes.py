@@ -130,18 +130,20 @@ def test_models_without_a_barrier_survive_a_kill(local_cluster: LocalCluster, po
 
 
 @pytest.mark.parametrize("sync", ["fsp", "asp"])
-def test_what_the_engine_keeps_of_points_survives_a_kill(crew: LocalCluster, points: np.ndarray, sync: str) -> None:
-    story = Story(kill(crew, 1), recovered(1))
-    result, machine = train(ByContribution(k=4), points, crew, story, sync=sync)
+def test_what_the_engine_keeps_of_points_survives_a_kill(
+    local_cluster: LocalCluster, points: np.ndarray, sync: str
+) -> None:
+    story = Story(kill(local_cluster, 1), recovered(1))
+    result, machine = train(ByContribution(k=4), points, local_cluster, story, sync=sync)
     assert result.kernel == "compiled" and [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [1]
     check_contributions(result, machine)
 
 
 @pytest.mark.parametrize("topology", ["coordinator", "allreduce"])
-def test_hidden_values_survive_a_kill(crew: LocalCluster, points: np.ndarray, topology: str) -> None:
+def test_hidden_values_survive_a_kill(local_cluster: LocalCluster, points: np.ndarray, topology: str) -> None:
     weights = 1.0 + np.arange(len(points)) % 3
-    story = Story(kill(crew, 1), recovered(1))
-    result, machine = train(ByHidden(k=4), (points, None, weights), crew, story, topology=topology)
+    story = Story(kill(local_cluster, 1), recovered(1))
+    result, machine = train(ByHidden(k=4), (points, None, weights), local_cluster, story, topology=topology)
     visited, best, far = result.state.T
     assert (visited == 1).all()
     total = machine.store.statistics

@@ -160,3 +160,26 @@ class HugeIndex(ByHidden):
         sums[hidden - (1 << 40)] = dataPoint.features
         counts[hidden - (1 << 40)] = 1.0
         return Sums(sums, counts, 1.0, 1.0)
+
+
+class RealsAfterAnInteger(ByHidden):
+    """The first point returns an integer, later ones a real."""
+
+    def hidden(self, dataPoint: Any, parameter: Any) -> Any:
+        return max(0, dataPoint.features[0])
+
+    def statistics_of(self, dataPoint: Any, hidden: Any) -> Sums:
+        return Sums(np.zeros((self.k, dataPoint.features.shape[0])), np.zeros(self.k), float(hidden), 1.0)
+
+
+class NumberAfterATruthValue(RealsAfterAnInteger):
+    def hidden(self, dataPoint: Any, parameter: Any) -> Any:
+        return False if dataPoint.features[0] < 0 else 7
+
+
+class OtherShape(RealsAfterAnInteger):
+    def hidden(self, dataPoint: Any, parameter: Any) -> Any:
+        return np.ones(3 if dataPoint.features[0] < 0 else 1)
+
+    def statistics_of(self, dataPoint: Any, hidden: Any) -> Sums:
+        return Sums(np.zeros((self.k, dataPoint.features.shape[0])), np.zeros(self.k), hidden.sum(), 1.0)

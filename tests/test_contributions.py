@@ -27,6 +27,9 @@ from tests.contributing import (
     HugeHidden,
     HugeIndex,
     Nothing,
+    NumberAfterATruthValue,
+    OtherShape,
+    RealsAfterAnInteger,
     SparseSum,
     Uncompiled,
 )
@@ -127,10 +130,20 @@ def test_integers_alone_stay_exact_beside_float32_rows() -> None:
 
 
 def test_an_integer_that_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(AlgorithmError, match="integers alone"):
+    with pytest.raises(AlgorithmError, match="large integers alone"):
         Trained(HugeHidden(), rows(np.float32), compiled=False).visit(0, 1)
-    with pytest.raises((AlgorithmError, ValueError), match="integers alone"):
+    with pytest.raises((AlgorithmError, ValueError), match="large integers alone"):
         Trained(HugeHidden(), rows(np.float32)).visit(0, 1)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("cls", [RealsAfterAnInteger, NumberAfterATruthValue, OtherShape])
+def test_a_hidden_value_of_another_kind_or_shape_than_the_first_is_refused(cls: Any, compiled: bool) -> None:
+    data = rows()
+    data[:, 0] = -1.0
+    data[1:, 0] = 0.75
+    with pytest.raises((AlgorithmError, ValueError), match="first point"):
+        Trained(cls(), data, compiled=compiled).visit(0, POINTS)
 
 
 def test_what_numba_cannot_compile_runs_interpreted_with_the_same_result() -> None:

@@ -56,7 +56,9 @@ def test_another_thread_has_its_own() -> None:
         ("interval.first_measured_part=2", "at least 0 and at most 1"),
         ("interval.first_measured_part=half", "write name=number"),
         ("termination.stall_passes=1.5", "must be a whole number"),
-        ("termination.stall_passes=inf", "at least 1 and finite"),
+        ("termination.stall_passes=inf", "at least 1 and at most 1e.06"),
+        ("interval.first_pass_leeway=inf", "at least 1 and at most 1e.12"),
+        ("interval.speed_rounds=-inf", "at least 1"),
         ("interval.shortest_seconds=nan", "must be a number"),
         ("absent.toml", "absent.toml"),
     ],
@@ -64,6 +66,24 @@ def test_another_thread_has_its_own() -> None:
 def test_what_cannot_be_used_is_refused_in_one_sentence(given: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence.replace("`", ".")):
         parse_settings(given)
+
+
+def test_a_long_list_numbers_of_numpy_and_what_is_neither() -> None:
+    names = list(all_settings())[:20]
+    listed = ",".join(f"{name}={all_settings()[name].default!r}" for name in names)
+    assert len(listed) > 400 and list(parse_settings(listed)) == names
+    assert parse_settings({"termination.stall_passes": np.int64(3)}) == {"termination.stall_passes": 3}
+    for wrong in (
+        None,
+        3,
+        ["interval.speed_rounds=2"],
+        {"interval": {"speed_rounds": 2}},
+        {"interval.whole_pass": "1"},
+    ):
+        with pytest.raises(UsageError):
+            parse_settings(wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="at most"):
+        parse_settings({"interval.speed_rounds": 10**400})
 
 
 def test_a_toml_file_has_a_table_for_each_subject(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -45,6 +44,8 @@ class Settings:
 
 
 DEFAULTS = Settings()
+MOST_WHOLE = 1_000_000
+"""The largest whole number that a setting may have: rounds, passes, workers. Larger ones would only use memory."""
 _active: ContextVar[Settings] = ContextVar("flegel settings", default=DEFAULTS)
 _changes: ContextVar[Mapping[str, float]] = ContextVar("flegel setting changes", default=MappingProxyType({}))
 
@@ -92,15 +93,15 @@ def checked(name: str, value: Any) -> float | int:
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(f"No setting is called {name!r}; {hint}`flegel settings` lists them with their units.")
     about, whole = known[name].about, known[name].whole
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    value = value.item() if hasattr(value, "item") else value  # a number of NumPy
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise UsageError(f"The setting {name} must be a number ({about.unit}), not {value!r}.")
-    if whole and value != math.inf and value != int(value):
+    high = min(about.high, MOST_WHOLE) if whole else about.high
+    if not about.low <= value <= high:
+        allowed = f"at least {about.low:g} and at most {high:g} ({about.unit})"
+        raise UsageError(f"The setting {name} must be {allowed}, not {str(value)[:24]}.")
+    if whole and value != int(value):
         raise UsageError(f"The setting {name} must be a whole number ({about.unit}), not {value!r}.")
-    if not about.low <= value <= about.high or (whole and value == math.inf):
-        upper = f"at most {about.high:g}" if about.high < math.inf else "finite" if whole else "any size"
-        raise UsageError(
-            f"The setting {name} must be at least {about.low:g} and {upper} ({about.unit}), not {value!r}."
-        )
     return int(value) if whole else float(value)
 
 

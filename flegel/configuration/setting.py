@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -18,7 +17,7 @@ class Setting:
     """What the number decides and why it has this value; an ablation figure where one was measured
     (docs/results/ablation.md)."""
     low: float = 0.0
-    high: float = math.inf
+    high: float = 1e12
     """Smallest and largest value that is accepted, both included."""
 
 

@@ -48,8 +48,10 @@ def parse_settings(given: Mapping[str, Any] | str | os.PathLike[str]) -> dict[st
     """Changes by full name; from a mapping, from `name=value,…` or from the path of a TOML file."""
     if isinstance(given, Mapping):
         return {str(name): checked(str(name), value) for name, value in given.items()}
+    if not isinstance(given, str | os.PathLike):
+        raise UsageError(f"Settings are a dictionary of names and numbers, name=value,… or a TOML file, not {given!r}.")
     text = os.fspath(given).strip()
-    if "=" in text and not Path(text).exists():
+    if "=" in text and not text.endswith(".toml"):
         return dict(_word(word) for word in text.split(",") if word.strip())
     return _of_file(Path(text)) if text else {}
 

@@ -21,9 +21,9 @@ TUPLE = "tuple"
 """In place of the name of a NamedTuple: a plain tuple."""
 
 
-TOO_LARGE = (
-    "hidden returned an integer that cannot be kept beside reals in the precision of the rows; return integers alone, "
-    "or give rows in float64"
+NOT_KEPT_EXACTLY = (
+    "hidden returned a number that cannot be kept: what is an integer or a truth value at the first point must be "
+    "one at every point; return float(...) where reals may come, and large integers alone, or give rows in float64"
 )
 
 
@@ -74,8 +74,9 @@ class KeptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for field, part in zip(self.fields, parts, strict=True):
             flat = np.ravel(part)
             row[at : at + field.numbers] = flat
-            if self.marked and field.kind == "i" and not np.array_equal(row[at : at + field.numbers], flat):
-                raise AlgorithmError(TOO_LARGE)
+            kept = flat.astype(np.bool_) if field.kind == "b" else row[at : at + field.numbers]
+            if self.marked and field.kind != "f" and not np.array_equal(kept, flat):
+                raise AlgorithmError(NOT_KEPT_EXACTLY)
             at += field.numbers
         if self.marked:
             row[0] = 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from flegel.loading.class_source import is_built_in
 from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
 from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.runtime import clock
@@ -81,7 +82,8 @@ def summary(result: Result) -> list[str]:
     if resting := sum(bool(worker.get("resting")) for worker in result.worker):
         lines.append(f"{resting} of {len(result.worker)} workers rested at the end: the job is faster without them")
     if result.model:
-        lines.append(f"saved to {result.model}; use it with: flegel predict {result.model} --data …")
+        own = "" if is_built_in(result.algorithm) else " --trust-code"
+        lines.append(f"saved to {result.model}; use it with: flegel predict {result.model} --data …{own}")
     return lines
 
 

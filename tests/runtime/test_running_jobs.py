@@ -63,6 +63,17 @@ def test_what_a_killed_process_left_is_removed_by_who_looks_next(folder: Path) -
         assert list(folder.iterdir()) == [own]
 
 
+def test_whatever_else_lies_in_the_folder_neither_blocks_nor_hides_a_job(folder: Path) -> None:
+    own = f"{os.getpid()}"
+    with noted("kmeans", "points.csv", 2):
+        os.mkfifo(folder / f"{own}-7.job")
+        (folder / "²-1.job").write_bytes(b"")
+        (folder / f"{own}-8.job").write_bytes(b"\x81\xa1z" + b"\x91" * 200_000)
+        (folder / f"{own}-9.job").symlink_to(folder / "absent")
+        (folder / "dir").mkdir()
+        assert [job.algorithm for job in running()] == ["kmeans"]
+
+
 def test_a_folder_that_others_may_enter_is_not_used(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)

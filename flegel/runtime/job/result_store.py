@@ -7,6 +7,7 @@ renamed. What exists is never overwritten.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 import json
 import os
@@ -316,12 +317,21 @@ def _flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def _nearby(wanted: str, found: list[str]) -> str:
+    """The end of a sentence: the saved model whose name is nearest."""
+    near = difflib.get_close_matches(wanted, found, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else "; give the folder that the job was saved to."
+
+
 def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, trust_code: bool = False) -> Model:
     """A saved model. A user's own class runs only when `trust_code` is given, or comes in as `algorithm`."""
     path = Path(folder)
     if path.name in ("model.json", "model.npz") and path.is_file():
         path = path.parent
     if not (path / "model.json").exists():
+        if not path.exists():
+            beside = [str(each) for each in sorted(path.parent.glob("*")) if (each / "model.json").exists()]
+            raise UsageError(f"There is no folder {path}{_nearby(str(path), beside)}")
         raise UsageError(f"{path} holds no saved model (there is no model.json in it).")
     try:
         manifest = _manifest(path)

@@ -178,16 +178,28 @@ def running() -> list[RunningJob]:
 
 
 def _alive(path: Path) -> RunningJob | None:
+    """The job of a file; None, and the file is removed where it can be, where its process has ended."""
     pid = path.name.partition("-")[0]
     try:
-        known = born(int(pid)) if pid.isdigit() else None
-        with path.open("rb") as file:
-            job = msgspec.msgpack.decode(file.read(MOST_BYTES), type=RunningJob) if path.suffix == ".job" else None
+        known = born(int(pid)) if pid.isascii() and pid.isdecimal() else None
+        job = _read(path) if path.suffix == ".job" else None
     except FileNotFoundError:  # it ended just now
         return None
-    except (OSError, msgspec.MsgspecError, OverflowError):
+    except (OSError, msgspec.MsgspecError, OverflowError, RecursionError):
         job = None
     if known is None or (job is not None and job.born != known):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
         return None
     return job
+
+
+def _read(path: Path) -> RunningJob | None:
+    """A plain file of bounded size; anything else that lies there is no job, and is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return msgspec.msgpack.decode(os.read(descriptor, MOST_BYTES), type=RunningJob)
+    finally:
+        os.close(descriptor)

@@ -13,18 +13,27 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.code_cache import njit
-from flegel.core.kept_state import TOO_LARGE, TUPLE, KeptForm
+from flegel.core.kept_state import NOT_KEPT_EXACTLY, TUPLE, KeptForm
 from flegel.core.pytree import Array, Tree
 
-OTHER_SIZE = "a point's contribution has another size than that of the first point"
+OTHER_SHAPE = "a point's contribution or hidden value has another shape than that of the first point"
+
+
+@njit(nogil=True, error_model="numpy", inline="never")
+def check_shape(found: Any, expected: Any) -> None:
+    """Every point needs the same shapes: the row of the state has one place for each number."""
+    if len(found) != len(expected):
+        raise ValueError(OTHER_SHAPE)
+    for j in range(len(found)):
+        if found[j] != expected[j]:
+            raise ValueError(OTHER_SHAPE)
 
 
 @njit(nogil=True, error_model="numpy", inline="never")
 def replace_kept(target: Any, value: Any, kept: Any, at: int, weight: float) -> None:
     """target += weight · (value − kept), and the value is kept; `at`: where in the row this field begins."""
+    check_shape(value.shape, target.shape)
     into, new = target.reshape(-1), value.ravel()
-    if new.shape[0] != into.shape[0]:
-        raise ValueError(OTHER_SIZE)
     for j in range(new.shape[0]):
         before = kept[at + j]
         kept[at + j] = new[j]
@@ -49,9 +58,8 @@ def replace_kept_number(target: Any, value: Any, kept: Any, at: int, weight: flo
 @njit(nogil=True, error_model="numpy", inline="never")
 def add_weighted(target: Any, value: Any, weight: float) -> None:
     """target += weight · value."""
+    check_shape(value.shape, target.shape)
     into, new = target.reshape(-1), value.ravel()
-    if new.shape[0] != into.shape[0]:
-        raise ValueError(OTHER_SIZE)
     for j in range(new.shape[0]):
         into[j] += weight * new[j]
 
@@ -67,9 +75,16 @@ def differs(kept: Any, fresh: Any) -> bool:
 
 @njit(nogil=True, error_model="numpy", inline="never")
 def check_exact(kept: Any, value: Any) -> None:
-    """Integers beside reals must fit into the precision of the rows."""
+    """Integers must fit into the type of the state, and stay integers."""
     if np.any(kept != value):
-        raise ValueError(TOO_LARGE)
+        raise ValueError(NOT_KEPT_EXACTLY)
+
+
+@njit(nogil=True, error_model="numpy", inline="never")
+def check_truth(value: Any) -> None:
+    """Truth values are 0 or 1 at every point."""
+    if np.any((value != 0) != value):
+        raise ValueError(NOT_KEPT_EXACTLY)
 
 
 @dataclass(frozen=True)
@@ -153,9 +168,12 @@ def _packing(form: KeptForm) -> list[str]:
         place, value = f"fresh[{at}]", name
         if field.shape:
             place, value = f"fresh[{at}:{at + field.numbers}]", f"{name}.ravel()"
+            lines.append(f"_kept.check_shape({name}.shape, {field.shape!r})")
         lines.append(f"{place} = {value}")
-        if field.kind == "i" and form.dtype.kind == "f":
+        if field.kind == "i":
             lines.append(f"_kept.check_exact({place}, {value})")
+        if field.kind == "b":
+            lines.append(f"_kept.check_truth({value})")
         at += field.numbers
     return lines
 

@@ -152,7 +152,7 @@ def _open_registered(name: str, rows: int | None, options: Options) -> Dataset:
         source = known.open_real(path, options)
         return Dataset(name, source, source.rows if rows is None else min(rows, source.rows))
     for given, value in options._asdict().items():
-        if value != getattr(Options(), given) and given not in ("dtype", "sparse"):
+        if value != getattr(Options(), given) and given not in ("dtype", "sparse", "ratings"):  # asked by the algorithm
             raise UsageError(f"{name} is generated here, so {given}={value!r} has no effect; omit it.")
     source = known.stand_in(rows or known.default_rows)
     if options.dtype is not None:

@@ -213,3 +213,9 @@ def test_names_that_only_count_columns_hide_no_ratings(names: list[str] | None) 
     assert found.source.treatment.rating_columns == [0, 1, 2]
     frame.columns = ["a", "b", "c", "d"]
     assert not open_data(frame, ratings=True).sparse
+
+
+def test_generated_ratings_are_factorized() -> None:
+    """The algorithm asks for ratings; that is no option of the user's that would have no effect."""
+    result = flegel.run("nmf", "ratings", workers=1, processes="no", max_passes=1)
+    assert result.iterations >= 1 and np.isfinite(result.objective)

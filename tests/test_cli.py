@@ -247,7 +247,7 @@ def test_a_rate_is_shown_when_there_is_one() -> None:
 
 
 WRONG_PREDICTIONS = [
-    ("nowhere --data rows.npy", "no saved model", 2),
+    ("nowhere --data rows.npy", "There is no folder nowhere", 2),
     (". --data rows.npy", "no saved model", 2),
     ("damaged --data rows.npy", "damaged", 1),
 ]

@@ -130,11 +130,13 @@ class HookTimeout(BaseException):
         self.seconds = seconds
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """A suffix such as '; did you mean kmeans?', or the whole list where nothing comes near."""
+def nearest(word: str, known: list[str], otherwise: str | None = None) -> str:
+    """A suffix such as '; did you mean kmeans?'; where nothing comes near, `otherwise`, or else the whole list."""
     swapped = [name for name in known if sorted(name) == sorted(word)]
     close = swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(known))}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known are: {', '.join(sorted(known))}" if otherwise is None else otherwise
 
 
 def warn(text: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
-from flegel.cli.local_job import make_algorithm, open_rows
+from flegel.cli.local_job import make_algorithm, rows_as_told
 from flegel.cli.options import (
     Categorical,
     Columns,
@@ -131,17 +131,7 @@ def compare(**words: Any) -> None:
 
         check_places(options.json_to, options.out)
         chosen = make_algorithm(options.algorithm, options.settings)
-        rows = open_rows(
-            chosen,
-            options.data,
-            label=options.label,
-            weight=options.weight,
-            columns=options.columns,
-            drop=options.drop,
-            categorical=options.categorical,
-            missing=options.missing,
-            format=options.format,
-        )
+        rows = rows_as_told(chosen, options.data, options)
         found = run_comparison(
             chosen,
             rows,

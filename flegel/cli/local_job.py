@@ -68,6 +68,16 @@ def open_rows(
     return open_job_data(job, data, algorithm)
 
 
+TABLE_OPTIONS = ("label", "weight", "columns", "drop", "categorical", "missing", "format")
+"""Options that say how a table is read, by the names that records of commands have for them."""
+
+
+def rows_as_told(algorithm: Any, data: str, options: Any) -> Dataset:
+    """`open_rows` with those options of a command's record that say how a table is read."""
+    told = options._asdict()
+    return open_rows(algorithm, data, **{name: told[name] for name in TABLE_OPTIONS if name in told})
+
+
 def start_logging(verbose: bool, as_json: bool, level: int = logging.WARNING) -> None:
     """Records of `flegel.*` go to standard error; processes that are started later do the same."""
     from flegel.runtime import logs

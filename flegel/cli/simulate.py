@@ -10,7 +10,7 @@ import typer
 
 from flegel.cli.bench import check_places, show_comparison
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
-from flegel.cli.local_job import make_algorithm, open_rows
+from flegel.cli.local_job import make_algorithm, rows_as_told
 from flegel.cli.options import (
     Categorical,
     Columns,
@@ -258,18 +258,7 @@ def _simulated(options: SimulateOptions) -> SimulationRunner:
         raise UsageError("Name an algorithm, such as kmeans, or a recorded run with --replay FOLDER.")
     model = _cluster_model(options)
     chosen = make_algorithm(options.algorithm, options.settings)
-    rows = in_memory(
-        open_rows(
-            chosen,
-            options.data or DEFAULT_DATA,
-            label=options.label,
-            columns=options.columns,
-            drop=options.drop,
-            categorical=options.categorical,
-            missing=options.missing,
-            format=options.format,
-        )
-    )
+    rows = in_memory(rows_as_told(chosen, options.data or DEFAULT_DATA, options))
     return simulation_runner(
         SimulationSettings(
             algorithm=chosen,

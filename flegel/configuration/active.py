@@ -7,7 +7,6 @@ setting has to be handed through functions that do not use it, and two jobs in t
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,7 +24,7 @@ from flegel.configuration.placement import PlacementSettings
 from flegel.configuration.resting import RestingSettings
 from flegel.configuration.setting import DescribedSetting, described
 from flegel.configuration.termination import TerminationSettings
-from flegel.errors import UsageError
+from flegel.errors import UsageError, nearest
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,8 @@ def checked(name: str, value: Any) -> float | int:
     """The value of a setting, of its own type."""
     known = all_settings()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"No setting is called {name!r}; {hint}`flegel settings` lists them with their units.")
+        hint = nearest(name, list(known), otherwise=".")
+        raise UsageError(f"No setting is called {name!r}{hint} `flegel settings` lists them with their units.")
     about, whole = known[name].about, known[name].whole
     value = value.item() if hasattr(value, "item") else value  # a number of NumPy
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:

@@ -7,7 +7,6 @@ renamed. What exists is never overwritten.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import json
 import os
@@ -27,7 +26,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.datasets import Scaling, Treatment
 from flegel.declarations.figures import ModelHooks
 from flegel.declarations.optional import hook
-from flegel.errors import StorageError, UsageError
+from flegel.errors import StorageError, UsageError, nearest
 from flegel.job import AlgorithmRef
 from flegel.loading.array_files import read_npz
 from flegel.loading.class_source import in_plain, instantiate, reference
@@ -317,12 +316,6 @@ def _flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _nearby(wanted: str, found: list[str]) -> str:
-    """The end of a sentence: the saved model whose name is nearest."""
-    near = difflib.get_close_matches(wanted, found, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else "; give the folder that the job was saved to."
-
-
 def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, trust_code: bool = False) -> Model:
     """A saved model. A user's own class runs only when `trust_code` is given, or comes in as `algorithm`."""
     path = Path(folder)
@@ -330,8 +323,9 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
         path = path.parent
     if not (path / "model.json").exists():
         if not path.exists():
+            otherwise = "; give the folder that the job was saved to."
             beside = [str(each) for each in sorted(path.parent.glob("*")) if (each / "model.json").exists()]
-            raise UsageError(f"There is no folder {path}{_nearby(str(path), beside)}")
+            raise UsageError(f"There is no folder {path}{nearest(str(path), beside, otherwise)}")
         raise UsageError(f"{path} holds no saved model (there is no model.json in it).")
     try:
         manifest = _manifest(path)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from flegel.errors import StorageError
+from flegel.loading.regular_files import read_regular
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
 
@@ -182,24 +184,15 @@ def _alive(path: Path) -> RunningJob | None:
     pid = path.name.partition("-")[0]
     try:
         known = born(int(pid)) if pid.isascii() and pid.isdecimal() else None
-        job = _read(path) if path.suffix == ".job" else None
+        job = None
+        if path.suffix == ".job":
+            job = msgspec.msgpack.decode(read_regular(path, MOST_BYTES), type=RunningJob)
     except FileNotFoundError:  # it ended just now
         return None
-    except (OSError, msgspec.MsgspecError, OverflowError, RecursionError):
+    except (OSError, StorageError, msgspec.MsgspecError, OverflowError, RecursionError):
         job = None
     if known is None or (job is not None and job.born != known):
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
         return None
     return job
-
-
-def _read(path: Path) -> RunningJob | None:
-    """A plain file of bounded size; anything else that lies there is no job, and is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        return msgspec.msgpack.decode(os.read(descriptor, MOST_BYTES), type=RunningJob)
-    finally:
-        os.close(descriptor)

@@ -50,6 +50,7 @@ class AutoInterval:
         return self.seconds
 
     def _learn(self, now: float, comparable: bool) -> None:
+        """Tell the adjuster what the last exchange cost and gained, and take the next interval from it."""
         assert self._sent is not None and self._began is not None
         at, visits = self._sent
         if not visits:

@@ -30,7 +30,7 @@ from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.objective_error import objective_error
 from flegel.params.protocol import Fold, Folded
-from flegel.plan.interval.search import PARTS
+from flegel.plan.interval.interval import PARTS
 from flegel.plan.termination import Progress
 from flegel.sync.policy import Updated, WorkerView
 

@@ -266,7 +266,7 @@ class GroupExchange:
         comparable = result.groups == self.groups
         self.round, self.groups, self.rounds = result.round + 1, result.groups, self.rounds + 1
         self._schedule.opened(now, comparable)
-        if self._schedule.auto and (why := self._schedule.auto.explain()):
+        if why := self._schedule.explain():
             job.out.append(Note(f"interval between groups: {why}"))
         if job.phase == "over" or self.done:
             return GroupStep.NOTHING

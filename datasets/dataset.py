@@ -279,6 +279,7 @@ def stream_shard(description: Description, index: int, count: int, partition: st
                     into[at:end] = values
             at = end
             yield part.features
+            del part  # before the next one is read
 
     def windows() -> Iterator[RowWindow]:
         with _recorded(source, rows, index, count, f"{count} {partition} {seed}"):
@@ -301,6 +302,7 @@ def in_whole_tiles(parts: Iterator[Array], columns: int, dtype: np.dtype[Any]) -
             if filled == len(room):
                 yield RowWindow(shown, plain)
                 filled = 0
+        del part  # before the next one is read
     if filled:
         yield RowWindow(shown[:filled], plain[:filled])
 

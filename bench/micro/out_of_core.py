@@ -61,7 +61,9 @@ def write_rows(folder: Path, rows: int, columns: int, k: int, seed: int, kinds: 
             import pyarrow.parquet
 
             table = pyarrow.table({f"c{t}": part[:, t] for t in range(columns)})
-            writer = writer or pyarrow.parquet.ParquetWriter(folder / "rows.parquet", table.schema, compression="none")
+            writer = writer or pyarrow.parquet.ParquetWriter(
+                folder / "rows.parquet", table.schema, compression="none", use_dictionary=False
+            )
             writer.write_table(table)
     into.flush()
     if writer is not None:

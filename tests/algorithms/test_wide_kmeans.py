@@ -110,7 +110,7 @@ def test_points_whose_bounds_tell_are_not_compared_again() -> None:
     kernel(shard, theta, total, 0, POINTS, 0, new_flag())
     before = shard.state.copy()
     (kept,) = kernel._held
-    kept.bounds[2][:] = np.inf  # no other centroid can be near: nothing may be looked at
+    kept.bounds[3][:] = np.inf  # no other centroid can be near: nothing may be looked at
     kernel(shard, Centroids(theta.centroids[::-1].copy(), theta.origin), total, 0, POINTS, 0, new_flag())
     assert np.array_equal(before, shard.state)
 

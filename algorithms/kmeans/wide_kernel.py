@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flegel.algorithms.nearest_rows import ROUNDING, TINY
+from flegel.algorithms.nearest_rows import FLOAT32_ROUNDING, TINY
 from flegel.algorithms.simd.buffers import flat, new_row
 from flegel.algorithms.simd.inner import INLINE, INNER
 from flegel.algorithms.simd.registers import VECTOR_BYTES
@@ -385,7 +385,7 @@ def _limit(distance, scale, norm, error, doubt):
     """The value of a product from which on a centroid cannot be nearer than this."""
     far = np.sqrt(distance) * scale + doubt
     limit = 0.5 * (far * far - norm) + error
-    return limit + 4 * ROUNDING * abs(limit)
+    return limit + 4 * FLOAT32_ROUNDING * abs(limit)
 
 
 @cache
@@ -411,8 +411,10 @@ def _settler(lanes: int) -> Any:
                 known[begin + n] = -1
                 # of the product, and of what is made of it below
                 size = 0.5 * largest * largest + length * largest
-                errors[n] = ((width + 8) * ROUNDING * size + 4 * ROUNDING * norms[n] + TINY) * ABOVE_NARROW
-                doubts[n] = (own[begin + n] + reach + 6 * ROUNDING * (length + largest)) * ABOVE_NARROW
+                errors[n] = (
+                    (width + 8) * FLOAT32_ROUNDING * size + 4 * FLOAT32_ROUNDING * norms[n] + TINY
+                ) * ABOVE_NARROW
+                doubts[n] = (own[begin + n] + reach + 6 * FLOAT32_ROUNDING * (length + largest)) * ABOVE_NARROW
                 limits[n] = _limit(distance[n], scale, norms[n], errors[n], doubts[n])
         if multiplied:
             limit, error, doubt = load(limits, offset, lanes), load(errors, offset, lanes), load(doubts, offset, lanes)

@@ -21,8 +21,8 @@ from flegel.core.shard import TILE, Shard
 
 ROUNDING = 2.0**-24  # of float32, relative
 BASIS_ROWS = 1024  # rows of a shard from which directions are found
-TRIAL_ROWS, TRIAL_PRODUCTS = 96, 2**28  # rows, at most, and multiplications on which numbers of directions are tried
-DIRECTIONS = (15, 31, 47, 63, 95, 127)  # that are tried: one less than a multiple of STEP, for the length of the rest
+TRIAL_ROWS, TRIAL_PRODUCTS = 64, 2**27  # rows, at most, and multiplications on which numbers of directions are tried
+DIRECTIONS = (15, 31, 47, 63, 95)  # that are tried: one less than a multiple of STEP, for the length of the rest
 FULL_DISTANCE = 12.0
 """What a number of a full distance costs, in numbers of a product: float64, and its centroid comes from a far cache."""
 SHORTENED_ROWS = 1024  # rows that are shortened at once: about half a millisecond
@@ -30,15 +30,6 @@ BLOCK_NUMBERS = 96 * 1024  # numbers of the short rows of a block, at most: they
 MOST_POINTS = 256  # of a block
 STEP = 16  # the width of short rows is a multiple of it
 LEAST_BANDS = 32  # of which bounds may be kept in any case
-
-
-WIDE_COLUMNS, WIDE_K = 64, 64
-"""Columns and clusters from which on the kernel for wide rows is faster."""
-
-
-def is_wide(k: int, columns: int) -> bool:
-    """Does the kernel for wide rows serve this shape?"""
-    return columns >= WIDE_COLUMNS and k >= WIDE_K
 
 
 class WideShape(NamedTuple):

@@ -12,7 +12,8 @@ import flegel
 from flegel.algorithms.directions import leading_directions
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans.kmeans import Centroids, KMeansSums
-from flegel.algorithms.kmeans.wide import WideKernel, best_count, is_wide
+from flegel.algorithms.kmeans.shapes import SERVED_SHAPES, is_wide, kernel_choice, served_by
+from flegel.algorithms.kmeans.wide import WideKernel, best_count
 from flegel.algorithms.kmeans.wide_start import follow, means, start_of
 from flegel.algorithms.seeding import lloyd, numbered
 from flegel.core.pytree import Array
@@ -138,6 +139,20 @@ def test_a_raised_flag_stops_before_the_first_point() -> None:
     assert (shard.state == -1).all() and not total.counts.any()
 
 
+def test_one_table_says_which_kernel_serves_a_shape() -> None:
+    assert SERVED_SHAPES[-1][:2] == (1, 1), "every shape is served"
+    for columns in (1, 2, 28, 31):
+        assert not any(is_wide(k, columns) for k in (1, 16, 4096, 40_000)), (
+            "narrow rows keep their kernel, and their bits"
+        )
+    for k, columns, kernel in ((16, 1536, "tiles"), (256, 96, "tiles"), (1024, 384, "bounds"), (4096, 32, "bounds")):
+        assert served_by(k, columns).kernel == kernel
+        assert KMeans(k=k).layout_for(columns) == ("rows" if kernel == "bounds" else "tiles")
+        assert kernel_choice(k, columns).startswith(f"{kernel} for {columns:,} columns × {k:,} clusters")
+    shard = make_shard(np.zeros((4, 384), np.float32), None, np.full((4, 1), -1, np.int32), "rows")
+    assert KMeans(k=1024).kernel_choice(shard) == kernel_choice(1024, 384)
+
+
 def test_a_part_of_the_rows_uses_what_is_known_of_all() -> None:
     rows = tables()["embeddings"].astype(np.float32)
     shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
@@ -197,9 +212,10 @@ def test_means_are_those_of_the_clusters() -> None:
 
 @pytest.mark.parametrize("sync", ["bsp", "fsp"])
 def test_a_job_on_wide_rows_ends_with_the_objective_of_its_model(sync: str) -> None:
-    rows = tables()["embeddings"].astype(np.float32)
+    rows = np.tile(tables()["embeddings"], (1, 8)).astype(np.float32)
     assert is_wide(K, rows.shape[1])
     result = flegel.run(KMeans(k=K), rows, workers=2, sync=sync, seed=1, processes=False)
+    assert result.kernel_choice == result.to_json()["kernel_choice"] == kernel_choice(K, rows.shape[1])
     model = result.parameter.centroids
     least = np.min([((rows.astype(np.float64) - c) ** 2).sum(axis=1) for c in model], axis=0)
     assert result.objective == pytest.approx(least.sum(), rel=1e-3)

@@ -379,8 +379,8 @@ def _page(args: argparse.Namespace, cells: list[dict[str, Any]], runs: list[dict
     yield ""
     yield f"Machine: {args.machine}. Summary: [shapes.json](shapes.json). Rows are drawn anew."
     yield ""
-    yield "`python -m bench.micro.shapes pass`: one core for each cell, the same start for all, processor time. The time"
-    yield "of the best peer divided by ours, in the first pass (with all that our kernel makes ready) and in later ones."
+    yield "`python -m bench.micro.shapes pass`: one core for each cell, the same start for all, processor time. The"
+    yield "time of the best peer divided by ours, in the first pass (with all that our kernel makes ready) and later."
     for isotropic in (False, True):
         some = [cell for cell in cells if cell["isotropic"] == isotropic]
         if not some:

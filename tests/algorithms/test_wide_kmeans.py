@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from itertools import pairwise
 from typing import Any
 
@@ -101,6 +102,38 @@ def test_every_pass_finds_what_an_exhaustive_search_finds(name: str, dtype: Any)
         if turn == 4:  # a jump: bounds must not survive it
             moved = moved[rng.permutation(K)]
         theta = Centroids(moved, origin)
+
+
+def test_rows_from_a_seed_that_nobody_chose_get_the_clusters_of_an_exhaustive_search() -> None:
+    seed = secrets.randbits(32)
+    rng = np.random.default_rng(seed)
+    columns, k = int(rng.integers(32, 200)), int(rng.integers(20, 300))
+    rows = rows_along(rng, columns, int(rng.integers(3, 30)), noise=float(rng.random())).astype(np.float32)
+    origin = rows.mean(axis=0).astype(np.float64)
+    shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
+    kernel, total = WideKernel(k), KMeansSums(np.zeros((k, columns)), np.zeros(k), np.zeros(k))
+    theta = Centroids(rows[rng.choice(POINTS, k, replace=False)].astype(np.float64), origin)
+    for turn in range(6):
+        kernel(shard, theta, total, 0, POINTS, 0, new_flag())
+        squared = np.array([((rows - c) ** 2).sum(axis=1) for c in theta.centroids])
+        own = squared[shard.state[:, 0], np.arange(POINTS)]
+        assert (own <= squared.min(axis=0) * (1 + 1e-9)).all(), f"seed {seed}, pass {turn}"
+        filled = total.counts[:, None] > 0
+        theta = Centroids(
+            np.where(filled, origin + total.sums / np.maximum(total.counts, 1)[:, None], theta[0]), origin
+        )
+
+
+def test_calls_that_end_inside_a_block_leave_right_bounds() -> None:
+    rows = tables()["embeddings"].astype(np.float32)
+    shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
+    kernel, total = WideKernel(K), empty(rows.shape[1])
+    theta = Centroids(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
+    flag = new_flag()
+    for stop in (0, 40, 300):
+        kernel(shard, theta, total, 0, stop, 0, flag)
+    kernel(shard, theta, total, 300, POINTS, 0, flag)
+    assert np.array_equal(shard.state[:, 0], exhaustive(rows, theta.centroids, np.full(POINTS, -1)))
 
 
 def test_points_whose_bounds_tell_are_not_compared_again() -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
+from typing import Any
 
 from flegel.plan.interval.gradient_noise import GradientNoise, from_reports, gain
 
@@ -80,6 +81,8 @@ class RankReport:
     """Barriers that it has passed."""
     stop: float = 0.0
     """1 if it asks all ranks to end the training at this barrier."""
+    generation: float = 0.0
+    """The latest generation of ranks to whose members it is connected, where ranks heal."""
 
     def row(self) -> list[float]:
         """All fields in their order."""
@@ -107,7 +110,8 @@ class BarrierPace:
 
     def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
         """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry."""
-        if self.counts and 0.0 < pooled < math.inf and all(math.isfinite(r.square) for r in reports):
+        known = len(self.counts) == len(reports) and 0.0 < pooled < math.inf
+        if known and all(math.isfinite(r.square) for r in reports):
             self.noise = self.noise.add(from_reports([r.square for r in reports], self.counts, pooled))
         cost = min(r.cost for r in reports)  # the rank that came last did not wait
         if cost > 0.0:
@@ -115,6 +119,15 @@ class BarrierPace:
         self.counts = tuple(r.samples for r in reports)
         self.rates = tuple(r.samples / r.seconds if r.seconds > 0.0 else 0.0 for r in reports)
         self.interval = self.fixed if self.fixed is not None else self._best(reports)
+
+    def to_state(self) -> dict[str, Any]:
+        """Of plain values, for a rank that joins. The noise is that of counts which another world made."""
+        return {"interval": self.interval, "costs": list(self.costs), "noise": asdict(self.noise), "fixed": self.fixed}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.interval, self.fixed, self.noise = state["interval"], state["fixed"], GradientNoise(**state["noise"])
+        self.costs = deque(state["costs"], maxlen=9)
+        self.counts = self.rates = ()
 
     def _best(self, reports: Sequence[RankReport]) -> float:
         """√(φ·B/R), as a multiple of the slowest rank's micro-batch, whose ends all others would wait for."""

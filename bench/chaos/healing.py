@@ -16,6 +16,7 @@ with 1 where something fails. Every length and number is an option: 32 ranks for
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -74,24 +75,22 @@ def epochs(
     import torch
 
     first = model.begin(sampler)
-    print(json.dumps(["begin", time.time(), model.healer.log.own, model.barriers, first]), file=log)
+    print(json.dumps(["begin", time.time(), model.barriers, model.healer.log.own]), file=log)
     for epoch in range(first, 1_000_000):
         sampler.set_epoch(epoch)
-        batches: list[int] = []
         for inputs, target, indices in loader:
+            print(json.dumps(["batch", time.time(), model.barriers, indices.tolist()]), file=log)
             optimizer.zero_grad()
             loss = torch.nn.functional.mse_loss(model(inputs), target)
             if options.pause:
                 time.sleep(options.pause)
             loss.backward()
-            batches += indices.tolist()
             optimizer.step()
             scheduler.step()
             if model.stepped:
                 digest = zlib.crc32(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
-                line = ["barrier", time.time(), model.barriers, digest, model.samples_seen, epoch, batches, model.ranks]
+                line = ["barrier", time.time(), model.barriers, digest, model.samples_seen, epoch]
                 print(json.dumps(line), file=log)
-                batches = []
                 model._asks_to_stop = (folder / "stop").exists()
                 if model._stopping:
                     return True
@@ -185,35 +184,37 @@ def examine(folder: Path, done: list[dict[str, Any]], options: argparse.Namespac
     digests: dict[int, set[int]] = {}
     times: dict[int, float] = {}
     samples: dict[int, int] = {}
-    trained: dict[int, list[int]] = {}
-    ended = 0
-    for log in sorted(folder.glob("rank-*")):
-        for text in log.read_text().splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue  # killed while it wrote
-            if line[0] != "barrier":
-                continue
-            _, at, barrier, digest, seen, epoch, batches, _ = line
+    epochs: dict[int, int] = {}
+    lives = [[json.loads(text) for text in _whole_lines(log)] for log in sorted(folder.glob("rank-*"))]
+    for kind, at, barrier, *rest in (line for life in lives for line in life):
+        if kind == "barrier":
+            digest, samples[barrier], epochs[barrier] = rest
             digests.setdefault(barrier, set()).add(digest)
             times[barrier] = min(times.get(barrier, at), at)
-            samples[barrier] = seen
-            trained.setdefault(epoch, []).extend(batches)
-            ended = max(ended, epoch)
     order = sorted(times)
     if len(order) < 3:
-        return {"barriers": len(order), "longest_gap_s": float("inf"), "unequal_barriers": 0, "lost_samples": 0, "repeated_samples": 0}
-    gaps = [times[b] - times[a] for a, b in zip(order, order[1:], strict=False)]
+        return {
+            "barriers": len(order),
+            "longest_gap_s": float("inf"),
+            "unequal_barriers": 0,
+            "unclear_barriers": 0,
+            "lost_samples": 0,
+            "repeated_samples": 0,
+        }
+    gaps = [times[b] - times[a] for a, b in itertools.pairwise(order)]
+    ended = max(epochs.values())
+    trained, unclear = committed(lives, samples, epochs)
     lost = {epoch: options.samples - len(set(seen)) for epoch, seen in trained.items() if epoch < ended}
     again = {epoch: len(seen) - len(set(seen)) for epoch, seen in trained.items() if epoch < ended}
-    rates = [
-        (samples[order[i + 1]] - samples[order[i]]) / max(gap, 1e-9) for i, gap in enumerate(gaps)
-    ]
+    rates = [(samples[order[i + 1]] - samples[order[i]]) / max(gap, 1e-9) for i, gap in enumerate(gaps)]
     usual = statistics.median(gaps)
     recoveries = []
     for one in done:
-        after = [gap for i, gap in enumerate(gaps) if times[order[i]] <= one["at"] + 1.5 * options.silence + 0.5 and times[order[i + 1]] >= one["at"]]
+        after = [
+            gap
+            for i, gap in enumerate(gaps)
+            if times[order[i]] <= one["at"] + 1.5 * options.silence + 0.5 and times[order[i + 1]] >= one["at"]
+        ]
         recoveries.append(round(max(after, default=0.0), 2))
     quiet = _quiet_rate(order, times, samples, done, options)
     whole = (samples[order[-1]] - samples[order[0]]) / (times[order[-1]] - times[order[0]])
@@ -221,17 +222,54 @@ def examine(folder: Path, done: list[dict[str, Any]], options: argparse.Namespac
         "barriers": len(order), "epochs": ended, "samples": samples[order[-1]], "usual_gap_s": round(usual, 4),
         "longest_gap_s": round(max(gaps), 2), "recoveries_s": recoveries,
         "unequal_barriers": sum(len(found) > 1 for found in digests.values()),
-        "lost_samples": sum(lost.values()), "repeated_samples": sum(again.values()),
+        "unclear_barriers": unclear, "lost_samples": sum(lost.values()), "repeated_samples": sum(again.values()),
         "samples_per_s": round(whole), "samples_per_s_without_faults": round(quiet), "goodput": round(whole / quiet, 4),
         "median_rate": round(statistics.median(rates)),
     }  # fmt: skip
+
+
+def _whole_lines(log: Path) -> list[str]:
+    """Without the last one of a process that was killed while it wrote."""
+    text = log.read_text()
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def committed(lives: Any, samples: dict[int, int], epochs: dict[int, int]) -> tuple[dict[int, list[int]], int]:
+    """Indices of each epoch whose barrier was passed, and barriers whose samples do not add up.
+
+    A rank that was lost at a barrier is in it or not: its samples fill what the others leave of the barrier's number,
+    or they do not."""
+    trained: dict[int, list[int]] = {}
+    unclear = 0
+    batches: list[dict[int, list[int]]] = []
+    passed: list[set[int]] = []
+    for life in lives:
+        batches.append({})
+        passed.append({number for kind, _, number, *_ in life if kind == "barrier"})
+        for kind, _, number, *rest in life:
+            if kind == "batch":
+                batches[-1].setdefault(number + 1, []).extend(rest[0])
+    for barrier, total in samples.items():
+        mine = [(one[barrier], barrier in known) for one, known in zip(batches, passed, strict=True) if barrier in one]
+        sure = [i for one, known in mine if known for i in one]
+        open_ = [one for one, known in mine if not known]
+        missing = total - samples.get(barrier - 1, 0) - len(sure)
+        fits = [
+            chosen
+            for count in range(len(open_) + 1)
+            for chosen in itertools.combinations(open_, count)
+            if sum(map(len, chosen)) == missing
+        ]
+        unclear += barrier > 1 and not fits
+        trained.setdefault(epochs[barrier], []).extend(sure + [i for one in (fits[0] if fits else ()) for i in one])
+    return trained, unclear
 
 
 def _quiet_rate(order: list[int], times: dict[int, float], samples: dict[int, int], done: Any, options: Any) -> float:
     """Samples a second in all stretches from `--settled` seconds after a fault to the next one."""
     marks = [times[order[0]], *(one["at"] for one in done), times[order[-1]]]
     made, seconds = 0, 0.0
-    for start, end in zip(marks, marks[1:], strict=False):
+    for start, end in itertools.pairwise(marks):
         inside = [b for b in order if start + options.settled <= times[b] <= end]
         if len(inside) > 1:
             made += samples[inside[-1]] - samples[inside[0]]
@@ -272,7 +310,9 @@ def main() -> int:
             done = faults(processes, options, random.Random(options.seed))
             (folder / "stop").write_text("")
             codes = processes.wait(30.0)
-            errors = {e.name: e.read_text()[-2000:] for e in sorted(folder.glob("errors-*")) if "Error" in e.read_text()}
+            errors = {
+                e.name: e.read_text()[-2000:] for e in sorted(folder.glob("errors-*")) if "Error" in e.read_text()
+            }
             if not any(folder.glob("rank-*")):
                 print(json.dumps(errors, indent=1))
                 return 1
@@ -282,7 +322,11 @@ def main() -> int:
             os.kill(store, signal.SIGKILL)
             os.waitpid(store, 0)
     found |= {"faults": len(done), "hung": sum(code == -9 for code in codes.values()), "errors": errors}
-    bad = [k for k in ("unequal_barriers", "lost_samples", "repeated_samples", "hung", "errors") if found[k]]
+    bad = [
+        k
+        for k in ("unequal_barriers", "unclear_barriers", "lost_samples", "repeated_samples", "hung", "errors")
+        if found[k]
+    ]
     bad += ["longest_gap_s"] if found["longest_gap_s"] > options.limit else []
     print(json.dumps(found, indent=1))
     if options.out is not None:

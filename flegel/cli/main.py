@@ -15,6 +15,7 @@ from flegel.cli.cluster_daemons import SlaveCommand, cluster_app, group_slave, m
 from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status, suspend
 from flegel.cli.dashboard import dashboard
 from flegel.cli.data import app as data_app
+from flegel.cli.ddp import ddp_store
 from flegel.cli.export import export
 from flegel.cli.help_pages import ShortHelpCommand
 from flegel.cli.inspection import algorithms, check, models, settings, version, warm
@@ -36,7 +37,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     help_pages.WRITE: (check, warm),
     help_pages.MEASURE: (compare, report, simulate),
     help_pages.WATCH: (dashboard, top),
-    help_pages.CLUSTER: (master, slave, group_slave),
+    help_pages.CLUSTER: (master, slave, group_slave, ddp_store),
     help_pages.CLUSTER_JOBS: (jobs, status, logs, attach, cancel, suspend, scale),
 }
 """Commands by subject."""

@@ -120,11 +120,13 @@ def _options_of_ddp(positional: int, given: dict[str, Any]) -> dict[str, Any]:
 class Schedule:
     """A learning-rate schedule that steps at barriers, or once for each so many samples."""
 
-    def __init__(self, model: FlexibleDDP, scheduler: Any, samples: int | None) -> None:
+    def __init__(self, model: Any, scheduler: Any, samples: int | None) -> None:
         self.model, self.scheduler, self.samples, self.done = model, scheduler, samples, 0
         self.real = scheduler.step
 
-    def method(self) -> Callable[..., None]:
+    def wrap(self) -> Any:
+        """The same schedule, of a class of its own: an attribute would become a part of its `state_dict`."""
+
         def step(_: Any, *given: Any, **named: Any) -> None:
             if not self.model.stepped:
                 return
@@ -133,7 +135,9 @@ class Schedule:
                 self.real(*given, **named)
             self.done += due
 
-        return step
+        kind = type(self.scheduler)
+        self.scheduler.__class__ = type(kind.__name__, (kind,), {"step": step, "__module__": kind.__module__})
+        return self.scheduler
 
 
 class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
@@ -513,10 +517,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         of all ranks, whatever the barriers are."""
         made = Schedule(self, scheduler, samples)
         self._schedules.append(made)
-        # As a class of its own: attributes of a schedule become a part of its state_dict.
-        kind = type(scheduler)
-        scheduler.__class__ = type(kind.__name__, (kind,), {"step": made.method(), "__module__": kind.__module__})
-        return scheduler
+        return made.wrap()
 
     def scaler(self, scaler: Any) -> Any:
         """The same scaler of gradients, which unscales, steps and updates at barriers only."""

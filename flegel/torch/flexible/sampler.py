@@ -110,6 +110,8 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._segments: list[tuple[int, int]] = []
         """Batches and samples at which the loader had read all claims, before others were added."""
         self._continuing = False
+        self.reopens = joined is not None
+        """Its loader is asked to go on where it had read to its end: samples of lost ranks come back."""
 
     def set_epoch(self, epoch: int) -> None:
         """Another order. A resumed epoch goes on where it was."""
@@ -251,7 +253,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             handed - self.deal.trained[self.rank],
             self._take,
             self._least_own,
-            self._closed,
+            self._closed and not self.reopens,
             self._begun,
         )
 
@@ -269,6 +271,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             for r, rate in zip(reports, self._rates, strict=True)
         ]
         self.deal.advance(progress, pace.interval, self._batch, self._ahead, self._least)
+        self._reopen()
         if self.deal.done:
             self.training, self._skipped, self._finished, self._ended_with = False, (), True, self.handed()
 
@@ -292,8 +295,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         if self.deal is None or not self.training:
             return
         self.deal.regroup(kept, drawn, windows, rates, self._interval, self._ahead)
-        if self._closed and self.deal.claimed(rank) > self._drawn:
-            self._reopen()
+        self._reopen()
 
     def has_room(self, kept: Sequence[int | None], drawn: Sequence[int], windows: Sequence[int]) -> bool:
         """Whether every rank would have something to train."""
@@ -305,7 +307,9 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         return all(deal.outstanding(rank) >= deal.least for rank in range(len(kept)))
 
     def _reopen(self) -> None:
-        """The loader had read all claims of this rank, and others were added: it goes on reading."""
+        """Where the loader had read all claims of this rank, and others were added, it goes on reading."""
+        if not self._closed or not self.reopens or self.deal is None or self.deal.claimed(self.rank) <= self._drawn:
+            return
         reader = self._reader() if self._reader is not None else None
         if reader is None:
             raise UsageError(

@@ -40,15 +40,14 @@ class Status:
     """Samples of its unfinished interval that its loop has taken."""
     drawn: int = 0
     """Claims of the epoch that its loader has read."""
-    rate: float = 0.0
-    """Samples a second; 0 if unknown."""
 
     def row(self) -> list[float]:
         return [float(getattr(self, name)) for name in self.__dataclass_fields__]
 
     @classmethod
     def of_row(cls, row: Sequence[float]) -> Status:
-        return cls(*(int(value) for value in row[:5]), float(row[5]))
+        position, held, kind, window, drawn = map(int, row)
+        return cls(position, held, kind, window, drawn)
 
 
 STATUS_FIELDS = len(Status.__dataclass_fields__)
@@ -156,7 +155,7 @@ class Trainer(Protocol):
         """No rank has a state: this one's is given to all. Refuses if one was lost."""
 
     def status(self) -> Status:
-        """Window, drawn claims and rate; the log fills in the rest."""
+        """Window and drawn claims; the log fills in the rest."""
 
     def apply_barrier(self, result: Any) -> None: ...
 
@@ -220,7 +219,7 @@ class Log:
                 if self.position < 0 and found.source == rank:
                     self.trainer.start()
                     self.position = 0
-                elif found.without_state and self.position >= 0 and not self._admits(change, found):
+                elif found.without_state and not self._admits(change, found):
                     yield Without(generation, tuple(generation.members[one] for one in found.without_state))
                     continue
                 if found.without_state:
@@ -234,7 +233,7 @@ class Log:
 
     def _admits(self, change: Change, found: Resolution) -> bool:
         """Whether those without state can be given it, and something to train."""
-        return found.source >= 0 and self.trainer.has_room(change)
+        return found.source >= 0 and (self.position < 0 or self.trainer.has_room(change))
 
     def _status(self) -> Status:
         held, kind = (self._held[0], self._held[1]) if self._held is not None else (0, 0)

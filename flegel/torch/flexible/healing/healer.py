@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import io
+import sys
 from collections.abc import Generator
 from typing import Any, Protocol
 
@@ -44,6 +45,7 @@ class Model(Protocol):
 
     barrier: Any
     pace: BarrierPace
+    barriers: int
 
     def settle(self, result: BarrierResult) -> None: ...
     def live_state(self) -> dict[str, Any]: ...
@@ -154,6 +156,9 @@ class Healer:
         self._model.barrier.rank, self._model.barrier.ranks = self.rank, len(self.members)
         if self.sampler is not None:
             self.sampler.regroup(self.rank, kept, drawn, windows)
+        if self.rank == 0 and change.generation.number > 1:
+            told = f"flegel: {change.generation.reason}; training goes on with {len(self.members)} ranks"
+            print(f"{told} (generation {change.generation.number}, barrier {self._model.barriers}).", file=sys.stderr)
 
     def has_room(self, change: Change) -> bool:
         return self.sampler is None or self.sampler.has_room(*self._kept(change))

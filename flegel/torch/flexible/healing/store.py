@@ -17,7 +17,9 @@ def serve(host: str, port: int) -> None:
     try:
         store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
     except (RuntimeError, dist.DistError) as error:
-        raise UsageError(f"Port {port} cannot be served ({str(error).splitlines()[0][:120]}): choose another.") from None
+        raise UsageError(
+            f"Port {port} cannot be served ({str(error).splitlines()[0][:120]}): choose another."
+        ) from None
     print(f"Ranks meet at tcp://{host}:{store.port}", flush=True)
     while True:
         clock.sleep(IDLE_SECONDS)

@@ -223,7 +223,8 @@ def examine(folder: Path, done: list[dict[str, Any]], options: argparse.Namespac
         "longest_gap_s": round(max(gaps), 2), "recoveries_s": recoveries,
         "unequal_barriers": sum(len(found) > 1 for found in digests.values()),
         "unclear_barriers": unclear, "lost_samples": sum(lost.values()), "repeated_samples": sum(again.values()),
-        "samples_per_s": round(whole), "samples_per_s_without_faults": round(quiet), "goodput": round(whole / quiet, 4),
+        "samples_per_s": round(whole), "samples_per_s_without_faults": quiet and round(quiet),
+        "goodput": quiet and round(whole / quiet, 4),
         "median_rate": round(statistics.median(rates)),
     }  # fmt: skip
 
@@ -265,7 +266,9 @@ def committed(lives: Any, samples: dict[int, int], epochs: dict[int, int]) -> tu
     return trained, unclear
 
 
-def _quiet_rate(order: list[int], times: dict[int, float], samples: dict[int, int], done: Any, options: Any) -> float:
+def _quiet_rate(
+    order: list[int], times: dict[int, float], samples: dict[int, int], done: Any, options: Any
+) -> float | None:
     """Samples a second in all stretches from `--settled` seconds after a fault to the next one."""
     marks = [times[order[0]], *(one["at"] for one in done), times[order[-1]]]
     made, seconds = 0, 0.0
@@ -274,7 +277,7 @@ def _quiet_rate(order: list[int], times: dict[int, float], samples: dict[int, in
         if len(inside) > 1:
             made += samples[inside[-1]] - samples[inside[0]]
             seconds += times[inside[-1]] - times[inside[0]]
-    return made / seconds if seconds else float("nan")
+    return made / seconds if seconds else None
 
 
 def main() -> int:

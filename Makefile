@@ -48,7 +48,7 @@ test-lowest:  ## the same with the lowest versions of all dependencies that pypr
 	build/lowest/bin/python -m pytest -p no:cacheprovider $(FAST)
 
 smoke: $(VENV)/.dev  ## one small case of every figure, two minutes of processor time (seven where others use both cores, too); fails where one is not complete
-	$(PY) -m flegel bench run all --scale smoke --out runs/smoke
+	$(PY) -m bench.run_suite run all --scale smoke --out runs/smoke
 
 nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py

@@ -57,7 +57,7 @@ def restore(
         event = msgspec.structs.replace(event, workers=tuple(parts))
     else:
         for part in job.parts:
-            if (kept := part.stored()) is not None and data.get(part.name) is not None:
+            if (kept := part.stored()) is not None and part.name in data:
                 thaw(data[part.name], kept)
     check_clocks(state.policy, view)
     job.termination.resumed(min((w.passes for w in view.workers.values() if w.points), default=0.0))

@@ -42,7 +42,7 @@ def check_state(data: dict[str, Any], points: Sequence[int]) -> None:
     _require(verdict is None or (isinstance(verdict, Verdict) and isinstance(verdict.reason, str)), "no verdict")
     view = thaw(data["view"])
     _require(isinstance(view, View), "no view of the workers")
-    _check_view(view, points, job.get("resting", {}))
+    _check_view(view, points, job["resting"])
     _check_event(thaw(data["event"]), view)
     for name in ("policy", "termination", *optional_parts(data)):
         _check_fields(data[name])

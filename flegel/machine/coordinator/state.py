@@ -125,7 +125,7 @@ class JobState:
     def restore(self, state: dict[str, Any]) -> None:
         self.iteration, self.objective = state["iteration"], state["objective"]
         self.began, self.reason, self.verdict = state["began"], state["reason"], state["verdict"]
-        self.resting = state.get("resting", {})
+        self.resting = state["resting"]
 
 
 class JobReader:

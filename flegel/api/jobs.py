@@ -207,8 +207,8 @@ def _run_here(
     if cluster is not None and (job.workers or 1) > cluster.workers:
         raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
     dataset = open_training_data(job, data, chosen)
-    count = cluster.workers if cluster is not None else workers_for(chosen, dataset)
-    workers = job.workers if job.workers is not None else count
+    kept = cluster.workers if cluster is not None and job.workers is None else None
+    workers = workers_for(job, chosen, dataset) if kept is None else kept
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
     session = None if job.checkpoint is None else _checkpoints(job.checkpoint, job.checkpoint_every)
     if is_built_in(chosen):

@@ -57,9 +57,15 @@ def replace(
     """
     changes = {} if workers is None else {"workers": workers}
     return resume(
-        place, changes, cluster=cluster, observers=Observers([Functions(watch, say), *observers]), exact=False,
-        trust_code=True, take_over=True, begin_anew=True,
-    )  # fmt: skip
+        place,
+        changes,
+        cluster=cluster,
+        observers=Observers([Functions(watch, say), *observers]),
+        exact=False,
+        trust_code=True,
+        take_over=True,
+        begin_anew=True,
+    )
 
 
 def resume(

@@ -254,7 +254,7 @@ class NMF(Algorithm):
         kernel, parameter = self.kernel(shard), first._replace(rows=np.array([float(rows), 0.0, 0.0, 0.0, 0.0]))
         sums, values = self.initAggregator(sample, parameter), [np.inf]
         for _ in range(passes):
-            kernel(shard, parameter, sums, 0, rows, 0, new_flag())
+            kernel(shard, pytree.read_only(parameter), sums, 0, rows, 0, new_flag())  # the type that workers have
             parameter = self.updateParameter(sums, parameter)
             values.append(self.objective(sums, parameter) or 0.0)
             gains = values[-2] - values[-1], values[len(values) // 2] - values[-1]

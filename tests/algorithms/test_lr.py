@@ -84,8 +84,9 @@ def test_kernel_over_sparse_rows_of_many_classes_follows_theta(columns: int) -> 
     stopped[0] = 1
     for number, (theta, since, end) in enumerate([(first, 0, 31), (second, 31, 60), (second, 0, 60), (first, 0, 60)]):
         theta.internal_visit[1] = number + 1.0
-        assert kernel(share, theta, mine, since, end, 0, stopped) == since
-        assert kernel(share, theta, mine, since, end, 0, new_flag()) == end
+        fixed = pytree.read_only(theta)
+        assert kernel(share, fixed, mine, since, end, 0, stopped) == since
+        assert kernel(share, fixed, mine, since, end, 0, new_flag()) == end
         for i in range(since, end):
             algorithm.aggregate(theirs, algorithm.updateDataPoint(point_of(twin, i), theta, 0))
         for name, ours, expected in zip(mine._fields, mine, theirs, strict=True):

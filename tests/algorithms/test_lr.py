@@ -156,7 +156,7 @@ def test_the_minimum_is_scikit_learns_minimum(classes: int, workers: int, interv
     rows, labels = problem(classes=classes)
     l2 = 1.0
     model = LogisticRegression(C=1 / (l2 * 300), tol=1e-10, max_iter=10000).fit(rows, labels)
-    run = start(LR(l2=l2), rows, labels, workers=workers).passes(200, interval)
+    run = start(LR(l2=l2), rows, labels, workers=workers).passes(30, interval)
     mine = run.algorithm.evaluate(rows, labels, run.parameter).objective
     theirs = log_loss(labels, model.predict_proba(rows)) + l2 / 2 * (model.coef_**2).sum()
     assert mine == pytest.approx(theirs, rel=1e-6)

@@ -56,7 +56,7 @@ MISSING_PENALTY = 0.03
 0.015, 0.03 and 0.06; rank 10, 10 passes)."""
 
 MANY_ENTRIES = 1e6
-"""Entries from which on a pass has so many steps that nobody expects a minimum to the last digit."""
+"""Entries from which on a pass has so many steps that a minimum to the last digit is not expected."""
 
 SAMPLE_SOLVED_BELOW_GAIN = 1e-7
 """Relative gain of a pass over the sample below which H has come to rest."""

@@ -77,6 +77,42 @@ def test_partial_fit_keeps_the_mean_of_all_rows_that_a_cluster_ever_had() -> Non
         np.testing.assert_allclose(model.cluster_centers_[j], expected)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_cosine_is_kmeans_on_rows_that_were_normalized_by_hand(sparse: bool) -> None:
+    import scipy.sparse
+    from sklearn.metrics.pairwise import cosine_distances
+    from sklearn.preprocessing import normalize
+
+    rows = (X - 10.0) * np.exp(RNG.normal(size=(240, 1)))
+    weights = RNG.integers(1, 4, size=240).astype(float)
+    given = scipy.sparse.csr_matrix(rows) if sparse else rows
+    one = KMeans(3, metric="cosine", random_state=0).fit(given, sample_weight=weights)
+    other = KMeans(3, metric="cosine", random_state=0).fit(normalize(given), sample_weight=weights)
+    np.testing.assert_allclose(np.linalg.norm(one.cluster_centers_, axis=1), 1.0)
+    assert one.inertia_ == pytest.approx(other.inertia_, rel=1e-9)
+    distances = cosine_distances(rows, one.cluster_centers_)
+    np.testing.assert_allclose(one.transform(given), distances, atol=1e-12)
+    np.testing.assert_array_equal(one.labels_, distances.argmin(axis=1))
+    np.testing.assert_array_equal(one.predict(given), one.predict(given * 5.0))
+    assert one.inertia_ == pytest.approx(weights @ distances.min(axis=1), rel=1e-9)
+    assert one.score(given, sample_weight=weights) == pytest.approx(-one.inertia_)
+
+
+def test_partial_fit_by_cosine_keeps_the_mean_direction_of_all_rows_that_a_cluster_ever_had() -> None:
+    rows = X - 10.0
+    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    model = KMeans(3, metric="cosine", random_state=0, tol=1e-12).fit(rows[:80])
+    sums = np.stack([units[:80][model.labels_ == j].sum(axis=0) for j in range(3)])
+    for low, high in ((80, 160), (160, 240)):
+        labels = model.predict(rows[low:high])
+        model.partial_fit(rows[low:high])
+        sums += np.stack([units[low:high][labels == j].sum(axis=0) for j in range(3)])
+        wanted = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+        np.testing.assert_allclose(model.cluster_centers_, wanted, atol=1e-9)
+    with pytest.raises(ValueError, match="metric must be 'euclidean' or 'cosine'"):
+        KMeans(3, metric="l1").fit(rows)
+
+
 def test_a_grid_search_in_a_pipeline() -> None:
     search = GridSearchCV(
         make_pipeline(StandardScaler(), KMeans(random_state=0)), {"kmeans__n_clusters": [2, 3]}, cv=2, n_jobs=None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slowest import slow_files
 from tests.source_trees import nodes, parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,3 +142,7 @@ def test_docstrings_name_only_what_exists() -> None:
     }
     gone = sorted({(str(path), name) for path, text in texts for name in CLASS_NAME.findall(text) if name not in known})
     assert not gone
+
+
+def test_files_that_are_started_first_exist() -> None:
+    assert slow_files() and not [path for path in slow_files() if not (ROOT / path).is_file()]

@@ -39,7 +39,7 @@ def restore(
 
     `parts` says what each worker will hold. Where their number differs from that of the snapshot (`redealt`),
     statistics stay whole and belong to all workers together; what was learned about single workers is forgotten.
-    Statistics of points that nobody has visited (`shard_states.unvisited`) are empty.
+    Statistics of points that no worker has visited (`shard_states.unvisited`) are empty.
     """
     state = job.state
     state.restore(part_of(data, "job"))

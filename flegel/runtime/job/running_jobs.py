@@ -1,8 +1,7 @@
 """Jobs of this user that run on this host, as files that `flegel top` reads. Trains nothing, and fails no job.
 
-A file for each job, in a folder that nobody else can enter. The job replaces its file at most once a second and removes
-it when it ends; what a killed process has left is removed by the next job, and by who looks next.
-"""
+A file for each job, in a folder that no other user can enter. The job replaces its file at most once a second and
+removes it when it ends; what a killed process has left is removed by the next job, and by who looks next."""
 
 from __future__ import annotations
 
@@ -114,7 +113,7 @@ class JobNote(Observer):
             with contextlib.suppress(OSError):
                 Path(self._path).parent.mkdir(mode=0o700, exist_ok=True)
                 self._replace()
-        except OSError:  # a full disk: nobody sees the job, and it trains
+        except OSError:  # a full disk: the job trains without being shown
             self._path = ""
 
     def _replace(self) -> None:

@@ -14,13 +14,20 @@ from flegel.errors import UsageError
 
 
 def fitted_kmeans(centroids: Array) -> Any:
-    """`sklearn.cluster.KMeans`; `labels_` and `inertia_` belong to the rows of the training, which nobody has here."""
+    """`sklearn.cluster.KMeans`; `labels_` and `inertia_` belong to the rows of the training, which are not known
+    here."""
     KMeans = _imported("sklearn.cluster").KMeans
     model = KMeans(n_clusters=len(centroids), n_init=1)
     model.cluster_centers_ = np.ascontiguousarray(centroids, dtype=np.float64)
     model.n_features_in_, model.n_iter_ = centroids.shape[1], 1
     model._n_threads, model._n_features_out = 1, len(centroids)
     return model
+
+
+def unit_before(model: Any) -> Any:
+    """A pipeline that divides rows by their length before the model: cosine in place of squared distances."""
+    normalizer = _imported("sklearn.preprocessing").Normalizer()
+    return _imported("sklearn.pipeline").make_pipeline(normalizer, model)
 
 
 def fitted_mixture(kind: str, weights: Array, means: Array, covariances: Array, factors: Array) -> Any:
@@ -59,7 +66,8 @@ def scaled_before(model: Any, scaling: tuple[Array, Array]) -> Any:
     scaler = _imported("sklearn.preprocessing").StandardScaler()
     scaler.mean_, scaler.scale_ = np.array(scaling[0]), 1.0 / np.asarray(scaling[1])
     scaler.var_, scaler.n_features_in_, scaler.n_samples_seen_ = scaler.scale_**2, len(scaling[0]), 1
-    return _imported("sklearn.pipeline").make_pipeline(scaler, model)
+    steps = [step for _, step in model.steps] if hasattr(model, "steps") else [model]
+    return _imported("sklearn.pipeline").make_pipeline(scaler, *steps)
 
 
 def _imported(name: str) -> Any:

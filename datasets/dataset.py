@@ -171,7 +171,7 @@ class Dataset:
 
 
 class HeldOut:
-    """Rows of a data set that nobody trains on, read when somebody asks for them."""
+    """Rows of a data set that no worker trains on, read when they are asked for."""
 
     def __init__(self, whole: Dataset, ids: Array) -> None:
         self.whole, self.ids = whole, ids
@@ -205,6 +205,8 @@ def read_rows(description: Description, ids: Array) -> Rows:
 
 
 def _read_shard(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:
+    """Read the rows of shard `index` of `count`. A text file read from its beginning to its end is recorded for the
+    cache on the way; a selection of its first rows is not."""
     wanted = parse(partition)
     edges = clip(source.edges(), rows)
     if edges is not None:

@@ -113,6 +113,7 @@ class Redistribution:
     # -- points without an owner ---------------------------------------------------------------------------
 
     def _place_orphans(self, view: View) -> list[Command]:
+        """Give points without an owner to newcomers, or to all who stay. Fails where a point has two owners."""
         owners = np.zeros(self.rows, np.int32)
         for bits in self._censuses.values():
             owners += np.unpackbits(bits, count=self.rows)
@@ -133,7 +134,7 @@ class Redistribution:
                 self._roster.newcomers.discard(heir)
         return commands
 
-    # -- points that change hands with their past ----------------------------------------------------------
+    # -- points that change owner with their past ----------------------------------------------------------
 
     def _even_out(self, view: View) -> list[Command]:
         """Leavers give up everything; where newcomers have nothing yet, the others give up their surplus."""

@@ -18,10 +18,11 @@ from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, keep_contributions
 from flegel.core import pytree
 from flegel.core.hook_limits import BUILT_IN_START_SECONDS, COMPILING_SECONDS
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Shard, Sparse, check_state, make_shard
+from flegel.core.shard import Shard, Sparse, check_state, make_shard, unit_rows
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Dataset
 from flegel.datasets.rows import scale
+from flegel.declarations.accepts import RowHooks
 from flegel.declarations.kernels import Kernel, KernelHooks
 from flegel.declarations.optional import defines, hook
 from flegel.errors import AlgorithmError, FlegelError, FlegelWarning
@@ -66,6 +67,8 @@ class PreparedJob:
     """θ(0), empty statistics, and a compiled kernel."""
 
     def __init__(self, request: Request, scaling: scale.Scaling | None, parts: Sequence[StartHooks] = ()) -> None:
+        """Call the hooks once on a sample, in this process, so that wrong shapes and exceptions show before any worker
+        starts."""
         self.request, self.algorithm, self._parts = request, request.algorithm, parts
         self.compiler: CompilerProcess | None = None
         """A process that compiles the kernel, where there is one."""
@@ -78,6 +81,8 @@ class PreparedJob:
             rows = self.sample.features
             own = rows if isinstance(rows, Sparse) else rows.copy()
             self.sample = self.sample._replace(features=scale.apply(own, scaling))
+        if hook(self.algorithm, RowHooks.unit_rows)():
+            self.sample = self.sample._replace(features=unit_rows(self.sample.features))
         self._hook("validate", self.sample)
         self.parameter: Tree = self._first_parameter()
         presented = pytree.present(pytree.read_only(self.parameter))
@@ -87,10 +92,10 @@ class PreparedJob:
         self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
         check_state(self.state, count)
         default = type(self.algorithm).initAggregator is Algorithm.initAggregator
-        hook = visit if default else "initAggregator"  # the default looks at one point's change
-        request.phase("init", hook)
-        made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
-        self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, self.algorithm.placement.typed))
+        maker = visit if default else "initAggregator"  # the default looks at one point's change
+        request.observers.phase("init", maker)
+        made = self._guard(maker, lambda: self.algorithm.initAggregator(self.sample, presented))
+        self.zero: Tree = hook_values.tree(made, maker, lambda v: pytree.zeros_like(v, self.algorithm.placement.typed))
         if not default and not defines(self.algorithm, KernelHooks.kernel):
             self._check_a_visit(presented)
         if not sums_alone(self.algorithm):
@@ -203,14 +208,14 @@ class PreparedJob:
         """θ(0) as a new job would have it, for its form. A copy makes it: what the algorithm has learned stays."""
         twin, typed = copy(self.algorithm), self.algorithm.placement.typed
         rng = np.random.default_rng(self.request.job.seed)
-        self.request.phase("init", "initParameter")
+        self.request.observers.phase("init", "initParameter")
         extra = BUILT_IN_START_SECONDS if is_built_in(twin) else 0.0
         hook = "initParameter"
         made = guarded(twin, hook, "before training", lambda: twin.initParameter(self.sample, rng), extra=extra)
         return hook_values.tree(made, hook, lambda v: pytree.starting(v, typed))
 
     def _hook(self, name: str, *args: Any) -> Any:
-        self.request.phase("init", name)
+        self.request.observers.phase("init", name)
         extra = BUILT_IN_START_SECONDS if is_built_in(self.algorithm) else 0.0
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args), extra)
 
@@ -243,7 +248,7 @@ class PreparedJob:
             self._check_aggregate(changes[0])
 
     def _check_aggregate(self, change: Tree) -> None:
-        self.request.phase("init", "aggregate")
+        self.request.observers.phase("init", "aggregate")
         self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), change))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -21,12 +20,11 @@ from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import defines, hook
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
-from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.machine.worker.growing_part import MAX_PASSES_OVER_PARTS
 from flegel.options import check_options
-from flegel.plan.devices import FirstDeal, Work, first_deal, parse_devices, relative_speeds
-from flegel.runtime.job.observers import JobControl, Observer
+from flegel.plan.devices import FirstDeal, Work, first_deal, one_gpu, parse_devices, relative_speeds
+from flegel.runtime.job.observers import JobControl, Observers
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.system.device_memory import rows_on_devices
@@ -59,20 +57,17 @@ class Request:
     """Where its state is kept, and what it goes on from."""
     start: Tree | None = None
     """θ of an earlier job to begin from."""
-    watch: Callable[[JobSnapshot], None] | None = None
-    say: Callable[[str], None] = lambda text: None
-    phase: Callable[[str, str], None] = lambda name, hook: None
-    """Told what the job does now: reading, init (and which hook), compiling, loading, training."""
-
-    observers: tuple[Observer, ...] = ()
-    """See every barrier: callbacks, metrics, the dashboard."""
-    control: JobControl = field(default_factory=JobControl)
+    observers: Observers = field(default_factory=Observers)
+    """All who are shown what the job does: terminals, callbacks, metrics, the dashboard."""
     balance: CoordinatorPart | None = None
     """What moves points, in place of what the job's options ask for: by a script, or watched."""
 
+    def __post_init__(self) -> None:
+        self.control = JobControl(self.observers)
+
     @property
     def workers(self) -> int:
-        return workers_for(self.algorithm, self.data) if self.job.workers is None else self.job.workers
+        return workers_for(self.job, self.algorithm, self.data)
 
     @property
     def resumed(self) -> bool:
@@ -138,11 +133,16 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def workers_for(algorithm: Algorithm, data: Dataset) -> int:
-    """One for each core, fewer where a pass is so short that barriers would cost more than it.
+def workers_for(job: Job, algorithm: Algorithm, data: Dataset) -> int:
+    """As many as the job asks for, by default one for each core, fewer where a pass is so short that barriers would
+    cost more than it, and one for a GPU.
 
     Depends on sizes alone, never on measurements: the number of workers decides the result's last digits.
     """
+    if job.workers is not None:
+        return job.workers
+    if one_gpu(job.device):
+        return 1
     columns = min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns
     work = data.rows * hook(algorithm, KernelHooks.work)(columns)
     return int(max(min(work / WORK, default_workers(), data.rows), 1))

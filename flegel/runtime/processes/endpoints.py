@@ -110,7 +110,7 @@ class LocalEndpoint:
 
 
 class CurveEndpoint:
-    """TCP with CURVE. Each incarnation of a worker has a key of its own: nobody else can send in its name."""
+    """TCP with CURVE. Each incarnation of a worker has a key of its own: no other process can send in its name."""
 
     same_host = False
 
@@ -172,6 +172,7 @@ class CurveEndpoint:
             self._authenticator.supervise()
 
     def close(self) -> None:
+        """Sockets close before the context that they belong to; closing twice does nothing."""
         if self._array_server is not None:
             self._array_server.close()
             self._array_server = None

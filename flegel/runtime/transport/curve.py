@@ -1,7 +1,7 @@
 """Key pairs of CURVE and the authenticator (ZAP) that admits only known keys. Knows no file and no role.
 
-It fails closed: sockets enforce their ZAP domain, so where the authenticator is dead, slow or in doubt nobody gets in.
-What a message's sender may do is asked of the key that CURVE proved, never of anything the message says.
+It fails closed: sockets enforce their ZAP domain, so where the authenticator is dead, slow or in doubt every connection
+is refused. What a message's sender may do is asked of the key that CURVE proved, never of anything the message says.
 """
 
 from __future__ import annotations
@@ -166,6 +166,7 @@ class ZapAuthenticator:
             self._control = None
 
     def _loop(self, control_name: str, ready: threading.Event) -> None:
+        """Answer ZeroMQ's questions about keys, until the control socket says to stop."""
         zap, control = self._context.socket(zmq.REP), self._context.socket(zmq.PAIR)
         try:
             for socket in (zap, control):

@@ -11,8 +11,10 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, Shard, Sparse, aligned, make_shard
+from flegel.core.row_windows import RowWindows
+from flegel.core.shard import TILE, Shard, Sparse, aligned, make_shard, unit_rows
 from flegel.datasets import Rows
+from flegel.declarations.accepts import RowHooks
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import hook
 from flegel.machine.worker.growing_part import GrowingPart
@@ -21,7 +23,7 @@ from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker import shared_points
 from flegel.runtime.worker.current_hook import inside
 from flegel.runtime.worker.row_sources import load_rows
-from flegel.runtime.worker.rows_in_place import OpenArray
+from flegel.runtime.worker.rows_in_place import IN_PLACE, OpenArray
 
 
 def load_shard(
@@ -50,7 +52,10 @@ def load_shard(
     shared = load.lend and shared_points.wanted() and not threads
     empty = shared_memory.empty if shared else aligned
     labels = algorithm.accepts.kept_labels(rows.labels)
-    shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights)
+    unit = hook(algorithm, RowHooks.unit_rows)()
+    if unit and load.source.get("kind") in ("dataset", IN_PLACE) and not isinstance(features, RowWindows):
+        features = unit_rows(features, own=True)  # what was read is this worker's alone
+    shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights, unit)
     if shared:
         shared_points.make_shareable(shard)
     return shard

@@ -151,7 +151,7 @@ class Healer:
         if not self.members and self._agent is not None:
             self._agent.mark_begun()
         self.members = change.generation.members
-        self._model.pace.counts = ()  # of other ranks
+        self._model.pace.regroup()
         self.changes.append(change.generation.reason)
         self._model.barrier.rank, self._model.barrier.ranks = self.rank, len(self.members)
         if self.sampler is not None:

@@ -40,7 +40,7 @@ def train(folder: Path, number: int, address: str, ranks: int, options: argparse
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from flegel.torch import Excluded, FlexibleDDP, FlexibleSampler, TrainingEnded, join
+    from flegel.torch import FlexibleDDP, FlexibleSampler, RankExcluded, TrainingEnded, join
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -61,7 +61,7 @@ def train(folder: Path, number: int, address: str, ranks: int, options: argparse
         try:
             with (folder / f"rank-{number}-{life}").open("w", buffering=1) as log:
                 stopping = epochs(folder, model, sampler, loader, optimizer, scheduler, options, log)
-        except Excluded as error:
+        except RankExcluded as error:
             print(f"process {number}: {error}", file=sys.stderr, flush=True)
         except TrainingEnded:
             break
@@ -151,7 +151,7 @@ def serve(port: int) -> int:
     pid = os.fork()
     if pid:
         return pid
-    from flegel.torch.flexible.healing.store import serve as run
+    from flegel.torch.flexible.store import serve as run
 
     run("127.0.0.1", port)
     os._exit(0)

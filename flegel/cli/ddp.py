@@ -24,7 +24,7 @@ def ddp_store(
     """
     with errors_as_sentences():
         try:
-            from flegel.torch.flexible.healing.store import serve
+            from flegel.torch.flexible.store import serve
         except ImportError:
             raise UsageError("PyTorch is not installed: pip install 'flegel[torch]'.") from None
         serve(host, port)

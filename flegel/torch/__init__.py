@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Excluded": "flegel.torch.flexible.healing.agent",
+    "RankExcluded": "flegel.torch.flexible.agent",
     "FlexibleDDP": "flegel.torch.flexible.ddp",
     "FlexibleSampler": "flegel.torch.flexible.sampler",
     "NeuralNetwork": "flegel.torch.network",
-    "TrainingEnded": "flegel.torch.flexible.healing.agent",
-    "join": "flegel.torch.flexible.healing.joining",
+    "TrainingEnded": "flegel.torch.flexible.agent",
+    "join": "flegel.torch.flexible.joining",
     "load": "flegel.torch.weight_files",
     "model": "flegel.torch.adapter",
     "save": "flegel.torch.weight_files",

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from flegel.errors import FlegelError
-from flegel.torch.flexible.deal import Deal, RankProgress
-from flegel.torch.flexible.healing.agreement import (
+from flegel.torch.flexible.agreement import (
     BARRIER,
     Ask,
     AwaitGeneration,
@@ -23,14 +22,15 @@ from flegel.torch.flexible.healing.agreement import (
     Gather,
     Log,
     Reduce,
+    StateTransfer,
     Status,
-    Transfer,
     Without,
     resolve,
 )
-from flegel.torch.flexible.healing.membership import (
+from flegel.torch.flexible.deal import Deal, RankProgress
+from flegel.torch.flexible.membership import (
     Generation,
-    Limits,
+    MembershipLimits,
     Observation,
     Seen,
     after_pause,
@@ -39,7 +39,7 @@ from flegel.torch.flexible.healing.membership import (
     without,
 )
 
-LIMITS = Limits(ranks=2, silence=2.0, timeout=60.0)
+LIMITS = MembershipLimits(ranks=2, silence=2.0, timeout=60.0)
 ALIVE, FROZEN, DEAD, ENDED = "alive", "frozen", "dead", "ended"
 
 
@@ -91,7 +91,7 @@ class World:
 
 
 class Process:
-    """One process: an agent that looks every 0.1 s, and a training loop. Implements `agreement.Trainer`."""
+    """One process: an agent that looks every 0.1 s, and a training loop. Implements `agreement.LogReader`."""
 
     def __init__(self, world: World, own: int) -> None:
         self.world, self.own, self.state, self.wants = world, own, ALIVE, "join"
@@ -137,7 +137,7 @@ class Process:
         view = Observation(
             world.latest, seen, self.log.generation.number, world.now - min(open_failures) if open_failures else None
         )
-        limits = Limits(world.ranks, LIMITS.silence, LIMITS.timeout)
+        limits = MembershipLimits(world.ranks, LIMITS.silence, LIMITS.timeout)
         world.propose(next_generation(self.own, view, limits))
         if is_abandoned(self.own, view, limits):
             self.state = ENDED
@@ -364,7 +364,7 @@ class Process:
         if isinstance(ask, Reduce):
             read = self.drawn - self.window[0] - (self.deal.trained[self.members.index(self.own)] if self.deal else 0)
             return (self.log.position, self.window[0], read, self.world.latest.number)
-        if isinstance(ask, Transfer) and self.target:
+        if isinstance(ask, StateTransfer) and self.target:
             generation = self.world.generations[self.target]
             if generation.members[ask.source] == self.own:
                 assert self.deal is not None
@@ -377,7 +377,7 @@ class Process:
         if isinstance(ask, Reduce):
             assert len({content[0] for content in inputs.values()}) == 1, "all are at the same barrier"
             return {m: inputs[m][:3] for m in generation.members}, {content[3] for content in inputs.values()}
-        if isinstance(ask, Transfer) and generation.members.index(self.own) in ask.to:
+        if isinstance(ask, StateTransfer) and generation.members.index(self.own) in ask.to:
             position, members, weights, epoch, deal = inputs[generation.members[ask.source]]
             self.log.position, self.members, self.weights, self.epoch = position, members, weights, epoch
             self.deal = Deal.from_state({k: list(v) if isinstance(v, list) else v for k, v in deal.items()})

@@ -27,9 +27,9 @@ from flegel.runtime import clock
 from flegel.torch.flexible import iteration
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
-from flegel.torch.flexible.healing.exchange import BarrierResult, HealingBarrier
-from flegel.torch.flexible.healing.healer import Healer
-from flegel.torch.flexible.healing.joining import current
+from flegel.torch.flexible.exchange import BarrierResult, HealingBarrier
+from flegel.torch.flexible.healer import Healer
+from flegel.torch.flexible.joining import current
 from flegel.torch.flexible.pace import (
     LEARNING_RATE_RULES,
     LEAST_NOISE_WEIGHT,
@@ -553,7 +553,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     def begin(self, sampler: samplers.FlexibleSampler | None = None, **states: Any) -> int:
         """Before the first epoch: the epoch to begin with. After `flegel.torch.join` this process joins the training;
         where that runs already, weights, optimizers, schedules, scalers, the sampler and `states` (whatever has
-        `state_dict` and `load_state_dict`) are taken from a peer. Call it again after `Excluded` to rejoin."""
+        `state_dict` and `load_state_dict`) are taken from a peer. Call it again after `RankExcluded` to rejoin."""
         if self.healer is not None:
             self._states, self._sampler = states, sampler
             self.healer.begin(sampler)

@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from flegel.errors import UsageError
 from flegel.torch.flexible import iteration
 from flegel.torch.flexible.deal import Deal, RankProgress, Span
-from flegel.torch.flexible.healing.joining import current
+from flegel.torch.flexible.joining import current
 from flegel.torch.flexible.pace import BarrierPace, RankReport
 
 READER_FRAMES = 4  # of the stack, between a sampler and its loader's iterator: the batch sampler, and two calls

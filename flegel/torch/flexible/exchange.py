@@ -13,7 +13,7 @@ import torch
 
 from flegel.errors import UsageError
 from flegel.torch.flexible.barrier import PooledBarrier
-from flegel.torch.flexible.healing.connection import Connection
+from flegel.torch.flexible.connection import Connection
 from flegel.torch.flexible.pace import REPORT_FIELDS, RankReport
 
 MESSAGE_BYTES = 25 << 20  # of gradients at most: PyTorch's buckets have the same size

@@ -9,15 +9,15 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from flegel.torch.flexible.healing.agreement import Broken
+from flegel.runtime import clock
+from flegel.torch.flexible.agreement import Broken
 
-WAIT_STEP = timedelta(seconds=0.05)  # after which a wait looks whether the generation is still whole
+WAIT_STEP = clock.span(0.05)  # after which a wait looks whether the generation is still whole
 
 _left_behind: list[Connection] = []
 _lock = threading.Lock()
@@ -29,7 +29,7 @@ class Connection:
     def __init__(self, store: dist.Store, rank: int, ranks: int, seconds: float) -> None:
         """Blocks until all members have come; no message may take longer than `seconds`."""
         self.rank, self.ranks = rank, ranks
-        self._backend: Any = dist.ProcessGroupGloo(store, rank, ranks, timedelta(seconds=seconds))
+        self._backend: Any = dist.ProcessGroupGloo(store, rank, ranks, clock.span(seconds))
         self._works: list[Any] = []
 
     def _begin(self, make: Callable[[], Any]) -> Any:

@@ -52,7 +52,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MembershipLimits:
     """`ranks`: processes of the first generation. `silence`: seconds without a sign of life after which a rank is
     excluded. `timeout`: seconds that others wait for a rank which is alive but does not arrive."""
 
@@ -77,7 +77,7 @@ class Observation:
     arrived: int = -1
 
 
-def next_generation(own: int, view: Observation, limits: Limits) -> Generation | None:
+def next_generation(own: int, view: Observation, limits: MembershipLimits) -> Generation | None:
     """What this process proposes, if anything. Removals come before growth: they are urgent."""
     latest, seen = view.latest, view.seen
     joining = sorted(m for m, s in seen.items() if s.wants == "join" and s.silent <= limits.silence)
@@ -103,7 +103,7 @@ def next_generation(own: int, view: Observation, limits: Limits) -> Generation |
     return None
 
 
-def _gone(view: Observation, limits: Limits) -> dict[int, str]:
+def _gone(view: Observation, limits: MembershipLimits) -> dict[int, str]:
     """Members that cannot take part any more, and why."""
     limit = min(SILENCE_AFTER_FAILURE_SECONDS, limits.silence) if view.failed is not None else limits.silence
     found: dict[int, str] = {}
@@ -120,7 +120,7 @@ def _gone(view: Observation, limits: Limits) -> dict[int, str]:
     return found
 
 
-def after_pause(times: dict[int, float], last: float, now: float, limits: Limits) -> None:
+def after_pause(times: dict[int, float], last: float, now: float, limits: MembershipLimits) -> None:
     """A process that did not look for a while (frozen, or short of processor time) cannot say who was silent meanwhile:
     the silence of others begins anew. `times`: when the last sign of life of each came."""
     if now - last > 0.5 * min(SILENCE_AFTER_FAILURE_SECONDS, limits.silence):
@@ -128,7 +128,7 @@ def after_pause(times: dict[int, float], last: float, now: float, limits: Limits
             times[member] = now
 
 
-def is_abandoned(own: int, view: Observation, limits: Limits) -> bool:
+def is_abandoned(own: int, view: Observation, limits: MembershipLimits) -> bool:
     """Whether a process that waits to join has nobody left to join: all have left, or were silent for long."""
     latest = view.latest
     if not latest.number or own in latest.members:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from flegel.errors import FlegelError
-from flegel.torch.flexible.healing.membership import Generation
+from flegel.torch.flexible.membership import Generation
 
 BARRIER, MEMBERSHIP = 1, 2
 """Kinds of entries."""
@@ -104,7 +104,7 @@ class Gather:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class StateTransfer:
     """The state of one rank goes to those without."""
 
     source: int
@@ -129,7 +129,7 @@ class Without:
     members: tuple[int, ...]
 
 
-Ask = AwaitGeneration | Gather | Transfer | Reduce | Confirm | Without
+Ask = AwaitGeneration | Gather | StateTransfer | Reduce | Confirm | Without
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _settled(rows: Sequence[Status], commits: Sequence[bool]) -> tuple[Status, .
     )
 
 
-class Trainer(Protocol):
+class LogReader(Protocol):
     """What entries are applied to."""
 
     def start(self) -> None:
@@ -171,7 +171,7 @@ class Trainer(Protocol):
 class Log:
     """One rank's side of the agreement."""
 
-    def __init__(self, trainer: Trainer, own: int = 0) -> None:
+    def __init__(self, trainer: LogReader, own: int = 0) -> None:
         """`own`: identity of this process."""
         self.trainer, self.own = trainer, own
         self.position = -1
@@ -223,7 +223,7 @@ class Log:
                     yield Without(generation, tuple(generation.members[one] for one in found.without_state))
                     continue
                 if found.without_state:
-                    yield Transfer(found.source, found.without_state)
+                    yield StateTransfer(found.source, found.without_state)
                 self._hold(MEMBERSHIP, change, generation.number)
                 yield Confirm()
             except Broken:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import torch.distributed as dist
 
 from flegel.errors import UsageError
@@ -15,7 +13,7 @@ IDLE_SECONDS = 3600.0  # between two turns of a process that only waits for its 
 def serve(host: str, port: int) -> None:
     """Until the process is ended. Where it ends earlier, ranks notice it within seconds and end with a sentence."""
     try:
-        store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
+        store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=clock.span(10))
     except (RuntimeError, dist.DistError) as error:
         raise UsageError(
             f"Port {port} cannot be served ({str(error).splitlines()[0][:120]}): choose another."

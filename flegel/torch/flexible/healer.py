@@ -15,8 +15,8 @@ import torch
 
 from flegel.errors import FlegelError
 from flegel.runtime import clock
-from flegel.torch.flexible.healing.agent import Agent, Excluded, open_store
-from flegel.torch.flexible.healing.agreement import (
+from flegel.torch.flexible.agent import Agent, RankExcluded, open_store
+from flegel.torch.flexible.agreement import (
     STATUS_FIELDS,
     Ask,
     AwaitGeneration,
@@ -26,21 +26,21 @@ from flegel.torch.flexible.healing.agreement import (
     Gather,
     Log,
     Reduce,
+    StateTransfer,
     Status,
-    Transfer,
     Without,
 )
-from flegel.torch.flexible.healing.connection import Connection, keep_until_exit
-from flegel.torch.flexible.healing.exchange import BarrierResult
-from flegel.torch.flexible.healing.joining import Meeting
-from flegel.torch.flexible.healing.membership import Generation, Limits, without
+from flegel.torch.flexible.connection import Connection, keep_until_exit
+from flegel.torch.flexible.exchange import BarrierResult
+from flegel.torch.flexible.joining import Meeting
+from flegel.torch.flexible.membership import Generation, MembershipLimits, without
 from flegel.torch.flexible.pace import BarrierPace
 from flegel.torch.flexible.sampler import FlexibleSampler
 
 REJOIN_SECONDS = 0.5  # before a process asks again to be given the state
 
 
-class Model(Protocol):
+class HealedModel(Protocol):
     """The side of `FlexibleDDP` that a healer needs."""
 
     barrier: Any
@@ -54,11 +54,11 @@ class Model(Protocol):
 
 
 class Healer:
-    """Of one model; implements `agreement.Trainer`."""
+    """Of one model; implements `agreement.LogReader`."""
 
-    def __init__(self, model: Model, meeting: Meeting, timeout: float) -> None:
+    def __init__(self, model: HealedModel, meeting: Meeting, timeout: float) -> None:
         self._model, self._meeting = model, meeting
-        self._limits = Limits(meeting.ranks, meeting.silence, timeout)
+        self._limits = MembershipLimits(meeting.ranks, meeting.silence, timeout)
         self._agent: Agent | None = None
         self._connection: Connection | None = None
         self._target = Generation()
@@ -99,7 +99,7 @@ class Healer:
             try:
                 self._drive(self.log.enter())
                 return
-            except Excluded:
+            except RankExcluded:
                 clock.sleep(REJOIN_SECONDS)
 
     def close(self) -> None:
@@ -236,7 +236,7 @@ class Healer:
         connection.wait([connection.sum(table)], self._check)
         return [Status.of_row(row) for row in table.tolist()]
 
-    def _transfer(self, connection: Connection, ask: Transfer) -> None:
+    def _transfer(self, connection: Connection, ask: StateTransfer) -> None:
         """Weights and all else, from one rank to those that have nothing."""
         if connection.rank == ask.source:
             state = {"log": self.log.position, "members": self.members, "model": self._model.live_state()}

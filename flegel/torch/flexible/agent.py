@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 
 import torch.distributed as dist
 
 from flegel.errors import FlegelError, UsageError
 from flegel.runtime import clock
-from flegel.torch.flexible.healing.connection import Connection, reap
-from flegel.torch.flexible.healing.membership import (
+from flegel.torch.flexible.connection import Connection, reap
+from flegel.torch.flexible.membership import (
     Generation,
-    Limits,
+    MembershipLimits,
     Observation,
     Seen,
     after_pause,
@@ -31,7 +30,7 @@ MEETING_SECONDS = 1800.0  # that the first ranks wait for each other, as in PyTo
 STORE_SECONDS = 10.0  # that an operation of the store may take before it counts as gone
 
 
-class Excluded(FlegelError):
+class RankExcluded(FlegelError):
     """This process was silent for too long, so the others went on without it. `model.begin(…)` joins again."""
 
 
@@ -45,7 +44,7 @@ def open_store(address: str) -> Callable[[], dist.Store]:
     kind, _, place = address.partition("://")
     if kind == "tcp" and ":" in place:
         host, port = place.rsplit(":", 1)
-        limit = timedelta(seconds=STORE_SECONDS)
+        limit = clock.span(STORE_SECONDS)
         return lambda: dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=limit)
     raise UsageError(f"{address!r} is no address of a store: give tcp://HOST:PORT, where `flegel ddp-store` runs.")
 
@@ -53,7 +52,7 @@ def open_store(address: str) -> Callable[[], dist.Store]:
 class Agent:
     """One membership of one process: from its wish to join until it leaves or is excluded."""
 
-    def __init__(self, connect: Callable[[], dist.Store], run: str, limits: Limits) -> None:
+    def __init__(self, connect: Callable[[], dist.Store], run: str, limits: MembershipLimits) -> None:
         self._connect, self._prefix, self._limits = connect, f"flegel/heal/{run}", limits
         self._store = self._client()
         self.own = int(self._store.add("identities", 1))
@@ -234,7 +233,7 @@ class Agent:
                 self._changed.notify_all()
             if was_member and self.own not in self._latest.members:
                 self._end(
-                    Excluded(
+                    RankExcluded(
                         f"The other ranks went on without this one at generation {self._latest.number} "
                         f"({self._latest.reason}): call model.begin(…) again to rejoin, or start the process again."
                     )

@@ -539,7 +539,7 @@ def _least_distances(spare: Array, centroids: Array, taken: Array) -> Array:
         equal = np.flatnonzero(value + 0.5 * (rows**2).sum(axis=1) <= TOUCHING * (rows**2).sum(axis=1))
         for i in equal:  # so near that only differences tell whether it is the same
             least[i] = min(least[i], ((spare[i] - centroids[some[first[i]]]) ** 2).sum())
-    return np.minimum(least, ((spare - centroids[which]) ** 2).sum(axis=1))
+    return np.asarray(np.minimum(least, ((spare - centroids[which]) ** 2).sum(axis=1)))
 
 
 def _shares(labels: Array, weights: Array | None, k: int) -> tuple[Array, float]:

@@ -53,6 +53,10 @@ class KernelHooks:
         """A hand-written block kernel that agrees with `updateDataPoint`, or None to have one compiled."""
         return None
 
+    def kernel_choice(self, share: Shard) -> str:
+        """Which of its kernels serves such rows and why, in a sentence, where a class has several; for `--explain`."""
+        return ""
+
     def layout_for(self: Any, columns: int) -> str:
         """How the kernel wants features of so many columns, where its kernels differ by width."""
         return str(self.kernels.layout)

@@ -209,7 +209,7 @@ def submit(
         outputs = Outputs(folder_for(save, out, algorithm, data), json_to, labels, explain)
         outputs.check()
         if master is not None and not here:
-            _refuse_on_a_cluster(track or metrics or dashboard, labels)
+            _refuse_on_cluster(bool(track or metrics or dashboard), labels)
             remote = for_cluster(options)
             cluster_jobs.submit_to(
                 master, insecure, chosen, data, remote, outputs.folder, json_to, detach, cancel_on_interrupt
@@ -219,8 +219,8 @@ def submit(
         train_here(chosen, data, for_this_host(options, detach), outputs, served, track, line)
 
 
-def _refuse_on_a_cluster(watched: object, labels: object) -> None:
-    """Options of `submit` that need the process of the job: `watched`, some of those that show it while it runs."""
+def _refuse_on_cluster(watched: bool, labels: Path | None) -> None:
+    """Options of `flegel submit` that need the job in this process. `watched`: by trackers, metrics or a dashboard."""
     if watched:
         raise UsageError(
             "--track, --metrics and --dashboard of submit work on this host only; a cluster has `flegel master "

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slowest import slow_files
 from tests.source_trees import nodes, parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,6 +93,30 @@ def test_folders_of_data_sets_import_one_way() -> None:
     assert not [(a, b) for a, b in arrows if a < b and (b, a) in arrows]
 
 
+def test_no_two_folders_import_each_other() -> None:
+    """But with the files at the top of the package, which are foundation and face at once."""
+    arrows = {(folder_of(name), folder_of(other)) for name, path in MODULES.items() for other in imported_modules(path)}
+    assert not [(a, b) for a, b in arrows if a < b and (b, a) in arrows and "flegel" not in (a, b)]
+
+
+MOST_LINES_OF_A_FUNCTION = 60
+"""What fits on a screen."""
+KERNELS_IN_ONE_LOOP = {"algorithms/kmeans/wide_kernel.py": {"build", "train"}}
+"""One compiled loop over blocks of points whose steps are functions already; what is left are its buffers."""
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in SOURCES
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= MOST_LINES_OF_A_FUNCTION
+        and node.name not in KERNELS_IN_ONE_LOOP.get(str(path.relative_to(ROOT)), ())
+    ]
+    assert not long, f"functions of more than {MOST_LINES_OF_A_FUNCTION} lines: {long}"
+
+
 def test_no_class_name_is_used_twice() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for name, path in MODULES.items():
@@ -135,3 +160,7 @@ def test_docstrings_name_only_what_exists() -> None:
     }
     gone = sorted({(str(path), name) for path, text in texts for name in CLASS_NAME.findall(text) if name not in known})
     assert not gone
+
+
+def test_files_that_are_started_first_exist() -> None:
+    assert slow_files() and not [path for path in slow_files() if not (ROOT / path).is_file()]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 import msgspec
 import zmq
 
+from flegel.core.changed_rows import changed_rows
 from flegel.core.own_pauses import Deadline
 from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, DecodeError, FlegelError
@@ -274,9 +275,9 @@ class WorkerLoop:
 
     def _open_buffers(self, order: object) -> None:
         self._buffers = None
-        if isinstance(order, LoadShard) and order.board is not None:
+        if isinstance(order, LoadShard) and order.shared_buffers is not None:
             with contextlib.suppress(OSError, DecodeError):  # then arrays travel
-                self._buffers = BufferWriter(order.board)
+                self._buffers = BufferWriter(order.shared_buffers)
 
     # -- the port of the executor: calls come from this thread, except those of `unreported` and `post` -----------
 
@@ -351,12 +352,14 @@ class WorkerLoop:
             self._send_now(body, arrays)
 
     def _send_now(self, body: Answer, arrays: tuple[Array, ...] = ()) -> None:
+        if type(body) is Report and (few := changed_rows(arrays)) is not None:
+            body, arrays = msgspec.structs.replace(body, sparse=True), few.arrays()
         packed = PackedArrays(arrays)
         if self._buffers is not None:
             if type(body) is Report and arrays:
                 packed = self._buffers.put(packed)
             elif type(body) is ShardLoaded:
-                body = msgspec.structs.replace(body, board=True)
+                body = msgspec.structs.replace(body, shared_buffers=True)
         try:
             zmq_frames.send(self._socket, self._sequencer.wrap(body, packed))
         except zmq.Again:

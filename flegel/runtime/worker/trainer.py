@@ -121,9 +121,11 @@ class Trainer:
         open_array: OpenArray = shared_memory.open_shared,
         inside: bool = False,
         exchange: PieceExchange | None = None,
+        piped: bool = True,
     ) -> None:
         """`open_array`: how arrays that others describe are opened. `inside`: others live in this process, too.
-        `exchange`: for folds with other workers."""
+        `exchange`: for folds with other workers. `piped`: whoever takes results sleeps until the pipe is readable; else
+        it waits for the queue."""
         self._open_array, self._inside, self._exchange = open_array, inside, exchange
         self._algorithm: Algorithm | None = None
         self._in_batches, self._visits = False, "updateDataPoint"
@@ -132,7 +134,7 @@ class Trainer:
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
             SimpleQueue()
         )
-        self.wakeup, self._wakeup_writer = os.pipe()
+        self.wakeup, self._wakeup_writer = os.pipe() if piped else (-1, -1)
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self.store: PointStore | None = None
         self._kernel: ShardKernel | None = None
@@ -181,6 +183,8 @@ class Trainer:
 
     def wake_io(self) -> None:
         """Wake the I/O thread."""
+        if self._wakeup_writer < 0:
+            return
         with contextlib.suppress(OSError):
             os.write(self._wakeup_writer, b"!")
 
@@ -188,7 +192,7 @@ class Trainer:
         self.halt()
         self._orders.put(None)
         self._thread.join(timeout=1.0)
-        if not self.busy:
+        if not self.busy and self.wakeup >= 0:
             for pipe in (self.wakeup, self._wakeup_writer):
                 os.close(pipe)
             self.wakeup = self._wakeup_writer = -1

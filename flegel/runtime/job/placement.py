@@ -100,6 +100,10 @@ class JobCluster:
             self._cluster = self._leased.enter_context(lease)
         return self._cluster
 
+    @property
+    def in_this_process(self) -> bool:
+        return self.choice is not None and self.choice.kind != "processes"
+
     def _leased_kind(self) -> Kind:
         """The only worker of this process is called without messages, unless somebody else has to reach it."""
         assert self.choice is not None

@@ -6,7 +6,6 @@ Checks here need no processes and read no rows, so that wrong use is told at onc
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +29,7 @@ from flegel.runtime.job.observers import JobControl, Observer
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.system.device_memory import rows_on_devices
+from flegel.runtime.system.processors import available_processors
 from flegel.sync import balance_mode, make_policy
 from flegel.wording import listener, option
 
@@ -135,7 +135,7 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
 
 def default_workers() -> int:
     """One for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return available_processors()
 
 
 def workers_for(algorithm: Algorithm, data: Dataset) -> int:

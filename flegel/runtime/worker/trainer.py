@@ -343,6 +343,8 @@ class Trainer:
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         """Make the algorithm, the shard, its kernel and all that belongs to one job; earlier ones are replaced."""
         began = clock.now()
+        if self._kernel is not None:
+            self._kernel.close()
         with inside(MODULE):
             algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
         self._in_batches, self._visits = algorithm.kernels.in_batches, visit_hook(type(algorithm))
@@ -351,7 +353,7 @@ class Trainer:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
             arrays, resumed = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        backend = choose(load.device, algorithm.kernels.backend)
+        backend = choose(load.device, algorithm.kernels.backend, load.threads, load.fixed_blocks)
         measured, self._measured = self._measured, None
         shard = load_shard(
             load,
@@ -492,7 +494,7 @@ class Trainer:
         began = clock.now()
         if theta := local.update(kernel.statistics()):
             kernel.set_parameter(theta)
-        local.took(clock.now() - began)
+        local.took(clock.now() - began + kernel.overhead)
         if part is not None and part.complete and local.useful and (theta := part.follow(local)):
             kernel.set_parameter(theta)
         self._doing = self._visits

@@ -56,6 +56,21 @@ def build_kernel(
     return Built(interpreted(algorithm), "interpreted", "as asked")
 
 
+def another(algorithm: Algorithm, built: Built, shard: Shard) -> Kernel:
+    """The same kernel for another thread of a team. Most keep something between or during calls, so each thread has its
+    own; one that is made to be called by several threads at a time has a method `prepare`, and a compiled loop makes
+    others like itself."""
+    if hasattr(built.kernel, "prepare"):
+        return built.kernel
+    if built.kind == "compiled":
+        made: Kernel = built.kernel.another()  # type: ignore[attr-defined]
+        return made
+    with inside("kernel"):
+        own = hook(algorithm, KernelHooks.kernel)(shard)
+    assert own is not None
+    return own
+
+
 def warm(kernel: Kernel, shard: Shard, parameter: Tree, zero: Tree) -> None:
     """Compile or load from the cache without training: the flag is up, so no point is touched."""
     flag = new_flag()

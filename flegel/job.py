@@ -247,7 +247,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: Annotated[
         int | None,
         Option(
-            "Worker processes; one a core by default, on a cluster a fair share of it.",
+            "Workers; by default one, a team of threads, or one a core where a job cannot have a team; on a cluster a fair "
+            "share of it.",
             TRAINING,
             resume="Another number of workers; points are dealt anew.",
         ),
@@ -267,7 +268,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Option(
             "Decides initial parameters and the order of the data. The same seed gives the same bits only under "
-            "--sync bsp with the same --workers: other models set barriers by time, so runs differ within --tolerance.",
+            "--sync bsp with the same --workers (and any --threads): other models set barriers by time, so runs differ "
+            "within --tolerance.",
             TRAINING,
             check=check_seed,
             see="results-and-predictions.md",

@@ -10,8 +10,9 @@ import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
+from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, Shard, Sparse, aligned, make_shard
+from flegel.core.shard import TILE, Shard, Sparse, aligned, at_once, make_shard
 from flegel.datasets import Rows
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import hook
@@ -50,7 +51,8 @@ def load_shard(
     shared = load.lend and shared_points.wanted() and not threads
     empty = shared_memory.empty if shared else aligned
     labels = algorithm.accepts.kept_labels(rows.labels)
-    shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights)
+    share_out = in_pieces if load.threads > 1 else at_once
+    shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights, share_out)
     if shared:
         shared_points.make_shareable(shard)
     return shard

@@ -168,7 +168,7 @@ class TeamKernel:
         """`kernels`: one for each thread. `fixed`: points of fixed blocks; 0: as long as speed makes them."""
         self.kind, self.note = kind, note
         self._kernels, self._team, self._fixed = kernels, Team(len(kernels)), fixed
-        self.grid = fixed or 1
+        self.grid: int = fixed or 1
         self.least_points = FEWEST_POINTS_PER_THREAD * self._team.threads if kind == "hand-written" else 1
         self._prepare: Callable[[Shard, Tree], None] | None = getattr(kernels[0], "prepare", None)
         self._prepared: tuple[Any, Any] = (None, None)
@@ -217,7 +217,7 @@ class TeamKernel:
     def _fixed_blocks(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int:
         """As many blocks as there is room for; they end at multiples of their length."""
         step = self._fixed
-        edges = [start, *range((start // step + 1) * step, end, step), end][: self._most_blocks + 1]
+        edges: list[int] = [start, *range((start // step + 1) * step, end, step), end][: self._most_blocks + 1]
         while len(self._own) < len(edges) - 1:
             self._own.append(Sums(self._empty))
         own = self._own

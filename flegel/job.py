@@ -247,8 +247,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: Annotated[
         int | None,
         Option(
-            "Workers; by default one, a team of threads, or one a core where a job cannot have a team; on a cluster a fair "
-            "share of it.",
+            "Workers; by default one, a team of threads, or one a core where a job cannot have a team; on a cluster a "
+            "fair share of it.",
             TRAINING,
             resume="Another number of workers; points are dealt anew.",
         ),

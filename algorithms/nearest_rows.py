@@ -21,7 +21,7 @@ from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
-ROUNDING = 2.0**-24  # of float32, relative
+FLOAT32_ROUNDING = 2.0**-24  # of float32, relative
 TINY = 2.0**-120  # more than all roundings of numbers near zero
 
 
@@ -47,8 +47,8 @@ def pack_rows(away, group):
             minus[(j // group * columns + t) * group + j % group] = -c
         half[j] = 0.5 * norm
         largest = norm if not norm <= largest else largest
-    slope = 4.0 * (columns + 4) * ROUNDING
-    base = 5.0 * (columns + 4) * ROUNDING * largest + TINY
+    slope = 4.0 * (columns + 4) * FLOAT32_ROUNDING
+    base = 5.0 * (columns + 4) * FLOAT32_ROUNDING * largest + TINY
     if not base < 1e30:
         base = np.inf
     return minus, half, np.float32(base), np.float32(slope)

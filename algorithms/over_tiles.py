@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.nearest_rows import OPTIONS, pack_rows, proposer
-from flegel.algorithms.simd.by_points import BLOCK, dots_by_points, lay_out, squared_distances_by_points
+from flegel.algorithms.simd.by_points import TRANSPOSED_BYTES, dots_by_points, lay_out, squared_distances_by_points
 from flegel.algorithms.simd.vectors import load, spread, store, to_int32, where
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
@@ -50,7 +50,7 @@ def nearest_filler(lanes: int, group: int) -> Any:
     def fill(features, first, end, prepared, found):
         origin, (minus, half, base, slope), near = prepared
         points, columns = features.shape
-        block = BLOCK // features.itemsize
+        block = TRANSPOSED_BYTES // features.itemsize
         for lane in range(0, end - first, lanes):
             at = first + lane
             if at + lanes > points or columns != origin.size or columns < block:
@@ -83,7 +83,7 @@ def sums_filler(name: str, columns: int, lanes: int) -> Any:
     @njit(**OPTIONS)
     def fill(features, first, end, prepared, found):
         rows, zero, near = prepared
-        block = BLOCK // features.itemsize
+        block = TRANSPOSED_BYTES // features.itemsize
         for lane in range(0, end - first, lanes):
             at = min(first + lane, features.shape[0] - lanes)  # the last ones are computed twice
             norms = spread(0, load(near, 0, lanes))

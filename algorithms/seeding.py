@@ -35,9 +35,14 @@ def polishing_passes(work: int) -> int:
 
 
 def start_rows(
-    rows: Array, k: int, init: str | Array, columns: int, rng: np.random.Generator, owner: str,
+    rows: Array,
+    k: int,
+    init: str | Array,
+    columns: int,
+    rng: np.random.Generator,
+    owner: str,
     weights: Array | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """k starting centroids as `init` says: by one of NAMED, from a .npy file, or given as an array."""
     if not (isinstance(init, str) and init in NAMED):
         return given_rows(init, k, columns, owner)

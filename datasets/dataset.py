@@ -205,6 +205,8 @@ def read_rows(description: Description, ids: Array) -> Rows:
 
 
 def _read_shard(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:
+    """Read the rows of shard `index` of `count`. A text file read from its beginning to its end is recorded for the
+    cache on the way; a selection of its first rows is not."""
     wanted = parse(partition)
     edges = clip(source.edges(), rows)
     if edges is not None:

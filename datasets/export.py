@@ -54,6 +54,8 @@ def _table(rows: Rows) -> Array:
 
 
 def _csv(data: Dataset, path: Path) -> None:
+    """Ratings become lines of user, item and rating, counted from 1 as in MovieLens; other rows become columns, labels
+    last."""
     import pandas
 
     with path.open("w") as file:

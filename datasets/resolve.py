@@ -124,6 +124,7 @@ def _keep_rows(data: Dataset, rows: int | None) -> Dataset:
 
 
 def _open_spec(spec: str, rows: int | None, options: Options) -> Dataset:
+    """A name of the catalog (`higgs:200000` with a number of rows), else a path, a pattern or a URL."""
     name, found, number = spec.partition(":")
     if name in registry.names():
         if found:

@@ -168,6 +168,8 @@ class Algorithm:
                     setattr(cls, name, replace(declared, **known))
 
     def __init__(self, **hyper: Any) -> None:
+        """Take hyper-parameters by name: unknown ones are refused with the nearest name, absent ones get their
+        default."""
         known, names = self.hyper_parameters(), self.hyper_names
         owner = type(self).__name__
         for name in [name for name in hyper if name not in known and name in names.also_called]:

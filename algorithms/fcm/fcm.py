@@ -42,10 +42,11 @@ from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
 
 _TRAIN = EntryPoint("flegel.algorithms.fcm.kernel", "train")
-TRIAL_ROWS = (2048, 16384)  # least and largest number of rows of the sample on which starts are tried
+FEWEST_AND_MOST_TRIAL_ROWS = (2048, 16384)  # least and largest number of rows of the sample on which starts are tried
 TRIAL_WORK = 2**24  # distances times columns in a pass over them: fewer rows where k·d is large
-TRIAL_PASSES = 30
-SETTLED, RESTS = 1e-5, 1e-10  # relative gain of a pass below which a trial ends, and the start that is chosen
+MOST_TRIAL_PASSES = 30
+TRIAL_ENDS_BELOW_GAIN = 1e-5  # relative gain of a pass below which a trial ends
+START_ENDS_BELOW_GAIN = 1e-10  # the same for the start that is chosen
 SAME = 1e-3  # relative to the spread of the points: closer centroids count as coinciding
 
 
@@ -113,10 +114,11 @@ class FCM(Algorithm):
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Prototypes:
+        """Begin at the best of several trials on a part of the sample, or at the given centres."""
         rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, units, _ = standard_units(rows)
         unit = np.full(sample.columns, units.max())
-        size = int(np.clip(TRIAL_WORK // (self.k * sample.columns), *TRIAL_ROWS))
+        size = int(np.clip(TRIAL_WORK // (self.k * sample.columns), *FEWEST_AND_MOST_TRIAL_ROWS))
         some, own = some_weighted(rows, mass, max(size, self.k), rng)
         y = (some - origin) / unit
         own = np.ones(len(y)) if own is None else own
@@ -125,7 +127,7 @@ class FCM(Algorithm):
                 raise UsageError(f"FCM: k={self.k} is more than the {len(y)} points drawn; lower k.")
             trials = [self._alternate(y, own, lloyd(y, self.k, rng, own)[0]) for _ in range(self.n_init)]
             centres = min(trials, key=lambda trial: trial[1])[0]
-            centres = self._alternate(y, own, centres, polishing_passes(y.size * self.k), RESTS)[0]
+            centres = self._alternate(y, own, centres, polishing_passes(y.size * self.k), START_ENDS_BELOW_GAIN)[0]
         else:
             centres = (start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass) - origin) / unit
         shares = own @ self._memberships(y, centres)[0] ** self.m / own.sum()
@@ -133,7 +135,12 @@ class FCM(Algorithm):
         return Prototypes(origin + centres * unit, origin, unit, shares, about)
 
     def _alternate(
-        self, y: Array, own: Array, centres: Array, passes: int = TRIAL_PASSES, rests: float = SETTLED
+        self,
+        y: Array,
+        own: Array,
+        centres: Array,
+        passes: int = MOST_TRIAL_PASSES,
+        rests: float = TRIAL_ENDS_BELOW_GAIN,
     ) -> tuple[Array, float]:
         """A few passes over these rows: centres, and the objective before the last of them."""
         value = np.inf
@@ -165,6 +172,7 @@ class FCM(Algorithm):
         return Weights(np.zeros(k), np.zeros_like(parameter.centroids), np.zeros(k), np.zeros(1))
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Prototypes, iterationNum: int) -> MembershipChange:
+        """Memberships to the power m, as the change since the last visit; the last number counts the point once."""
         centroids = parameter.centroids
         k = centroids.shape[0]
         y = (dataPoint.features - parameter.origin) / parameter.unit

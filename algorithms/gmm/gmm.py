@@ -61,11 +61,11 @@ from flegel.errors import UsageError
 _TRAIN = EntryPoint("flegel.algorithms.gmm.kernel", "train")
 LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a column's variance
 EMPTY = 1e-8  # a component with fewer points than this counts as empty
-CHUNK = 16384  # rows evaluated at a time
-TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
+ROWS_EVALUATED_AT_ONCE = 16384  # rows evaluated at a time
+FEWEST_AND_MOST_TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
 ROWS_A_COMPONENT = 200  # of these rows, where components are many
-TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart; the best one makes as many more
-RESTS = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
+EM_TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart; the best one makes as many more
+EM_ENDS_BELOW_GAIN = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
 
 
 BY_COMPONENT = ParameterPlacement(
@@ -193,7 +193,7 @@ class GMM(Algorithm):
         clipped rows in units of the middle of each column, so that they do not."""
         if self.k > len(y):
             raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-        some, own = some_weighted(y, mass, int(np.clip(ROWS_A_COMPONENT * self.k, *TRIAL_ROWS)), rng)
+        some, own = some_weighted(y, mass, int(np.clip(ROWS_A_COMPONENT * self.k, *FEWEST_AND_MOST_TRIAL_ROWS)), rng)
         best, most = None, -np.inf
         blank = self._blank(origin, unit, floor)
         for trial in range(self.n_init):
@@ -201,12 +201,12 @@ class GMM(Algorithm):
             labels = lloyd(seen, self.k, rng, own)[1]
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
-            mixture, value = self._passes(some, own, self._step(some, own, shares, blank), TRIAL_PASSES - 1)
+            mixture, value = self._passes(some, own, self._step(some, own, shares, blank), EM_TRIAL_PASSES - 1)
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
         passes = polishing_passes(len(some) * self.k * self._width(y.shape[1]))
-        best, _ = self._passes(some, own, best, max(passes, TRIAL_PASSES))
+        best, _ = self._passes(some, own, best, max(passes, EM_TRIAL_PASSES))
         return best._replace(points=coverage(points, float(len(some) if own is None else own.sum()), True))
 
     def _step(self, y: Array, own: Array | None, shares: Array, mixture: Mixture) -> Mixture:
@@ -218,7 +218,7 @@ class GMM(Algorithm):
         for left in range(passes, -1, -1):
             shares, densities = self._expectation(y, mixture)
             before, value = value, float(densities.mean() if own is None else own @ densities)
-            if not left or value - before <= RESTS * abs(value):
+            if not left or value - before <= EM_ENDS_BELOW_GAIN * abs(value):
                 break
             mixture = self._step(y, own, shares, mixture)
         return mixture, value
@@ -245,6 +245,8 @@ class GMM(Algorithm):
         )
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Mixture, iterationNum: int) -> ResponsibilityChange:
+        """Responsibilities of the components for this point, as the change since the last visit; the last number is the
+        entropy term of F."""
         k, d = parameter.means.shape
         whiten, unit = parameter.whiten, parameter.unit
         y = (dataPoint.features - parameter.origin) / unit
@@ -275,6 +277,7 @@ class GMM(Algorithm):
         return ResponsibilityChange(changes, y)
 
     def aggregate(self, target: MixtureMoments, change: ResponsibilityChange | MixtureMoments) -> MixtureMoments:
+        """Add one point's change to the moments, or a worker's moments."""
         if len(change) == 4:  # MixtureMoments, a worker's report; numba removes this branch for a ResponsibilityChange
             pytree.add(target, change)
             return target
@@ -380,6 +383,8 @@ class GMM(Algorithm):
             raise UsageError(f"GMM: k={self.k} is more than the number of points, {sample.points}")
 
     def warnings(self, aggregator: MixtureMoments, parameter: Mixture) -> list[str]:
+        """Components that lost their points or have no variance, and columns whose outliers hide the variance of the
+        rest."""
         d = parameter.means.shape[1]
         empty = aggregator.counts <= EMPTY
         found = []
@@ -412,8 +417,8 @@ class GMM(Algorithm):
         if rows.ndim != 2 or rows.shape[1] != d:
             raise UsageError(f"GMM: rows of shape {rows.shape} do not fit a model of {d} columns.")
         parts = [
-            self._expectation((rows[at : at + CHUNK] - parameter.origin) / parameter.unit, parameter)
-            for at in range(0, len(rows), CHUNK)
+            self._expectation((rows[at : at + ROWS_EVALUATED_AT_ONCE] - parameter.origin) / parameter.unit, parameter)
+            for at in range(0, len(rows), ROWS_EVALUATED_AT_ONCE)
         ]
         if not parts:
             return np.zeros((0, k)), np.zeros(0)

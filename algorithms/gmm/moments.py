@@ -9,7 +9,8 @@ import numpy as np
 from flegel.algorithms.gmm.shapes import diagonals, outer
 from flegel.core.pytree import Array
 
-ROUNDING = 2.0**-50  # relative to a column's sum of squares: the error of a difference of two such sums in float64
+SQUARES_ROUNDING = 2.0**-50
+"""Error of a difference of two sums of squares in float64, relative to the column's sum of squares."""
 
 
 class Mixture(NamedTuple):
@@ -64,4 +65,4 @@ def unknown_variance(counts: Array, spread: Array | None) -> Array:
     """Rounding error of each variance, a row for each component of `counts`: the sums are differences of larger ones.
     `spread`: of all components."""
     assert spread is not None
-    return np.asarray(ROUNDING * spread.sum(axis=0) / np.maximum(counts, 1.0)[:, None])
+    return np.asarray(SQUARES_ROUNDING * spread.sum(axis=0) / np.maximum(counts, 1.0)[:, None])

@@ -29,6 +29,7 @@ class MixtureProgram:
         return max(ROOM // max(self._k * columns, 1), 1024) if self._device.type == "cuda" else 4096
 
     def set_parameter(self, parameter: Any) -> None:
+        """Move θ to the device, in the standard units in which distances are computed."""
         put = self._put
         self._origin, self._unit, self._level = put(parameter.origin), put(parameter.unit), put(parameter.level)
         self._means = (put(parameter.means) - self._origin) / self._unit
@@ -49,9 +50,14 @@ class MixtureProgram:
         return torch.from_numpy(np.array(values, np.float64)).to(self._device)
 
     def visit(
-        self, features: torch.Tensor, labels: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor],
+        self,
+        features: torch.Tensor,
+        labels: torch.Tensor,
+        state: torch.Tensor,
+        sums: Sequence[torch.Tensor],
         iteration: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
+        """As `GMM.updateDataPoint`, for a block of rows at once."""
         counts, totals, squares, entropy = sums
         y = (features.double() - self._origin) / self._unit
         below = self._level - 0.5 * self._distances(y)

@@ -69,6 +69,7 @@ LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
 ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 LEAST_ROWS_A_CLUSTER = 4  # of these rows, where clusters are very many
 LISTED_SIZES = 20  # clusters whose sizes are listed; of more the range is told
+CACHED_NUMBERS = 2**14  # numbers taken together in sums over all centroids: they stay in the cache of a core
 TRIAL_WORK = 2**24  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
@@ -269,12 +270,17 @@ class KMeans(Algorithm):
 
     def objective(self, aggregator: KMeansSums, parameter: Centroids) -> float:
         filled = aggregator.counts > 0
-        counts = aggregator.counts[filled]
-        means = aggregator.sums[filled] / counts[:, None]
-        away = (parameter.centroids[filled] - parameter.origin) - means
-        within = aggregator.squares[filled] - counts * (means**2).sum(axis=1)
-        within = np.where(counts > 1, np.maximum(within, 0.0), 0.0)
-        return float(within.sum() + counts @ (away**2).sum(axis=1))
+        whole = bool(filled.all())  # nearly always: then nothing is copied
+        sums, counts, squares = aggregator if whole else (a[filled] for a in aggregator)
+        centroids = parameter.centroids if whole else parameter.centroids[filled]
+        lengths, away = np.empty((2, len(counts)))
+        some = max(CACHED_NUMBERS // len(parameter.origin), 1)
+        for part in (slice(at, at + some) for at in range(0, len(counts), some)):
+            means = sums[part] / counts[part, None]
+            lengths[part] = (means**2).sum(axis=1)
+            away[part] = (((centroids[part] - parameter.origin) - means) ** 2).sum(axis=1)
+        within = np.where(counts > 1, np.maximum(squares - counts * lengths, 0.0), 0.0)
+        return float(within.sum() + counts @ away)
 
     def part_noise(self, objective: float, points: int, parameter: Centroids) -> float:
         """Each centroid is off by the deviation of a mean: k·d variances of one column, of the m·d in the objective."""
@@ -366,7 +372,9 @@ def _means(aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) 
     filled = mine > 0
     weight = unseen_weight(parameter.points, float(aggregator.counts.sum()))
     if not weight and filled.all():  # nearly always; the same numbers as below
-        return np.asarray(parameter.origin + aggregator.sums / mine[:, None])
+        means = aggregator.sums / mine[:, None]
+        means += parameter.origin
+        return np.asarray(means)
     old = np.array(parameter.centroids, dtype=np.float64)
     unseen = (weight * parameter.shares)[start:stop][filled, None]
     counts, sums = mine[filled, None], aggregator.sums[filled]

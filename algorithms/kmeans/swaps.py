@@ -13,7 +13,7 @@ import numpy as np
 from flegel.core.pytree import Array
 
 CANDIDATES = 8  # wide clusters, and close pairs, that are looked at
-CHUNK = 256  # clusters whose distances to all others exist at a time
+CLUSTERS_AT_ONCE = 256  # clusters whose distances to all others exist at a time
 
 
 def swapped(centroids: Array, sums: Array, counts: Array, squares: Array) -> Array | None:
@@ -41,8 +41,8 @@ def _close_pairs(means: Array, counts: Array) -> tuple[Array, Array, Array]:
     each cluster only the nearest one behind it is looked at."""
     norms, clusters = (means**2).sum(axis=1), np.arange(len(counts))
     second, costs = np.zeros(len(counts), np.intp), np.full(len(counts), np.inf)
-    for at in range(0, len(counts) - 1, CHUNK):
-        own = clusters[at : at + CHUNK]
+    for at in range(0, len(counts) - 1, CLUSTERS_AT_ONCE):
+        own = clusters[at : at + CLUSTERS_AT_ONCE]
         apart = np.maximum(norms[own, None] + norms - 2.0 * (means[own] @ means.T), 0.0)
         merged = counts[own, None] * counts / (counts[own, None] + counts) * apart
         merged[own[:, None] >= clusters] = np.inf

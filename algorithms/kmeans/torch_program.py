@@ -17,7 +17,8 @@ from flegel.algorithms.cuda_source import CudaError
 from flegel.algorithms.kmeans.cuda_kernel import KMeansKernel
 
 BLOCK = 2**22  # rows of a block on a GPU
-CHUNK = 2**20  # rows of one product with all clusters, or that change their cluster together
+PRODUCT_NUMBERS = 2**30  # distances of one product with all clusters, at most, where no kernel keeps them in registers
+MOVED_NUMBERS = 2**27  # numbers in float64 of rows that change their cluster together, at most
 PRODUCT_UP_TO = 512  # clusters
 
 
@@ -36,13 +37,14 @@ class KMeansProgram:
         return BLOCK if self._gpu else 8192
 
     def set_parameter(self, parameter: Any) -> None:
-        origin, centroids = (np.array(a, np.float64) for a in (parameter.origin, parameter.centroids))
+        origin, centroids = (self._put(np.array(a, np.float64)) for a in (parameter.origin, parameter.centroids))
         centres = centroids - origin
         half = 0.5 * (centres**2).sum(1)
-        self._shifted = bool((origin**2).sum() > 4.0 * (centres**2).sum() / max(len(centres), 1))
+        shifted = (origin**2).sum() > 4.0 * (centres**2).sum() / max(len(centres), 1)
+        self._shifted = bool(shifted)
         if not self._shifted:
             half = half + centres @ origin  # x·c of an unshifted x contains origin·c
-        self._origin, self._centres, self._half = (self._put(a) for a in (origin, centres, half))
+        self._origin, self._centres, self._half = origin, centres, half
         self._kernel = self._made(len(centres), centres.shape[1], self._shifted) if self._gpu else None
         if self._kernel is not None:
             self._kernel.set_parameter(self._origin, self._centres, self._half)
@@ -77,8 +79,9 @@ class KMeansProgram:
             return self._kernel.visit(features, last, sums)
         proposed = self.nearest(features)
         moved = torch.nonzero(proposed != last).reshape(-1)
-        for at in range(0, len(moved), CHUNK):
-            self._move(features, last, proposed, moved[at : at + CHUNK], sums)
+        some = max(MOVED_NUMBERS // features.shape[1], 1)
+        for at in range(0, len(moved), some):
+            self._move(features, last, proposed, moved[at : at + some], sums)
         return None
 
     def _move(
@@ -113,9 +116,9 @@ class KMeansProgram:
             found = nearest(rows, centres, half)
             if found is not None:
                 return found
+        some = max(PRODUCT_NUMBERS // len(centres), 1)
         parts = [
-            torch.addmm(half, rows[at : at + CHUNK], centres.T, alpha=-1.0).argmin(1)
-            for at in range(0, len(rows), CHUNK)
+            torch.addmm(half, rows[at : at + some], centres.T, alpha=-1.0).argmin(1) for at in range(0, len(rows), some)
         ]
         return torch.cat(parts).int()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithms.nearest_rows import ROUNDING, TINY
+from flegel.algorithms.nearest_rows import FLOAT32_ROUNDING, TINY
 from flegel.algorithms.simd.buffers import flat, new_row
 from flegel.algorithms.simd.by_points import two_least_each
 from flegel.algorithms.simd.inner import INLINE, INNER
@@ -205,7 +205,7 @@ def _comparer(lanes: int, group: int) -> Any:
 @njit(**INLINE)
 def _doubt(own, reach, norm, largest):
     """How far a distance between short rows may be off: by their own errors, and by their rounding to float32."""
-    return own + reach + 2 * ROUNDING * (np.sqrt(norm) + largest)
+    return own + reach + 2 * FLOAT32_ROUNDING * (np.sqrt(norm) + largest)
 
 
 @njit(**INNER)
@@ -217,9 +217,9 @@ def _set_bounds(who, count, first, distance, own, norms, centroids, bound, error
         bound[n] = -np.inf
     for n in range(count):
         far = np.sqrt(distance[who[n]]) * scale + _doubt(own[first + who[n]], reach, norms[n], largest)
-        errors[n] = (width + 4) * ROUNDING * (0.5 * largest * largest + np.sqrt(norms[n]) * largest) + TINY
+        errors[n] = (width + 4) * FLOAT32_ROUNDING * (0.5 * largest * largest + np.sqrt(norms[n]) * largest) + TINY
         limit = 0.5 * (far * far - norms[n]) + errors[n]
-        bound[n] = limit + 4 * ROUNDING * abs(limit)
+        bound[n] = limit + 4 * FLOAT32_ROUNDING * abs(limit)
 
 
 @njit(**INNER)

@@ -20,11 +20,11 @@ from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import SparseRow
 
-BLOCK = 128
+POINTS_IN_REGISTERS = 128
 """Points whose products are summed in registers before they go to memory."""
 LANES = VECTOR_BYTES // 4
-ROWS = 4
-"""A register tile is ROWS × LANES sums: 8 registers."""
+TILE_ROWS = 4
+"""A register tile is TILE_ROWS × LANES sums: 8 registers."""
 
 
 def add_outer(row: Array | SparseRow, step: float, metric: Array, target: Array) -> None:
@@ -52,6 +52,8 @@ def _add_outer(row: Any, step: Any, metric: Any, target: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def dense_outer(row, step, metric, target):
+    """Add step · x xᵀ in standard coordinates, the lower triangle only; the diagonal alone where the target has one
+    row."""
     columns = metric.shape[1] - 1
     full = np.empty(columns + 1)
     for t in range(columns):
@@ -128,13 +130,13 @@ def add_block(rows, steps, count, scaled, sums):
         for p in range(count):
             for t in range(width):
                 scaled[p, t] = steps[k, p] * rows[p, t]
-        for r in range(0, width, ROWS):
-            for c in range(0, r + ROWS, LANES):
+        for r in range(0, width, TILE_ROWS):
+            for c in range(0, r + TILE_ROWS, LANES):
                 into = (k * width + r) * width + c
-                tile = loads(sums, into, width, ROWS, LANES)
+                tile = loads(sums, into, width, TILE_ROWS, LANES)
                 for p in range(count):
                     x = load(rows, p * width + c, LANES)
-                    tile = fma_each(x, splats(scaled, p * width + r, ROWS, LANES), tile)
+                    tile = fma_each(x, splats(scaled, p * width + r, TILE_ROWS, LANES), tile)
                 store_each(sums, into, width, tile)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.algorithms.lr.curvature import (
-    BLOCK,
+    POINTS_IN_REGISTERS,
     add_block,
     add_squares,
     dense_outer,
@@ -53,11 +53,11 @@ TILES_IN_PARTS = 16
 
 
 @njit(nogil=True, cache=True)
-def _sparse_two(
-    indptr, indices, values, labels, state, masses, weights, bias, classes, metric, model,
-    gradient, curvature, counts, sums, start, end, flag,
-):  # fmt: skip
+def _sparse_two(rows, labels, state, masses, theta, fixed, goal, start, end, flag):
     """Sparse rows of two classes: one output."""
+    indptr, indices, values = rows
+    (weights, bias), (classes, metric, model) = theta, fixed
+    gradient, curvature, counts, sums = goal
     columns = weights.shape[1]
     scores, steps, bends = np.empty(1), np.empty(1), np.empty(1)
     for i in range(start, end):
@@ -133,12 +133,12 @@ def _turn(parts, target):
 
 
 @njit(nogil=True, cache=True)
-def _sparse_many(
-    indptr, indices, values, labels, state, masses, weights, bias, parts, bent_parts, classes, metric, model,
-    gradient, curvature, counts, sums, start, end, flag,
-):  # fmt: skip
+def _sparse_many(rows, labels, state, masses, turned, fixed, goal, start, end, flag):
     """Sparse rows of more classes. `weights`, `bias` and parts have a number an output, and zeros up to whole vectors;
     parts are 0 before and after."""
+    indptr, indices, values = rows
+    (weights, bias, parts, bent_parts), (classes, metric, model) = turned, fixed
+    gradient, curvature, counts, sums = goal
     outputs, columns = gradient.shape
     width, diagonal = weights.shape[1], curvature.shape[1] == 1
     scores, steps, bends = np.empty(width), np.zeros(width), np.zeros(width)
@@ -202,24 +202,10 @@ class _ByColumn:
 
 
 @njit(nogil=True, cache=True)
-def _some_lanes(
-    tile,
-    lanes,
-    features,
-    labels,
-    state,
-    masses,
-    weights,
-    bias,
-    classes,
-    metric,
-    model,
-    gradient,
-    curvature,
-    counts,
-    sums,
-):
+def _some_lanes(tile, lanes, features, labels, state, masses, theta, fixed, goal):
     """Part of a tile, or a tile with an unknown label, point by point."""
+    (weights, bias), (classes, metric, model) = theta, fixed
+    gradient, curvature, counts, sums = goal
     outputs, columns = weights.shape
     scores, steps, bends = np.empty(outputs), np.empty(outputs), np.empty(outputs)
     for lane in range(lanes[0], lanes[1]):
@@ -416,7 +402,7 @@ def _recount(features, tile, state, residuals_now, weights, numbers, metric, blo
             continue
         gather(features, tile, lane, metric, inverse, rows, place)
         filled[0] += 1
-        if filled[0] == BLOCK:
+        if filled[0] == POINTS_IN_REGISTERS:
             _empty(block)
 
 
@@ -435,7 +421,7 @@ def _empty(block):
 def _new_block(outputs, metric, full):
     """Rows, a step an output, scaled rows, sums; points it holds, and whether the sums are begun; 1 / unit."""
     width = width_of(metric.shape[1] - 1) if full else metric.shape[1]
-    count = BLOCK if full else 1
+    count = POINTS_IN_REGISTERS if full else 1
     rows = np.zeros((count, width))
     sums = np.empty((outputs, width, width)) if full else np.empty((0, 0, 0))
     return rows, np.empty((outputs, count)), np.empty((count, width)), sums, np.zeros(2, np.int64), 1.0 / metric[1]
@@ -477,10 +463,11 @@ def _flush(parts, gradient):
 
 
 @njit(nogil=True, cache=True)
-def _tiles(
-    features, labels, state, masses, weights, bias, classes, metric, model, gradient, curvature, counts, sums,
-    start, end, flag,
-):  # fmt: skip
+def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag):
+    """Visit dense rows in tiles of points. A tile that is cut by the range, or has an unknown label, is visited point
+    by point."""
+    (weights, bias), (classes, metric, model) = theta, fixed
+    gradient, curvature, counts, sums = goal
     outputs, columns = weights.shape
     kind = features.dtype.type
     narrow, narrow_bias = weights.astype(features.dtype), bias.astype(features.dtype)
@@ -519,10 +506,7 @@ def _tiles(
                 _flush(parts, gradient)
         else:
             lanes = (i - tile * TILE, stop - tile * TILE)
-            _some_lanes(
-                tile, lanes, features, labels, state, masses, weights, bias, classes, metric, model,
-                gradient, curvature, counts, sums,
-            )  # fmt: skip
+            _some_lanes(tile, lanes, features, labels, state, masses, theta, fixed, goal)
         i = stop
     _flush(parts, gradient)
     if block[4][0]:
@@ -550,19 +534,19 @@ def kernel_for(memory: bool) -> Kernel:
         whole = aggregator.curvature
         diagonal = bool(parameter.internal_visit[5] > 1.0) and whole.shape[1] > 1  # kept in the first row until then
         curvature = np.zeros((len(whole), 1, whole.shape[2])) if diagonal else whole
-        goal = (aggregator.gradient, curvature, aggregator.counts, sums, start, end, flag)
+        goal = (aggregator.gradient, curvature, aggregator.counts, sums)
         labels, state, masses, rows = shard.labels, shard.state, shard.weights, shard.features
         if isinstance(rows, Sparse):
-            entries = (rows.indptr, rows.indices, rows.values, labels, state, masses)
+            points = ((rows.indptr, rows.indices, rows.values), labels, state, masses)
             if len(parameter.weights) == 1:
-                reached = _sparse_two(*entries, *theta, *fixed, *goal)
+                reached = _sparse_two(*points, theta, fixed, goal, start, end, flag)
             else:
                 turned = by_column.turned(*theta)
-                reached = _sparse_many(*entries, *turned, *fixed, *goal)
+                reached = _sparse_many(*points, turned, fixed, goal, start, end, flag)
         else:
             if labels.dtype not in _VECTOR_LABELS:
                 labels = labels.astype(np.float64)
-            reached = _tiles(rows, labels, state, masses, *theta, *fixed, *goal)
+            reached = _tiles(rows, labels, state, masses, theta, fixed, goal, start, end, flag)
         if diagonal:
             whole[:, :1] += curvature
         for into, extra in zip(aggregator[3:], sums, strict=True):

@@ -46,6 +46,7 @@ from flegel.algorithms.lr.search import (
     LATER,
     LEAST_DAMPING,
     MOST_DAMPING,
+    MOVING_ENDS_BELOW_GAIN,
     MOVING_PASSES,
     NEGLIGIBLE,
     NOISE,
@@ -53,11 +54,11 @@ from flegel.algorithms.lr.search import (
     PATIENCE,
     PLAUSIBLE,
     RECOUNT,
-    SETTLED,
     SHORT,
     UNCOUNTED,
     Curvature,
     Penalty,
+    PlannedStep,
     StepSearch,
     begin,
     pairs_of,
@@ -209,6 +210,8 @@ class LR(Algorithm):
         return Penalty(self.l2, self.l1)
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Linear:
+        """θ = 0 in the coordinates that the search will use; how much curvature is summed depends on the number of
+        columns."""
         self.validate(sample)
         assert sample.labels is not None
         columns, outputs = sample.columns, self.outputs
@@ -277,14 +280,21 @@ class LR(Algorithm):
     # -- training ------------------------------------------------------------------------------------------
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Linear, iterationNum: int) -> Gradients:
+        """The change of this point's gradient, loss and curvature since its last visit."""
         outputs, columns = parameter.weights.shape
         metric, numbers = parameter.internal_metric, parameter.internal_visit
         wide = columns + 1 if numbers[5] > 0.0 else 1
         sums = np.zeros((5, 1))
         change = Gradients(
-            np.zeros((outputs, columns + 1)), np.zeros((outputs, wide, columns + 1)),
-            np.zeros(parameter.classes.shape[0]), sums[0], sums[1], sums[2], sums[3], sums[4],
-        )  # fmt: skip
+            np.zeros((outputs, columns + 1)),
+            np.zeros((outputs, wide, columns + 1)),
+            np.zeros(parameter.classes.shape[0]),
+            sums[0],
+            sums[1],
+            sums[2],
+            sums[3],
+            sums[4],
+        )
         target = -1
         for c in range(parameter.classes.shape[0]):
             if dataPoint.label == parameter.classes[c]:
@@ -322,6 +332,8 @@ class LR(Algorithm):
     # -- steps ---------------------------------------------------------------------------------------------
 
     def updateParameter(self, aggregator: Gradients, oldParameter: Linear) -> Linear:
+        """A step where the sums are good enough; where all points were visited under the same θ, its objective is
+        measured instead."""
         reject_unknown_labels(aggregator, shown_labels(oldParameter.classes.tolist(), self._words))
         visits, seen = float(aggregator.visits[0]), float(aggregator.seen[0])
         if visits <= 0:
@@ -358,7 +370,7 @@ class LR(Algorithm):
         before, search = search.marked, search._replace(mark=search.trained, marked=mean)
         if not self.memory:
             return search._replace(pace=search.pace / 2 if mean > 1.1 * before else min(1.0, 1.1 * search.pace))
-        over = mean > (1.0 - SETTLED) * before or search.trained >= MOVING_PASSES * search.points
+        over = mean > (1.0 - MOVING_ENDS_BELOW_GAIN) * before or search.trained >= MOVING_PASSES * search.points
         return search._replace(settling=1.0) if over else search
 
     def _move(self, aggregator: Gradients, parameter: Linear, search: StepSearch) -> Linear:
@@ -412,12 +424,58 @@ class LR(Algorithm):
         self, aggregator: Gradients, parameter: Linear, search: StepSearch, value: float, gradient: Array
     ) -> Linear:
         """This θ is the best; the next step starts from it."""
-        theta, curvature, penalty = joined(parameter), self._curvatures(aggregator, parameter), self._penalty
+        theta, curvature = joined(parameter), self._curvatures(aggregator, parameter)
         best, before = parameter.internal_best
         pairs = parameter.internal_pairs
         if len(pairs) and search.measured:
             pairs = with_pair(pairs, theta - best, gradient - before)
         newton = self._newton(parameter, curvature)
+        step = self._next_step(theta, search, curvature, pairs, value, gradient, newton)
+        brought = search.best - value if search.measured else NOT_YET
+        gains = search.gains.with_step(brought) if search.measured else search.gains
+        search = search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
+        start = start_loss(aggregator, parameter)
+        gap, doubt = self._gap(search, curvature, gradient, value, start, brought, newton)
+        if self._separated(value, parameter):
+            gap = min(gap, value / start)  # the minimum is 0
+        search = search._replace(
+            best=min(value, search.best),
+            measured=search.measured + 1.0,
+            length=1.0,
+            gap=min(gap, NOT_YET),
+            brought=brought,
+            doubt=doubt,
+            recent=gains.recent,
+            usual=gains.usual,
+            before=gains.before,
+        )
+        parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
+        mode = float(parameter.internal_visit[5])
+        if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
+            numbers = parameter.internal_visit.copy()
+            numbers[5] = EMPTYING if mode == LATER else 1.0
+            search = search._replace(promised=0.0, brought=NOT_YET, gap=NOT_YET, damping=FIRST_DAMPING)
+            return self._moved(aggregator, parameter._replace(internal_visit=numbers), theta, search)  # the same θ
+        if newton and -step.promised > CREDIBLE * value and not search.wary:
+            search = search._replace(wary=2.0, promised=0.0, brought=NOT_YET, gap=NOT_YET)
+            return self._moved(aggregator, parameter, theta, search)  # the same θ, with cautious curvature
+        if not step.promised < -1e-15 * value or not np.isfinite(step.change).all():
+            return self._held(parameter, search)
+        search = search._replace(wary=max(search.wary - 1.0, 0.0))
+        return self._moved(aggregator, parameter, theta + step.change, search)
+
+    def _next_step(
+        self,
+        theta: Array,
+        search: StepSearch,
+        curvature: Curvature,
+        pairs: Array,
+        value: float,
+        gradient: Array,
+        newton: bool,
+    ) -> PlannedStep:
+        """The step from the best θ: proximal with l1, quasi-Newton where the curvature is a diagonal, else Newton."""
+        penalty = self._penalty
         damping = max(search.damping * (0.2 if search.length == 1.0 else 1.0), LEAST_DAMPING)
         pace = min(1.0, 1.5 * search.pace) if search.length == 1.0 else search.pace
         if penalty.l1:
@@ -433,43 +491,37 @@ class LR(Algorithm):
         if not newton and not penalty.l1 and -promised > PLAUSIBLE * value:
             step *= PLAUSIBLE * value / -promised
             promised = -PLAUSIBLE * value
-        start = start_loss(aggregator, parameter)
-        brought = search.best - value if search.measured else NOT_YET
+        return PlannedStep(step, promised, damping, pace)
+
+    def _gap(
+        self,
+        search: StepSearch,
+        curvature: Curvature,
+        gradient: Array,
+        value: float,
+        start: float,
+        brought: float,
+        newton: bool,
+    ) -> tuple[float, float]:
+        """How far the objective may still fall, relative to it, and the doubt that is kept for the next estimate.
+        `search` holds the planned step; `brought`: what the last step gained; `start`: the objective at θ = 0."""
+        penalty, damping = self._penalty, search.damping
         exact = curvature.full and not penalty.l1 and newton
-        free = -promised
+        free = -search.promised
         if exact and damping > LEAST_DAMPING:  # without damping, flat directions promise more
             free = -float((gradient * curvature.solve(gradient, penalty, LEAST_DAMPING)).sum())
-        gains = search.gains.with_step(brought) if search.measured else search.gains
         if curvature.full or penalty.l1:
             gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
+        elif search.measured:
+            gap = max(free / 2.0, search.gains.with_step(brought).remaining)
         else:
-            gap = max(free / 2.0, gains.remaining) if search.measured else NOT_YET
+            gap = NOT_YET
         gap /= max(value, 1e-4 * start)
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
         gap = max(gap, doubt) * (1.0 if exact else ESTIMATED)  # one small step says little there
         if search.wary or (not exact and damping > MOST_DAMPING * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
-        if self._separated(value, parameter):
-            gap = min(gap, value / start)  # the minimum is 0
-        search = search._replace(
-            best=min(value, search.best), measured=search.measured + 1.0, promised=promised, length=1.0,
-            damping=damping, pace=pace, gap=min(gap, NOT_YET), brought=brought, doubt=doubt,
-            recent=gains.recent, usual=gains.usual, before=gains.before,
-        )  # fmt: skip
-        parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
-        mode = float(parameter.internal_visit[5])
-        if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
-            numbers = parameter.internal_visit.copy()
-            numbers[5] = EMPTYING if mode == LATER else 1.0
-            search = search._replace(promised=0.0, brought=NOT_YET, gap=NOT_YET, damping=FIRST_DAMPING)
-            return self._moved(aggregator, parameter._replace(internal_visit=numbers), theta, search)  # the same θ
-        if newton and -promised > CREDIBLE * value and not search.wary:
-            search = search._replace(wary=2.0, promised=0.0, brought=NOT_YET, gap=NOT_YET)
-            return self._moved(aggregator, parameter, theta, search)  # the same θ, with cautious curvature
-        if not promised < -1e-15 * value or not np.isfinite(step).all():
-            return self._held(parameter, search)
-        search = search._replace(wary=max(search.wary - 1.0, 0.0))
-        return self._moved(aggregator, parameter, theta + step, search)
+        return gap, doubt
 
     def _too_slow(self, search: StepSearch, width: int) -> bool:
         """The diagonal and L-BFGS would need more steps than it costs to sum all second derivatives."""

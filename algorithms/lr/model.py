@@ -62,9 +62,11 @@ def joined(parameter: Linear) -> Array:
 
 
 def importance_of(
-    wanted: str | list[float] | Mapping[Any, float] | None, classes: list[float], counts: Array,
+    wanted: str | list[float] | Mapping[Any, float] | None,
+    classes: list[float],
+    counts: Array,
     words: Sequence[str] | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """The weight of every class, where so many points are of each."""
     if wanted is None:
         return np.ones(len(classes))

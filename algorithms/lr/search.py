@@ -38,8 +38,9 @@ NOT_YET = 1e300  # stands for infinity: θ travels with these numbers, and must 
 HEADROOM = 1.25
 """Factor on the curvature while θ moves at every barrier: gradients are up to one pass old then."""
 MOVING_PASSES = 6
-"""θ moves at every barrier for at most this many passes, or until a pass lowers the loss by less than `SETTLED`."""
-SETTLED = 0.01
+"""θ moves at every barrier for at most this many passes, or until a pass lowers the loss by less than the next
+number."""
+MOVING_ENDS_BELOW_GAIN = 0.01
 RECOUNT = (0.5, 0.2)
 """A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
 PATIENCE = 50
@@ -154,6 +155,7 @@ class StepSearch(NamedTuple):
 
 
 def begin(points: int, settling: bool, rounding: float = float(np.finfo(np.float64).eps)) -> Array:
+    """The state of a search that has measured nothing yet, as an array of θ."""
     first = StepSearch(
         0.0,
         float(points),
@@ -183,6 +185,16 @@ def rounding_of(features: Any) -> float:
     """Relative rounding of such rows; whole numbers are computed with as float64."""
     kind = (features.values if isinstance(features, Sparse) else np.asarray(features)).dtype
     return float(np.finfo(kind if kind.kind == "f" else np.float64).eps)
+
+
+class PlannedStep(NamedTuple):
+    """A step from the best θ, and how it was found."""
+
+    change: Array
+    promised: float
+    """Change of the objective to first order: negative for a step that helps."""
+    damping: float
+    pace: float
 
 
 class Penalty(NamedTuple):

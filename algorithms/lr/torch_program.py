@@ -38,9 +38,14 @@ class LogisticProgram:
         return torch.from_numpy(np.array(values, np.float64)).to(self._device)
 
     def visit(
-        self, features: torch.Tensor, labels: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor],
+        self,
+        features: torch.Tensor,
+        labels: torch.Tensor,
+        state: torch.Tensor,
+        sums: Sequence[torch.Tensor],
         iteration: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
+        """Count unknown labels, and visit the other rows."""
         unknown = sums[-1]
         place = torch.searchsorted(self._classes, labels).clamp(max=len(self._classes) - 1)
         known = self._classes[place] == labels
@@ -54,6 +59,7 @@ class LogisticProgram:
         self._visit(features.double(), self._places[place], state, sums)
 
     def _visit(self, x: torch.Tensor, target: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor]) -> None:
+        """As `LR.updateDataPoint`, for a block of rows at once."""
         gradient, curvature, counts, loss, seen, stamps, visits, _ = sums
         outputs = len(self._weights)
         residual, cost = self._residuals(torch.addmm(self._bias, x, self._weights.T), target)

@@ -12,7 +12,7 @@ import numpy as np
 
 from flegel.algorithms.nmf.rows import (
     MOST_SWEEPS,
-    SETTLED,
+    ROW_SOLVED_BELOW_GAIN,
     gram_of,
     hold_out,
     improve_whole_row,
@@ -112,7 +112,7 @@ def _descend(gram, pull, weights, rank, ridge, sweeps, start, settle):
                 for c in range(0, padded, LANES):
                     p = load(pull, c, LANES)
                     store(pull, c, fma(spread(-step, p), load(gram, f * padded + c, LANES), p))
-        if settle and sweep + 1 >= sweeps and gain <= SETTLED * explained:
+        if settle and sweep + 1 >= sweeps and gain <= ROW_SOLVED_BELOW_GAIN * explained:
             break
 
 
@@ -226,6 +226,7 @@ def _visit(columns, values, found, key, state, masses, i, local, numbers, sums, 
 
 @njit(nogil=True, cache=True)
 def _sparse_rows(indptr, indices, entries, bits, unit, state, masses, local, numbers, sums, counts, start, end, flag):
+    """Visit rows of a sparse matrix in order; returns where it stopped when the flag was raised."""
     values, columns = np.empty(0, local.dtype), np.empty(0, np.int32)
     for i in range(start, end):
         if raised(flag):
@@ -244,6 +245,7 @@ def _sparse_rows(indptr, indices, entries, bits, unit, state, masses, local, num
 
 @njit(nogil=True, cache=True)
 def _dense_rows(features, bits, unit, state, masses, local, numbers, sums, counts, start, end, flag):
+    """The same for dense rows, in which NaN is a missing entry."""
     columns = np.empty(features.shape[1], np.int32)
     values = np.empty(features.shape[1], local.dtype)
     for i in range(start, end):
@@ -332,6 +334,7 @@ def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int, fraction
 
 @njit(nogil=True, cache=True)
 def _whole(factors, gram_h, columns, values, state, mass, penalty, sweeps, settle, moves, gram, sums):
+    """Solve for the weights of one row against the fixed factors, and add the change of its products to the sums."""
     rank = factors.shape[1]
     new = state[rank] < 0
     before, weights = np.zeros(rank), np.empty(rank)

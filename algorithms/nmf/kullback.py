@@ -24,7 +24,7 @@ from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 
 LEAST = 1e-12  # lower bound of a predicted entry, in units of the mean entry
-SETTLED = 1e-9  # relative gain of a sweep below which a new row is solved
+ROW_SOLVED_BELOW_GAIN = 1e-9  # relative gain of a sweep below which a new row is solved
 MOST_SWEEPS = 500
 
 
@@ -110,6 +110,8 @@ class KLNMF(Algorithm):
     # -- training ------------------------------------------------------------------------------------------
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: KLFactors, iterationNum: int) -> KLRowChange:
+        """Multiplicative updates of the row's weights; the row is counted once for each θ, since its ratios replace the
+        old ones."""
         columns, values = observed(dataPoint.features, parameter.scale[0])
         state, rank = dataPoint.state, parameter.factors.shape[1]
         ratios, weights = np.zeros(columns.shape[0]), np.zeros(rank)
@@ -231,9 +233,16 @@ def divergence(mass: Array, values: Array, weights: Array, ratios: Array) -> flo
 
 @njit(nogil=True, cache=True)
 def visit(
-    factors: Array, mass: Array, columns: Array, values: Array, state: Array, version: float, sweeps: int, weights:
-    Array, ratios: Array,
-) -> float:  # fmt: skip
+    factors: Array,
+    mass: Array,
+    columns: Array,
+    values: Array,
+    state: Array,
+    version: float,
+    sweeps: int,
+    weights: Array,
+    ratios: Array,
+) -> float:
     """A visit; 1 where the row counts for the next H, with `weights` and `ratios`, 0 where it has counted already."""
     rank = weights.shape[0]
     if state[rank + 1] == version:
@@ -264,7 +273,7 @@ def solve(factors: Array, mass: Array, columns: Array, values: Array, weights: A
         sweep(factors, mass, columns, weights, ratios)
         divide(factors, columns, values, weights, ratios)
         before, value = value, divergence(mass, values, weights, ratios)
-        if before - value <= SETTLED * value:
+        if before - value <= ROW_SOLVED_BELOW_GAIN * value:
             break
     return value
 
@@ -274,6 +283,7 @@ def solve(factors: Array, mass: Array, columns: Array, values: Array, weights: A
 
 @njit(nogil=True, cache=True)
 def _count(factors, mass, columns, values, state, version, sweeps, sums, figures):
+    """Visit one row and add its ratios and weights to the sums, unless this θ has counted it already."""
     rank = factors.shape[1]
     weights, ratios = np.zeros(rank), np.zeros(columns.shape[0])
     first = state[rank] < 0.0
@@ -318,9 +328,17 @@ def _kernel(sweeps: int) -> Kernel:
     def run(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         figures = np.zeros(3)
         rest = (
-            parameter.factors, float(parameter.scale[0]), shard.state, float(parameter.rows[1]), sweeps,
-            aggregator.ratios, figures, start, min(end, shard.points), flag,
-        )  # fmt: skip
+            parameter.factors,
+            float(parameter.scale[0]),
+            shard.state,
+            float(parameter.rows[1]),
+            sweeps,
+            aggregator.ratios,
+            figures,
+            start,
+            min(end, shard.points),
+            flag,
+        )
         if isinstance(shard.features, Sparse):
             rows = shard.features
             reached = _sparse((rows.indptr, rows.indices, rows.values), *rest)

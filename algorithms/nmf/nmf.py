@@ -58,9 +58,9 @@ MISSING_PENALTY = 0.03
 MANY_ENTRIES = 1e6
 """Entries from which on a pass has so many steps that nobody expects a minimum to the last digit."""
 
-RESTS = 1e-7
+SAMPLE_SOLVED_BELOW_GAIN = 1e-7
 """Relative gain of a pass over the sample below which H has come to rest."""
-HALF_RESTS = 1e-4
+SAMPLE_SOLVED_BELOW_HALF_GAIN = 1e-4
 """The same of the second half of all passes, besides."""
 
 JOINED = 2048
@@ -258,7 +258,10 @@ class NMF(Algorithm):
             parameter = self.updateParameter(sums, parameter)
             values.append(self.objective(sums, parameter) or 0.0)
             gains = values[-2] - values[-1], values[len(values) // 2] - values[-1]
-            if gains[0] <= RESTS * values[-1] and gains[1] <= HALF_RESTS * values[-1]:
+            if (
+                gains[0] <= SAMPLE_SOLVED_BELOW_GAIN * values[-1]
+                and gains[1] <= SAMPLE_SOLVED_BELOW_HALF_GAIN * values[-1]
+            ):
                 break
         return parameter.factors
 
@@ -306,6 +309,8 @@ class NMF(Algorithm):
     # -- training ------------------------------------------------------------------------------------------
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Factors, iterationNum: int) -> RowChange:
+        """Solve for the row's weights, then tell what changed: gradient steps of its columns (sgd), or its part of the
+        two products that the other solvers need."""
         columns, values = observed(dataPoint.features, parameter.scale[0])
         columns, values, held_columns, held_values = split_row(dataPoint.features, columns, values, self.holdout)
         factors, state = parameter.factors, dataPoint.state
@@ -355,6 +360,7 @@ class NMF(Algorithm):
         return RowChange(columns, moves, gram, energy, progress, loss, mass if first else 0.0, held)
 
     def aggregate(self, target: FactorSums, aggregator: FactorSums | RowChange) -> FactorSums:
+        """Add one row's change, which is sparse, or a worker's sums, which are not."""
         if len(aggregator) == 9:  # FactorSums, a worker's report; numba removes this branch for a RowChange
             pytree.add(target, aggregator)
             return target
@@ -395,6 +401,8 @@ class NMF(Algorithm):
         return self.sweeps if self.solver == "coordinate" else 0
 
     def updateParameter(self, aggregator: FactorSums, oldParameter: Factors) -> Factors:
+        """sgd applies the summed steps; the other solvers wait until every row was seen once, and then solve for the
+        factors."""
         oldParameter = oldParameter._replace(
             rows=np.array([oldParameter.rows[0], aggregator.seen[0], oldParameter.rows[2], *aggregator.held])
         )

@@ -18,13 +18,13 @@ from flegel.core.shard import Sparse, SparseRow
 
 EPSILON = float(np.finfo(np.float32).eps)
 """Replaces a zero in a denominator."""
-SETTLED = 1e-10
+ROW_SOLVED_BELOW_GAIN = 1e-10
 """A row is solved when a sweep gains less than this part of the squares that it explains. Where a factorization leaves
 0.1 % of the squares, 1e-6 stopped 0.6 % above the row's least error."""
 MOST_SWEEPS = 500
 MOST_EXCHANGES = 50
 """Steps of the exact solution of a row; each frees a weight or sets one to 0."""
-ROUNDING = 1e-15
+EXPLAINED_ROUNDING = 1e-15
 """Of the squares that a row explains: a gain that is lost in their rounding."""
 DEPENDENT = 1e-13
 """Part of a factor's squares that is no combination of others, below which rounding has made it."""
@@ -40,6 +40,8 @@ def observed(row: Array | SparseRow, scale: float) -> tuple[Array, Array]:
 
 @overload(observed)
 def _observed(row: Any, scale: Any) -> Any:
+    """Compiled form of `observed`: dense rows drop NaN, sparse ones have only observed entries."""
+
     def dense(row: Any, scale: Any) -> Any:
         columns = np.empty(row.shape[0], np.int64)
         values = np.empty(row.shape[0], np.float64)
@@ -120,6 +122,8 @@ def split_row(row: Array | SparseRow, columns: Array, values: Array, fraction: f
 
 @overload(split_row)
 def _split_row(row: Any, columns: Any, values: Any, fraction: Any) -> Any:
+    """Compiled form of `split_row`: which entries are held out follows from the bits of the row, so that every visit
+    chooses the same."""
     unsigned = getattr(np, f"uint{(row if isinstance(row, types.Array) else row[1]).dtype.bitwidth}")
 
     def dense(row: Any, columns: Any, values: Any, fraction: Any) -> Any:
@@ -199,7 +203,7 @@ def sweep_row(gram: Array, target: Array, weights: Array, sweeps: int, settle: b
                 gain += step * step * gram[f, f]
                 for g in range(rank):
                     pull[g] -= step * gram[f, g]
-        if settle and sweep + 1 >= sweeps and gain <= SETTLED * explained:
+        if settle and sweep + 1 >= sweeps and gain <= ROW_SOLVED_BELOW_GAIN * explained:
             break
 
 
@@ -228,7 +232,7 @@ def _finish(gram: Array, target: Array, weights: Array) -> None:
         for f in range(rank):
             if not free[f] and gram[f, f] > 0.0 and pull[f] > 0.0 and pull[f] * pull[f] / gram[f, f] > most:
                 most, entering = pull[f] * pull[f] / gram[f, f], f
-        if entering < 0 or most <= ROUNDING * dot(found, target):
+        if entering < 0 or most <= EXPLAINED_ROUNDING * dot(found, target):
             break
         free[entering] = True
     if dot(found, _pull(gram, target, found) + target) > dot(weights, _pull(gram, target, weights) + target):
@@ -310,9 +314,18 @@ def dot(x: Array, y: Array) -> float:
 
 @njit(nogil=True, cache=True)
 def step_columns(
-    factors: Array, energies: Array, columns: Array, values: Array, weights: Array, penalty: float, rate:
-    float, mass: float, moves: Array, energy: Array, progress: Array,
-) -> None:  # fmt: skip
+    factors: Array,
+    energies: Array,
+    columns: Array,
+    values: Array,
+    weights: Array,
+    penalty: float,
+    rate: float,
+    mass: float,
+    moves: Array,
+    energy: Array,
+    progress: Array,
+) -> None:
     """One AdaGrad step on h_j for every entry of a row that weighs `mass`: how far, with how much gradient, and how
     long a step.
     """
@@ -363,9 +376,15 @@ def add_products(
 
 @njit(nogil=True, cache=True)
 def whole_row(
-    factors: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, first: bool, settle:
-    bool,
-) -> float:  # fmt: skip
+    factors: Array,
+    columns: Array,
+    values: Array,
+    weights: Array,
+    penalty: float,
+    sweeps: int,
+    first: bool,
+    settle: bool,
+) -> float:
     """A row over all columns, in place: so many sweeps of coordinate descent, without any Lee and Seung's rule, or its
     solution; the sum of its squares. Its `first` visit begins with `start_whole_row`. Needs all of H, for its gram.
     """
@@ -374,9 +393,16 @@ def whole_row(
 
 @njit(nogil=True, cache=True)
 def whole_row_with(
-    factors: Array, gram: Array, columns: Array, values: Array, weights: Array, penalty: float, sweeps: int, first:
-    bool, settle: bool,
-) -> float:  # fmt: skip
+    factors: Array,
+    gram: Array,
+    columns: Array,
+    values: Array,
+    weights: Array,
+    penalty: float,
+    sweeps: int,
+    first: bool,
+    settle: bool,
+) -> float:
     rank = weights.shape[0]
     above = np.zeros(rank)
     squares = 0.0

@@ -60,9 +60,14 @@ def flat(typing_context: Any, array: Any) -> Any:
         extent = cgutils.pack_array(builder, [whole.nitems], ty=number)
         step = cgutils.pack_array(builder, [whole.itemsize], ty=number)
         populate_array(
-            view, data=whole.data, shape=extent, strides=step, itemsize=whole.itemsize, meminfo=whole.meminfo,
+            view,
+            data=whole.data,
+            shape=extent,
+            strides=step,
+            itemsize=whole.itemsize,
+            meminfo=whole.meminfo,
             parent=whole.parent,
-        )  # fmt: skip
+        )
         value = view._getvalue()
         context.nrt.incref(builder, kind, value)
         return value

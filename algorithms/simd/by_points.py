@@ -19,7 +19,7 @@ from flegel.algorithms.simd import emit
 from flegel.algorithms.simd.rows import common_kind, square_term
 
 _I64 = ir.IntType(64)
-BLOCK = 16  # bytes: so much of a row is transposed at once, the narrowest register of all machines
+TRANSPOSED_BYTES = 16  # bytes: so much of a row is transposed at once, the narrowest register of all machines
 
 
 @intrinsic(prefer_literal=True)
@@ -32,7 +32,7 @@ def lay_out(
     `norms` is a vector of the precision of `near` and says how many points there are.
     """
     size = emit.item_size(rows)
-    many, lanes = BLOCK // size, norms.lanes
+    many, lanes = TRANSPOSED_BYTES // size, norms.lanes
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         table, columns, t, to, stride = args[0], args[2], args[3], args[6], args[7]
@@ -154,7 +154,7 @@ def _summing(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
 def _added(builder: Any, term: Callable[[int, Any], Any], columns: int, size: int, zero: Any) -> Any:
     """The tree of additions of `rows._Columns` for one row, whose lanes are slots here; branch after branch, so that
     few sums wait in registers."""
-    widest, least = 2 * emit.VECTOR_BYTES // size, BLOCK // size
+    widest, least = 2 * emit.VECTOR_BYTES // size, TRANSPOSED_BYTES // size
     whole = columns // widest * widest
     begins, at, many = {}, whole, widest
     while many > least:

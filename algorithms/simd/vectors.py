@@ -241,9 +241,13 @@ _operator(operator.sub, _arithmetic("fsub", "sub"))
 _operator(operator.mul, _arithmetic("fmul", "mul"))
 _operator(operator.truediv, _arithmetic("fdiv", "sdiv"))
 for _symbol, _text in (
-    (operator.lt, "<"), (operator.le, "<="), (operator.gt, ">"),
-    (operator.ge, ">="), (operator.eq, "=="), (operator.ne, "!="),
-):  # fmt: skip
+    (operator.lt, "<"),
+    (operator.le, "<="),
+    (operator.gt, ">"),
+    (operator.ge, ">="),
+    (operator.eq, "=="),
+    (operator.ne, "!="),
+):
     _operator(_symbol, _comparison(_text), compares=True)
 
 

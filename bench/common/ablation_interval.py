@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flegel.configuration.active import using
+from flegel.plan.interval.interval import Round, Step
 from flegel.plan.interval.multi_stage import MultiStage
-from flegel.plan.interval.search import Round, Step
 
 PASS = 100_000  # points
 MOST_ROUNDS = 20_000

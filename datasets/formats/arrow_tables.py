@@ -123,6 +123,7 @@ class TableSource(Source):
     kind = "table"
 
     def __init__(self, path: Path, features: list[str], label: str | None, dtype: str) -> None:
+        """Check the columns against the schema before any block is read, so that a wrong name fails at once."""
         self.path, self.origin = path, str(path)
         self.blocks = open_blocks(path)
         self.names, self.label = features, label
@@ -154,6 +155,8 @@ class TableSource(Source):
         return self._edges
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
+        """Decode each block that the ranges touch; one block at a time is held, since ranges come in the order of the
+        file."""
         held, table = -1, None
         at = 0
         for start, stop in ranges.tolist():

@@ -31,6 +31,7 @@ class CifarStream(FileStream):
         self.dtype = np.dtype(dtype or "float32")
 
     def chunks(self) -> Iterator[Chunk]:
+        """One chunk for each training batch in the archive, in the order of their names."""
         try:
             with tarfile.open(self.path) as archive:
                 members = sorted(

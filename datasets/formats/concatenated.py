@@ -22,6 +22,7 @@ class ConcatenatedSource(Source):
     kind = "concatenated"
 
     def __init__(self, parts: list[Source], origin: str, stems: list[str] | None = None) -> None:
+        """Check that all files have the same columns, and give equal class names equal numbers in all of them."""
         first = parts[0]
         for part in parts[1:]:
             if part.sparse != first.sparse or (not first.sparse and part.columns != first.columns):

@@ -21,6 +21,7 @@ class ExcelTable(FileTable):
     kind = "excel"
 
     def __init__(self, path: Path) -> None:
+        """Read one sheet whole; short rows are filled with empty cells up to the widest one."""
         self.path, self.origin = path, str(path)
         sheet, rows, others = _read_sheet(path)
         header = has_header([[_as_cell(value) for value in row] for row in rows[:100]])

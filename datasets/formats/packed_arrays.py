@@ -64,6 +64,7 @@ class IdxStream(Stream):
     kind = "idx"
 
     def __init__(self, path: Path, labels: Path | None, dtype: str | None) -> None:
+        """Refuse a header that announces nothing, or rows too large to be true, before memory is taken for them."""
         self.path, self.labels, self.origin = path, labels, str(path)
         self.stored, self.shape, self.header = read_idx_header(path)
         if 0 in self.shape:
@@ -79,6 +80,7 @@ class IdxStream(Stream):
         self.labelled = labels is not None
 
     def chunks(self) -> Iterator[Chunk]:
+        """Unpack a bounded number of bytes at a time: the whole file may not fit into memory."""
         labels = None if self.labels is None else self._read_labels(self.labels)
         size = self.columns * self.stored.itemsize
         with open_unpacked(self.path) as file:
@@ -132,6 +134,7 @@ class NpzStream(Stream):
     kind = "npz"
 
     def __init__(self, path: Path, label: str | int | None, dtype: str | None) -> None:
+        """Find out which arrays hold the features and the labels, by their usual names unless they are given."""
         self.path, self.label, self.origin = path, label, str(path)
         members = self._read(None)
         self.sparse = {"indptr", "indices", "data", "shape"} <= set(members)
@@ -167,6 +170,7 @@ class NpzStream(Stream):
                 )
 
     def _read(self, name: str | None) -> Any:
+        """One array of the file, or the names of all where no name is given."""
         text = f"{self.path} is no .npz of plain arrays, save it again with numpy.savez"
         try:
             with damage_as(text, DataError), np.load(self.path, allow_pickle=False) as data:

@@ -40,6 +40,8 @@ class TextSource(Source):
     def __init__(
         self, path: Path, dialect: Dialect, dtype: str, *, block: int = 0, counts: list[int] | None = None
     ) -> None:
+        """Find the blocks of the file and count their lines, or take both from the cache if the file was read
+        before."""
         self.path, self.dialect = path, dialect
         self.origin = str(path)
         self.dtype = np.dtype(dtype)

@@ -108,6 +108,7 @@ class ArraySource(Source):
         label_column: int | None = None,
         paths: tuple[str, str | None] | None = None,
     ) -> None:
+        """Check shapes, and split a label column off the features where one is given."""
         self.array = as_matrix(features, origin)
         self.rows, self.columns = self.array.shape
         self.label_column = label_column
@@ -138,6 +139,8 @@ class ArraySource(Source):
         return part if self.label_column is None else np.delete(part, self.label_column, axis=1)
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
+        """Many short ranges are gathered by index; long ones are copied range by range, from a mapped file with plain
+        reads, which cause no page faults."""
         if len(ranges) * _SHORT_RANGE > len(features):
             ids = expand(ranges)
             features[...] = self._features(ids)

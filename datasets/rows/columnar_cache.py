@@ -58,6 +58,7 @@ def columnar(stream: Stream) -> Source:
 
 
 def _open_entry(folder: Path, stream: Stream, description: Description) -> Source | None:
+    """Map the arrays of a complete entry; None where the entry is absent or damaged, so that it is written again."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
         if not isinstance(manifest, dict) or not {"labelled", "names", "classes", "columns"} <= manifest.keys():
@@ -140,6 +141,8 @@ class _NpyWriter:
 
 
 def _write(stream: Stream, folder: Path) -> None:
+    """Write the columns chunk by chunk. Class names get numbers as they appear, and are numbered alphabetically at the
+    end."""
     names = ["indptr", "indices", "values"] if stream.sparse else ["features"]
     columns = {name: _NpyWriter(folder / f"{name}.npy") for name in names}
     if stream.labelled:
@@ -178,6 +181,7 @@ def _write(stream: Stream, folder: Path) -> None:
 def _append(
     chunk: Chunk, columns: dict[str, _NpyWriter], codes: dict[str, int], stream: Stream, rows: int, width: int
 ) -> tuple[int, int]:
+    """Add one chunk to the open columns; returns the new numbers of rows and columns."""
     features, labels = chunk
     if isinstance(features, Sparse):
         offset = columns["values"].rows

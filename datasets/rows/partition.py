@@ -87,6 +87,7 @@ def parse(text: str) -> Partition:
 
 
 def _shares(text: str) -> tuple[tuple[int, float], ...]:
+    """Parse `0=50,2-3=none`: the share of each named worker, 0 for none."""
     found = []
     for part in text.split(","):
         matched = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*=\s*(none|[\d.eE+]+)\s*", part)

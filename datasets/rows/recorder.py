@@ -100,6 +100,7 @@ class Recorder:
         thread.start()
 
     def _finish(self, index: int, count: int) -> None:
+        """Mark this worker's rows as written. The last of the workers makes the entry visible, under a lock."""
         try:
             for rows in (self.features, self.labels):
                 if rows is not None:

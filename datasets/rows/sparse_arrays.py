@@ -87,6 +87,7 @@ class SparseSource(Source):
         return values
 
     def describe(self) -> Description:
+        """What a worker needs to open the same rows: only arrays that lie in files can be opened elsewhere."""
         if self.paths is None:
             raise DataError(
                 f"{self.origin} is in the memory of this process only; save it to a file that the workers can read."

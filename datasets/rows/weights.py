@@ -39,6 +39,7 @@ class WeightedSource(WrappedSource):
     weighted = True
 
     def __init__(self, inner: Source, weights: Array | None = None, at: int | None = None) -> None:
+        """Weights come from an array, or from column `at` of the features, which is no feature then."""
         self.inner, self.weights, self.at = inner, weights, at
         self.rows, self.origin = inner.rows, inner.origin
         self.labelled, self.classes, self.sparse = inner.labelled, inner.classes, inner.sparse

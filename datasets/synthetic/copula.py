@@ -56,6 +56,8 @@ class _ClassFigures:
         }
 
     def draw(self, rng: np.random.Generator, rows: int) -> Array:
+        """Correlated normal scores, mapped column by column to the published distribution by interpolation between its
+        knots; columns with repeated values (`atoms`) draw one of those."""
         factors = rng.standard_normal((rows, self.loadings.shape[1]), np.float32)
         scores = factors @ self.loadings.T
         if self.residual is not None:

@@ -152,6 +152,8 @@ class Ratings(Source):
     FACTORS: ClassVar[int] = 8
 
     def __init__(self, name: str, users: int, items: int, ratings: int, seed: int = 0) -> None:
+        """Draw what all blocks share, once: the number of ratings of each user, and popularity, factors and bias of the
+        items."""
         if users < 1 or items < 1 or not users <= ratings <= users * items:
             raise DataError(
                 f"{ratings} ratings do not fit {users} users and {items} items; "
@@ -172,6 +174,8 @@ class Ratings(Source):
         return np.append(np.arange(0, self.rows, self.BLOCK, dtype=np.int64), self.rows)
 
     def _block(self, number: int) -> Sparse:
+        """The ratings of one block of users. Users are independent given the items, so each block is drawn by itself
+        and always comes out the same."""
         rng = block_rng(self.origin, self.seed, number)
         degrees = self.degrees[number * self.BLOCK : (number + 1) * self.BLOCK]
         user = np.repeat(np.arange(len(degrees)), degrees)
@@ -191,6 +195,7 @@ class Ratings(Source):
         return Sparse(np.concatenate(([0], np.cumsum(degrees))), item, values, self.columns)
 
     def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
+        """Generate every block that holds wanted users, and keep their rows."""
         ids = expand(ranges)
         parts: list[Rows] = []
         at = 0

@@ -171,6 +171,7 @@ def without(values: Array, missing: Array) -> Array:
 
 
 def _pandas_column(series: Any, name: str, origin: str) -> RawColumn:
+    """One column of a data frame as numbers or coded texts: booleans become 0 and 1, times become days."""
     import pandas
 
     kind = series.dtype

@@ -139,6 +139,7 @@ UNCLEAR = ("comma-group", "dot-groups", "comma", "comma-groups", "dot-group")
 
 
 def _number(table: RawTable, found: ColumnSurvey, evidence: Evidence) -> ColumnTreatment:
+    """Treat the column as numbers, or ask the user where a comma could be a decimal sign or separate thousands."""
     written = number_format(found, evidence)
     if written is None:
         row, text = next(found.first[name] for name in UNCLEAR if name in found.first)

@@ -21,6 +21,8 @@ class ObjectTable(RawTable):
     """Columns in the memory of this process. `matrix` or `sparse` is given where all of it is numbers already."""
 
     def __init__(self, value: Any) -> None:
+        """Accept a sparse matrix, a frame with named columns, or anything that converts to an array of rows ×
+        columns."""
         self.origin = f"the given {type(value).__name__}"
         self.matrix: Array | None = None
         self.sparse: Sparse | None = None
@@ -50,6 +52,8 @@ class ObjectTable(RawTable):
             )
 
     def _open_array(self, array: Any) -> None:
+        """Check that an array is two-dimensional and not empty. Numbers are used as they are; columns of other types
+        are encoded one by one."""
         self.named = False
         if array.ndim == 0:
             raise UsageError(f"{self.origin} is a single value; give rows × columns.")

@@ -161,6 +161,7 @@ class _Ids:
         self.parts: list[Array] = []
 
     def add(self, column: RawColumn, where: Callable[[int], str]) -> None:
+        """Number the users (or items) of one chunk. The same name has the same number in all chunks."""
         if column.textual:
             codes, texts = column.values, column.texts
         else:

@@ -59,6 +59,7 @@ def plain_report(
 
 
 def _rows(columns: list[ColumnTreatment]) -> list[tuple[str, str]]:
+    """One line for each column that needs a word; neighbouring plain numbers share one line."""
     found: list[tuple[str, str]] = []
     run: list[str] = []
 

@@ -33,6 +33,7 @@ class TreatedStream(Stream):
         self.names, self.labelled, self.origin = how.feature_names, self.label is not None, table.origin
 
     def chunks(self) -> Iterator[Chunk]:
+        """Encode the table chunk by chunk, without the rows that have no label or, with missing='drop', a gap."""
         start = 0
         given = [*self.places, *([] if self.label is None else [self.table.names.index(self.label.name)])]
         some = False

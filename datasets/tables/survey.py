@@ -60,6 +60,8 @@ class ColumnSurvey:
             self.first_gap = before + int(np.argmax(gaps)) if self.first_gap < 0 else self.first_gap
 
     def _add_texts(self, raw: RawColumn, before: int) -> None:
+        """Count how the cells of one chunk are written. Each distinct text is examined once and counted as often as it
+        occurs."""
         counts = np.bincount(raw.values + 1, minlength=len(raw.texts) + 1).tolist()
         if counts[0]:
             self._gap(before + int(np.argmax(raw.values == -1)), counts[0])

@@ -235,7 +235,7 @@ def _staff(
     team = team_for(job, chosen, dataset)
     if team.threads:
         return 1, team.threads
-    count = 1 if job.threads else workers_for(chosen, dataset)
+    count = 1 if job.threads else workers_for(job, chosen, dataset)
     if team.reason and count > 1:
         say(f"{count} workers: {team.reason}")
     return count, job.threads

@@ -15,6 +15,8 @@ from flegel.cli.cluster_daemons import SlaveCommand, cluster_app, group_slave, m
 from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status, suspend
 from flegel.cli.dashboard import dashboard
 from flegel.cli.data import app as data_app
+from flegel.cli.demo import demo
+from flegel.cli.doctor import doctor
 from flegel.cli.export import export
 from flegel.cli.help_pages import ShortHelpCommand
 from flegel.cli.inspection import algorithms, check, models, settings, version, warm
@@ -32,9 +34,9 @@ __all__ = ["app", "main"]
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     help_pages.TRAIN: (submit, resume, predict, export),
-    help_pages.LIST: (algorithms, models, settings, version),
+    help_pages.LIST: (algorithms, models, settings, doctor, version),
     help_pages.WRITE: (check, warm),
-    help_pages.MEASURE: (compare, report, simulate),
+    help_pages.MEASURE: (demo, compare, report, simulate),
     help_pages.WATCH: (dashboard, top),
     help_pages.CLUSTER: (master, slave, group_slave),
     help_pages.CLUSTER_JOBS: (jobs, status, logs, attach, cancel, suspend, scale),

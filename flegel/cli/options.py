@@ -92,6 +92,8 @@ def from_record(record: Any) -> Callable[[Command], Command]:
     options that a list of arguments hides what it does."""
 
     def decorate(command: Command) -> Command:
+        """Give the command a signature with one keyword for each field of the record, which is what the command line is
+        built from."""
         signature, kinds = inspect.signature(command, eval_str=True), get_type_hints(record, include_extras=True)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         fields = [

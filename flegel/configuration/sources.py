@@ -68,6 +68,7 @@ def _word(word: str) -> tuple[str, float]:
 
 
 def _of_file(path: Path) -> dict[str, float]:
+    """Settings by name (`interval.speed_rounds`), from a TOML file with one table for each subject."""
     try:
         tables = tomllib.loads(read_regular(path, LARGEST_FILE_BYTES).decode())
     except (OSError, ValueError) as error:

@@ -96,6 +96,8 @@ class EntryPoint:
         return native_code.link(code, self.name) if code is not None else None
 
     def _compiled(self, path: Path | None, arguments: tuple[Any, ...]) -> Code:
+        """Compile, and keep the machine code under `path`. One process of the host compiles at a time; those that
+        waited find what it kept."""
         if path is None:
             compiled: Code = self.function()
             return compiled

@@ -51,6 +51,7 @@ class MomentsCollector:
         return [*self._ask(now), SetTimer(now + TICK, Timer("watch"))]
 
     def handle(self, event: Event, now: float) -> list[Command]:
+        """Take moments as they arrive, replace lost workers, and end when every shard is measured."""
         match event:
             case FromWorker(worker, body, arrays):
                 self._liveness.hear(worker, body, now)
@@ -90,6 +91,8 @@ class MomentsCollector:
         return shard in self._roster.hired or shard in self._free or shard in self._doing
 
     def _lost(self, worker: int, why: str, fault: bool, now: float) -> list[Command]:
+        """Put the shard of a lost worker back into the queue; fail where no worker is left or workers are lost too
+        often."""
         hired = worker in self._roster.hired
         if worker not in self._free and worker not in self._doing and not hired:
             return []

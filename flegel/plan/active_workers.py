@@ -16,7 +16,7 @@ import numpy as np
 
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
-from flegel.plan.interval.search import PARTS, milliseconds
+from flegel.plan.interval.interval import PARTS, milliseconds
 
 BarrierCost = Callable[[int], float]
 """From a number of workers to seconds."""

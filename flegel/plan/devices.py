@@ -1,4 +1,4 @@
-"""Which worker computes on which device (`0=cuda:0,1-3=cuda:1`), and how rows are dealt at first. Pure."""
+"""Which worker computes on which device (`cuda`, or `0=cuda:0,1-3=cuda:1`), and how rows are dealt at first. Pure."""
 
 from __future__ import annotations
 
@@ -26,17 +26,22 @@ _NAME = re.compile(r"cpu|cuda(:\d+)?|torch(:\w+)?")
 def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:
     """Devices by worker; who is not named computes on the processor.
 
-    `gpus`: the first so many workers get cuda:0, cuda:1, ...; what `text` says of a worker goes before that.
+    `gpus`: the first so many workers get cuda:0, cuda:1, ...; what `text` says of a worker goes before that. A device
+    without a worker is that of all.
     """
     if not 0 <= gpus <= workers:
         raise UsageError(f"{option('gpus', gpus)} must be 0 or more, and no more than the {workers} workers.")
     found = {worker: f"cuda:{worker}" for worker in range(gpus)}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
+        if _NAME.fullmatch(part):
+            found.update(dict.fromkeys(range(workers), part))
+            continue
         who, equals, device = (word.strip() for word in part.partition("="))
         numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", who)
         if not equals or numbers is None or not _NAME.fullmatch(device):
             raise UsageError(
-                f"{option('device', part)} is not of the form WORKER=DEVICE, such as 0=cuda:0 or 1-3=cuda:1."
+                f"{option('device', part)} is neither a device, such as cuda or cuda:1, nor of the form WORKER=DEVICE, "
+                "such as 0=cuda:0 or 1-3=cuda:1."
             )
         first = int(numbers[1])
         last = int(numbers[2] or first)
@@ -46,6 +51,11 @@ def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:
             )
         found.update(dict.fromkeys(range(first, last + 1), device))
     return found
+
+
+def one_gpu(text: str) -> bool:
+    """The job names a GPU and no workers: one worker is enough for it."""
+    return text.strip().startswith("cuda") and _NAME.fullmatch(text.strip()) is not None
 
 
 @dataclass(frozen=True)

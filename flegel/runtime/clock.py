@@ -23,3 +23,8 @@ def wall(at: float | None = None) -> str:
 def microseconds() -> int:
     """Microseconds since 1970: for names that must grow from one process to the next."""
     return time.time_ns() // 1000
+
+
+def resolution() -> float:
+    """Seconds between two times that `now` can tell apart."""
+    return time.get_clock_info("monotonic").resolution

@@ -59,9 +59,13 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         found: dict[str, Any] = {
-            "time": timestamp(record.created), "level": record.levelname.lower(), "logger": record.name,
-            "job": getattr(record, "job", ""), "worker": getattr(record, "worker", ""), "message": record.getMessage(),
-        }  # fmt: skip
+            "time": timestamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "job": getattr(record, "job", ""),
+            "worker": getattr(record, "worker", ""),
+            "message": record.getMessage(),
+        }
         found.update((k, v) for k, v in vars(record).items() if k not in _STANDARD and k not in found)
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
@@ -81,10 +85,14 @@ def announce(verbose: bool, as_json: bool) -> None:
 
 
 def configure(
-    prefix: str = "flegel: ", *, job: str = "", worker: str = "", level: int = logging.WARNING,
+    prefix: str = "flegel: ",
+    *,
+    job: str = "",
+    worker: str = "",
+    level: int = logging.WARNING,
     everything: bool = False,
     stream: IO[str] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Send records to standard error. `everything`: also those of other loggers, from INFO on; this process is ours.
 
     `level` is that of `flegel.*` unless the environment says `verbose`, which is DEBUG.

@@ -101,6 +101,8 @@ class Simulation:
         return self._sized[1]
 
     def execute(self, commands: list[Command], now: float) -> None:
+        """Carry out the coordinator's commands in virtual time: a message arrives after the coordinator's work and the
+        network's delay."""
         cost, network, wake = self.cost, self.network, self.costs.wake
         for command in commands:
             if type(command) is Send:

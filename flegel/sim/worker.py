@@ -180,6 +180,8 @@ class SimWorker(InlineWorker):
         return self.store.schedule.active if self.store is not None else self.learner.points
 
     def train(self, order: machine.BeginTrain, now: float) -> None:
+        """Begin a round: compute when all its points would be done, and enter that time, or the deadline, into the
+        queue."""
         if order.arrays:
             self._arrays = order.arrays
             if self.store is not None:
@@ -229,6 +231,7 @@ class SimWorker(InlineWorker):
                 self._events.at(began + took, self._finish, order, points, began + took)
 
     def _finish(self, order: machine.BeginTrain, points: int, ended: float) -> None:
+        """End the round after so many points: train on them, and hand the result to the worker's state machine."""
         if self._running is None or self._running[0] is not order:
             return
         began, asked = self._running[1], min(order.points, self._trainable)
@@ -247,6 +250,7 @@ class SimWorker(InlineWorker):
             self.executor.handle(done, ended + self._costs.wake)
 
     def _learn(self, points: int, iteration: int) -> None:
+        """Really train on so many points, in the order in which a worker visits them."""
         parameter = pytree.unflatten(self._template, self._arrays)
         if self.store is not None:
 

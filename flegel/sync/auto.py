@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from flegel.configuration.active import active
+from flegel.plan.interval.interval import Step
 from flegel.plan.interval.multi_stage import MultiStage, Recent
-from flegel.plan.interval.search import Step
 from flegel.sync.fsp import FlexibleBarrier
 from flegel.sync.local_timers import LocalTimers
 from flegel.sync.policy import Decision, Event, Updated, View

@@ -18,8 +18,8 @@ from statistics import median
 from typing import ClassVar
 
 from flegel.configuration.active import active
+from flegel.plan.interval.interval import FixedInterval, Interval, Round, Step
 from flegel.plan.interval.multi_stage import MultiStage, Recent
-from flegel.plan.interval.search import FixedInterval, Interval, Round, Step
 from flegel.sync.local_timers import LocalTimers
 from flegel.sync.policy import (
     NOTHING,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from flegel.configuration.active import active
-from flegel.plan.interval.search import BinarySearch, Search, Step
+from flegel.plan.interval.interval import Step
+from flegel.plan.interval.search import BinarySearch, Search
 from flegel.sync.fsp import FlexibleBarrier
 from flegel.sync.local_timers import LocalTimers
 

@@ -145,7 +145,7 @@ class Updated(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     """Since the round before."""
     worth: Array | None = None
-    """What a visit is worth by the length of an interval (plan/interval/search.py), where the algorithm says so."""
+    """What a visit is worth by the length of an interval (plan/interval/interval.py), where the algorithm says so."""
     noise: float | None = None
     """The gradient noise scale in visits (plan/interval/gradient_noise.py); not a number while it is not known yet."""
     held: bool = False

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from flegel.plan.interval.gradient_noise import MAX_INTERVAL_COSTS
 from flegel.torch.flexible.deal import Deal, RankProgress, level
 from flegel.torch.flexible.pace import (
-    MAX_INTERVAL_COSTS,
     BarrierPace,
     RankReport,
     RankTimings,

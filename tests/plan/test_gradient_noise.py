@@ -18,8 +18,8 @@ from flegel.plan.interval.gradient_noise import (
     gain,
     worth,
 )
+from flegel.plan.interval.interval import Round
 from flegel.plan.interval.multi_stage import MultiStage
-from flegel.plan.interval.search import Round
 
 TRUE, SPREAD, WIDTH = 0.1, 1.0, 50  # each component of the gradient, its deviation, number of components
 SCALE = SPREAD**2 / TRUE**2

@@ -8,8 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from flegel.machine.group.round_meter import RoundMeter
+from flegel.plan.interval.gradient_noise import NoiseInterval
+from flegel.plan.interval.interval import PARTS, FixedInterval, Round, Step
 from flegel.plan.interval.multi_stage import MultiStage, fit_elasticity, optimal_interval
-from flegel.plan.interval.search import PARTS, BinarySearch, FixedInterval, Round, Search, Step
+from flegel.plan.interval.search import BinarySearch, Search
+from flegel.torch.flexible.pace import BarrierPace, RankReport
 
 PASS = 100_000  # points
 
@@ -323,3 +327,42 @@ def test_a_given_number_of_tries_settles_on_the_smaller_side_when_larger_is_wors
 def test_a_fixed_interval_is_fixed() -> None:
     steps = World().train(FixedInterval(0.02), passes=2)
     assert {s.seconds for s in steps} == {0.02}
+
+
+def rounds_of_a_group() -> list[Round]:
+    meter, measured, now = RoundMeter(), [], 0.0
+    meter.opened(now, comparable=True)
+    for k in range(12):
+        meter.commit(1_000, 10_000, 100.0 / (k + 1))
+        meter.sent(now + 1.0)
+        now += 1.2
+        measured.append(meter.opened(now, comparable=True))
+    return [r for r in measured if r is not None]
+
+
+def rounds_of_ranks() -> list[Round]:
+    class Listening(FixedInterval):
+        heard: list[Round]
+
+        def next(self, last: Round) -> Step:
+            self.heard.append(last)
+            return super().next(last)
+
+    pace = BarrierPace(fixed=0.1)
+    pace._adjuster = listener = Listening(0.1)
+    listener.heard = []
+    for _ in range(12):
+        pace.barrier([RankReport(32, 0.1, 0.05, 0.02, 4e4, 32), RankReport(16, 0.1, 0.1, 0.01, 2e4, 16)], 48.0**2)
+    return listener.heard
+
+
+@pytest.mark.parametrize("rounds", [rounds_of_a_group, rounds_of_ranks], ids=["groups", "ranks"])
+@pytest.mark.parametrize("make", [lambda: FixedInterval(0.5), MultiStage, BinarySearch, NoiseInterval])
+def test_any_interval_can_be_told_of_the_rounds_of_groups_and_of_ranks(make, rounds) -> None:
+    interval = make()
+    interval.first(0.0)
+    told = rounds()
+    assert len(told) == 12
+    for last in told:
+        step = interval.next(last)
+        assert step.seconds is None or (0.0 <= step.seconds < 1e3 and math.isfinite(step.seconds))

@@ -93,7 +93,8 @@ def test_small_jobs_have_fewer_workers_by_default(rows: int, columns: int, most:
 
     shape = Shape()
     shape.rows, shape.columns = rows, columns  # type: ignore[attr-defined]
-    assert workers_for(KMeans(k=10), shape) == most  # type: ignore[arg-type]
+    for job, count in ((Job(), most), (Job(device="cuda"), 1), (Job(device="cuda", workers=3), 3)):
+        assert workers_for(job, KMeans(k=10), shape) == count  # type: ignore[arg-type]
 
 
 def test_an_unknown_word_for_processes_is_refused() -> None:

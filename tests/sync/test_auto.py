@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flegel.plan.interval.search import Round, Step
+from flegel.plan.interval.interval import Round, Step
 from flegel.sync.auto import Auto, idle_part
 from flegel.sync.fsp import FlexibleBarrier, alike
 from flegel.sync.policy import Reported, Started, StopWorkers, TrainWorkers, Updated, View, Wake, Woken, WorkerView

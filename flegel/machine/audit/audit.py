@@ -166,6 +166,8 @@ class Audit:
         return ""
 
     def _reports(self, job: JobState) -> str:
+        """Compare the statistics with the sum of all reports. After a resume, or a change of workers, the first audit
+        only records how far both are apart: reports from before it are not known."""
         assert self._books is not None
         reports = sum((np.array(body.reported).reshape(-1, 2) for body, _ in self._answers.values()), np.zeros((1, 2)))
         if self._offset is None:

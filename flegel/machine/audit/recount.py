@@ -88,6 +88,8 @@ class Recount:
         return self._apart(lambda: self._law(store, theta, points, turn))
 
     def _law(self, store: PointStore, theta: Sequence[Array], points: int, turn: int) -> float:
+        """How far the contributions of some points differ when they are made in one visit and in two with different θ
+        before: 0 where the difference is within rounding, else the relative difference."""
         shard, start, end = _some(store, points, turn)
         direct = self._sum([(shard, start, end)], theta)
         part, start, end = _cut(shard, start, end)

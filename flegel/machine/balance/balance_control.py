@@ -39,9 +39,15 @@ class BalanceControl:
     """`async`: points move while everybody trains. `sync`: everybody waits until they have moved, the paper's rival."""
 
     def __init__(
-        self, mode: str, criteria: Criteria, rules: BalanceSettings | None = None, timeout: float = 60.0,
-        plan: Balance | None = None, crowded: bool = False, past: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        mode: str,
+        criteria: Criteria,
+        rules: BalanceSettings | None = None,
+        timeout: float = 60.0,
+        plan: Balance | None = None,
+        crowded: bool = False,
+        past: bool = True,
+    ) -> None:
         """`crowded`: there are more workers than processors for them. `past`: passes so far are to become equal, not
         only those to come."""
         self.mode = mode
@@ -214,11 +220,18 @@ class BalanceControl:
 
 register(
     {
-        BalanceControl: ("_crowded", "_past", "_waiting"), Migrations: ("open",), Balance: ("rules", "even"),
-        RemainingTime: ("_criteria",), ProgressSample: (), Speed: (), DutyCycle: (), DecayingMean: (), MoveCost: (),
+        BalanceControl: ("_crowded", "_past", "_waiting"),
+        Migrations: ("open",),
+        Balance: ("rules", "even"),
+        RemainingTime: ("_criteria",),
+        ProgressSample: (),
+        Speed: (),
+        DutyCycle: (),
+        DecayingMean: (),
+        MoveCost: (),
         BalanceSettings: (),
     }
-)  # fmt: skip
+)
 """For checkpoints. Points under way stay with their source; criteria may change when a job is resumed; what a migration
 costs depends on the host on which the job continues."""
 

@@ -17,7 +17,7 @@ import numpy as np
 from flegel.errors import StorageError
 from flegel.machine.checkpoint.snapshot import optional_parts, part_of
 from flegel.machine.plain_data import thaw
-from flegel.plan.interval.search import PARTS
+from flegel.plan.interval.interval import PARTS
 from flegel.plan.termination import Verdict
 from flegel.sync.policy import Updated, View, WorkerView
 

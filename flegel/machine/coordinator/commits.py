@@ -30,7 +30,7 @@ from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.objective_error import objective_error
 from flegel.params.protocol import Fold, Folded
-from flegel.plan.interval.search import PARTS
+from flegel.plan.interval.interval import PARTS
 from flegel.plan.termination import Progress
 from flegel.sync.policy import Updated, WorkerView
 
@@ -78,6 +78,7 @@ class Commits:
         return seen
 
     def _with_checked_times(self, worker: int, said: Report, rate: float, now: float) -> Report:
+        """Replace times in a report that cannot be true, and say so once for each worker."""
         job = self._job
         # A worker goes on after a report, so what it tells now began after the order before its last one.
         body = checked(said, rate, now - self._orders.before_last.get(worker, job.began))
@@ -170,9 +171,18 @@ class Commits:
         job.view.round += 1
         exact = job.totals.unseen == 0
         self.last = Updated(
-            job.view.round, workers, self._estimate, exact, visits, cost, self._gain, seconds,
-            self._interval_worth(), self._noise(), bool(self._ask("holds", job.store.parameter)),
-        )  # fmt: skip
+            job.view.round,
+            workers,
+            self._estimate,
+            exact,
+            visits,
+            cost,
+            self._gain,
+            seconds,
+            self._interval_worth(),
+            self._noise(),
+            bool(self._ask("holds", job.store.parameter)),
+        )
         return self.last
 
     def _attribute(self, views: list[WorkerView], folded: Folded) -> None:
@@ -226,8 +236,9 @@ class Commits:
         a trivial model is."""
         check = hook_values.truth(
             self._ask("terminationCheck", self._job.store.statistics, self._job.iteration),
-            "terminationCheck", self._job.place,
-        )  # fmt: skip
+            "terminationCheck",
+            self._job.place,
+        )
         return check, replace(
             progress,
             optimality=self._ask_number("optimality"),
@@ -242,9 +253,11 @@ class Commits:
             return 0.0  # statistics of all points are not here
         theta = job.store.parameter
         return objective_error(
-            lambda statistics: self._ask("objective", statistics, theta), job.store.statistics, job.objective,
+            lambda statistics: self._ask("objective", statistics, theta),
+            job.store.statistics,
+            job.objective,
             job.rounding,
-        )  # fmt: skip
+        )
 
     def _ask_number(self, hook: str) -> float | None:
         store = self._job.store
@@ -290,9 +303,12 @@ class Commits:
 
     def state(self) -> dict[str, Any]:
         return {
-            "updated_at": self.updated_at, "estimate": self._estimate, "gain": self._gain,
-            "diverged": self._diverged, "staleness": self.staleness,
-        }  # fmt: skip
+            "updated_at": self.updated_at,
+            "estimate": self._estimate,
+            "gain": self._gain,
+            "diverged": self._diverged,
+            "staleness": self.staleness,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.updated_at, self._estimate, self._gain = state["updated_at"], state["estimate"], state["gain"]

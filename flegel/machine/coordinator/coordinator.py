@@ -335,6 +335,8 @@ class Coordinator(JobReader):
             begun(now)
 
     def _on_report(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> None:
+        """Hold the change, then decide: by the synchronization model while membership is steady, else by what
+        membership waits for."""
         state, membership = self.state, self.membership
         if state.view.workers[worker].phase != "training" or body.round != self.orders.round_of[worker]:
             state.out.append(Note(f"worker {worker} reported round {body.round} again; ignored"))
@@ -362,6 +364,7 @@ class Coordinator(JobReader):
     # -- decisions -----------------------------------------------------------------------------------------
 
     def decide(self, event: sync.Event, now: float) -> None:
+        """Ask the synchronization model about an event and carry out its actions, until one of them ends training."""
         state, decision = self.state, self.state.policy.decide(event, self.state.view, now)
         if decision is NOTHING:
             return

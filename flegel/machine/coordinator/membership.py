@@ -54,10 +54,17 @@ class Membership:
     """The workers of one job."""
 
     def __init__(
-        self, job: JobState, orders: WorkerOrders, liveness: Liveness, loads: dict[int, LoadShard], *,
-        shards: dict[int, tuple[Array, ...]] | None = None, scaling: tuple[Array, ...] = (), rows: int = 0,
+        self,
+        job: JobState,
+        orders: WorkerOrders,
+        liveness: Liveness,
+        loads: dict[int, LoadShard],
+        *,
+        shards: dict[int, tuple[Array, ...]] | None = None,
+        scaling: tuple[Array, ...] = (),
+        rows: int = 0,
         replace: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`shards`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each column.
         `rows`: points of the whole data; 0 is the sum of what workers load. `replace`: start another process where a
         worker is lost; otherwise the others take its points over."""

@@ -20,6 +20,7 @@ from flegel.plan.placement.snapshot import PlacementSnapshot
 if TYPE_CHECKING:  # a display that only reads records loads neither the coordinator nor numba
     from flegel.machine.coordinator.coordinator import Coordinator
     from flegel.machine.coordinator.state import JobState
+    from flegel.sync.policy import WorkerView
 
 SHOWN = 40  # workers that a record describes one by one unless more are asked for; a terminal has no more lines
 
@@ -149,29 +150,63 @@ def observe(
     verdict = state.verdict.reason if state.verdict is not None else ""
     last = state.trace[-1] if state.trace else None
     general = JobSnapshot(
-        type(state.algorithm).__name__, state.policy.name, state.phase, len(membership.loaded), len(membership.loads),
-        round=state.view.round, points=sum(w.points for w in every), unseen=sum(w.unseen for w in every),
-        verdict=verdict, incidents=_incidents(job), at=_at(job, now), maximize=state.algorithm.learning.maximize,
-        members=len(every), resting=len(state.resting), waits_for=state.waits_for, news=tuple(state.news),
+        type(state.algorithm).__name__,
+        state.policy.name,
+        state.phase,
+        len(membership.loaded),
+        len(membership.loads),
+        round=state.view.round,
+        points=sum(w.points for w in every),
+        unseen=sum(w.unseen for w in every),
+        verdict=verdict,
+        incidents=_incidents(job),
+        at=_at(job, now),
+        maximize=state.algorithm.learning.maximize,
+        members=len(every),
+        resting=len(state.resting),
+        waits_for=state.waits_for,
+        news=tuple(state.news),
         **{name: value for part in job.parts for name, value in part.seen().items()},
-    )  # fmt: skip
+    )
     if last is None:
         return general
     moving = {worker: points for part in job.parts for worker, points in part.moving().items()}
     return msgspec.structs.replace(
-        general, visits=sum(w.visits for w in every), seconds=last.seconds, iteration=last.iteration,
-        objective=last.objective, estimate=last.estimate, interval=last.interval, reason=last.reason,
-        in_flight=last.in_flight, moved_bytes=last.moved_bytes, attribute=state.attribute,
-        compute=sum(w.compute for w in every), wait=sum(w.wait for w in every), respond=sum(w.respond for w in every),
+        general,
+        visits=sum(w.visits for w in every),
+        seconds=last.seconds,
+        iteration=last.iteration,
+        objective=last.objective,
+        estimate=last.estimate,
+        interval=last.interval,
+        reason=last.reason,
+        in_flight=last.in_flight,
+        moved_bytes=last.moved_bytes,
+        attribute=state.attribute,
+        compute=sum(w.compute for w in every),
+        wait=sum(w.wait for w in every),
+        respond=sum(w.respond for w in every),
         metrics={**metrics_of(state, state.store.statistics, state.store.parameter), **(followed or {})},
-        workers=tuple(
-            WorkerSnapshot(
-                w.id, w.points, w.passes, w.rate, w.compute, w.wait, w.respond, w.gain,
-                "resting" if w.id in state.resting else w.phase, w.visits, moving.get(w.id, 0), hosts.get(w.id, ""),
-            )
-            for w in [*every, *state.resting.values()][:shown]
-        ),
-    )  # fmt: skip
+        workers=tuple(_worker(w, state, moving, hosts) for w in [*every, *state.resting.values()][:shown]),
+    )
+
+
+def _worker(worker: WorkerView, state: JobState, moving: Mapping[int, int], hosts: Mapping[int, str]) -> WorkerSnapshot:
+    """`moving`: points under way to each worker, less those under way from it; `hosts`: where workers run."""
+    return WorkerSnapshot(
+        worker.id,
+        worker.points,
+        worker.passes,
+        worker.rate,
+        worker.compute,
+        worker.wait,
+        worker.respond,
+        worker.gain,
+        "resting" if worker.id in state.resting else worker.phase,
+        worker.visits,
+        moving.get(worker.id, 0),
+        hosts.get(worker.id, ""),
+    )
 
 
 def metrics_of(state: JobState, statistics: Tree, parameter: Tree) -> dict[str, float]:
@@ -183,10 +218,18 @@ def metrics_of(state: JobState, statistics: Tree, parameter: Tree) -> dict[str, 
 def at_barrier(seen: JobSnapshot, row: TraceRow, visits: int) -> JobSnapshot:
     """The job as it was at this barrier: its figures are those of the row, the workers those of the look after it."""
     return msgspec.structs.replace(
-        seen, seconds=row.seconds, at=row.seconds, iteration=row.iteration, objective=row.objective,
-        estimate=row.estimate, interval=row.interval, reason=row.reason, in_flight=row.in_flight,
-        moved_bytes=row.moved_bytes, visits=visits,
-    )  # fmt: skip
+        seen,
+        seconds=row.seconds,
+        at=row.seconds,
+        iteration=row.iteration,
+        objective=row.objective,
+        estimate=row.estimate,
+        interval=row.interval,
+        reason=row.reason,
+        in_flight=row.in_flight,
+        moved_bytes=row.moved_bytes,
+        visits=visits,
+    )
 
 
 def _at(job: Coordinator, now: float | None) -> float:

@@ -25,6 +25,7 @@ class WorkerOrders:
         """Workers that go on training after they have reported."""
 
     def train(self, action: TrainWorkers, now: float) -> None:
+        """Send θ and the number of visits to the workers. θ is left out where the store has published it already."""
         job = self._job
         version = job.store.train_version
         arrays: tuple[Array, ...] = ()

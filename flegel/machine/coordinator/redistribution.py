@@ -113,6 +113,7 @@ class Redistribution:
     # -- points without an owner ---------------------------------------------------------------------------
 
     def _place_orphans(self, view: View) -> list[Command]:
+        """Give points without an owner to newcomers, or to all who stay. Fails where a point has two owners."""
         owners = np.zeros(self.rows, np.int32)
         for bits in self._censuses.values():
             owners += np.unpackbits(bits, count=self.rows)

@@ -118,9 +118,13 @@ class JobState:
 
     def state(self) -> dict[str, Any]:
         return {
-            "iteration": self.iteration, "objective": self.objective, "began": self.began, "reason": self.reason,
-            "verdict": self.verdict, "resting": self.resting,
-        }  # fmt: skip
+            "iteration": self.iteration,
+            "objective": self.objective,
+            "began": self.began,
+            "reason": self.reason,
+            "verdict": self.verdict,
+            "resting": self.resting,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.iteration, self.objective = state["iteration"], state["objective"]

@@ -169,6 +169,8 @@ class GroupExchange:
         return max((apart / max(size, 1e-300) for apart, size in sizes if apart), default=0.0)
 
     def _offer(self, job: JobState, settled: bool, now: float) -> None:
+        """Send the other groups copies of the statistics or, for additive parameters, what changed since the last
+        exchange."""
         self._schedule.sent(now)
         self._tell(job, "resting" if self._resting else "training")  # workers and load of now
         store = job.store
@@ -264,7 +266,7 @@ class GroupExchange:
         comparable = result.groups == self.groups
         self.round, self.groups, self.rounds = result.round + 1, result.groups, self.rounds + 1
         self._schedule.opened(now, comparable)
-        if self._schedule.auto and (why := self._schedule.auto.explain()):
+        if why := self._schedule.explain():
             job.out.append(Note(f"interval between groups: {why}"))
         if job.phase == "over" or self.done:
             return GroupStep.NOTHING

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flegel.errors import UsageError
-from flegel.machine.group.auto_interval import AutoInterval
+from flegel.machine.group.round_meter import RoundMeter
 from flegel.options import parse_seconds
+from flegel.plan.interval.interval import FixedInterval, Interval
+from flegel.plan.interval.multi_stage import MultiStage
 from flegel.wording import option
 
 
@@ -39,8 +41,13 @@ class SendSchedule:
     """Told of commits, opened rounds and joiners; asked whether it is time."""
 
     def __init__(self, every: Every) -> None:
-        self._every = every
-        self.auto = AutoInterval() if every.auto else None
+        self._commits_between = every.commits
+        self._interval: Interval = MultiStage() if every.auto else FixedInterval(every.seconds)
+        self._meter = RoundMeter()
+        step = self._interval.first(0.0)
+        self.seconds = step.seconds or 0.0
+        self._explains = every.auto
+        self._reason = step.reason
         self.commits = 0
         self._open = False
         self._due_commit, self._due_at = 0, 0.0
@@ -49,22 +56,29 @@ class SendSchedule:
     def opened(self, now: float, comparable: bool = False) -> None:
         """The last result was applied; the next round is open. `comparable`: the same groups as in the last one."""
         self._open = True
-        seconds = self.auto.opened(now, comparable) if self.auto else self._every.seconds
-        self._due_commit = self.commits + (1 if self._advance else self._every.commits)
-        self._due_at = now if self._advance else now + seconds
+        ended = self._meter.opened(now, comparable)
+        if ended is not None:
+            step = self._interval.next(ended)
+            self.seconds = self.seconds if step.seconds is None else step.seconds
+            self._reason = step.reason or self._reason
+        self._due_commit = self.commits + (1 if self._advance else self._commits_between)
+        self._due_at = now if self._advance else now + self.seconds
         self._advance = False
+
+    def explain(self) -> str:
+        """Why a found interval was changed since the last call; empty where it was not, and where it is given."""
+        said, self._reason = self._reason, ""
+        return said if self._explains else ""
 
     def commit(self, now: float, visits: int = 0, points: int = 0, objective: float | None = None) -> bool:
         """A commit is done: is it time to contribute?"""
         self.commits += 1
-        if self.auto:
-            self.auto.commit(visits, points, objective)
+        self._meter.commit(visits, points, objective)
         return self._open and self.commits >= self._due_commit and now >= self._due_at
 
     def sent(self, now: float) -> None:
         self._open = False
-        if self.auto:
-            self.auto.sent(now)
+        self._meter.sent(now)
 
     def joined(self, now: float) -> None:
         """Another group has come."""

@@ -128,6 +128,7 @@ class MigrationExecutor:
     # -- what the ends command -----------------------------------------------------------------------------
 
     def _execute(self, commands: list[endpoints.Command]) -> None:
+        """Carry out commands of the two state machines. Windows are cut and dropped between visits, not during one."""
         for command in commands:
             match command:
                 case endpoints.CutWindow(transfer, points):

@@ -30,6 +30,9 @@ class ServersPart(CoordinatorPart):
         state.out = self._with_servers(state.out)
 
     def around(self, handle: Handler) -> Handler:
+        """Handle events of the parameter servers before the coordinator sees them. It begins when the servers are
+        ready."""
+
         def handled(event: Event, now: float) -> list[Command]:
             state, care = self.coordinator.state, self.care
             if state.phase == "over":

@@ -218,6 +218,8 @@ class ParameterServer:
             self._take_push(*pushed)
 
     def _hold(self, body: HoldSlices, arrays: tuple[Array, ...]) -> None:
+        """Become the primary of these slices, with the content that the coordinator sends; older repetitions are
+        ignored."""
         assert self.map is not None
         fields = len(self.map.parameter), len(self.map.statistics)
         frames = with_zeros(arrays, body)
@@ -438,6 +440,8 @@ class ParameterServer:
             self._send_parameter(worker, ready)
 
     def _tell_folded(self, op: int, numbers: Sequence[int], lost: str) -> None:
+        """Send the coordinator the new slices of θ with the statistics that are kept, as many in one message as its
+        size allows."""
         assert self.map is not None
         one = self._cut_of(self.slices[numbers[0]].state.parameter, self.map.parameter)
         together = max(1, min(SLICES_PER_MESSAGE, self._answers.at_once // max(sum(a.nbytes for a in one), 1)))

@@ -198,6 +198,8 @@ class PointStore:
         return written
 
     def _take(self, incoming: IncomingWindow) -> None:
+        """Make the points of a received window ours: a copy kept from an earlier migration is used again, else the data
+        that came with it."""
         window = incoming.window
         segment = self.schedule.copy_of(window.block)
         if segment is not None:

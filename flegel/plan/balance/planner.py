@@ -160,6 +160,7 @@ class SplitForecast:
 
     @staticmethod
     def of(groups: Sequence[SuperWorker], split: float, earliest: float, rules: BalanceSettings) -> SplitForecast:
+        """Collect what the forecast needs to know of all members: medians, so that one wrong figure changes little."""
         members = [m for g in groups for m in g.members]
         return SplitForecast(
             groups=groups,

@@ -13,10 +13,16 @@ computes these at no extra traffic.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from flegel.configuration.active import active
+from flegel.plan.interval.interval import Round, Step, milliseconds
+
+MAX_INTERVAL_COSTS = 20.0
+"""Longest interval, in costs of a barrier: barriers then take 5 % of the time, and a longer one gains little."""
 
 
 @dataclass(frozen=True)
@@ -106,3 +112,26 @@ def gain(batch: float, reference: float, scale: float) -> float:
 def best_interval(phi: float, scale: float, rate: float) -> float:
     """η* = √(φ·B/R): the maximum of b·worth(b) / (b/R + φ) at b = R·η."""
     return math.sqrt(phi * scale / rate)
+
+
+class NoiseInterval:
+    """η* of gradient methods whose rounds tell φ, B and R and nothing else: no objective and no passes."""
+
+    def __init__(self) -> None:
+        self._costs: deque[float] = deque(maxlen=9)
+
+    def first(self, least: float) -> Step:
+        return Step(0.0, "one piece of training until the gradient noise is known")
+
+    def next(self, last: Round) -> Step:
+        """In whole pieces of the slowest worker, for whose ends all others would wait."""
+        piece, scale = last.indivisible, last.noise
+        if last.barrier_cost > 0.0:
+            self._costs.append(last.barrier_cost)
+        if scale is None or math.isnan(scale) or not self._costs or last.visits <= 0:
+            return Step(piece)
+        phi = median(self._costs)
+        eta = min(best_interval(phi, scale, last.rate), MAX_INTERVAL_COSTS * phi)
+        if piece > 0.0:
+            eta = max(round(eta / piece), 1) * piece
+        return Step(eta, f"gradient noise scale {scale:.3g}, φ={milliseconds(phi)}, {last.rate:.3g} samples/s")

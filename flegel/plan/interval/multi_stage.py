@@ -31,7 +31,7 @@ import numpy as np
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.plan.interval.gradient_noise import best_interval
-from flegel.plan.interval.search import PARTS, Round, Step, milliseconds
+from flegel.plan.interval.interval import PARTS, Round, Step, milliseconds
 
 PROBE = (1, 1, 2, 1, 1, 2, 1, 1)
 """Lengths of the rounds of a probe in units of η: two long ones, bracketed by usual ones."""

@@ -1,86 +1,10 @@
-"""Length of the next interval: fixed, or by recursive search (paper Section 3.3). Pure; `multi_stage.py` has the fit.
-
-An interval is given the last round and returns the next `Step` and, where something changed, a reason. It never sees
-workers, θ or a clock.
-"""
+"""Recursive search for the length of the next interval (paper Section 3.3). Pure; `multi_stage.py` has the fit."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
-
-from flegel.core.pytree import Array
-
-PARTS = 2.0 ** (np.arange(-96, 1) / 8)
-"""Fractions of a pass, from 1/4096 to 1, at which an algorithm gives the worth of a visit (its `efficiency`)."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """What one round between two barriers did."""
-
-    visits: int
-    seconds: float
-    barrier_cost: float
-    """φ of this round: seconds in which the average worker did not compute."""
-    gain: float | None
-    """Improvement of the objective; None before there are two values."""
-    full_pass: float
-    """Visits of all workers together by the time the fastest has traversed its shard once."""
-    points: float
-    """Visits of a pass over all data; larger than `full_pass` if some worker finishes its shard before the others."""
-    laps: float
-    """Passes of the fastest worker so far."""
-    worth: Array | None = None
-    """Worth of a visit at the intervals `PARTS`, if the algorithm gives it."""
-    noise: float | None = None
-    """The gradient noise scale in visits, for gradient methods; not a number while it is not known yet."""
-    held: bool = False
-    """θ stays until every point has been visited with it."""
-    alike: bool = False
-    """Nobody is much slower than the others: what a barrier costs does not depend on the interval."""
-
-    @property
-    def rate(self) -> float:
-        """Visits a second of all workers while they compute."""
-        return self.visits / max(self.seconds - self.barrier_cost, 1e-9)
-
-
-@dataclass(frozen=True)
-class Step:
-    """The next interval: a number of seconds, or until a worker has trained `fraction` of its shard."""
-
-    seconds: float | None
-    reason: str = ""
-    fraction: float = 1.0
-    whole: bool = False
-    """Everybody goes through its whole share, and `seconds` only says how long that takes."""
-
-
-class Interval(Protocol):
-    """Decides how long the next round is."""
-
-    def first(self, least: float) -> Step:
-        """`least` is the share of the first pass below which an update would rest on too few points."""
-        ...
-
-    def next(self, last: Round) -> Step: ...
-
-
-class FixedInterval:
-    """η as the user gave it."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def first(self, least: float) -> Step:
-        return Step(self.seconds, f"fixed interval of {milliseconds(self.seconds)}")
-
-    def next(self, last: Round) -> Step:
-        return Step(self.seconds)
+from flegel.plan.interval.interval import Round, Step, milliseconds
 
 
 class Search:
@@ -157,7 +81,3 @@ class BinarySearch:
         text = self._search.feed(last.gain, last.seconds)
         eta = self._search.trial
         return Step(eta, f"{text} → η {milliseconds(eta)}" if text else "")
-
-
-def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"

@@ -57,9 +57,17 @@ def replace(
     """
     changes = {} if workers is None else {"workers": workers}
     return resume(
-        place, changes, cluster=cluster, watch=watch, say=say, phase=phase, exact=False, trust_code=True,
-        take_over=True, begin_anew=True,
-    )  # fmt: skip
+        place,
+        changes,
+        cluster=cluster,
+        watch=watch,
+        say=say,
+        phase=phase,
+        exact=False,
+        trust_code=True,
+        take_over=True,
+        begin_anew=True,
+    )
 
 
 def resume(

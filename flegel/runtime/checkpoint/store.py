@@ -82,6 +82,7 @@ class FolderStore:
         self._lock: Any = None
 
     def put(self, name: str, content: Iterable[Buffer], durable: bool = True) -> None:
+        """Write under another name and rename, so that a reader finds either the old file or the complete new one."""
         disk, target = self._disk, self.path / checked(name)
         scratch = self.path / f".{name}.{os.getpid()}{UNFINISHED_SUFFIX}"
         disk.make_folder(self.path)
@@ -130,6 +131,7 @@ class FolderStore:
                 path.unlink()
 
     def lock(self) -> str | None:
+        """Reserve the folder for this process; returns who holds it otherwise."""
         self.path.mkdir(parents=True, exist_ok=True)
         file = (self.path / "lock").open("a+", encoding="ascii")
         try:
@@ -200,6 +202,7 @@ def _client_errors() -> Iterator[None]:
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
+    """Open an address such as s3://bucket/folder with fsspec, by obstore where it is installed."""
     scheme = url.partition("://")[0]
     try:
         import fsspec

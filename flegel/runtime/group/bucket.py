@@ -64,6 +64,7 @@ class FolderBucket:
         self.path, self.place = path, str(path)
 
     def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
+        """Read one object. Links and sockets are refused: the folder may be writable by others."""
         largest = largest or MAX_PACKAGE_BYTES
         try:
             handle = os.open(self._file(key), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -91,6 +92,8 @@ class FolderBucket:
         return content, digest_of(content)
 
     def put(self, key: str, content: bytes, mode: str = "replace", expected: str = "") -> str:
+        """Write beside the object and rename. `create` and `swap` compare under a lock and raise Conflict, as
+        conditional writes of object stores do."""
         target = self._file(key)
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, scratch = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
@@ -177,6 +180,7 @@ class ObjectBucket:
     """S3, Google Cloud Storage or Azure, with the credentials that obstore finds in the environment."""
 
     def __init__(self, url: str) -> None:
+        """Connect with short timeouts and without retries: the group looks again by itself."""
         try:
             import obstore
             from obstore.store import from_url

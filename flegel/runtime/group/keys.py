@@ -83,6 +83,7 @@ class SignedObjects:
         return b"".join([SEALED_MARK, len(frame).to_bytes(4, "little"), frame, content])
 
     def open(self, key: str, content: bytes) -> bytes:
+        """The content of a signed object, after its signer is known to be the owner of that key."""
         size = int.from_bytes(content[4:8], "little")
         if content[:4] != SEALED_MARK or size > MAX_ADDED_BYTES:
             raise RefusedObject("it is not signed")
@@ -99,6 +100,7 @@ class SignedObjects:
         return self._checked(key, frame, content[8 + size :])
 
     def _checked(self, key: str, frame: _Frame, body: bytes) -> bytes:
+        """Verify the signature over key, nonce and body, then decrypt where the job encrypts."""
         from cryptography.exceptions import InvalidSignature, InvalidTag
 
         try:

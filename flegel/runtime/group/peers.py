@@ -95,6 +95,7 @@ class PeerMessages:
         return inbox
 
     def _receive(self) -> None:
+        """Take messages of other groups until the end. What is not signed by its sender is counted and ignored."""
         while not self._over.is_set():
             if not self._inbox.poll(STOP_CHECK_MILLISECONDS):
                 continue
@@ -125,6 +126,8 @@ class PeerMessages:
                     peer.send_multipart([name.encode("ascii"), sealed], zmq.DONTWAIT)
 
     def _connect(self, address: str) -> zmq.Socket[bytes] | None:
+        """A socket to another group; None where its address cannot be used, since the bucket carries the same
+        messages."""
         place, _, key = address.partition(" ")
         peer = self._context.socket(zmq.PUSH)
         peer.linger, peer.sndhwm = 0, MAX_QUEUED_MESSAGES

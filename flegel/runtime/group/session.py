@@ -91,6 +91,7 @@ class GroupSession:
         """What the last beat says; `finished` once there is a result."""
 
     def _make_gate(self) -> Gate | None:
+        """The check of received changes against rows of this group; None where the job asks for none."""
         job = self._job
         if not job.sites.gate and not job.sites.gate_data:
             return None
@@ -146,6 +147,7 @@ class GroupSession:
         return min(1.0, self._job.sites.group_timeout / 5)
 
     def _read_package(self) -> tuple[Package, list[Array]] | None:
+        """What the first group stored for all: the class and θ(0). None while there is nothing yet."""
         pointer = self._bucket.get(JOB, MAX_BEAT_BYTES)
         if pointer is None:
             return None
@@ -162,6 +164,7 @@ class GroupSession:
         return decode(content, Package)
 
     def _use(self, found: tuple[Package, list[Array]], data: Dataset) -> None:
+        """Train what the first group trains: refuse another class, other hyper-parameters or another form of data."""
         package, algorithm, place = found[0], self._algorithm, self._bucket.place
         ref = reference(algorithm)
         if (ref.name, digest_of(ref.source.encode())) != (package.algorithm, digest_of(package.source.encode())):
@@ -366,6 +369,7 @@ class GroupSession:
         return PeerMessages(job.sites.group_listen, self._seal, heard)
 
     def _scorer(self, parameter: Tree) -> Callable[[Offered], float]:
+        """A function that scores an offered change on this group's rows for the gate."""
         rows = open_job_data(self._job, self._job.sites.gate_data, self._algorithm).read()
         algorithm = self._algorithm
 

@@ -160,6 +160,8 @@ class JobDriver:
             self._watch()
 
     def _run(self, last: bool) -> None:
+        """The loop: deliver signals, deaths, timers and messages to the coordinator, and carry out what it commands,
+        until it is done."""
         over = False
         try:
             self._execute(self._machine.start(self._now()))
@@ -262,6 +264,8 @@ class JobDriver:
                 self._tell(WorkerDied(worker, why))
 
     def _look_around(self, now: float) -> None:
+        """What is done ten times a second and not after each message: requests of the cluster, questions of parts,
+        observers."""
         if now - self._rested_at > NO_LONGER:
             self._rest(now)
         for request in self._cluster.take_requests():
@@ -284,6 +288,8 @@ class JobDriver:
             self._tell(heapq.heappop(self._timers)[2])
 
     def _execute(self, commands: list[Command]) -> None:
+        """Carry out commands. Sending comes first, because most commands are messages; θ for many workers is packed
+        once."""
         send = self._cluster.send
         for command in commands:
             if type(command) is Send:

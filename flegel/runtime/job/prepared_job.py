@@ -66,6 +66,8 @@ class PreparedJob:
     """θ(0), empty statistics, and a compiled kernel."""
 
     def __init__(self, request: Request, scaling: scale.Scaling | None, parts: Sequence[StartHooks] = ()) -> None:
+        """Call the hooks once on a sample, in this process, so that wrong shapes and exceptions show before any worker
+        starts."""
         self.request, self.algorithm, self._parts = request, request.algorithm, parts
         self.compiler: CompilerProcess | None = None
         """A process that compiles the kernel, where there is one."""

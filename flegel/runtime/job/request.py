@@ -24,7 +24,7 @@ from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.machine.worker.growing_part import MAX_PASSES_OVER_PARTS
 from flegel.options import check_options
-from flegel.plan.devices import FirstDeal, Work, first_deal, parse_devices, relative_speeds
+from flegel.plan.devices import FirstDeal, Work, first_deal, one_gpu, parse_devices, relative_speeds
 from flegel.runtime.job.observers import JobControl, Observer
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
@@ -72,7 +72,7 @@ class Request:
 
     @property
     def workers(self) -> int:
-        return workers_for(self.algorithm, self.data) if self.job.workers is None else self.job.workers
+        return workers_for(self.job, self.algorithm, self.data)
 
     @property
     def resumed(self) -> bool:
@@ -138,14 +138,23 @@ def default_workers() -> int:
     return available_processors()
 
 
-def workers_for(algorithm: Algorithm, data: Dataset) -> int:
-    """One for each core, fewer where a pass is so short that barriers would cost more than it.
+def workers_for(job: Job, algorithm: Algorithm, data: Dataset) -> int:
+    """As many as the job asks for, by default one for each core, fewer where a pass is so short that barriers would
+    cost more than it, and one for a GPU.
 
     Depends on sizes alone, never on measurements: the number of workers decides the result's last digits.
     """
+    if job.workers is not None:
+        return job.workers
+    if one_gpu(job.device):
+        return 1
+    return int(max(min(pass_work(algorithm, data) / WORK, default_workers(), data.rows), 1))
+
+
+def pass_work(algorithm: Algorithm, data: Dataset) -> float:
+    """Multiplications of a pass over all rows, as far as they are known; infinite otherwise."""
     columns = min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns
-    work = data.rows * hook(algorithm, KernelHooks.work)(columns)
-    return int(max(min(work / WORK, default_workers(), data.rows), 1))
+    return data.rows * hook(algorithm, KernelHooks.work)(columns)
 
 
 def may_rest(job: Job) -> bool:

@@ -122,6 +122,7 @@ class Model:
         return module_of(self.algorithm, self.parameter)
 
     def __repr__(self) -> str:
+        """What a user wants to see first in a notebook: data, columns, classes, parameters, and what can be called."""
         about, data = self.manifest, self.manifest.dataset
         name = about.algorithm.name.rpartition(":")[2]
         told = f"{name} (its class is code inside the model)" if self._algorithm is None else repr(self._algorithm)
@@ -252,6 +253,8 @@ def save_or_rescue(result: Result, folder: str | os.PathLike[str], model: bool =
 
 
 def _files(result: Result) -> Iterator[tuple[str, bytes]]:
+    """All files of a saved model, made one after the other: arrays, manifest, files of the class, and the record of the
+    job."""
     arrays = dict(zip(pytree.names(result.parameter), pytree.flatten(result.parameter), strict=True))
     if result.state is not None:
         arrays["__state__"] = result.state

@@ -142,6 +142,7 @@ def train(running: JobRun) -> None:
 
 
 def _train_once(running: JobRun) -> None:
+    """Build the coordinator, enter all parts, and drive it to its end."""
     running.machine = make_coordinator(running)
     parts, control = running.parts, running.request.control
 
@@ -171,8 +172,15 @@ def collect(running: JobRun) -> None:
 
 
 STAGES: tuple[Callable[[JobRun], None], ...] = (
-    check, place, read, start, compile_kernel, load, train, collect,
-)  # fmt: skip
+    check,
+    place,
+    read,
+    start,
+    compile_kernel,
+    load,
+    train,
+    collect,
+)
 """In their order; the first one that raises ends the job."""
 
 

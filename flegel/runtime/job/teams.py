@@ -14,16 +14,16 @@ from typing import NamedTuple
 from flegel.algorithm import Algorithm
 from flegel.datasets import Dataset
 from flegel.declarations.kernels import KernelHooks
-from flegel.declarations.optional import defines, hook
+from flegel.declarations.optional import defines
 from flegel.job import Job
 from flegel.loading.class_source import is_built_in
 from flegel.params.ledger import sums_alone
+from flegel.runtime.job.request import pass_work
 from flegel.runtime.system.processors import computing_threads
 from flegel.sync import models
 
 WORK_OF_A_THREAD = 1 << 20
 """Multiplications of a pass, of each thread at least: 0.1 to 1 ms, several times what it takes to begin together."""
-SPARSE_COLUMNS = 256  # numbers in a sparse row, at most, as far as that is known
 
 _lock = threading.Lock()
 _in_use = 0
@@ -75,11 +75,9 @@ def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
 
 def threads_for(algorithm: Algorithm, data: Dataset) -> int:
     """One for each processor that no other team of this process uses, fewer where a pass is short."""
-    columns = min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns
-    work = data.rows * hook(algorithm, KernelHooks.work)(columns)
     with _lock:
         free = computing_threads() - _in_use
-    return int(max(min(work / WORK_OF_A_THREAD, free, data.rows), 1))
+    return int(max(min(pass_work(algorithm, data) / WORK_OF_A_THREAD, free, data.rows), 1))
 
 
 @contextmanager

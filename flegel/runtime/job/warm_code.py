@@ -28,7 +28,7 @@ from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
 from flegel.runtime.system.parent_death import die_with_parent
 
-ROWS, COLUMNS = 2048, 8  # enough that compiled code lays them out
+EXAMPLE_ROWS, EXAMPLE_COLUMNS = 2048, 8  # enough that compiled code lays them out
 WIDE = 64  # columns of rows that have a kernel of their own, where an algorithm has one for them
 DTYPES = ("float32", "float64")
 
@@ -46,7 +46,7 @@ class Case(NamedTuple):
     def columns(self) -> int:
         """Wide rows where these hyper-parameters have a layout for them."""
         layout = hook(self.algorithm, KernelHooks.layout_for)
-        return WIDE if layout(WIDE) != layout(COLUMNS) else COLUMNS
+        return WIDE if layout(WIDE) != layout(EXAMPLE_COLUMNS) else EXAMPLE_COLUMNS
 
     @property
     def kind(self) -> str:
@@ -122,8 +122,8 @@ def compile_case(case: Case) -> float:
     if (
         not case.sparse and hook(case.algorithm, KernelHooks.layout_for)(case.columns) == "tiles"
     ):  # many rows from Python are laid out by code of their own
-        some = RowWindow(protected(np.ones((ROWS, case.columns), case.dtype)), np.arange(ROWS))
-        pack_tiles(RowWindows((ROWS, case.columns), some.rows.dtype, lambda: iter([some])))
+        some = RowWindow(protected(np.ones((EXAMPLE_ROWS, case.columns), case.dtype)), np.arange(EXAMPLE_ROWS))
+        pack_tiles(RowWindows((EXAMPLE_ROWS, case.columns), some.rows.dtype, lambda: iter([some])))
     return clock.now() - began
 
 
@@ -137,13 +137,13 @@ def main() -> None:
 def _rows(case: Case) -> Any:
     rng = np.random.default_rng(0)
     columns = case.columns
-    dense = rng.random((ROWS, columns)).astype(case.dtype)
+    dense = rng.random((EXAMPLE_ROWS, columns)).astype(case.dtype)
     labels = (dense[:, 0] > 0.5).astype(np.float64) if case.algorithm.accepts.supervised else None
-    weights = np.ones(ROWS) if case.weighted else None
+    weights = np.ones(EXAMPLE_ROWS) if case.weighted else None
     if not case.sparse:
         return dense, labels, weights
-    starts = np.arange(0, ROWS * columns + 1, columns)
-    rows = Sparse(starts, np.tile(np.arange(columns, dtype=np.int32), ROWS), dense.reshape(-1), columns)
+    starts = np.arange(0, EXAMPLE_ROWS * columns + 1, columns)
+    rows = Sparse(starts, np.tile(np.arange(columns, dtype=np.int32), EXAMPLE_ROWS), dense.reshape(-1), columns)
     return rows, labels, weights
 
 

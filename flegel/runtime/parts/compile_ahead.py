@@ -26,6 +26,8 @@ class CompileAhead(Part):
         self.running.prepared.compiler = self._compiler
 
     def _start(self) -> CompilerProcess | None:
+        """A process that compiles the kernel while data are read: for large data and built-in algorithms whose code is
+        not in the cache."""
         request, data, ref = self.request, self.request.data, reference(self.request.algorithm)
         large = data.rows * data.columns >= LARGE and sys.platform == "linux"
         if not large or not ref.builtin or request.algorithm.kernels.backend or has_code(request):

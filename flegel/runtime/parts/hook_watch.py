@@ -118,6 +118,8 @@ class HookWatch:
     # -- in the thread that watches --------------------------------------------------------------------------------
 
     def _watch(self) -> None:
+        """Interrupt a hook that runs longer than its limit. Time in which this process was paused or compiled does not
+        count."""
         pauses, since, number, again, looked = OwnPauses(AWAY), 0.0, 0, 0.0, 0.0
         while not self._over.wait(LOOK):
             now = clock.now()

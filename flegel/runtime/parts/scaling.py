@@ -24,6 +24,8 @@ class ScaledColumns(Part):
         return scale.keep(found, request.data.treatment.unscaled())
 
     def _moments(self) -> scale.ColumnMoments:
+        """Have every worker measure mean and variance of its shard's columns, and merge them in the order of workers,
+        so that the sums are the same in each run."""
         request = self.request
         cluster = self.running.place.get()
         cluster.start()

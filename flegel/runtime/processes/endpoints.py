@@ -172,6 +172,7 @@ class CurveEndpoint:
             self._authenticator.supervise()
 
     def close(self) -> None:
+        """Sockets close before the context that they belong to; closing twice does nothing."""
         if self._array_server is not None:
             self._array_server.close()
             self._array_server = None

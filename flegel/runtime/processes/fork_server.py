@@ -111,6 +111,8 @@ class ForkServer:
     """The server process as its owner sees it."""
 
     def __init__(self) -> None:
+        """Start the server in a session of its own, so that Ctrl-C in the terminal does not end it before its
+        workers."""
         self._socket, remote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with remote_end:
             self._process = process_starter.start(

@@ -63,6 +63,7 @@ class ServerShell:
         incarnation: int,
         send: Send,
     ) -> None:
+        """Listen, build the state machine with empty arrays of the right form, and tell the coordinator the address."""
         if order.large:
             return_freed_memory()
         self._send, self._poller = send, poller

@@ -123,6 +123,8 @@ def _is_confined(pid: int, own: int) -> bool:
 
 
 def _arrange(plan: Confinement) -> None:
+    """Mount the file system as the plan says, inside the new mount namespace: fixed folders read-only, private ones as
+    copies in memory, hidden ones empty, visible ones as they are."""
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
     kept = [(name, os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) for name in _folders(plan.visible)]
     for name in _folders(plan.fixed):

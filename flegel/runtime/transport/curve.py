@@ -166,6 +166,7 @@ class ZapAuthenticator:
             self._control = None
 
     def _loop(self, control_name: str, ready: threading.Event) -> None:
+        """Answer ZeroMQ's questions about keys, until the control socket says to stop."""
         zap, control = self._context.socket(zmq.REP), self._context.socket(zmq.PAIR)
         try:
             for socket in (zap, control):

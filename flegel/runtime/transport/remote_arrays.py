@@ -141,6 +141,8 @@ class RemoteArray:
         return np.asarray(self[:], dtype)
 
     def _fetch(self, count: int, start: int, rows: Array | None) -> Array:
+        """Read rows over the network, with some requests on their way at once; fails where nothing comes for too
+        long."""
         out = np.empty((count, *self.shape[1:]), self.dtype)
         each = max(out.nbytes // count if count else 1, 1)
         size = max(ANSWER_BYTES // each, 1)

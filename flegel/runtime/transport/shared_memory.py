@@ -220,6 +220,8 @@ class SharedArray:
     """Owned by the process that made it; `describe` tells others how to open it."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Anonymous memory where the system has it, so that nothing remains if this process is killed; else a file,
+        removed at exit."""
         self.shape, self.dtype = tuple(int(x) for x in shape), np.dtype(dtype)
         size = max(int(np.prod(self.shape)) * self.dtype.itemsize, 1)
         self._path = ""

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from flegel.plan.interval.gradient_noise import GradientNoise, from_reports, gain
+from flegel.plan.interval.gradient_noise import GradientNoise, NoiseInterval, from_reports, gain
+from flegel.plan.interval.interval import FixedInterval, Interval, Round
 
 BARRIERS_ALL_MEASURED = 16  # at first, whose gradients are all measured for the noise scale
 BARRIERS_PER_MEASUREMENT = 4  # afterwards: two norms cost as much as reading all parameters twice
@@ -25,8 +26,6 @@ RULES_OF_OPTIMIZERS = {
 }
 LEAST_NOISE_WEIGHT = 0.8
 """Weight of the noise estimate from which it is used: about 16 estimates, because a single one is mostly chance."""
-MAX_INTERVAL_COSTS = 20.0
-"""Longest interval, in costs of a barrier: barriers then take 5 % of the time, and a longer one gains little."""
 
 
 def learning_rate_factor(rule: str, batch: float, reference: float, scale: float | None) -> float:
@@ -89,16 +88,14 @@ class RankReport:
 REPORT_FIELDS = len(RankReport.__dataclass_fields__)
 
 
-@dataclass
 class BarrierPace:
     """The interval, the same on all ranks: it changes by all-reduced numbers only."""
 
-    fixed: float | None = None
-    interval: float = 0.0
-    noise: GradientNoise = field(default_factory=GradientNoise)
-    costs: deque[float] = field(default_factory=lambda: deque(maxlen=9))
-    counts: tuple[float, ...] = ()
-    rates: tuple[float, ...] = ()
+    def __init__(self, fixed: float | None = None) -> None:
+        self._adjuster: Interval = NoiseInterval() if fixed is None else FixedInterval(fixed)
+        self.interval = 0.0
+        self.noise = GradientNoise()
+        self._counts: tuple[float, ...] = ()
 
     @staticmethod
     def measures(barrier: int) -> bool:
@@ -107,24 +104,28 @@ class BarrierPace:
 
     def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
         """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry."""
-        if self.counts and 0.0 < pooled < math.inf and all(math.isfinite(r.square) for r in reports):
-            self.noise = self.noise.add(from_reports([r.square for r in reports], self.counts, pooled))
-        cost = min(r.cost for r in reports)  # the rank that came last did not wait
-        if cost > 0.0:
-            self.costs.append(cost)
-        self.counts = tuple(r.samples for r in reports)
-        self.rates = tuple(r.samples / r.seconds if r.seconds > 0.0 else 0.0 for r in reports)
-        self.interval = self.fixed if self.fixed is not None else self._best(reports)
+        if self._counts and 0.0 < pooled < math.inf and all(math.isfinite(r.square) for r in reports):
+            self.noise = self.noise.add(from_reports([r.square for r in reports], self._counts, pooled))
+        self._counts = tuple(r.samples for r in reports)
+        self.interval = self._adjuster.next(self._round(reports)).seconds or 0.0
 
-    def _best(self, reports: Sequence[RankReport]) -> float:
-        """√(φ·B/R), as a multiple of the slowest rank's micro-batch, whose ends all others would wait for."""
-        shortest = max(r.unit for r in reports)
-        scale, rate = self.noise.scale, sum(self.rates)
-        if scale is None or self.noise.weight < LEAST_NOISE_WEIGHT or not self.costs or rate <= 0.0:
-            return shortest
-        cost = median(self.costs)
-        wanted = min(math.sqrt(cost * scale / rate), MAX_INTERVAL_COSTS * cost)
-        return max(round(wanted / shortest), 1) * shortest if shortest > 0.0 else wanted
+    def _round(self, reports: Sequence[RankReport]) -> Round:
+        """The time since the last barrier as an interval sees it. Its seconds are those in which all ranks together
+        train these samples at their measured speeds."""
+        samples = sum(r.samples for r in reports)
+        rate = sum(r.samples / r.seconds for r in reports if r.seconds > 0.0)
+        cost = min(r.cost for r in reports)  # the rank that came last did not wait
+        return Round(
+            visits=round(samples) if rate > 0.0 else 0,
+            seconds=cost + (samples / rate if rate > 0.0 else 0.0),
+            barrier_cost=cost,
+            gain=None,
+            full_pass=samples,
+            points=samples,
+            laps=0.0,
+            noise=self.noise.scale if self.noise.weight >= LEAST_NOISE_WEIGHT else None,
+            indivisible=max(r.unit for r in reports),
+        )
 
 
 @dataclass

@@ -88,6 +88,36 @@ def test_points_that_were_trained_keep_their_states_when_others_arrive() -> None
     assert kernel.statistics()[1].sum() == len(ROWS)
 
 
+@pytest.mark.parametrize("layout", ["tiles", "rows"])
+@pytest.mark.parametrize("staying", [0, 192])
+@pytest.mark.parametrize("device", ["torch:cpu", "cuda:0"])
+def test_rows_that_do_not_fit_come_anew_in_each_pass(
+    device: str, staying: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statistics and states are those of a shard that fits, also when a pass is cut anywhere."""
+    if device != "torch:cpu" and not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    algorithm, sample = KMeans(k=4, init="random"), Sample(ROWS, None, len(ROWS), 5)
+    theta = algorithm.initParameter(sample, np.random.default_rng(0))
+    empty = algorithm.initAggregator(sample, theta)
+    shards = [make_shard(ROWS, None, algorithm.initState(len(ROWS), 5, RNG), layout) for _ in range(2)]
+    whole = choose(device).build(algorithm, shards[0], theta, empty, False)
+    monkeypatch.setattr("flegel.runtime.backends.torch.kernel.TorchKernel._rows_that_fit", lambda *_: staying)
+    monkeypatch.setattr("flegel.runtime.backends.torch.streaming.STREAMED_BYTES", 128 * 5 * 8)
+    part = choose(device).build(algorithm, shards[1], theta, empty, False)
+    for kernel, shard in ((whole, shards[0]), (part, shards[1])):
+        for start, end in ((0, 100), (100, 333), (333, 700), (0, 700)):
+            assert kernel.run(shard, start, end, 0, new_flag()) == end
+        kernel.fetch_states([shard])
+    for one, other in zip(whole.statistics(), part.statistics(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-9)
+    assert np.array_equal(shards[0].state_rows(), shards[1].state_rows())
+    stopped = new_flag()
+    stopped[0] = 1
+    assert part.run(shards[1], 10, 700, 0, stopped) == 10
+    part.close()
+
+
 @pytest.mark.parametrize(("algorithm", "labels"), [CASES[0], CASES[1], CASES[3]], ids=lambda v: type(v).__name__)
 def test_points_are_counted_again_as_on_processors(algorithm: Any, labels: Any) -> None:
     """States stay on the device between the visits of a recount, and nothing of the copies is left there."""
@@ -162,6 +192,8 @@ def test_an_algorithm_without_a_program_is_refused() -> None:
         ("", 2, {0: "cuda:0", 1: "cuda:1"}),
         ("0=cuda:0,2-3=cuda:1", 0, {0: "cuda:0", 2: "cuda:1", 3: "cuda:1"}),
         ("0=cpu", 1, {0: "cpu"}),
+        ("cuda", 0, dict.fromkeys(range(4), "cuda")),
+        ("cuda:1,3=cpu", 0, {0: "cuda:1", 1: "cuda:1", 2: "cuda:1", 3: "cpu"}),
     ],
 )
 def test_devices_are_given_to_workers(text: str, gpus: int, found: dict[int, str]) -> None:
@@ -174,7 +206,7 @@ def test_devices_are_given_to_workers(text: str, gpus: int, found: dict[int, str
         ("0=tpu", 0, "not of the form"),
         ("4=cuda:0", 0, "names worker 4"),
         ("", 5, "gpus=5"),
-        ("cuda", 0, "not of the"),
+        ("gpu", 0, "neither a device"),
     ],
 )
 def test_devices_that_cannot_be_are_refused(text: str, gpus: int, sentence: str) -> None:

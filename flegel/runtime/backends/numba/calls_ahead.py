@@ -278,14 +278,14 @@ def calls_ahead(function: Any, shard: Shard, parameter: Tree) -> list[AheadCall]
 
 
 def _plan(call: PureCall, shard: Shard, rows: Array) -> AheadCall | None:
-    from flegel.algorithms.simd.by_points import BLOCK
+    from flegel.algorithms.simd.by_points import TRANSPOSED_BYTES
     from flegel.algorithms.simd.registers import register_lanes, tile_shape
 
     features = shard.features
     assert isinstance(features, np.ndarray)
     if any(a.dtype not in (np.float32, np.float64) for a in (features, rows)) or rows.ndim != 2 or not len(rows):
         return None
-    if rows.shape[1] != shard.columns or shard.columns < BLOCK // features.itemsize:
+    if rows.shape[1] != shard.columns or shard.columns < TRANSPOSED_BYTES // features.itemsize:
         return None
     if call.name in SUMS:
         lanes = 2 * register_lanes(features.dtype)

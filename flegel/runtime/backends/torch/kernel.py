@@ -1,7 +1,8 @@
 """A kernel over points in the memory of a device: rows that lie there, their states, statistics. Knows no algorithm.
 
-Rows are brought to the device when they are first trained, and stay: a point's features never change. States live on
-the device and are copied to the shard when somebody is going to read them.
+Rows are brought to the device when they are first trained, and stay: a point's features never change. Of a shard that
+does not fit, the first rows stay and the others come anew in each pass (`streaming.py`). States live on the device and
+are copied to the shard when somebody is going to read them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
 from flegel.errors import UsageError
 from flegel.runtime.backends.torch.program import BlockProgram
+from flegel.runtime.backends.torch.streaming import PinnedRows, parts_ahead, rows_of_a_part
 from flegel.wording import option
 
 GPU_MEMORY_SHARE_FOR_POINTS = 0.8  # of the memory that is free when a shard was brought, by points that may come
@@ -31,17 +33,32 @@ class DeviceShard:
 
     shard: Shard
     features: Any
+    """Of the first rows, or of all."""
     labels: Any
     state: Any
     here: Array
-    """By tile: its rows have been brought."""
+    """By tile: its states have been brought, and its rows if they stay."""
     newer: bool = False
     """States here have changed since they were last fetched."""
+    pinned: PinnedRows | None = None
+    """The rows in the memory of the host, where some of them come anew in each pass."""
+
+    @property
+    def staying(self) -> int:
+        """Rows that stay on the device."""
+        return len(self.features)
 
 
 def _address(array: Any) -> int:
     found: int = array.__array_interface__["data"][0]
     return found
+
+
+def _starts(start: int, end: int, size: int) -> Iterator[int]:
+    """Of parts that end where tiles do, but for the last."""
+    while start < end:
+        yield start
+        start += size - start % TILE
 
 
 def _bytes_of(array: Any) -> int:
@@ -103,15 +120,40 @@ class TorchKernel:
         with self._memory_for(shard):
             held = self._bring(shard, start, end)
             held.newer = True
-            size = self._program.block(shard.columns)
-            for at in range(start, end, size):
-                if flag[0]:
-                    return at
-                part = slice(at, min(at + size, end))
-                self._program.visit(held.features[part], held.labels[part], held.state[part], self._sums, iteration)
-                if self._place.type == "cuda":
-                    torch.cuda.synchronize(self._place)  # the flag is looked at when the work is done, not queued
+            stay = max(min(end, held.staying), start)
+            done = self._visit_staying(held, start, stay, iteration, flag)
+            return self._visit_streamed(held, done, end, iteration, flag) if done == stay else done
+
+    def _visit_staying(self, held: DeviceShard, start: int, end: int, iteration: int, flag: Array) -> int:
+        """Rows on the device, block by block; where it stopped."""
+        size = self._program.block(held.shard.columns)
+        for at in range(start, end, size):
+            if flag[0]:
+                return at
+            self._visit(held, slice(at, min(at + size, end)), held.features[at : min(at + size, end)], iteration)
         return end
+
+    def _visit_streamed(self, held: DeviceShard, start: int, end: int, iteration: int, flag: Array) -> int:
+        """Rows in the memory of the host, part by part; where it stopped."""
+        shard, features = held.shard, held.shard.features
+        size = rows_of_a_part(shard.columns, _bytes_of(features))
+        parts = [slice(at, min(at + size - at % TILE, end)) for at in _starts(start, end, size)]
+
+        def bring(part: slice) -> torch.Tensor:
+            lo, hi = part.start // TILE, -(-part.stop // TILE)
+            rows = slice(lo * TILE, min(hi * TILE, shard.points))
+            return self._rows(features, lo, hi, shard, rows)[part.start - rows.start : part.stop - rows.start]
+
+        for part, rows in parts_ahead(parts, bring, self._place):
+            if flag[0]:
+                return int(part.start)
+            self._visit(held, part, rows, iteration)
+        return end
+
+    def _visit(self, held: DeviceShard, part: slice, rows: Any, iteration: int) -> None:
+        self._program.visit(rows, held.labels[part], held.state[part], self._sums, iteration)
+        if self._place.type == "cuda":
+            torch.cuda.synchronize(self._place)  # the flag is looked at when the work is done, not queued
 
     @contextmanager
     def _memory_for(self, shard: Shard) -> Iterator[None]:
@@ -132,7 +174,10 @@ class TorchKernel:
         for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else ():
             lo, hi = int(run[0]), int(run[-1]) + 1  # not what lies between: its states are newer here than in the shard
             rows = slice(lo * TILE, min(hi * TILE, shard.points))
-            held.features[rows] = self._rows(shard.features, lo, hi, shard, rows)
+            stay = min(rows.stop, held.staying)
+            if rows.start < stay:
+                kept = slice(rows.start, stay)
+                held.features[kept] = self._rows(shard.features, lo, -(-stay // TILE), shard, kept)
             held.labels[rows] = torch.from_numpy(np.array(shard.labels[rows], np.float64)).to(self._place)
             held.state[rows] = self._rows(shard.state, lo, hi, shard, rows)
             held.here[lo:hi] = True
@@ -147,13 +192,21 @@ class TorchKernel:
             state = self._rows(shard.state, 0, shard.tiles, shard, slice(0, shard.points)).clone()
             return DeviceShard(shard, held.features[rows], held.labels[rows], state, np.ones(shard.tiles, bool))
         kinds = [torch.from_numpy(np.zeros(0, a.dtype)).dtype for a in (features, shard.state)]
-        return DeviceShard(
-            shard,
-            torch.empty((shard.points, shard.columns), dtype=kinds[0], device=self._place),
-            torch.empty(shard.points, dtype=torch.float64, device=self._place),
-            torch.empty((shard.points, width), dtype=kinds[1], device=self._place),
-            np.zeros(shard.tiles, bool),
-        )
+        labels = torch.empty(shard.points, dtype=torch.float64, device=self._place)
+        state = torch.empty((shard.points, width), dtype=kinds[1], device=self._place)
+        staying = self._rows_that_fit(shard)
+        rows = torch.empty((staying, shard.columns), dtype=kinds[0], device=self._place)
+        pinned = PinnedRows(features, self._place) if staying < shard.points else None
+        return DeviceShard(shard, rows, labels, state, np.zeros(shard.tiles, bool), pinned=pinned)
+
+    def _rows_that_fit(self, shard: Shard) -> int:
+        """Of a shard: all, or whole tiles of its first rows, so that memory is left for the work of the program."""
+        if self._place.type != "cuda":
+            return shard.points
+        torch.cuda.empty_cache()
+        free = GPU_MEMORY_SHARE_FOR_POINTS * torch.cuda.mem_get_info(self._place)[0]
+        fitting = int(free / max(shard.columns * _bytes_of(shard.features), 1))
+        return shard.points if fitting >= shard.points else fitting // TILE * TILE
 
     def _whole_of(self, shard: Shard) -> tuple[DeviceShard, slice] | None:
         """The shard here that this one is a part of, and where: an audit visits copies of points with other states, and
@@ -162,6 +215,8 @@ class TorchKernel:
         for held in self._shards.values():
             whole: Any = held.shard.features
             if held.shard.layout != shard.layout or whole.dtype != features.dtype or not len(whole):
+                continue
+            if held.staying < held.shard.points:
                 continue
             tiles, rest = divmod(_address(features) - _address(whole), whole.strides[0] or 1)
             first = tiles * (TILE if shard.layout == "tiles" else 1)
@@ -173,9 +228,13 @@ class TorchKernel:
 
     def _rows(self, values: Any, lo: int, hi: int, shard: Shard, rows: slice) -> torch.Tensor:
         """Some tiles of an array as rows on the device; they are turned there, where that is quick."""
+        some = values[rows] if shard.layout == "rows" else values[lo:hi]
+        here = torch.from_numpy(some if some.flags.writeable and some.flags.c_contiguous else np.array(some))
+        if self._place.type == "cpu":
+            here = here.clone()
+        tiles = here.to(self._place, non_blocking=self._place.type == "cuda" and here.is_pinned())
         if shard.layout == "rows":
-            return torch.from_numpy(np.array(values[rows])).to(self._place)
-        tiles = torch.from_numpy(np.array(values[lo:hi])).to(self._place)
+            return tiles
         return tiles.transpose(1, 2).reshape(-1, tiles.shape[1])[: rows.stop - rows.start]
 
     # -- states --------------------------------------------------------------------------------------------
@@ -234,9 +293,12 @@ class TorchKernel:
             held.newer = held.newer and (start, last) != (0, shard.points)
 
     def forget(self, shard: Shard) -> None:
-        self._shards.pop(id(shard), None)
+        held = self._shards.pop(id(shard), None)
+        if held is not None and held.pinned is not None:
+            held.pinned.release()
 
     def close(self) -> None:
-        self._shards.clear()
+        for held in list(self._shards.values()):
+            self.forget(held.shard)
         if self._place.type == "cuda":
             torch.cuda.empty_cache()

@@ -1,0 +1,60 @@
+"""What a group measures of its rounds, so that an interval (`plan/interval`) can say how long the next one is. Pure.
+
+A synchronization costs φ, the seconds from a contribution to its result: training goes on meanwhile, but what it learns
+reaches the others one round later. `MultiStage` weighs φ against what a longer interval loses, as it does between the
+workers of a group. Every group finds its own interval; a round takes as long as its slowest group.
+"""
+
+from __future__ import annotations
+
+from flegel.plan.interval.interval import Round
+
+MAX_PASSES_ALONE = 8.0
+"""Passes of a group over its own rows between two exchanges: after more it is near its own optimum and learns nothing
+new."""
+
+
+class RoundMeter:
+    """Told of commits, contributions and results."""
+
+    def __init__(self) -> None:
+        self._visits = self._all_visits = 0
+        self._points = 1
+        self._objective: float | None = None
+        self._before: float | None = None
+        self._began: float | None = None
+        self._sent: tuple[float, int] | None = None
+
+    def commit(self, visits: int, points: int, objective: float | None) -> None:
+        """A barrier of the group; a smaller objective is better."""
+        self._visits, self._all_visits = self._visits + visits, self._all_visits + visits
+        self._points, self._objective = max(points, 1), objective
+
+    def sent(self, now: float) -> None:
+        self._sent = (now, self._visits)
+
+    def opened(self, now: float, comparable: bool) -> Round | None:
+        """A result was applied: the round that it ended; None where nothing was contributed, or by a group that rested.
+        `comparable`: with the same groups as before, so that the objective says how much was gained."""
+        ended = self._round(now, comparable)
+        self._before = self._objective if comparable else None
+        self._began, self._sent, self._visits = now, None, 0
+        return ended
+
+    def _round(self, now: float, comparable: bool) -> Round | None:
+        if self._sent is None or self._began is None or not self._sent[1]:
+            return None
+        sent_at, visits = self._sent
+        gain = None
+        if comparable and self._before is not None and self._objective is not None:
+            gain = self._before - self._objective
+        whole = MAX_PASSES_ALONE * self._points
+        return Round(
+            visits=visits,
+            seconds=max(now - self._began, 1e-6),
+            barrier_cost=max(now - sent_at, 0.0),
+            gain=gain,
+            full_pass=whole,
+            points=whole,
+            laps=self._all_visits / whole,
+        )

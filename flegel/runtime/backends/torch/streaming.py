@@ -1,0 +1,61 @@
+"""Rows of a shard that do not fit into the memory of a device: they come in parts, one ahead of the computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from flegel.core.shard import TILE
+
+STREAMED_BYTES = 1 << 26
+"""Of a part: 64 MiB take 1.5 ms through PCIe 5, long beside the 10 µs of starting a copy; two parts are there."""
+
+
+class PinnedRows:
+    """Memory of the host that the device reads by itself while the processor goes on. Where the system refuses to pin
+    it, copies work all the same, at half the speed or less."""
+
+    def __init__(self, values: Any, device: torch.device) -> None:
+        self._pinned: int | None = None
+        if device.type != "cuda" or not values.nbytes or not values.flags.c_contiguous:
+            return
+        address = values.__array_interface__["data"][0]
+        if int(torch.cuda.cudart().cudaHostRegister(address, values.nbytes, 0)) == 0:
+            self._pinned = address
+
+    def release(self) -> None:
+        if self._pinned is not None:
+            torch.cuda.cudart().cudaHostUnregister(self._pinned)
+            self._pinned = None
+
+
+def rows_of_a_part(columns: int, itemsize: int) -> int:
+    """Whole tiles."""
+    return max(STREAMED_BYTES // max(columns * itemsize, 1) // TILE, 1) * TILE
+
+
+def parts_ahead(
+    parts: list[slice], bring: Callable[[slice], torch.Tensor], device: torch.device
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Each part with its rows on the device; the next part is on its way meanwhile, on a stream of its own."""
+    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def begun(part: slice) -> tuple[torch.Tensor, Any]:
+        aside: AbstractContextManager[Any] = torch.cuda.stream(stream) if stream is not None else nullcontext()
+        with aside:
+            rows = bring(part)
+            return rows, stream.record_event() if stream is not None else None
+
+    coming = begun(parts[0]) if parts else None
+    for number, part in enumerate(parts):
+        assert coming is not None
+        rows, arrived = coming
+        coming = begun(parts[number + 1]) if number + 1 < len(parts) else None
+        if arrived is not None:
+            here = torch.cuda.current_stream(device)
+            here.wait_event(arrived)
+            rows.record_stream(here)
+        yield part, rows

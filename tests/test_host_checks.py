@@ -1,0 +1,66 @@
+"""`flegel doctor` says what is wrong with a host and how to mend it; `flegel demo` shows who waited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flegel.checks import host
+from flegel.checks.host import cpu_quota, examine_host
+from flegel.cli.main import app
+
+
+def _write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
+        ({"sys/fs/cgroup/cpu.max": "max 100000"}, None),
+        ({"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "50000 100000"}, 0.5),
+        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 2.0),
+        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"proc/self/cgroup": "nonsense\n:::\n", "sys/fs/cgroup/cpu.max": "0 0"}, None),
+        ({}, None),
+    ],
+)
+def test_the_quota_of_a_control_group_is_found(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
+    for name, text in files.items():
+        _write(tmp_path, name, text)
+    assert cpu_quota(tmp_path) == quota
+
+
+def test_what_could_be_better_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path, "sys/fs/cgroup/cpu.max", "50000 100000")
+    _write(tmp_path, "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
+    _write(tmp_path, "proc/meminfo", "MemTotal: 4000000 kB\nMemAvailable: 300000 kB\n")
+    _write(tmp_path, "proc/cpuinfo", "model name : Old\nflags : fpu sse2\n")
+    monkeypatch.setattr(host, "SHARED_MEMORY", tmp_path / "absent")
+    found = {finding.subject: finding for finding in examine_host(tmp_path)}
+    assert "0.5 processors" in found["cores"].text and "--workers 1" in found["cores"].mend
+    assert found["huge pages"].state == found["memory"].state == found["processor"].state == "note"
+    assert found["shared memory"].state == "broken" and "--shm-size" in found["shared memory"].mend
+    assert all(finding.mend for finding in found.values() if finding.state != "ok")
+
+
+def test_a_broken_host_fails_and_a_good_one_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    good = CliRunner().invoke(app, ["doctor", "--json"])
+    states = {finding["state"] for finding in json.loads(good.output)}
+    assert good.exit_code == 0 and states <= {"ok", "note"}
+    monkeypatch.setattr(host, "SHARED_MEMORY", tmp_path / "absent")
+    bad = CliRunner().invoke(app, ["doctor"])
+    assert bad.exit_code == 1 and "shared memory" in bad.output and "Traceback" not in bad.output
+
+
+@pytest.mark.processes
+def test_the_demo_shows_a_bar_for_each_worker() -> None:
+    shown = CliRunner().invoke(app, ["demo", "--data", "higgs:20000", "--seconds", "0.5", "--workers", "2"])
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("% busy") == 4 and "times as many visits a second" in shown.output

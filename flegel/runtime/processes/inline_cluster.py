@@ -60,7 +60,7 @@ class Posted:
         self.job, self.body, self.arrays = job, body, arrays
 
 
-class InlineWorker(TrainerPort):
+class CalledWorker(TrainerPort):
     """The worker: its state machine, its trainer, and what it has sent."""
 
     def __init__(self, held: HeldArrays) -> None:
@@ -152,7 +152,7 @@ class InlineCluster:
     def __init__(self) -> None:
         self.token = secrets.token_hex(16)
         self._held = HeldArrays()
-        self._worker: InlineWorker | None = None
+        self._worker: CalledWorker | None = None
         self._closed = False
         self._jobs = 0
 
@@ -160,7 +160,7 @@ class InlineCluster:
 
     def start(self) -> None:
         if self._worker is None and not self._closed:
-            self._worker = InlineWorker(self._held)
+            self._worker = CalledWorker(self._held)
 
     def wait_ready(self) -> None:
         """It is there as soon as it is started."""
@@ -213,7 +213,7 @@ class InlineCluster:
         while worker.sent:
             yield worker.sent.popleft()
 
-    def _here(self) -> InlineWorker:
+    def _here(self) -> CalledWorker:
         if self._worker is None:
             raise UsageError("This cluster is closed; create a new one.")
         return self._worker

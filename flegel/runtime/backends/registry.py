@@ -14,6 +14,7 @@ BACKENDS: dict[str, str] = {
     "torch": "flegel.runtime.backends.torch.backend",
 }
 """By kind of device: the module that has a `BACKEND`. `torch:cpu` is torch on a processor, `cuda:1` the second GPU."""
+TEAM = "flegel.runtime.backends.numba.team"  # the module of the backend whose kernels several threads run
 OWN: dict[str, str] = {"network": "flegel.torch.backend"}
 """By name: backends that algorithms ask for themselves (`Kernels.backend`), on whatever device."""
 
@@ -31,9 +32,7 @@ def choose(device: str, own: str = "", threads: int = 0, fixed_blocks: bool = Fa
     if kind not in BACKENDS:
         raise UsageError(f"No backend for the device {device!r}; there are {', '.join(sorted(BACKENDS))}.")
     if threads and kind == "cpu" and not own:
-        from flegel.runtime.backends.numba.team import TeamBackend
-
-        return TeamBackend(threads, fixed_blocks)
+        return cast("Backend", import_module(TEAM).TeamBackend(threads, fixed_blocks))
     try:
         module = import_module(OWN[own] if own else BACKENDS[kind])
     except ModuleNotFoundError as error:

@@ -23,6 +23,12 @@ def fitted_kmeans(centroids: Array) -> Any:
     return model
 
 
+def unit_before(model: Any) -> Any:
+    """A pipeline that divides rows by their length before the model: cosine in place of squared distances."""
+    normalizer = _imported("sklearn.preprocessing").Normalizer()
+    return _imported("sklearn.pipeline").make_pipeline(normalizer, model)
+
+
 def fitted_mixture(kind: str, weights: Array, means: Array, covariances: Array, factors: Array) -> Any:
     """`sklearn.mixture.GaussianMixture`; `factors` are those of the precisions, as scikit-learn has them."""
     GaussianMixture = _imported("sklearn.mixture").GaussianMixture
@@ -59,7 +65,8 @@ def scaled_before(model: Any, scaling: tuple[Array, Array]) -> Any:
     scaler = _imported("sklearn.preprocessing").StandardScaler()
     scaler.mean_, scaler.scale_ = np.array(scaling[0]), 1.0 / np.asarray(scaling[1])
     scaler.var_, scaler.n_features_in_, scaler.n_samples_seen_ = scaler.scale_**2, len(scaling[0]), 1
-    return _imported("sklearn.pipeline").make_pipeline(scaler, model)
+    steps = [step for _, step in model.steps] if hasattr(model, "steps") else [model]
+    return _imported("sklearn.pipeline").make_pipeline(scaler, *steps)
 
 
 def _imported(name: str) -> Any:

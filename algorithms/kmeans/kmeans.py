@@ -6,13 +6,14 @@ Never reads data or a clock.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Sample
-from flegel.algorithms.estimators import fitted_kmeans
+from flegel.algorithms.estimators import fitted_kmeans, unit_before
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
 from flegel.algorithms.kmeans.shapes import kernel_for, kernel_sizes
 from flegel.algorithms.kmeans.sparse import (
@@ -49,8 +50,9 @@ from flegel.algorithms.seeding import (
 )
 from flegel.core import pytree
 from flegel.core.pytree import Array
-from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
+from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow, unit_rows
 from flegel.core.sharding import Sharding
+from flegel.core.unit_rows import lengths_of
 from flegel.declarations.accepts import Accepts
 from flegel.declarations.figures import ReportedFigures
 from flegel.declarations.hidden_state import HiddenState
@@ -59,6 +61,7 @@ from flegel.declarations.kernels import Kernel, Kernels
 from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
+from flegel.wording import setting
 
 ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference of two such sums in float64
 SPARE = 64  # rows of the sample, at most, that θ keeps as places for clusters that become empty
@@ -106,7 +109,8 @@ class PointReassignment(NamedTuple):
 
 
 class KMeans(Algorithm):
-    """Partition points into k clusters around their means (squared Euclidean distance).
+    """Partition points into k clusters around their means (squared Euclidean distance), or around their mean directions
+    (`metric="cosine"`, spherical k-means).
 
     Model: centroids μ_1 … μ_k. State of a point: the cluster of its last visit, −1 before the first.
     Statistics (paper, Section 2.2), over the points last assigned to j: S_j = Σ (x − origin), C_j = number of points,
@@ -120,10 +124,16 @@ class KMeans(Algorithm):
     mean of the sample without outliers, so the error is about 1e-15 of the scatter about it, however large it is.
     It never rises between barriers: a visit lowers a point's own term, the M-step lowers the sum.
     Sparse rows (CSR) are trained as they are, about the origin 0.
+    Cosine: the same for rows of length 1, which the engine makes (`unit_rows`). The M-step gives each centroid the
+    length 1 too, where Σ x·μ_z(x) is greatest; a cluster whose rows cancel out keeps its centroid. Between vectors of
+    length 1 half the squared distance is 1 − cos, and half the sum above is the objective Σ (1 − cos). A row of zeros
+    has no direction: it is as far from every centroid (½), so it stays in the first cluster that it meets, and it
+    changes no centroid.
     Start: the best of `n_init`, each a few passes over some rows of the sample from a start by k-means++, then swaps of
     single centroids (`trial_start`). Other starts are taken as they are.
     Reference: S. Lloyd, Least squares quantization in PCM (1982); R. Neal, G. Hinton, A view of the EM
-    algorithm that justifies incremental, sparse, and other variants (1998).
+    algorithm that justifies incremental, sparse, and other variants (1998); I. Dhillon, D. Modha, Concept
+    decompositions for large sparse text data using clustering (2001).
     """
 
     accepts = Accepts(sparse=True, weighted=True, labels="ignored")
@@ -137,7 +147,7 @@ class KMeans(Algorithm):
         torch_program="flegel.algorithms.kmeans.torch_program:KMeansProgram",
         compiled_apart=tuple({"k": size} for size in (*kernel_sizes(), WIDE_K)),
     )
-    figures = ReportedFigures(followed=("mean_squared_distance",))
+    figures = ReportedFigures(followed=("mean_squared_distance", "mean_cosine_distance"))
     hyper_names = HyperNames(also_called=ALSO_CALLED_K, starting=("init",))
 
     k: Annotated[int, Meta(ge=1, description="number of clusters")] = 10
@@ -147,8 +157,40 @@ class KMeans(Algorithm):
         START_FILE,
     ] = "k-means++"
     n_init: Annotated[int, Meta(ge=1, description="starts by k-means++ that are tried on the sample")] = 3
+    metric: Annotated[
+        Literal["euclidean", "cosine"],
+        Meta(description="euclidean (squared distances) or cosine (angles; the lengths of rows do not count)"),
+    ] = "euclidean"
+
+    def unit_rows(self) -> bool:
+        return self.metric == "cosine"
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Centroids:
+        if self.metric == "cosine":
+            return self._unit_start(sample, rng)
+        return self._start(sample, rng)
+
+    def _unit_start(self, sample: Sample, rng: np.random.Generator) -> Centroids:
+        """A start for unit rows, moved to length 1. Rows of zeros are no place for a centroid."""
+        rows = sample.features
+        lengths = np.sqrt(squared_norms(rows)) if isinstance(rows, Sparse) else lengths_of(np.asarray(rows))
+        if not lengths.any():
+            raise UsageError(
+                "KMeans: every row that was drawn is zero, and a row of zeros has no direction; leave such rows out, "
+                f"or use {setting('metric', 'euclidean')}."
+            )
+        if not lengths.all():
+            own = np.ones(len(lengths)) if sample.weights is None else sample.weights
+            sample = sample._replace(weights=own * (lengths > 0))
+        start = self._start(sample, rng)
+        none = np.flatnonzero(~start.centroids.any(axis=1))
+        if len(none) and not (isinstance(self.init, str) and self.init in NAMED):
+            raise UsageError(f"KMeans: centroid {none[0]} of init is zero, so it has no direction; give another one.")
+        first = np.array([lengths.argmax()])  # a place for a centroid whose rows cancel out
+        place = dense_rows(rows, first) if isinstance(rows, Sparse) else np.asarray(rows)[first].astype(np.float64)
+        return start._replace(centroids=_directions(start.centroids, place))
+
+    def _start(self, sample: Sample, rng: np.random.Generator) -> Centroids:
         if isinstance(sample.features, Sparse):
             return self._sparse_start(sample.features, sample, rng)
         rows, weights = weighted_rows(np.asarray(sample.features), sample.weights)
@@ -256,7 +298,7 @@ class KMeans(Algorithm):
         seen = float(aggregator.counts.sum())
         if holds(oldParameter.points, seen):
             return oldParameter
-        centroids = _means(aggregator, oldParameter, start, stop)
+        centroids = self._means(aggregator, oldParameter, start, stop)
         if _relocates(aggregator, oldParameter):
             everybody = centroids if summary is None else summary
             centroids = _relocated(everybody, aggregator.counts > 0, oldParameter.spare)[start:stop]
@@ -266,9 +308,20 @@ class KMeans(Algorithm):
         """Where all centroids are: an empty cluster goes far from them. Rarely needed."""
         if holds(parameter.points, float(aggregator.counts.sum())) or not _relocates(aggregator, parameter):
             return None
-        return _means(aggregator, parameter, start, stop)
+        return self._means(aggregator, parameter, start, stop)
+
+    def _means(self, aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array:
+        means = _means(aggregator, parameter, start, stop)
+        return _directions(means, parameter.centroids) if self.metric == "cosine" else means
 
     def objective(self, aggregator: KMeansSums, parameter: Centroids) -> float:
+        return float(self._in_units(self._squared_distances(aggregator, parameter)))
+
+    def _in_units(self, squared: Any) -> Any:
+        """Squared distances as the metric has them: 1 − cos is half of them between unit vectors."""
+        return 0.5 * squared if self.metric == "cosine" else squared
+
+    def _squared_distances(self, aggregator: KMeansSums, parameter: Centroids) -> float:
         filled = aggregator.counts > 0
         whole = bool(filled.all())  # nearly always: then nothing is copied
         sums, counts, squares = aggregator if whole else (a[filled] for a in aggregator)
@@ -288,12 +341,19 @@ class KMeans(Algorithm):
 
     def alternative(self, aggregator: KMeansSums, parameter: Centroids) -> Centroids | None:
         moved = swapped(parameter.centroids - parameter.origin, *aggregator)
-        return None if moved is None else parameter._replace(centroids=parameter.origin + moved)
+        if moved is None:
+            return None
+        centroids = parameter.origin + moved
+        if self.metric == "cosine":
+            centroids = _directions(centroids, parameter.centroids)
+        return parameter._replace(centroids=centroids)
 
     def baseline(self, aggregator: KMeansSums, parameter: Centroids) -> float:
-        """The scatter about the mean, and what rounding may add to it."""
-        sums, squares = aggregator.sums.sum(axis=0), float(aggregator.squares.sum())
-        return squares - float(sums @ sums) / max(float(aggregator.counts.sum()), 1.0) + ROUNDING * squares
+        """The scatter about the mean or the mean direction, and what rounding may add to it."""
+        whole = KMeansSums(*(a.sum(axis=0, keepdims=True) for a in aggregator))
+        mean = parameter.origin + whole.sums / max(float(whole.counts[0]), 1.0)
+        one = parameter._replace(centroids=_directions(mean, mean) if self.metric == "cosine" else mean)
+        return float(self.objective(whole, one) + self._in_units(ROUNDING * whole.squares[0]))
 
     def layout_for(self, columns: int) -> str:
         return "rows" if is_wide(self.k, columns) else self.kernels.layout
@@ -335,14 +395,25 @@ class KMeans(Algorithm):
         return found
 
     def distances(self, features: Any, parameter: Centroids) -> Array:
-        """Euclidean distances to all centroids."""
+        """Euclidean distances to all centroids, or 1 − cos."""
         if isinstance(features, Sparse):
-            return np.sqrt(distances_of(features, parameter.centroids))
-        return np.sqrt(_squared_distances(np.asarray(features), parameter))
+            squared = distances_of(self._compared(features), parameter.centroids)
+        else:
+            squared = _squared_distances(np.asarray(features), parameter, self._compared)
+        return np.asarray(0.5 * squared if self.metric == "cosine" else np.sqrt(squared))
 
     def scores(self, features: Any, parameter: Centroids) -> Array:
-        """Minus the squared distance to the nearest centroid; their sum is minus the objective."""
-        return -_nearest(features, parameter)[1]
+        """Minus the squared distance to the nearest centroid, or cos − 1; their sum is minus the objective."""
+        return -self.assigned(features, parameter)[1]
+
+    def assigned(self, features: Any, parameter: Centroids) -> tuple[Array, Array]:
+        """The nearest cluster of each row, int32, and what the row adds to the objective."""
+        nearest, squared = _nearest(features, parameter, self._compared)
+        return nearest, np.asarray(self._in_units(squared))
+
+    def _compared(self, rows: Any) -> Any:
+        """Rows of a user as they are compared with centroids."""
+        return unit_rows(rows) if self.metric == "cosine" else rows
 
     def model(self, parameter: Centroids) -> dict[str, Array]:
         return {"centroids": parameter.centroids}
@@ -352,18 +423,18 @@ class KMeans(Algorithm):
 
     def predict(self, features: Any, parameter: Centroids) -> Array:
         """The nearest cluster of each row, int32."""
-        return _nearest(features, parameter)[0]
+        return self.assigned(features, parameter)[0]
 
     def to_sklearn(self, parameter: Centroids, classes: list[str] | None) -> Any:
-        return fitted_kmeans(parameter.centroids)
+        found = fitted_kmeans(parameter.centroids)
+        return unit_before(found) if self.metric == "cosine" else found
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Centroids) -> Evaluation:
-        nearest, distances = _nearest(features, parameter)
-        total = float(distances.sum())
+        nearest, costs = self.assigned(features, parameter)
+        total = float(costs.sum())
         used = float(len(np.unique(nearest)))
-        return Evaluation(
-            total, {"inertia": total, "mean_squared_distance": total / max(len(nearest), 1), "clusters": used}
-        )
+        mean = "mean_cosine_distance" if self.metric == "cosine" else "mean_squared_distance"
+        return Evaluation(total, {"inertia": total, mean: total / max(len(nearest), 1), "clusters": used})
 
 
 def _means(aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array:
@@ -383,6 +454,13 @@ def _means(aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) 
         sums, counts = sums + unseen * (old[filled] - parameter.origin), counts + unseen
     centroids[filled] = parameter.origin + sums / counts
     return centroids
+
+
+def _directions(centroids: Array, otherwise: Array) -> Array:
+    """Centroids of length 1; `otherwise` where one is zero."""
+    found = np.asarray(unit_rows(centroids))
+    none = ~np.asarray(found.any(axis=1))
+    return np.where(none[:, None], otherwise, found) if none.any() else found
 
 
 def _relocates(aggregator: KMeansSums, parameter: Centroids) -> bool:
@@ -416,23 +494,25 @@ def _shares(labels: Array, weights: Array | None, k: int) -> tuple[Array, float]
     return counts / counts.sum(), float(counts.sum())
 
 
-def _squared_distances(rows: Array, parameter: Centroids, chunk: int = 16384) -> Array:
+def _squared_distances(rows: Array, parameter: Centroids, compared: Callable[[Any], Any], chunk: int = 16384) -> Array:
     """(rows, centroids), in float64, by differences: no digits are lost where a row is near a centroid."""
     found = np.empty((len(rows), len(parameter.centroids)))
     for at in range(0, len(rows), chunk):
-        part = rows[at : at + chunk].astype(np.float64)
+        part = compared(rows[at : at + chunk]).astype(np.float64)
         for j, centroid in enumerate(parameter.centroids):
             found[at : at + chunk, j] = ((part - centroid) ** 2).sum(axis=1)
     return found
 
 
-def _nearest(features: Any, parameter: Centroids, chunk: int = 16384) -> tuple[Array, Array]:
-    """Cluster and squared distance of each row, in float64."""
+def _nearest(
+    features: Any, parameter: Centroids, compared: Callable[[Any], Any], chunk: int = 16384
+) -> tuple[Array, Array]:
+    """Cluster and squared distance of each row, in float64. `compared` makes of some rows what is compared."""
     columns = len(parameter.origin)
     if isinstance(features, Sparse):
         if features.columns > columns:
             raise UsageError(f"KMeans: rows of {features.columns} columns do not fit a model of {columns}.")
-        return nearest_of(features, parameter.centroids)
+        return nearest_of(compared(features), parameter.centroids)
     rows = np.asarray(features)
     if rows.ndim != 2 or rows.shape[1] != columns:
         raise UsageError(f"KMeans: rows of shape {rows.shape} do not fit a model of {columns} columns.")
@@ -441,7 +521,7 @@ def _nearest(features: Any, parameter: Centroids, chunk: int = 16384) -> tuple[A
     nearest = np.empty(len(rows), np.int32)
     distances = np.empty(len(rows))
     for at in range(0, len(rows), chunk):
-        shifted = rows[at : at + chunk] - parameter.origin
+        shifted = compared(rows[at : at + chunk]) - parameter.origin
         nearest[at : at + chunk] = (half - shifted @ centres.T).argmin(axis=1)
         distances[at : at + chunk] = ((shifted - centres[nearest[at : at + chunk]]) ** 2).sum(axis=1)
     return nearest, distances

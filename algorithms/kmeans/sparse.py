@@ -17,6 +17,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
 from flegel.declarations.kernels import Kernel
 
+SCORES_AT_ONCE = 1 << 21  # of rows with centroids, 16 MB: not as many as there are rows
 _TRAIN = EntryPoint("flegel.algorithms.kmeans.sparse_kernel", "train")
 _ADD_BY_LABEL = EntryPoint("flegel.algorithms.sparse_products", "add_by_label")
 
@@ -44,6 +45,12 @@ def sparse_kernel() -> Kernel:
     return kernel
 
 
+def some_rows(rows: Sparse, first: int, stop: int) -> Sparse:
+    """Rows from `first` to `stop`, without a copy of their entries."""
+    low, high = int(rows.indptr[first]), int(rows.indptr[stop])
+    return Sparse(rows.indptr[first : stop + 1] - low, rows.indices[low:high], rows.values[low:high], rows.columns)
+
+
 def take_rows(rows: Sparse, ids: Array) -> Sparse:
     """Some rows, as CSR."""
     starts, lengths = rows.indptr[ids], np.diff(rows.indptr)[ids]
@@ -66,11 +73,18 @@ def squared_norms(rows: Sparse) -> Array:
 
 def nearest_of(rows: Sparse, centroids: Array, norms: Array | None = None) -> tuple[Array, Array]:
     """Cluster and squared distance of each row; `norms` are their squared ones, where they are known."""
-    scores = 0.5 * (centroids**2).sum(axis=1) - times(rows, np.ascontiguousarray(centroids.T))
-    nearest = scores.argmin(axis=1).astype(np.int32)
+    half, by_column = 0.5 * (centroids**2).sum(axis=1), np.ascontiguousarray(centroids.T)
+    count = rows_of(rows)
+    nearest, least = np.empty(count, np.int32), np.empty(count)
+    step = max(SCORES_AT_ONCE // len(centroids), 1)
+    for first in range(0, count, step):
+        part = some_rows(rows, first, min(first + step, count))
+        scores = half - times(part, by_column)
+        own = scores.argmin(axis=1)
+        nearest[first : first + step] = own
+        least[first : first + step] = scores[np.arange(len(own)), own]
     norms = squared_norms(rows) if norms is None else norms
-    least = 2.0 * scores[np.arange(len(nearest)), nearest] + norms
-    return nearest, np.maximum(least, 0.0)
+    return nearest, np.maximum(2.0 * least + norms, 0.0)
 
 
 def distances_of(rows: Sparse, centroids: Array) -> Array:

@@ -29,7 +29,7 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
 from flegel.algorithms.nmf.kullback import KLNMF
-from flegel.core.shard import Sparse
+from flegel.core.shard import Sparse, unit_rows
 from flegel.errors import FlegelError
 
 __all__ = ["CLUSTERING", "REAL", "labelled", "matrices", "real"]
@@ -49,6 +49,12 @@ COUNTS = (
 )  # fmt: skip
 """Tables that are also factorized by Kullback–Leibler divergence."""
 
+ANGLES = (
+    "plain", "tails_2", "wide", "narrow", "narrow_cone", "zero_inflated", "extreme_large", "plain_float32",
+    "half_duplicates", "sparse_text", "sparse_50000_columns", "sparse_float32", "all_zero",
+)  # fmt: skip
+"""Tables that are also clustered by angle."""
+
 
 def algorithms_of(name: str, made: Table) -> list[str]:
     """Which algorithms run on a table."""
@@ -60,6 +66,8 @@ def algorithms_of(name: str, made: Table) -> list[str]:
     more = [f"gmm-{shape}" for shape in ("full", "tied", "spherical")] if name in SHAPED else []
     if name in COUNTS:
         more.append("nmf-kl")
+    if name in ANGLES:
+        more.append("kmeans-cosine")
     return [*chosen, *more]
 
 
@@ -67,8 +75,8 @@ def make(kind: str, made: Table) -> Algorithm:
     if kind == "kmeans" and made.algorithms == ("kmeans",):
         half = np.random.default_rng(0).choice(len(made.rows), made.k // 2, replace=False)
         return KMeans(k=made.k, init=np.repeat(made.rows[half], 2, axis=0))
-    if kind == "kmeans":
-        return KMeans(k=made.k)
+    if kind.startswith("kmeans"):
+        return KMeans(k=made.k, metric=kind.partition("-")[2] or "euclidean")
     if kind.startswith("gmm"):
         return GMM(k=made.k, covariance=kind.partition("-")[2] or "diagonal")
     if kind == "fcm":
@@ -110,6 +118,8 @@ def size_of(kind: str, rows: Any) -> float:
         return float(count_of(rows)) / WITHIN * 1e-3
     if kind == "lr":
         return 1.0
+    if kind == "kmeans-cosine":
+        return float(count_of(rows))
     values = rows.values if isinstance(rows, Sparse) else rows
     values = np.asarray(values, dtype=np.float64)
     if kind.startswith("nmf") or isinstance(rows, Sparse):
@@ -120,9 +130,11 @@ def size_of(kind: str, rows: Any) -> float:
 def peer_of(kind: str, algorithm: Algorithm, rows: Any, made: Table) -> float:
     if kind == "lr":
         return peers.quietly(peers.lr, rows, made.labels, made.lr)
+    peer = peers.spherical if kind == "kmeans-cosine" else getattr(peers, kind.partition("-")[0])
+    rows = unit_rows(rows) if kind == "kmeans-cosine" else rows
     sample = Sample(rows, made.labels, count_of(rows), columns_of(rows))
     first = algorithm.initParameter(sample, np.random.default_rng(0))
-    return peers.quietly(getattr(peers, kind.partition("-")[0]), algorithm, rows, first)
+    return peers.quietly(peer, algorithm, rows, first)
 
 
 def margin(kind: str, rows: Any, peer: float) -> float:
@@ -141,7 +153,7 @@ def judge(cell: dict[str, Any], kind: str, rows: Any, peer: float | None, maximi
         return "error"
     worse = 0.0 if peer is None else (peer - value if maximize else value - peer)
     reported = cell["reported"]
-    if kind in ("kmeans", "fcm", "lr") or kind.startswith("gmm"):
+    if kind in ("fcm", "lr") or kind.startswith(("gmm", "kmeans")):
         apart = abs(reported - value) if reported is not None else np.inf
         if apart > max(REPORTED * abs(value), margin(kind, rows, value)) and not said:
             return "misreported"

@@ -46,6 +46,25 @@ def kmeans(algorithm: KMeans, rows: Any, first: Any) -> float:
     return float(peer.inertia_) * scale**2
 
 
+def spherical(algorithm: KMeans, rows: Any, first: Any) -> float:
+    """Lloyd's algorithm on rows of length 1 with centroids of length 1; Σ ‖x − μ‖²/2."""
+    from sklearn.preprocessing import normalize
+
+    data = csr(rows) if isinstance(rows, Sparse) else np.asarray(rows, dtype=np.float64)
+    centres, value = np.asarray(first.centroids), np.inf
+    while True:
+        products = np.asarray(data @ centres.T)
+        labels = products.argmax(axis=1)
+        lengths = np.asarray(data.multiply(data).sum(axis=1)).ravel() if isinstance(rows, Sparse) else (data**2).sum(1)
+        before, value = value, float((0.5 * (lengths + 1) - products[np.arange(len(labels)), labels]).sum())
+        if not before - value > 1e-12 * value:
+            return value
+        shares = np.zeros((len(centres), len(labels)))
+        shares[labels, np.arange(len(labels))] = 1.0
+        sums = np.asarray((data.T @ shares.T).T)
+        centres = np.where(sums.any(axis=1)[:, None], normalize(sums), centres)
+
+
 def gmm(algorithm: GMM, rows: Any, first: Any) -> float:
     """In units where one floor serves all columns, as theirs does."""
     from sklearn.mixture import GaussianMixture

@@ -11,9 +11,12 @@ from typing import Any
 from bench.gauntlet.cells import FAILURES, WITHIN
 
 ORDER = ("error", "silent", "misreported", "stopped", "warned", "refused", "ok")
-COLUMNS = ("kmeans", "gmm", "gmm-full", "gmm-tied", "gmm-spherical", "fcm", "lr", "nmf", "nmf-kl")
-NAMES = {"kmeans": "k-means", "gmm": "GMM", "gmm-full": "GMM full", "gmm-tied": "GMM tied",
-         "gmm-spherical": "GMM spherical", "fcm": "FCM", "lr": "LR", "nmf": "NMF", "nmf-kl": "NMF KL"}  # fmt: skip
+COLUMNS = ("kmeans", "kmeans-cosine", "gmm", "gmm-full", "gmm-tied", "gmm-spherical", "fcm", "lr", "nmf", "nmf-kl")
+NAMES = {
+    "kmeans": "k-means", "kmeans-cosine": "k-means cosine", "gmm": "GMM", "gmm-full": "GMM full",
+    "gmm-tied": "GMM tied", "gmm-spherical": "GMM spherical", "fcm": "FCM", "lr": "LR", "nmf": "NMF",
+    "nmf-kl": "NMF KL",
+}  # fmt: skip
 
 
 def load(path: Path) -> list[dict[str, Any]]:

@@ -111,6 +111,9 @@ variant("stretched", lambda: clouds(600, 3) @ np.array([[30.0, 0, 0], [29.0, 1.0
 variant("noise_columns", lambda: np.c_[clouds(400), np.random.default_rng(16).normal(size=(400, 60))])
 variant("more_columns_than_rows", lambda: clouds(40, 120), k=3)
 variant("imbalanced_clusters", lambda: np.r_[clouds(590, clusters=1), clouds(10, clusters=1) + 12.0], k=2)
+variant("wide", lambda: clouds(1500, 96, 64, seed=19, apart=2.0).astype(np.float32), k=64, algorithms=("kmeans", "fcm"))
+variant("narrow", lambda: clouds(3000, 2, 64, seed=20, apart=8.0), k=64, algorithms=("kmeans", "gmm"))
+variant("narrow_cone", lambda: clouds(800, 24, 6, seed=21, apart=2.0) + 40.0, k=6, algorithms=("kmeans", "gmm"))
 variant("one_in_1e4", lambda: np.r_[clouds(10000, 2, 1), np.full((1, 2), 50.0)], k=2)
 
 

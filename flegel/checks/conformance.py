@@ -16,12 +16,13 @@ import numpy as np
 from flegel.algorithm import Algorithm, merges_reports
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Shard, Sparse, make_shard
+from flegel.core.shard import Shard, Sparse, make_shard, unit_rows
 from flegel.core.sharding import Cuts, cut, make_cuts
 from flegel.core.stop_flag import new_flag
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.rows.arrays import ArraySource
 from flegel.datasets.rows.sparse_arrays import SparseSource
+from flegel.declarations.accepts import RowHooks
 from flegel.declarations.hidden_state import StateHooks
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import defines, hook
@@ -122,8 +123,8 @@ class Trial:
             labels = (which % 2).astype(np.float64)
         if not isinstance(features, Sparse):
             features = np.ascontiguousarray(features, dtype=dtype)
-        self.features = features
         self.labels = algorithm.accepts.kept_labels(labels)
+        self.features: Any = unit_rows(features) if hook(algorithm, RowHooks.unit_rows)() else features
         self.points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
         self.columns = features.columns if isinstance(features, Sparse) else features.shape[1]
         source = SparseSource if isinstance(features, Sparse) else ArraySource

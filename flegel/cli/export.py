@@ -86,6 +86,6 @@ def probe_rows(estimator: Any, columns: int) -> Any:
     centres = getattr(model, "cluster_centers_", getattr(model, "means_", np.zeros((1, columns))))
     spread = centres.std(axis=0) + 1.0
     rows = centres[rng.integers(len(centres), size=COMPARED_ROWS)] + spread * rng.normal(size=(COMPARED_ROWS, columns))
-    if hasattr(estimator, "steps"):
+    if hasattr(estimator[0] if hasattr(estimator, "steps") else None, "inverse_transform"):
         rows = estimator[0].inverse_transform(rows)
     return rows.astype(np.float32)

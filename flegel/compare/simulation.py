@@ -28,6 +28,7 @@ from flegel.compare.stats import loosened, thinned
 from flegel.core.pytree import Tree, flatten, starting
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.accepts import RowHooks
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
 from flegel.errors import FlegelError, UsageError
@@ -123,6 +124,7 @@ class JobSimulator:
         """The shards that a real job with the same seed has."""
         data, algorithm = self.settings.data, self.settings.algorithm
         features, labels, _, weights = data.read()
+        unit = hook(algorithm, RowHooks.unit_rows)()
         shards = []
         for index, ids in enumerate(data.owners(workers, self.settings.partition, self.settings.seed)):
             rows: Any = reorder(features, ids) if isinstance(features, Sparse) else features[ids]
@@ -130,7 +132,7 @@ class JobSimulator:
             own = algorithm.accepts.kept_labels(None if labels is None else labels[ids])
             mine = None if weights is None else weights[ids]
             layout = hook(algorithm, KernelHooks.layout_for)(data.columns)
-            shards.append(make_shard(rows, own, state, layout, ids, weights=mine))
+            shards.append(make_shard(rows, own, state, layout, ids, weights=mine, unit=unit))
         return shards
 
     def _learners(self, shards: list[Shard]) -> dict[int, Learner]:

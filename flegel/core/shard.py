@@ -16,6 +16,7 @@ import numpy as np
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, protected
 from flegel.core.row_windows import RowWindow, RowWindows
+from flegel.core.unit_rows import unit_dense, unit_entries, unit_tiles
 from flegel.errors import AlgorithmError
 
 NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"))
@@ -169,6 +170,13 @@ def unpack_tiles(packed: Array, points: int) -> Array:
     return rows
 
 
+def unit_rows(features: Array | Sparse, own: bool = False) -> Array | Sparse:
+    """Rows divided by their Euclidean length (see `core/unit_rows.py`). `own`: they may be changed."""
+    if isinstance(features, Sparse):
+        return features._replace(values=unit_entries(features.indptr, features.values, own))
+    return unit_dense(features, own)
+
+
 def make_shard(
     features: Array | Sparse | RowWindows,
     labels: Array | None,
@@ -177,6 +185,7 @@ def make_shard(
     ids: Array | None = None,
     empty: Empty = aligned,
     weights: Array | None = None,
+    unit: bool = False,
     share_out: ShareOut = at_once,
 ) -> Shard:
     """Put a worker's rows into the layout that its kernel wants. Rows in memory are used as they are, without a copy.
@@ -184,6 +193,7 @@ def make_shard(
     A floating state takes the precision of the features, and so do weights in tiles, which are loaded into the same
     vectors. Where features must be laid out anew, `empty` makes the room, and `share_out` says who does it. Features,
     labels and weights are read-only: kernels never change them, and are then compiled for one type, not for two.
+    `unit`: rows get the length 1, in the memory in which they are laid out anew.
     """
     sparse = isinstance(features, Sparse)
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
@@ -193,16 +203,24 @@ def make_shard(
     kind = features.values.dtype if isinstance(features, Sparse) else features.dtype
     if np.issubdtype(state.dtype, np.floating) and np.issubdtype(kind, np.floating):
         state = state.astype(kind, copy=False)
+    if unit and isinstance(features, Sparse | np.ndarray) and (sparse or not tiled):
+        features = unit_rows(features)
     if isinstance(features, Sparse):
         held: Array | Sparse = features._replace(
             indptr=protected(features.indptr), indices=protected(features.indices), values=protected(features.values)
         )
     else:
-        if isinstance(features, RowWindows) and not tiled:
-            features = features.whole(empty)
-        held = protected(
-            features if isinstance(features, np.ndarray) and not tiled else pack_tiles(features, empty, share_out)
-        )
+        if tiled:
+            laid_out = pack_tiles(features, empty, share_out)
+            if unit:
+                unit_tiles(laid_out)
+        elif isinstance(features, RowWindows):
+            laid_out = features.whole(empty)
+            if unit:
+                unit_dense(laid_out, own=True)
+        else:
+            laid_out = features
+        held = protected(laid_out)
     return Shard(
         features=held,
         labels=protected(np.zeros(points) if labels is None else np.asarray(labels)),

@@ -34,3 +34,13 @@ class Accepts:
     def kept_labels(self, labels: Array | None) -> Array | None:
         """The labels that workers keep beside the rows; without any, `dataPoint.label` is 0."""
         return None if self.labels == "ignored" else labels
+
+
+class RowHooks:
+    """Methods that a class may define; otherwise these answer."""
+
+    def unit_rows(self) -> bool:
+        """Only the directions of rows count: the engine divides each by its Euclidean length before any hook of the
+        training or a kernel sees it, in the memory that the workers have for their rows. Rows of zeros stay. Hooks that
+        answer for rows of a user (`predict`, `evaluate`, …) get these as they are."""
+        return False

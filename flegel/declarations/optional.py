@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from flegel.declarations.accepts import RowHooks
 from flegel.declarations.figures import ModelHooks
 from flegel.declarations.hidden_state import StateHooks
 from flegel.declarations.kernels import KernelHooks
@@ -17,7 +18,7 @@ Answer = TypeVar("Answer")
 
 OPTIONAL_HOOKS: dict[str, Callable[..., Any]] = {
     name: default
-    for subject in (KernelHooks, LearningHooks, ModelHooks, PlacementHooks, StateHooks)
+    for subject in (KernelHooks, LearningHooks, ModelHooks, PlacementHooks, RowHooks, StateHooks)
     for name, default in vars(subject).items()
     if not name.startswith("_")
 }

@@ -40,6 +40,8 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
     _positive: ClassVar[bool] = False
     _warns: ClassVar[bool] = True
     """A fit that ends at `max_iter` warns, as in scikit-learn."""
+    n_iter_: Any
+    """Passes over the rows; an array where scikit-learn has one."""
 
     # -- rows ----------------------------------------------------------------------------------------------
 
@@ -106,8 +108,18 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
         backend, _ = joblib.parallel.get_active_backend()
         if (getattr(backend, "nesting_level", 0) or 0) > 0:
             return {"workers": 1, "processes": "no"}
-        options = {"workers": self.workers, "cluster": self.cluster}
+        options = {"workers": self._asked_workers(), "cluster": self.cluster}
         return {name: value for name, value in options.items() if value is not None}
+
+    def _not_converged(self, reason: str) -> str:
+        return f"{type(self).__name__} did not converge: {reason}. Raise max_iter or tol."
+
+    def _asked_workers(self) -> int | None:
+        """`workers`, else what `n_jobs` says, where an estimator has it; None: as many as the rows are worth."""
+        jobs = getattr(self, "n_jobs", None)
+        if self.workers is not None or jobs is None or jobs == -1:
+            return None if self.workers is None else int(self.workers)
+        return int(joblib.effective_n_jobs(jobs))
 
     def _train(
         self,
@@ -138,7 +150,7 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
             print(f"{type(self).__name__}: {sync}, {result.reason}; {result.iterations} updates.")
         if result.outcome == "limit" and passes is None and self._warns:
             warnings.warn(
-                f"{type(self).__name__} did not converge: {result.reason}. Raise max_iter or tol.",
+                self._not_converged(result.reason),
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -15,14 +15,19 @@ from sklearn.metrics.pairwise import euclidean_distances
 from flegel.algorithms.kmeans.kmeans import Centroids
 from flegel.algorithms.kmeans.kmeans import KMeans as Algorithm
 from flegel.core.pytree import Array
-from flegel.sklearn.base import EngineEstimator
+from flegel.core.shard import Sparse, unit_rows
+from flegel.sklearn.base import EngineEstimator, sparse_rows
 
 AUTO_STARTS = 3  # that are tried on a sample for n_init="auto"
+ROWS_COMPARED_AT_ONCE = 1 << 13  # with their centres
 
 
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, EngineEstimator):  # type: ignore[misc]
     """Clusters around means. Parameters as in scikit-learn; besides:
 
+    `metric`: "cosine" compares angles in place of squared distances (spherical k-means): centres have length 1,
+    `inertia_` is Σ (1 − cos), `transform` gives 1 − cos, and the lengths of rows do not count; a row of zeros is as far
+    from every centre (½).
     `n_init`: starts that are tried on a sample ("auto": 3); the best is trained on all rows. `tol`: the fit ends when a
     pass over the rows changes the inertia by less, relatively. `max_iter`: passes. `workers`, `sync`, `cluster`: see
     `flegel.run`. `target`: the fit ends at this inertia. `algorithm` and `copy_x` are there so that an import is all
@@ -44,6 +49,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         random_state: Any = None,
         copy_x: bool = True,
         algorithm: str = "lloyd",
+        metric: str = "euclidean",
         workers: int | None = None,
         sync: str | None = None,
         cluster: Any = None,
@@ -58,6 +64,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         self.random_state = random_state
         self.copy_x = copy_x
         self.algorithm = algorithm
+        self.metric = metric
         self.workers = workers
         self.sync = sync
         self.cluster = cluster
@@ -70,10 +77,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         k = self._check_number("n_clusters", 1, X.shape[0])
         if self.algorithm not in ("lloyd", "elkan"):
             raise ValueError(f"algorithm must be 'lloyd' or 'elkan', not {self.algorithm!r}.")
+        if self.metric not in ("euclidean", "cosine"):
+            raise ValueError(f"metric must be 'euclidean' or 'cosine', not {self.metric!r}.")
         starts = AUTO_STARTS if isinstance(self.n_init, str) else self._check_number("n_init", 1)
-        centres = self._fitted_centres(Algorithm(k=k, init=self._start(X), n_init=starts), X, weights)
-        self._finish(X, weights, centres)
-        self._counts = self._counts_of(self.labels_, weights)
+        algorithm = Algorithm(k=k, init=self._start(X), n_init=starts, metric=self.metric)
+        self._finish(X, weights, self._fitted_centres(algorithm, X, weights))
+        self._counts = self._masses(X, self.labels_, weights, self.cluster_centers_)
         if (found := len(np.unique(self.labels_))) < k:
             warnings.warn(
                 f"Number of distinct clusters ({found}) found smaller than n_clusters ({k}). Possibly due to duplicate "
@@ -84,20 +93,24 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         return self
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
-        """Goes on from the present centres: rows are assigned to them, and each centre becomes the mean of all rows
-        that were ever assigned to it."""
+        """Goes on from the present centres: rows are assigned to them, and each centre becomes the mean, or the mean
+        direction, of all rows that were ever assigned to it."""
         if not hasattr(self, "cluster_centers_"):
             return self.fit(X, y, sample_weight)
         X = self._rows(X, reset=False)
         weights = self._weights(sample_weight, X)
         before = self.cluster_centers_
         labels = self._assigned(X)[0]
-        added = self._counts_of(labels, weights)
-        start = Centroids(before.astype(np.float64), np.zeros(before.shape[1]))
-        batch = self._fitted_centres(Algorithm(k=len(before)), X, weights, start=start, passes=1)
+        batch = self._fitted_centres(self._model(), X, weights, start=self._parameter(), passes=1)
+        added = self._masses(X, labels, weights, batch)
         self._counts = self._counts + added
         part = np.where(added > 0, added / np.maximum(self._counts, 1e-300), 0.0)[:, None]
-        self._finish(X, weights, before + part * (batch - before))
+        centres = before + part * (batch - before)
+        if self.metric == "cosine":
+            lengths = np.linalg.norm(centres, axis=1, keepdims=True)
+            self._counts = self._counts * lengths[:, 0]
+            centres = np.where(lengths > 0, centres / np.where(lengths > 0, lengths, 1.0), before)
+        self._finish(X, weights, centres)
         return self
 
     def _start(self, X: Any) -> Any:
@@ -137,38 +150,74 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
 
     def _finish(self, X: Any, weights: Array | None, centres: Array) -> None:
         self.cluster_centers_ = np.ascontiguousarray(centres, dtype=X.dtype)
-        self.labels_, distances = self._assigned(X)
-        squared = distances.astype(np.float64) ** 2
-        self.inertia_ = float(squared.sum() if weights is None else weights @ squared)
+        self.labels_, costs = self._assigned(X)
+        self.inertia_ = float(costs.sum() if weights is None else weights @ costs)
 
-    def _counts_of(self, labels: Array, weights: Array | None) -> Array:
-        return np.bincount(labels, weights, minlength=self.n_clusters).astype(np.float64)
+    def _masses(self, X: Any, labels: Array, weights: Array | None, centres: Array) -> Array:
+        """What each centre rests on: the weight of its rows, or the length of the sum of their directions, which is
+        Σ cos with the centre."""
+        mass = weights
+        if self.metric == "cosine":
+            along = cosines(X, labels, centres)
+            mass = along if weights is None else weights * along
+        return np.bincount(labels, mass, minlength=self.n_clusters).astype(np.float64)
 
     def _assigned(self, X: Any) -> tuple[Array, Array]:
-        """Cluster of each row, and its distance."""
+        """Cluster of each row, and what it adds to the inertia where it weighs 1."""
         centres = self.cluster_centers_
+        if self.metric == "cosine":
+            return self._model().assigned(for_engine(X), self._parameter())
         if not scipy.sparse.issparse(X):  # about the centres' mean, so that a large mean costs no digits
             middle = centres.mean(axis=0, dtype=np.float64).astype(X.dtype)
             X, centres = X - middle, centres - middle
         labels, distances = pairwise_distances_argmin_min(X, centres)
-        return labels.astype(np.int32), distances
+        return labels.astype(np.int32), distances.astype(np.float64) ** 2
+
+    def _model(self) -> Algorithm:
+        return Algorithm(k=len(self.cluster_centers_), metric=self.metric)
+
+    def _parameter(self) -> Centroids:
+        centres = self.cluster_centers_.astype(np.float64)
+        return Centroids(centres, np.zeros(centres.shape[1]))
 
     def predict(self, X: Any) -> Array:
         """The nearest cluster of each row."""
         return self._assigned(self._new_rows(X))[0]
 
     def transform(self, X: Any) -> Array:
-        """The distance of each row to every centre."""
+        """The distance of each row to every centre: Euclidean, or 1 − cos."""
         X = self._new_rows(X)
+        if self.metric == "cosine":
+            return self._model().distances(for_engine(X), self._parameter()).astype(X.dtype)
         return np.asarray(euclidean_distances(X, self.cluster_centers_), dtype=X.dtype)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the inertia of these rows."""
         X = self._new_rows(X)
-        squared = self._assigned(X)[1].astype(np.float64) ** 2
+        costs = self._assigned(X)[1]
         weights = self._weights(sample_weight, X)
-        return float(-(squared.sum() if weights is None else weights @ squared))
+        return float(-(costs.sum() if weights is None else weights @ costs))
 
     @property
     def _n_features_out(self) -> int:
         return len(self.cluster_centers_)
+
+
+def for_engine(X: Any) -> Any:
+    """Rows as the engine's algorithms know them."""
+    return sparse_rows(X) if scipy.sparse.issparse(X) else X
+
+
+def cosines(X: Any, labels: Array, centres: Array) -> Array:
+    """Of each row the cosine with the centre of its label; 0 for a row of zeros. No copy of all rows is made."""
+    found = np.empty(len(labels))
+    for at in range(0, len(labels), ROWS_COMPARED_AT_ONCE):
+        own = labels[at : at + ROWS_COMPARED_AT_ONCE]
+        part = unit_rows(for_engine(X[at : at + len(own)]))
+        if isinstance(part, Sparse):
+            row = np.repeat(np.arange(len(own)), np.diff(part.indptr))
+            values = part.values * centres[own[row], part.indices]
+            found[at : at + len(own)] = np.bincount(row, values, minlength=len(own))
+        else:
+            found[at : at + len(own)] = np.einsum("ij,ij->i", part, centres[own])
+    return found

@@ -10,6 +10,7 @@ from bench.gauntlet.tables import REAL, TABLES
 
 UNITS = [
     ("tails_2", "kmeans"),
+    ("narrow_cone", "kmeans-cosine"),
     ("rare_columns", "gmm"),
     ("outlier_1e6", "fcm"),
     ("lr_nearly_collinear", "lr"),

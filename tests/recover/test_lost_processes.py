@@ -16,6 +16,7 @@ import pytest
 
 import flegel
 from flegel import LocalCluster
+from flegel.algorithms.kmeans import KMeans
 from flegel.api.jobs import resolve
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
 from flegel.messages import Envelope
@@ -114,6 +115,19 @@ def test_kmeans_survives_kills_and_its_objective_only_improves(local_cluster: Lo
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(seen)), "what was lost is revisited under the same θ"
     undisturbed = flegel.run("kmeans", points, cluster=local_cluster, workers=3, sync="bsp", tolerance=1e-5)
     assert result.objective <= undisturbed.objective * 1.05
+
+
+def test_rows_of_lost_workers_are_normalized_again_where_angles_are_compared(
+    local_cluster: LocalCluster, points: np.ndarray
+) -> None:
+    story = Story(kill(local_cluster, 1), recovered(1))
+    shifted = points - points.mean(axis=0)
+    result, machine = train(KMeans(k=4, metric="cosine"), shifted, local_cluster, story, audit="1000")
+    units = shifted / np.linalg.norm(shifted, axis=1, keepdims=True)
+    check_kmeans(units, result, machine)
+    assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [1]
+    seen = [r["objective"] for r in result.rows if r["objective"] is not None]
+    assert all(b <= a * (1 + 1e-9) for a, b in pairwise(seen)), "what was lost is revisited under the same θ"
 
 
 def test_weights_stay_with_their_points_when_workers_are_lost(local_cluster: LocalCluster, points: np.ndarray) -> None:

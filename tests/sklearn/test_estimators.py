@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
+from sklearn import linear_model
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -74,6 +77,42 @@ def test_partial_fit_keeps_the_mean_of_all_rows_that_a_cluster_ever_had() -> Non
         np.testing.assert_allclose(model.cluster_centers_[j], expected)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_cosine_is_kmeans_on_rows_that_were_normalized_by_hand(sparse: bool) -> None:
+    import scipy.sparse
+    from sklearn.metrics.pairwise import cosine_distances
+    from sklearn.preprocessing import normalize
+
+    rows = (X - 10.0) * np.exp(RNG.normal(size=(240, 1)))
+    weights = RNG.integers(1, 4, size=240).astype(float)
+    given = scipy.sparse.csr_matrix(rows) if sparse else rows
+    one = KMeans(3, metric="cosine", random_state=0).fit(given, sample_weight=weights)
+    other = KMeans(3, metric="cosine", random_state=0).fit(normalize(given), sample_weight=weights)
+    np.testing.assert_allclose(np.linalg.norm(one.cluster_centers_, axis=1), 1.0)
+    assert one.inertia_ == pytest.approx(other.inertia_, rel=1e-9)
+    distances = cosine_distances(rows, one.cluster_centers_)
+    np.testing.assert_allclose(one.transform(given), distances, atol=1e-12)
+    np.testing.assert_array_equal(one.labels_, distances.argmin(axis=1))
+    np.testing.assert_array_equal(one.predict(given), one.predict(given * 5.0))
+    assert one.inertia_ == pytest.approx(weights @ distances.min(axis=1), rel=1e-9)
+    assert one.score(given, sample_weight=weights) == pytest.approx(-one.inertia_)
+
+
+def test_partial_fit_by_cosine_keeps_the_mean_direction_of_all_rows_that_a_cluster_ever_had() -> None:
+    rows = X - 10.0
+    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    model = KMeans(3, metric="cosine", random_state=0, tol=1e-12).fit(rows[:80])
+    sums = np.stack([units[:80][model.labels_ == j].sum(axis=0) for j in range(3)])
+    for low, high in ((80, 160), (160, 240)):
+        labels = model.predict(rows[low:high])
+        model.partial_fit(rows[low:high])
+        sums += np.stack([units[low:high][labels == j].sum(axis=0) for j in range(3)])
+        wanted = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+        np.testing.assert_allclose(model.cluster_centers_, wanted, atol=1e-9)
+    with pytest.raises(ValueError, match="metric must be 'euclidean' or 'cosine'"):
+        KMeans(3, metric="l1").fit(rows)
+
+
 def test_a_grid_search_in_a_pipeline() -> None:
     search = GridSearchCV(
         make_pipeline(StandardScaler(), KMeans(random_state=0)), {"kmeans__n_clusters": [2, 3]}, cv=2, n_jobs=None
@@ -123,6 +162,48 @@ def test_small_sets_are_trained_in_an_order_of_their_own() -> None:
 def test_wrong_parameters_are_told_as_value_errors(model: Any, rows: np.ndarray, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         model.fit(rows)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("scaling", [1.0, 7.0])
+def test_liblinear_counts_the_intercept_in_the_penalty(sparse: bool, scaling: float) -> None:
+    """The one solver of scikit-learn that minimizes something else; ours minimizes the same."""
+    rng = np.random.default_rng()
+    rows = rng.normal(size=(200, 3)) + 2.0
+    labels = rows @ [1.0, -2.0, 0.5] + rng.normal(size=200) > 1.0
+    given = scipy.sparse.csr_matrix(rows) if sparse else rows
+    options: dict[str, Any] = {"solver": "liblinear", "intercept_scaling": scaling, "C": 0.3, "tol": 1e-10}
+    ours = LogisticRegression(max_iter=1000, random_state=0, **options).fit(given, labels)
+    theirs = linear_model.LogisticRegression(max_iter=10000, random_state=0, **options).fit(given, labels)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-4, atol=1e-5)
+    assert ours.predict_proba(given) == pytest.approx(theirs.predict_proba(given), abs=1e-5)
+    again = ours.set_params(warm_start=True).fit(given, labels)
+    np.testing.assert_allclose(again.coef_, theirs.coef_, rtol=1e-4, atol=1e-5)
+
+
+def test_words_of_scikit_learn_for_the_same_model_are_taken() -> None:
+    rng = np.random.default_rng(5)
+    rows, labels = rng.normal(size=(90, 3)), rng.integers(0, 3, 90)
+    plain = LogisticRegression(random_state=0, tol=1e-9).fit(rows, labels)
+    assert plain.n_iter_.shape == (1,)
+    for options in (
+        {"solver": "newton-cholesky"},
+        {"solver": "saga", "n_jobs": 1},
+        {"solver": "sag", "l1_ratio": None},
+    ):
+        other = LogisticRegression(random_state=0, tol=1e-9, **options).fit(rows, labels)
+        np.testing.assert_allclose(other.coef_, plain.coef_, atol=1e-4)
+    with pytest.warns(FutureWarning, match="l1_ratio"):
+        none = LogisticRegression(penalty=None, random_state=0).fit(rows, labels)
+    free = LogisticRegression(C=np.inf, random_state=0).fit(rows, labels)
+    np.testing.assert_allclose(none.coef_, free.coef_)
+    assert not LogisticRegression(max_iter=0).fit(rows, labels).coef_.any()
+    with pytest.warns(ConvergenceWarning, match="lbfgs failed to converge"):
+        LogisticRegression(max_iter=1, tol=1e-14).fit(rows, labels)
+    for wrong, sentence in (({"solver": "best"}, "all give the same model"), ({"solver": "liblinear"}, "multiclass")):
+        with pytest.raises(ValueError, match=sentence):
+            LogisticRegression(**wrong).fit(rows, labels)
 
 
 def test_a_logistic_regression_of_one_class_is_refused() -> None:

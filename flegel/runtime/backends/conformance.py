@@ -10,8 +10,10 @@ import numpy as np
 from flegel.algorithm import Algorithm, Sample
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Shard, make_shard
+from flegel.core.shard import Shard, make_shard, unit_rows
 from flegel.core.stop_flag import new_flag
+from flegel.declarations.accepts import RowHooks
+from flegel.declarations.optional import hook
 from flegel.errors import AlgorithmError
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.backends.protocol import Backend, ShardKernel
@@ -28,6 +30,8 @@ def check_backend(
     close: float = EQUAL_SUMS_WITHIN,
 ) -> ShardKernel:
     """Raises `AlgorithmError` with what differs by more than `close`, relatively; returns the checked kernel."""
+    if hook(algorithm, RowHooks.unit_rows)():
+        features = np.asarray(unit_rows(features))
     sample = Sample(features, labels, len(features), features.shape[1])
     theta = pytree.starting(algorithm.initParameter(sample, np.random.default_rng(seed)), algorithm.placement.typed)
     empty = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(theta)), algorithm.placement.typed)

@@ -18,10 +18,11 @@ from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, keep_contributions
 from flegel.core import pytree
 from flegel.core.hook_limits import BUILT_IN_START_SECONDS, COMPILING_SECONDS
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Shard, Sparse, check_state, make_shard
+from flegel.core.shard import Shard, Sparse, check_state, make_shard, unit_rows
 from flegel.core.stop_flag import new_flag
 from flegel.datasets import Dataset
 from flegel.datasets.rows import scale
+from flegel.declarations.accepts import RowHooks
 from flegel.declarations.kernels import Kernel, KernelHooks
 from flegel.declarations.optional import defines, hook
 from flegel.errors import AlgorithmError, FlegelError, FlegelWarning
@@ -80,6 +81,8 @@ class PreparedJob:
             rows = self.sample.features
             own = rows if isinstance(rows, Sparse) else rows.copy()
             self.sample = self.sample._replace(features=scale.apply(own, scaling))
+        if hook(self.algorithm, RowHooks.unit_rows)():
+            self.sample = self.sample._replace(features=unit_rows(self.sample.features))
         self._hook("validate", self.sample)
         self.parameter: Tree = self._first_parameter()
         presented = pytree.present(pytree.read_only(self.parameter))
@@ -89,10 +92,10 @@ class PreparedJob:
         self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
         check_state(self.state, count)
         default = type(self.algorithm).initAggregator is Algorithm.initAggregator
-        hook = visit if default else "initAggregator"  # the default looks at one point's change
-        request.phase("init", hook)
-        made = self._guard(hook, lambda: self.algorithm.initAggregator(self.sample, presented))
-        self.zero: Tree = hook_values.tree(made, hook, lambda v: pytree.zeros_like(v, self.algorithm.placement.typed))
+        maker = visit if default else "initAggregator"  # the default looks at one point's change
+        request.phase("init", maker)
+        made = self._guard(maker, lambda: self.algorithm.initAggregator(self.sample, presented))
+        self.zero: Tree = hook_values.tree(made, maker, lambda v: pytree.zeros_like(v, self.algorithm.placement.typed))
         if not default and not defines(self.algorithm, KernelHooks.kernel):
             self._check_a_visit(presented)
         if not sums_alone(self.algorithm):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flegel.declarations.accepts import RowHooks
+from flegel.declarations.optional import hook
 from flegel.runtime.job.part import JobRun
 from flegel.runtime.job.request import Request
 from flegel.runtime.worker.row_sources import SharedRows
@@ -20,6 +22,7 @@ def shared_rows(running: JobRun) -> dict[str, Any]:
     whole = request.data.read()
     labels = request.algorithm.accepts.kept_labels(whole.labels)
     owned = running.owners or request.data.owners(request.workers, request.partition, request.job.seed)
-    rows = SharedRows(whole.features, labels, owned, running.cluster.new_array, whole.weights)
+    unit = running.scaling is None and hook(request.algorithm, RowHooks.unit_rows)()  # workers scale first
+    rows = SharedRows(whole.features, labels, owned, running.cluster.new_array, whole.weights, unit)
     running.ending.callback(rows.close)
     return rows.describe()

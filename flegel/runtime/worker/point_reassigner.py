@@ -11,6 +11,8 @@ from flegel.algorithm import Algorithm
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, make_shard
 from flegel.datasets.rows import scale
+from flegel.declarations.accepts import RowHooks
+from flegel.declarations.optional import hook
 from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import open_shared
 from flegel.runtime.worker.current_hook import inside
@@ -51,4 +53,5 @@ class PointReassigner:
         rows = open_ids(self._load.source, ids, self._open_array)
         features = scale.apply(rows.features, scale.Scaling(*self._scaling)) if self._scaling else rows.features
         labels = self._algorithm.accepts.kept_labels(rows.labels)
-        return make_shard(features, labels, states, self._layout, rows.ids, weights=rows.weights)
+        unit = hook(self._algorithm, RowHooks.unit_rows)()
+        return make_shard(features, labels, states, self._layout, rows.ids, weights=rows.weights, unit=unit)

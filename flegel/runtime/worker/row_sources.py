@@ -11,6 +11,7 @@ from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.row_windows import RowWindows
 from flegel.core.shard import Sparse
+from flegel.core.unit_rows import unit_dense, unit_entries
 from flegel.datasets import Rows, read_rows, read_shard
 from flegel.datasets.rows import scale
 from flegel.errors import DataError, ProtocolError
@@ -40,13 +41,17 @@ class SharedRows:
         owners: list[Array],
         new_array: Callable[[tuple[int, ...], np.dtype[Any]], JobArray] = SharedArray,
         weights: Array | None = None,
+        unit: bool = False,
     ) -> None:
+        """`unit`: the copies get the length 1."""
         self._owned: list[JobArray] = []
         self._new_array = new_array
         self._bounds = np.cumsum([0, *map(len, owners)]).tolist()
         order, self._ids = self._lay_side_by_side(owners)
         if isinstance(features, Sparse):
             features = reorder(features, order)
+            if unit:
+                features = features._replace(values=unit_entries(features.indptr, features.values, own=True))
             self._features: dict[str, Any] = {
                 "indptr": self._put(features.indptr),
                 "indices": self._put(features.indices),
@@ -55,6 +60,8 @@ class SharedRows:
             }
         else:
             self._features = {"dense": self._put(features, order)}
+            if unit:
+                unit_dense(self._owned[-1].array, own=True)
         self._labels = self._put(labels, order) if labels is not None else None
         self._weights = self._put(weights, order) if weights is not None else None
 

@@ -12,8 +12,10 @@ from flegel.algorithm import Algorithm
 from flegel.core import pytree
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import TILE, Shard, Sparse, aligned, at_once, make_shard
+from flegel.core.row_windows import RowWindows
+from flegel.core.shard import TILE, Shard, Sparse, aligned, at_once, make_shard, unit_rows
 from flegel.datasets import Rows
+from flegel.declarations.accepts import RowHooks
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import hook
 from flegel.machine.worker.growing_part import GrowingPart
@@ -22,7 +24,7 @@ from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker import shared_points
 from flegel.runtime.worker.current_hook import inside
 from flegel.runtime.worker.row_sources import load_rows
-from flegel.runtime.worker.rows_in_place import OpenArray
+from flegel.runtime.worker.rows_in_place import IN_PLACE, OpenArray
 
 
 def load_shard(
@@ -51,8 +53,11 @@ def load_shard(
     shared = load.lend and shared_points.wanted() and not threads
     empty = shared_memory.empty if shared else aligned
     labels = algorithm.accepts.kept_labels(rows.labels)
+    unit = hook(algorithm, RowHooks.unit_rows)()
+    if unit and load.source.get("kind") in ("dataset", IN_PLACE) and not isinstance(features, RowWindows):
+        features = unit_rows(features, own=True)  # what was read is this worker's alone
     share_out = in_pieces if load.threads > 1 else at_once
-    shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights, share_out)
+    shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights, unit, share_out)
     if shared:
         shared_points.make_shareable(shard)
     return shard

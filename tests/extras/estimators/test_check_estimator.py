@@ -13,12 +13,12 @@ from sklearn.utils.estimator_checks import check_estimator
 from flegel.sklearn import NMF, FuzzyCMeans, GaussianMixture, KMeans, LogisticRegression
 
 ESTIMATORS = [
-    KMeans(n_clusters=3), GaussianMixture(n_components=2), FuzzyCMeans(n_clusters=3), LogisticRegression(),
-    NMF(n_components=2),
+    KMeans(n_clusters=3), KMeans(n_clusters=3, metric="cosine"), GaussianMixture(n_components=2),
+    FuzzyCMeans(n_clusters=3), LogisticRegression(), NMF(n_components=2),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
 @pytest.mark.filterwarnings("ignore")
 def test_every_check_passes(estimator: Any) -> None:
     found = check_estimator(estimator, on_fail=None, on_skip=None)

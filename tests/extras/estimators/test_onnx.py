@@ -26,7 +26,14 @@ LABELS = (ROWS[:, 0] > 4).astype(int) + (ROWS[:, 1] > 9)
 
 @pytest.mark.parametrize(
     ("algorithm", "scale"),
-    [(KMeans(k=3), "none"), (KMeans(k=3), "standard"), (GMM(k=3, covariance="full"), "none"), (LR(l2=1e-3), "none")],
+    [
+        (KMeans(k=3), "none"),
+        (KMeans(k=3), "standard"),
+        (KMeans(k=3, metric="cosine"), "none"),
+        (KMeans(k=3, metric="cosine"), "standard"),
+        (GMM(k=3, covariance="full"), "none"),
+        (LR(l2=1e-3), "none"),
+    ],
 )
 def test_a_saved_model_runs_in_onnxruntime(algorithm: Any, scale: str, tmp_path: Path) -> None:
     result = flegel.run(algorithm, (ROWS, LABELS), sync="bsp", scale=scale, out=tmp_path / "model")

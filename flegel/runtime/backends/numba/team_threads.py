@@ -199,6 +199,8 @@ class CompiledCalls:
         self._table = aligned((self.most_blocks if blocks else 0, size), np.float64)
         self._flats = aligned((threads, size), np.float64)
         self._sums = [Sums(empty, self._flats[number]).tree for number in range(threads)]
+        self._shared = (self._control, self._edges, self._table, self._flats)
+        self._fixed = (*self._arrays, pytree.read_only(self._theta))
         self._code: Code | None = None
         self._inside = False
 
@@ -261,6 +263,5 @@ class CompiledCalls:
         self._team.begin(work, self._team.threads)
 
     def _arguments(self, number: int, blocks: int, flag: Array, total: Array) -> tuple[Any, ...]:
-        shared = (self._control, self._edges, self._table, self._flats, total, flag, self._never)
-        theta = pytree.read_only(self._theta)
-        return (number, blocks, *shared, *self._arrays, theta, self._sums[number], self._rest(0))
+        flags = (total, flag, self._never)
+        return (number, blocks, *self._shared, *flags, *self._fixed, self._sums[number], self._rest(0))

@@ -99,7 +99,7 @@ def check(
 ) -> None:
     """Check that an algorithm keeps its promises: block equals per-point, statistics conserve, θ serializes.
 
-    Then train it on data that nobody prepared (constant columns, duplicates, 1e12, one row, …); a line that begins with
+    Then train it on data as it comes (constant columns, duplicates, 1e12, one row, …); a line that begins with
     "warning" says what went wrong there, one that begins with "speed" what keeps the class slow.
 
     For example:

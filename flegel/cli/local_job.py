@@ -100,7 +100,7 @@ def train_here(
         raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")
     from flegel.api import jobs as api
 
-    job = partial(api.run, chosen, data, callbacks=trackers_for(track), **local)
+    job = partial(api.run, chosen, data, callbacks=trackers_for(track), progress=False, **local)
     show_and_save(job, outputs, served, line, advises=True)
 
 
@@ -202,12 +202,12 @@ def show_and_save(
     """Run it under a display, which also tells the result; `advises`: and how its start may be shorter."""
     from flegel.terminal.display import make_display, start_advice
 
-    line("reading")
+    line.begin("reading")
     display = make_display(sys.stderr)
     with ExitStack() as stack:
         observers = served.observers(stack)
         with display:
-            result = _finish_job(partial(job, observers=observers), display, outputs, line)
+            result = _finish_job(partial(job, observers=[line, display, *observers]), display, outputs, line)
     display.finish(result)
     advice = start_advice(result.seconds, result.load_seconds, result.placement) if advises else ""
     if advice:
@@ -222,7 +222,7 @@ def _finish_job(job: Callable[..., Any], display: Any, outputs: Outputs, line: P
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
-        result = job(watch=line.watching(display.watch), say=line.saying(display.say), phase=line)
+        result = job()
     line.stop()
     for text in result.warnings:
         display.say(f"note: {text}")

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from flegel.cli import help_pages
 from flegel.cli.app import app
-from flegel.cli.bench import CompareCommand, bench_app, compare, report
 from flegel.cli.cluster_daemons import SlaveCommand, cluster_app, group_slave, master, slave
 from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status, suspend
+from flegel.cli.comparisons import CompareCommand, bench, compare, report
 from flegel.cli.dashboard import dashboard
 from flegel.cli.data import app as data_app
 from flegel.cli.demo import demo
@@ -44,7 +44,6 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 """Commands by subject."""
 GROUPS = {
     "data": (data_app, help_pages.LIST),
-    "bench": (bench_app, help_pages.MEASURE),
     "cluster": (cluster_app, help_pages.CLUSTER),
     "launch": (launch_app, help_pages.CLUSTER),
     "keys": (keys_app, help_pages.CLUSTER),
@@ -62,6 +61,7 @@ SHORT_HELP: dict[Callable[..., None], type[ShortHelpCommand]] = {
 for subject, commands in COMMANDS.items():
     for command in commands:
         app.command(cls=SHORT_HELP.get(command), rich_help_panel=subject)(command)
+app.command(hidden=True, context_settings={"ignore_unknown_options": True})(bench)
 for name, (group, subject) in GROUPS.items():
     app.add_typer(group, name=name, rich_help_panel=subject)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from flegel.cli.bench import check_places, show_comparison
+from flegel.cli.comparisons import check_places, show_comparison
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.local_job import make_algorithm, rows_as_told
 from flegel.cli.options import (

@@ -197,7 +197,7 @@ def submit(
     start_logging(verbose, log_json)
     line = PhaseLine(sys.stderr, data)
     with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here), line:
-        line("importing")
+        line.begin("importing")
         if here and ":" in algorithm:  # a class of the user's, which numba compiles
             fork_server.preload("numba")
         chosen = make_algorithm(algorithm, hyper)
@@ -318,7 +318,7 @@ def resume(
     left = CHECKPOINTS_KEPT if at is None else ""
     line = PhaseLine(sys.stderr, data or place)
     with errors_as_sentences(left), fork_server.prepared(at is None), line:
-        line("importing")
+        line.begin("importing")
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
             if options or out or json_to or labels or begin_anew or track or metrics or dashboard:

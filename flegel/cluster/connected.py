@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
 from flegel.runtime.job.find_algorithm import resolve
+from flegel.runtime.job.observers import Functions, JobSeen, Observer, Observers
 from flegel.runtime.job.request import open_job_data
 from flegel.sync import make_policy
 
@@ -58,10 +59,12 @@ class ConnectedCluster:
         *,
         out: str | os.PathLike[str] | None = None,
         watch: Callable[[JobSnapshot], None] | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        say: Callable[[str], None] | None = None,
+        observers: Iterable[Observer] = (),
         **options: Any,
     ) -> Result:
-        """As `flegel.run`, on this cluster. Ctrl-C cancels the job."""
+        """As `flegel.run`, on this cluster. Ctrl-C cancels the job. `observers` hear remarks and see snapshots."""
+        told = Observers([Functions(watch, say), *observers])
         if out is not None:
             result_store.check_target(out)
         job = self.submit(algorithm, data, **options)
@@ -70,10 +73,10 @@ class ConnectedCluster:
             for view in job.views():
                 text = f"{view.state}: {view.reason}" if view.state == "queued" else view.state
                 if text != said and view.state not in OVER:
-                    say(f"job {job.name} is {text}")
+                    told.say(f"job {job.name} is {text}")
                     said = text
-                if watch is not None and view.glance and view.state == "running":
-                    watch(msgspec.convert(view.glance, JobSnapshot))
+                if view.glance and view.state == "running":
+                    told.tell(JobSeen(msgspec.convert(view.glance, JobSnapshot)))
         except (KeyboardInterrupt, SystemExit):
             job.cancel()
             raise

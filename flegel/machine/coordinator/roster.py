@@ -111,7 +111,7 @@ class Roster:
 
 
 def newcomer(view: View, worker: int, former: WorkerView | None) -> WorkerView:
-    """How a worker without points is seen: as far as the slowest, as fast as its former life or the others."""
+    """How a worker without points is seen: as far as the slowest, as fast as its former life or as the mean."""
     clock = min((w.clock for w in view.workers.values()), default=0)
     rates = sorted(w.rate for w in view.workers.values())
     seen = former or WorkerView(worker, 0, rate=rates[len(rates) // 2] if rates else 0.0)

@@ -70,7 +70,7 @@ class HeldReports:
                 np.add(into, extra, into)
 
     def take(self, fold: int) -> Sequence[Array] | None:
-        """For this fold; nobody writes to them from now on."""
+        """For this fold; they do not change from now on."""
         self._taken, self._held = (fold, self._held), None
         return self._taken[1]
 

@@ -22,7 +22,7 @@ from flegel.runtime.job.part import JobRun
 
 def collected(running: JobRun) -> Result:
     """The result of a job whose training is over."""
-    running.request.phase("result", "warnings")
+    running.request.observers.phase("result", "warnings")
     found = {**_of_request(running), **_of_machine(running)}
     for section in (sections(running.machine), *(part.section() for part in running.parts)):
         for name, value in section.items():

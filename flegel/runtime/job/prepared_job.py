@@ -93,7 +93,7 @@ class PreparedJob:
         check_state(self.state, count)
         default = type(self.algorithm).initAggregator is Algorithm.initAggregator
         maker = visit if default else "initAggregator"  # the default looks at one point's change
-        request.phase("init", maker)
+        request.observers.phase("init", maker)
         made = self._guard(maker, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = hook_values.tree(made, maker, lambda v: pytree.zeros_like(v, self.algorithm.placement.typed))
         if not default and not defines(self.algorithm, KernelHooks.kernel):
@@ -208,14 +208,14 @@ class PreparedJob:
         """θ(0) as a new job would have it, for its form. A copy makes it: what the algorithm has learned stays."""
         twin, typed = copy(self.algorithm), self.algorithm.placement.typed
         rng = np.random.default_rng(self.request.job.seed)
-        self.request.phase("init", "initParameter")
+        self.request.observers.phase("init", "initParameter")
         extra = BUILT_IN_START_SECONDS if is_built_in(twin) else 0.0
         hook = "initParameter"
         made = guarded(twin, hook, "before training", lambda: twin.initParameter(self.sample, rng), extra=extra)
         return hook_values.tree(made, hook, lambda v: pytree.starting(v, typed))
 
     def _hook(self, name: str, *args: Any) -> Any:
-        self.request.phase("init", name)
+        self.request.observers.phase("init", name)
         extra = BUILT_IN_START_SECONDS if is_built_in(self.algorithm) else 0.0
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args), extra)
 
@@ -248,7 +248,7 @@ class PreparedJob:
             self._check_aggregate(changes[0])
 
     def _check_aggregate(self, change: Tree) -> None:
-        self.request.phase("init", "aggregate")
+        self.request.observers.phase("init", "aggregate")
         self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), change))
 
 

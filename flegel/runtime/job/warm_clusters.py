@@ -27,7 +27,7 @@ AnyCluster = HostCluster | ThreadCluster | InlineCluster
 
 
 class WarmClusters:
-    """Clusters that nobody uses at the moment."""
+    """Clusters that no job uses at the moment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -34,7 +34,7 @@ class ThreadsOfWorkers(Part):
     def loading(self) -> None:
         if self.threads > 1 and self.request.workers == 1:
             where = " of this process" if self.running.place.in_this_process else ""
-            self.request.say(f"{self.threads} threads{where} train as one worker")
+            self.request.observers.say(f"{self.threads} threads{where} train as one worker")
 
     def load_options(self, worker: int) -> dict[str, Any]:
         job = self.request.job

@@ -272,9 +272,9 @@ class WorkerLoop(TrainerPort):
 
     def _open_buffers(self, order: object) -> None:
         self._buffers = None
-        if isinstance(order, LoadShard) and order.board is not None:
+        if isinstance(order, LoadShard) and order.shared_buffers is not None:
             with contextlib.suppress(OSError, DecodeError):  # then arrays travel
-                self._buffers = BufferWriter(order.board)
+                self._buffers = BufferWriter(order.shared_buffers)
 
     # -- the port of the executor: calls come from this thread, except those of `unreported` and `post` (the rest of it
     # is in `TrainerPort`)
@@ -323,7 +323,7 @@ class WorkerLoop(TrainerPort):
             if type(body) is Report and arrays:
                 packed = self._buffers.put(packed)
             elif type(body) is ShardLoaded:
-                body = msgspec.structs.replace(body, board=True)
+                body = msgspec.structs.replace(body, shared_buffers=True)
         try:
             zmq_frames.send(self._socket, self._sequencer.wrap(body, packed))
         except zmq.Again:

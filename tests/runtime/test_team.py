@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba import njit
 from waiting import until
 
 import flegel
@@ -21,11 +22,19 @@ from flegel.algorithms.nmf import NMF
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.core.stop_flag import new_flag
+from flegel.core.team_loop import team_loop
 from flegel.datasets import open_data
-from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.kernels import KernelHooks, TeamCode
 from flegel.declarations.optional import hook
 from flegel.job import Job, SyncSpec
-from flegel.runtime.backends.numba.team import BLOCK_MULTIPLE, Team, TeamBackend, TeamKernel, fixed_block
+from flegel.runtime.backends.numba.team import (
+    BLOCK_MULTIPLE,
+    TeamBackend,
+    TeamKernel,
+    compiling_loops,
+    fixed_block,
+)
+from flegel.runtime.backends.numba.team_threads import Team
 from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
@@ -226,6 +235,91 @@ def test_jobs_of_teams_leave_no_threads_and_no_descriptors() -> None:
     assert sum(t.name == "trainer" for t in threading.enumerate()) == others + 1
     flegel.shutdown()
     assert until(lambda: sum(t.name == "trainer" for t in threading.enumerate()) == others)
+
+
+# -- inside compiled code ------------------------------------------------------------------------------------
+
+
+@njit(nogil=True)
+def weigh(features, state, weights, parameter, sums, start, end, flag, scale):  # type: ignore[no-untyped-def]
+    """As the compiled function of a kernel: a sum, and how often each row was visited."""
+    for i in range(start, end):
+        if features[i, 0] < 0:
+            raise ValueError("negative")
+        for t in range(features.shape[1]):
+            sums[t] += scale * parameter[t] * features[i, t]
+        state[i, 0] += 1
+    return end
+
+
+class Entry:
+    """An entry point of the loop around it, kept by this process alone."""
+
+    def __init__(self) -> None:
+        self._loop = team_loop(weigh)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._loop(*arguments)
+
+    def code_for(self, *arguments: Any) -> Any:
+        return self._loop
+
+
+ENTRY = Entry()
+
+
+def compiled_team(threads: int, fixed: int, rows: np.ndarray) -> tuple[TeamKernel, Shard]:
+    def kernel(shard: Any, theta: Any, sums: Any, start: int, end: int, iteration: int, flag: Any) -> int:
+        return int(weigh(shard.features, shard.state, shard.weights, theta, sums, start, end, flag, 2.0))
+
+    kernel.team = TeamCode(ENTRY, lambda iteration: (2.0,), 10**9)  # type: ignore[attr-defined]
+    shard = make_shard(rows, None, np.zeros((len(rows), 1), np.int64), "rows")
+    with compiling_loops():
+        made = TeamKernel([kernel] * threads, "hand-written", "", np.ones(3), np.zeros(3), fixed, shard)
+    assert (made._compiled is not None) == (threads > 1)
+    return made, shard
+
+
+@pytest.mark.parametrize("fixed", [0, 256])
+def test_threads_take_blocks_inside_compiled_code_and_leave_it_for_other_rows(fixed: int) -> None:
+    rows = np.ascontiguousarray(ROWS[:, :3])
+    kernel, shard = compiled_team(3, fixed, rows)
+    wanted = np.zeros(3)
+    for round_ in range(40):
+        theta = np.full(3, 0.5 + round_)
+        kernel.set_parameter([theta])
+        part = shard.part(0, 1000) if round_ % 10 == 9 else shard  # a part has arrays of its own
+        assert kernel.run(part, 0, 10**6, round_, new_flag()) == part.points
+        wanted += 2.0 * theta * rows[: part.points].sum(axis=0)
+    up = new_flag()
+    up[0] = 1
+    assert kernel.run(shard, 0, 10**6, 0, up) == 0
+    assert np.allclose(kernel.statistics()[0], wanted, rtol=1e-12)
+    assert (shard.state[:1000] == 40).all() and (shard.state[1000:] == 36).all(), "every row once in every call"
+    kernel.close()
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+
+
+def test_fixed_blocks_inside_compiled_code_give_the_bits_of_the_interpreter() -> None:
+    found = set()
+    for threads in COUNTS:
+        kernel, shard = compiled_team(threads, 256, np.ascontiguousarray(ROWS[:, :3]))
+        for end in (512, 1024, 3000):
+            kernel.run(shard, 0 if end == 512 else end // 2 if end == 1024 else 1024, end, 0, new_flag())
+        found.add(kernel.statistics()[0].tobytes())
+        kernel.close()
+    assert len(found) == 1
+
+
+def test_an_error_inside_compiled_code_reaches_the_caller_whoever_met_it() -> None:
+    rows = np.ascontiguousarray(ROWS[:, :3]).copy()
+    rows[2500] = -1.0
+    kernel, shard = compiled_team(3, 64, rows)
+    with pytest.raises((ValueError, flegel.FlegelError), match="negative"):
+        kernel.run(shard, 0, 3000, 0, new_flag())
+    assert kernel.run(shard, 0, 1024, 0, new_flag()) == 1024, "the team goes on"
+    kernel.close()
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
 
 
 # -- who trains by a team ------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ PARTS = (
         "threads",
         "flegel.runtime.parts.team:ThreadsOfWorkers",
         lambda r: r.job.threads is not None,
-        folders=("flegel.runtime.backends.numba.team",),
+        folders=("flegel.runtime.backends.numba.team", "flegel.runtime.backends.numba.team_threads"),
     ),
 )
 

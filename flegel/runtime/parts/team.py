@@ -23,12 +23,12 @@ class ThreadsOfWorkers(Part):
         return self.request.job.threads or 1
 
     def check(self) -> None:
-        if reason := able(self.request.algorithm):
+        if self.threads > 1 and (reason := able(self.request.algorithm)):
             raise UsageError(f"{option('threads', self.threads)} cannot be used: {reason}; give {option('workers')}.")
 
     def workers_in(self) -> Kind | None:
         """A lone team of a built-in algorithm needs no process of its own, however long it trains."""
-        lone = self.request.workers == 1 and is_built_in(self.request.algorithm)
+        lone = self.request.workers == 1 and is_built_in(self.request.algorithm) and not able(self.request.algorithm)
         return "threads" if lone and self.request.job.processes is None else None
 
     def loading(self) -> None:
@@ -38,7 +38,7 @@ class ThreadsOfWorkers(Part):
 
     def load_options(self, worker: int) -> dict[str, Any]:
         job = self.request.job
-        if worker in parse_devices(job.device, job.gpus, self.request.workers):
+        if worker in parse_devices(job.device, job.gpus, self.request.workers) or able(self.request.algorithm):
             return {}
         return {"threads": self.threads, "fixed_blocks": make_policy(job.sync).repeatable}
 

@@ -36,7 +36,7 @@ from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.team import LONGEST_BLOCK_SECONDS, TeamBackend
+from flegel.runtime.backends.numba.team import LONGEST_BLOCK_SECONDS, TeamBackend, TeamKernel
 from flegel.sync.policy import (
     NOTHING,
     Decision,
@@ -152,10 +152,10 @@ def measure_team(threads: int, rounds: int) -> dict[str, dict[str, float]]:
     zero = pytree.as_doubles(algorithm.initAggregator(sample, theta))
     shard = make_shard(rows, None, algorithm.initState(len(rows), COLUMNS, np.random.default_rng(0)), "tiles")
     kernel = TeamBackend(threads, False).build(algorithm, shard, theta, zero, False)
-    kernel._speed = 64 / LONGEST_BLOCK_SECONDS  # type: ignore[attr-defined] # blocks of one tile
+    assert isinstance(kernel, TeamKernel)
     flag, rounds_only, with_update = new_flag(), [], []
     for _ in range(rounds):
-        kernel._speed = 64 / LONGEST_BLOCK_SECONDS  # type: ignore[attr-defined]
+        kernel._speed = 64 / LONGEST_BLOCK_SECONDS  # blocks of one tile
         began = clock.now()
         kernel.run(shard, 0, len(rows), 0, flag)
         rounds_only.append(clock.now() - began)
@@ -163,9 +163,8 @@ def measure_team(threads: int, rounds: int) -> dict[str, dict[str, float]]:
         kernel.set_parameter(pytree.flatten(made))
         with_update.append(clock.now() - began)
     kernel.close()
-    compiled = getattr(kernel, "_compiled", None) is not None
     return {
-        "compiled calls" if compiled else "interpreted calls": summary(np.array(rounds_only[10:])),
+        "compiled calls" if kernel._compiled is not None else "interpreted calls": summary(np.array(rounds_only[10:])),
         "with updateParameter": summary(np.array(with_update[10:])),
     }
 

@@ -14,7 +14,6 @@ from flegel.core.shard import Shard
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
 from flegel.runtime.backends.numba.kernels import Built, build_kernel
-from flegel.runtime.backends.protocol import ShardKernel
 
 FEWEST_POINTS_PER_CALL = 2048  # of built-in kernels in one call: a small job gives the same bits whatever the speed
 
@@ -78,7 +77,7 @@ class NumbaBackend:
     def layout(self, algorithm: Algorithm, columns: int, interpret: bool) -> str:
         return "rows" if interpret else hook(algorithm, KernelHooks.layout_for)(columns)
 
-    def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> ShardKernel:
+    def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> NumbaKernel:
         return NumbaKernel(build_kernel(algorithm, shard, parameter, empty, interpret), parameter, empty)
 
 

@@ -22,10 +22,9 @@ from flegel.core.shard import TILE, Shard
 from flegel.declarations.kernels import Kernel, KernelHooks, TeamCode
 from flegel.declarations.optional import hook
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.backend import NumbaBackend, NumbaKernel
+from flegel.runtime.backends.numba.backend import BACKEND, NumbaKernel
 from flegel.runtime.backends.numba.kernels import another, build_kernel
 from flegel.runtime.backends.numba.team_threads import CompiledCalls, InterpretedCalls, Sums, Team, flat_size
-from flegel.runtime.backends.protocol import ShardKernel
 
 FIXED_BLOCK_WORK = 1 << 22
 """Multiplications in a fixed block: 0.2 to 1 ms, so that the call of a kernel, some 10 µs, costs little."""
@@ -197,13 +196,23 @@ class TeamKernel:
         self._team.close()
 
 
-class TeamBackend(NumbaBackend):
+class TeamBackend:
     """Kernels for processors that a team of threads runs; one that has to be interpreted is run by one thread."""
+
+    device = "cpu"
 
     def __init__(self, threads: int, fixed_blocks: bool) -> None:
         self._threads, self._fixed_blocks = threads, fixed_blocks
 
-    def build(self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool) -> ShardKernel:
+    def on(self, device: str) -> TeamBackend:
+        return self
+
+    def layout(self, algorithm: Algorithm, columns: int, interpret: bool) -> str:
+        return BACKEND.layout(algorithm, columns, interpret)
+
+    def build(
+        self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool
+    ) -> NumbaKernel | TeamKernel:
         built = build_kernel(algorithm, shard, parameter, empty, interpret)
         if built.kind == "interpreted":
             return NumbaKernel(built, parameter, empty)

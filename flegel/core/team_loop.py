@@ -46,8 +46,8 @@ WAIT_HERE, WAKE_HERE, EVERYBODY = 128, 129, 1 << 30  # of threads of this proces
 NAP_MICROSECONDS = 50
 INDEX_MASK, GENERATION_MASK = (1 << INDEX_BITS) - 1, (1 << GENERATION_BITS) - 1
 
-_syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
-_usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+_syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
+_usleep: Any = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 
 def _place(context: Any, builder: Any, kind: Any, value: Any, index: Any) -> Any:

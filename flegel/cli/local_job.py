@@ -129,6 +129,8 @@ class Outputs(NamedTuple):
     folder: Path | None
     json_to: str | None
     labels: Path | None
+    explain: bool = False
+    """Say in the terminal which kernel served the rows, and why."""
 
     def check(self) -> None:
         """Before anything is done: raise `UsageError` where something could not be written."""
@@ -209,6 +211,8 @@ def show_and_save(
         with display:
             result = _finish_job(partial(job, observers=[line, display, *observers]), display, outputs, line)
     display.finish(result)
+    if outputs.explain:
+        display.say(f"kernel: {result.kernel}" + (f", {result.kernel_choice}" if result.kernel_choice else ""))
     advice = start_advice(result.seconds, result.load_seconds, result.placement) if advises else ""
     if advice:
         display.say(advice)

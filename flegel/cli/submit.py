@@ -53,6 +53,10 @@ Labels = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Say which kernel served the rows, and why.", rich_help_panel=OUTPUT),
+]
 Save = Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.", rich_help_panel=OUTPUT)]
 
 Track = Annotated[
@@ -169,6 +173,7 @@ def submit(
     json_to: Json = None,
     labels: Labels = None,
     save: Save = True,
+    explain: Explain = False,
     track: Track = None,
     metrics: Metrics = None,
     dashboard: Dashboard = False,
@@ -201,7 +206,7 @@ def submit(
         if here and ":" in algorithm:  # a class of the user's, which numba compiles
             fork_server.preload("numba")
         chosen = make_algorithm(algorithm, hyper)
-        outputs = Outputs(folder_for(save, out, algorithm, data), json_to, labels)
+        outputs = Outputs(folder_for(save, out, algorithm, data), json_to, labels, explain)
         outputs.check()
         if master is not None and not here:
             if track or metrics or dashboard:

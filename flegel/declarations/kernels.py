@@ -64,9 +64,18 @@ class KernelHooks:
         """A hand-written block kernel that agrees with `updateDataPoint`, or None to have one compiled."""
         return None
 
+    def kernel_choice(self, share: Shard) -> str:
+        """Which of its kernels serves such rows and why, in a sentence, where a class has several; for `--explain`."""
+        return ""
+
     def layout_for(self: Any, columns: int) -> str:
         """How the kernel wants features of so many columns, where its kernels differ by width."""
         return str(self.kernels.layout)
+
+    def team_obstacle(self, columns: int) -> str:
+        """Why several threads should not visit rows of so many columns in turn, in a few words behind the name of the
+        class; empty where they may (docs/teams.md)."""
+        return ""
 
     def localParameter(self, parameter: Tree, aggregator: Tree) -> Tree:
         """θ as the next point of this interval sees it: θ itself, unless the kernel trains on its own copy.

@@ -346,6 +346,8 @@ def test_what_is_about_several_workers_has_no_team(job: Job, reason: str) -> Non
 
 def test_classes_that_a_team_cannot_train_say_why() -> None:
     assert "between two points" in team_for(Job(), NMF(rank=2, solver="sgd"), open_data(ROWS)).reason
+    wide = open_data(np.zeros((2, 384), np.float32))
+    assert "bounds of each row" in team_for(Job(), KMeans(k=4096), wide).reason
     assert team_for(Job(), OwnKMeans(k=2), open_data(ROWS)).threads == 0
     with pytest.raises(flegel.UsageError, match="give workers"):
         flegel.run(NMF(rank=2, solver="sgd"), ROWS, threads=2)

@@ -49,6 +49,7 @@ def _of_request(running: JobRun) -> dict[str, Any]:
         "seed": request.job.seed,
         "load_seconds": running.machine.state.ready_at - running.shift - running.began,
         "kernel": running.built.kind,
+        "kernel_choice": running.built.note,
         "classes": data.classes,
         "scaling": None if scaling is None else (scaling.shift, scaling.factor),
         "treatment": data.treatment.scaled_by(scaling),

@@ -33,7 +33,7 @@ from flegel.params.ledger import sums_alone
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
-from flegel.runtime.backends.numba.kernels import Built, build_kernel, warm
+from flegel.runtime.backends.numba.kernels import Built, build_kernel, choice_of, warm
 from flegel.runtime.job.request import Request
 from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
@@ -161,7 +161,7 @@ class PreparedJob:
         thread = threading.Thread(target=self._warm, args=(own, shard), name="compiler", daemon=True)
         thread.start()
         ending.callback(thread.join)  # a compiler must not run while the interpreter ends
-        return Built(own, "hand-written")
+        return Built(own, "hand-written", choice_of(self.algorithm, shard))
 
     def _warm(self, kernel: Kernel, shard: Shard) -> None:
         if self.compiler is not None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from flegel.algorithm import Algorithm
 from flegel.datasets import Dataset
 from flegel.declarations.kernels import KernelHooks
-from flegel.declarations.optional import defines
+from flegel.declarations.optional import defines, hook
 from flegel.job import Job
 from flegel.loading.class_source import is_built_in
 from flegel.params.ledger import sums_alone
@@ -37,7 +37,7 @@ class TeamChoice(NamedTuple):
     reason: str = ""
 
 
-def able(algorithm: Algorithm) -> str:
+def obstacle(algorithm: Algorithm, columns: int) -> str:
     """Why threads cannot visit points of this class together; empty where they can."""
     name = type(algorithm).__name__
     if algorithm.kernels.backend:
@@ -46,7 +46,8 @@ def able(algorithm: Algorithm) -> str:
         return f"{name} merges statistics in its own way"
     if defines(algorithm, KernelHooks.localParameter):
         return f"{name} changes its parameters between two points"
-    return ""
+    own = hook(algorithm, KernelHooks.team_obstacle)(columns)
+    return f"{name} {own}" if own else ""
 
 
 def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
@@ -54,7 +55,7 @@ def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
     about them; then the reason says so."""
     if not is_built_in(algorithm):
         return TeamChoice(0)
-    if reason := able(algorithm):
+    if reason := obstacle(algorithm, data.columns):
         return TeamChoice(0, reason)
     model = models().get(job.sync.name)
     if model is None or not model.all_report:

@@ -28,7 +28,7 @@ from flegel.runtime.backends.numba.team import compiling_loops
 from flegel.runtime.job.find_algorithm import find_builtin
 from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
-from flegel.runtime.job.teams import able
+from flegel.runtime.job.teams import obstacle
 from flegel.runtime.system.parent_death import die_with_parent
 
 EXAMPLE_ROWS, EXAMPLE_COLUMNS = 2048, 8  # enough that compiled code lays them out
@@ -122,7 +122,7 @@ def compile_case(case: Case) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlegelWarning)
         execute(Request(case.algorithm, data, job))
-        if not able(case.algorithm):
+        if not obstacle(case.algorithm, case.columns):
             with compiling_loops():
                 execute(Request(case.algorithm, data, msgspec.structs.replace(job, threads=2)))
     if (

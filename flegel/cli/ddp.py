@@ -1,7 +1,8 @@
-"""`flegel ddp-store`: what data-parallel training with FlexibleDDP needs beside its script."""
+"""`flegel ddp-store` and `flegel ddp-report`: what data-parallel training in PyTorch needs beside its script."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,3 +29,28 @@ def ddp_store(
         except ImportError:
             raise UsageError("PyTorch is not installed: pip install 'flegel[torch]'.") from None
         serve(host, port)
+
+
+def ddp_report(
+    folder: Annotated[Path, typer.Argument(help="What ranks wrote: flegel.torch.watch(model, folder=…).")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file to write; ddp-report.html in FOLDER.")] = None,
+    prometheus: Annotated[Path | None, typer.Option(help="Write scores as a text file of metrics, too.")] = None,
+) -> None:
+    """Say which rank of a data-parallel training is slow, in which section, since when, and what waiting costs.
+
+    Works while the training runs, for plain DistributedDataParallel and for FlexibleDDP.
+
+    For example:
+
+        flegel ddp-report ddp-watch
+    """
+    with errors_as_sentences():
+        from flegel.report.rank_page import html_of, prometheus_of, text_of
+        from flegel.report.rank_sections import examine, read_watch
+        from flegel.report.write import save
+
+        report = examine(*read_watch(folder))
+        print(text_of(report))
+        print(f"\n{save(html_of(report), out or folder / 'ddp-report.html')}")
+        if prometheus is not None:
+            save(prometheus_of(report), prometheus)

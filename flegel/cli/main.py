@@ -15,7 +15,7 @@ from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status, s
 from flegel.cli.comparisons import CompareCommand, bench, compare, report
 from flegel.cli.dashboard import dashboard
 from flegel.cli.data import app as data_app
-from flegel.cli.ddp import ddp_store
+from flegel.cli.ddp import ddp_report, ddp_store
 from flegel.cli.demo import demo
 from flegel.cli.doctor import doctor
 from flegel.cli.export import export
@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     help_pages.LIST: (algorithms, models, settings, doctor, version),
     help_pages.WRITE: (check, warm),
     help_pages.MEASURE: (demo, compare, report, simulate),
-    help_pages.WATCH: (dashboard, top),
+    help_pages.WATCH: (dashboard, top, ddp_report),
     help_pages.CLUSTER: (master, slave, group_slave, ddp_store),
     help_pages.CLUSTER_JOBS: (jobs, status, logs, attach, cancel, suspend, scale),
 }

@@ -15,6 +15,7 @@ _HOMES = {
     "load": "flegel.torch.weight_files",
     "model": "flegel.torch.adapter",
     "save": "flegel.torch.weight_files",
+    "watch": "flegel.torch.watching",
 }
 """Name to the module that defines it."""
 

@@ -183,6 +183,13 @@ def test_modules_of_fully_sharded_training_are_refused(tmp_path: Path) -> None:
     assert "fully_shard" in play("refused", tmp_path)["said"]
 
 
+def test_static_graphs_activation_checkpointing_and_autocast_train_as_one_process_does(tmp_path: Path) -> None:
+    for kind, found in play("alike", tmp_path).items():
+        assert found["parameters"][0] == found["parameters"][1], kind
+        assert found["worst"] < (1e-2 if kind == "autocast" else 1e-6), kind
+        assert found["barriers"] == 6
+
+
 @pytest.mark.slow
 def test_a_compiled_module_inside_trains_alike_on_all_ranks(tmp_path: Path) -> None:
     parameters = play("compiled", tmp_path)["parameters"]

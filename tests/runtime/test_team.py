@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
+from flegel.cli.local_job import trained_by
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.core.stop_flag import new_flag
@@ -372,6 +374,19 @@ def test_several_workers_that_nobody_asked_for_are_explained() -> None:
     rows = np.abs(RNG.normal(size=(60_000, 28)))
     result = flegel.run(KMeans(k=10), rows, partition="contiguous", max_iterations=1, processes=False, say=said.append)
     assert result.threads == 0 and (result.workers == 1 or any("partitions are about" in text for text in said))
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "placement", "said"),
+    [
+        (1, 2, "threads", "a team of 2 threads of this process"),
+        (1, 1, "processes", "a team of 1 thread of a worker process"),
+        (4, 0, "processes", "4 workers, processes"),
+        (2, 8, "processes", "2 workers, each a team of 8 threads, processes"),
+    ],
+)
+def test_explain_says_who_trained(workers: int, threads: int, placement: str, said: str) -> None:
+    assert trained_by(SimpleNamespace(workers=workers, threads=threads, placement=placement)) == said
 
 
 def test_fixed_blocks_are_whole_runs_of_rows_and_long_enough() -> None:

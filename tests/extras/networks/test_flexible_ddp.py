@@ -190,6 +190,30 @@ def test_static_graphs_activation_checkpointing_and_autocast_train_as_one_proces
         assert found["barriers"] == 6
 
 
+def test_gradients_of_8_bits_train_alike_on_all_ranks(tmp_path: Path) -> None:
+    found = play("compressed", tmp_path)
+    assert found["int8"]["digests"][0] == found["int8"]["digests"][1]
+    assert found["int8"]["loss"] == pytest.approx(found["none"]["loss"], rel=0.2)
+
+
+def test_what_rounding_leaves_out_is_sent_the_next_time() -> None:
+    from flegel.torch.flexible.compression import BLOCK_VALUES, decode, encode
+
+    torch.manual_seed(0)
+    remainder, sent, true = torch.zeros(4 * BLOCK_VALUES), torch.zeros(4 * BLOCK_VALUES), torch.zeros(4 * BLOCK_VALUES)
+    for _ in range(50):
+        gradient = torch.randn(4 * BLOCK_VALUES) * torch.linspace(0.01, 5.0, 4 * BLOCK_VALUES)
+        content = encode(gradient, remainder)
+        assert content.dtype == torch.uint8 and content.numel() == 4 * (BLOCK_VALUES + 4), "a quarter of the bytes"
+        sent += decode(content)
+        true += gradient
+    assert float((sent + remainder - true).abs().max()) < 1e-3
+    rounding = 50 * 5.0 * 4.0 / 127
+    assert float((sent - true).abs().max()) < rounding / 50, "of all 50, one rounding is missing"
+    encode(torch.full((4 * BLOCK_VALUES,), float("nan")), remainder)
+    assert bool(torch.isfinite(remainder).all()), "the next barrier begins anew"
+
+
 @pytest.mark.slow
 def test_a_compiled_module_inside_trains_alike_on_all_ranks(tmp_path: Path) -> None:
     parameters = play("compiled", tmp_path)["parameters"]

@@ -239,12 +239,34 @@ def test_after_a_restart_the_rest_of_the_epoch_is_trained_exactly_once(tmp_path:
     assert sorted(first + second) == list(range(1003))
 
 
-def test_the_example_of_the_documentation_runs_under_torchrun() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "docs/examples/flexible_ddp.py"]
+@pytest.mark.parametrize(("script", "says"), [("flexible_ddp", "epoch 0: loss"), ("flexible_amp", "epoch 0: ")])
+def test_examples_of_the_documentation_run_under_torchrun(script: str, says: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", f"docs/examples/{script}.py"]
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "EPOCHS": "1"}
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **paths}, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
-    assert "epoch 0: loss" in ended.stdout
+    assert says in ended.stdout
+
+
+@pytest.mark.processes
+def test_the_example_of_ranks_that_heal_runs_with_its_store() -> None:
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "EPOCHS": "1"}
+    store = [sys.executable, "-m", "flegel", "ddp-store", "--port", "0"]
+    with subprocess.Popen(store, cwd=ROOT, env=paths, stdout=subprocess.PIPE, text=True) as serving:
+        try:
+            address = serving.stdout.readline().split()[-1] if serving.stdout else ""
+            command = [sys.executable, "docs/examples/healing_ddp.py", address, "2"]
+            ranks = [
+                subprocess.Popen(
+                    command, cwd=ROOT, env=paths, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                )
+                for _ in range(2)
+            ]
+            told = [rank.communicate(timeout=240) for rank in ranks]
+        finally:
+            serving.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    assert sum("epoch 0: loss" in out and "2 ranks" in out for out, _ in told) == 1, "rank 0 says so"
 
 
 @pytest.mark.parametrize(

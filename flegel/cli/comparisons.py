@@ -5,27 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.local_job import make_algorithm, rows_as_told
-from flegel.cli.options import (
-    Categorical,
-    Columns,
-    Drop,
-    Format,
-    HyperParameters,
-    Label,
-    Missing,
-    Partition,
-    Target,
-    Tolerance,
-    Within,
-    from_record,
-)
+from flegel.cli.options import ComparisonOptions, from_record
 from flegel.errors import FlegelError, UsageError
 from flegel.job import DATA, OUTPUT, SYNCHRONIZATION, TRAINING
 from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
@@ -62,7 +50,8 @@ Json = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Folder for report.html and compare.json.", rich_help_panel=OUTPUT)]
 
 
-class CompareOptions(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ComparisonOptions):
     """The options of `flegel compare`, as they were typed."""
 
     algorithm: AlgorithmWord
@@ -71,20 +60,9 @@ class CompareOptions(NamedTuple):
     straggler: Straggler = ""
     workers: Workers = None
     repeat: Repeat = 3
-    settings: HyperParameters = None
-    target: Target = None
-    within: Within = 0.001
-    tolerance: Tolerance = 1e-4
     max_seconds: MaxSeconds = None
     seed: Seed = 0
-    label: Label = None
     weight: Weight = None
-    columns: Columns = None
-    drop: Drop = None
-    categorical: Categorical = "auto"
-    missing: Missing = "error"
-    format: Format = None
-    partition: Partition = "shuffle"
     json_to: Json = None
     out: Out = None
 

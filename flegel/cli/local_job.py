@@ -74,8 +74,7 @@ TABLE_OPTIONS = ("label", "weight", "columns", "drop", "categorical", "missing",
 
 def rows_as_told(algorithm: Any, data: str, options: Any) -> Dataset:
     """`open_rows` with those options of a command's record that say how a table is read."""
-    told = options._asdict()
-    return open_rows(algorithm, data, **{name: told[name] for name in TABLE_OPTIONS if name in told})
+    return open_rows(algorithm, data, **{name: vars(options)[name] for name in TABLE_OPTIONS if name in vars(options)})
 
 
 def start_logging(verbose: bool, as_json: bool, level: int = logging.WARNING) -> None:

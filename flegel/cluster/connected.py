@@ -17,7 +17,15 @@ from typing import Any
 import msgspec
 
 from flegel.algorithm import Algorithm
-from flegel.cluster.client import JOB_POLL_SECONDS, Client, checkpoint_name, data_name, own_address, pack
+from flegel.cluster.client import (
+    JOB_POLL_SECONDS,
+    Client,
+    checkpoint_name,
+    data_name,
+    own_address,
+    pack,
+    raise_unless_done,
+)
 from flegel.cluster.fetched_result import read_result
 from flegel.cluster.master.facts import OVER
 from flegel.cluster.staging import large_arrays, stage_arrays, stage_rows
@@ -26,7 +34,7 @@ from flegel.cluster.transport.protocol import ClusterJob, JobView, SlaveView
 from flegel.configuration.sources import changes_outside
 from flegel.datasets import Dataset
 from flegel.datasets.lazy.parts import write_parts, writer_of
-from flegel.errors import AlgorithmError, FlegelError, UsageError, nearest, warn
+from flegel.errors import FlegelError, UsageError, nearest, warn
 from flegel.job import Job
 from flegel.loading.class_source import reference
 from flegel.machine.coordinator.observation import JobSnapshot
@@ -224,7 +232,7 @@ class SubmittedJob:
         """Wait for the result; raises what the job failed with, or `TimeoutError`."""
         if self._result is None:
             *_, view = self.views(timeout)
-            _raise_unless_done(view)
+            raise_unless_done(view)
             with _scratch_folder() as folder:
                 self._cluster.ask(lambda client: client.fetch(view, folder))
                 self._result = read_result(folder, self._algorithm, self._rows)
@@ -294,16 +302,6 @@ def _for_cluster(options: Mapping[str, Any]) -> dict[str, Any]:
         if not about.cluster and value != known[name].default:
             raise UsageError(about.refusal or f"{name}= works on this host only; omit it for a cluster.")
     return {name: value for name, value in options.items() if known[name].about.cluster}
-
-
-def _raise_unless_done(view: JobView) -> None:
-    if view.state == "done":
-        return
-    if view.state == "cancelled":
-        raise FlegelError(f"Job {view.job} was stopped: {view.reason}")
-    if view.usage:
-        raise UsageError(f"Job {view.job} failed: {view.reason}")
-    raise AlgorithmError(f"Job {view.job} failed: {view.reason}", view.trace)
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class Roster:
             return SILENT if self._silences[worker] >= FAULTS_IN_A_ROW else ""
         self._faults += 1
         self._faults_in_a_row += 1
-        cause = "the fault is in the code that it runs: initState, updateDataPoint or what these call"
+        cause = "the fault is in the code that it runs: initState, contribution or updateDataPoint, or what these call"
         if self._faults_in_a_row >= FAULTS_IN_A_ROW:
             return f", the {FAULTS_IN_A_ROW}rd crash at the same place; {cause}"
         return f", the {FAULTS}th crash of this job; {cause}" if self._faults >= FAULTS else ""

@@ -52,7 +52,7 @@ class CompressedSum:
 
     @staticmethod
     def fits(values: torch.Tensor) -> bool:
-        return values.dtype == torch.float32 and values.numel() >= LEAST_VALUES
+        return bool(values.dtype == torch.float32 and values.numel() >= LEAST_VALUES)
 
     def sum(self, bucket: int, values: torch.Tensor) -> None:
         """In place; returns when it is done."""

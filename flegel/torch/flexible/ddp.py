@@ -197,8 +197,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self._own.open(self._now())
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Plain values that change with every micro-batch, some 25 of them: PyTorch looks for parameters, modules and
-        buffers in each, 4 µs a time, which was 2 % of the time of a small network."""
+        """Plain values that change with every micro-batch: PyTorch looks for parameters, modules and buffers in each,
+        which took 14 µs in place of 1.3 on a loaded machine."""
         if type(value) in PLAIN_VALUES and name in self.__dict__:
             object.__setattr__(self, name, value)
         else:

@@ -80,7 +80,7 @@ def mixture(points: int, columns: int, k: int, shape: str, rng: np.random.Genera
     def some_passes(count: int) -> Any:
         return GaussianMixture(
             k, covariance_type=kind, max_iter=count, tol=0.0, init_params="random_from_data", means_init=start,
-            precisions_init=ones, weights_init=np.full(k, 1.0 / k),
+            precisions_init=ones, weights_init=np.full(k, 1.0 / k), reg_covar=1e-3,
         ).fit(rows)  # fmt: skip
 
     return Case(rows, None, GMM(k=k, covariance=shape), some_passes, fit)

@@ -5,7 +5,12 @@ PY := $(VENV)/bin/python
 EXTRAS := $(VENV)-extras
 TORCH ?= torch==2.13.0  # a version that is tested; without one, pip takes the newest with several GB for GPUs
 
-.PHONY: demo test test-extras test-python test-lowest smoke nightly faults chaos lint docs sbom clean
+# Three processes keep two cores busy: a third of the time of a test with workers is spent waiting for them.
+# Files are started in the order of tests/slow_files.txt, the longest first.
+TEST_PROCESSES ?= 3
+IN_PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test slowest test-extras test-python test-lowest smoke nightly faults chaos lint docs sbom clean
 
 $(VENV)/.demo: pyproject.toml
 	python3 -m venv $(VENV)
@@ -25,12 +30,15 @@ $(EXTRAS)/.ready: pyproject.toml
 demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexible barriers
 	$(VENV)/bin/flegel submit kmeans --data higgs --set k=10 --workers 4 --sync fsp
 
-test: $(VENV)/.dev lint  ## everything that CI runs, two files of tests at a time
-	$(PY) -m pytest -n 2 --dist loadfile --ignore tests/extras
+test: $(VENV)/.dev lint  ## everything that CI runs, three files of tests at a time
+	$(PY) -m pytest $(IN_PARALLEL) --junitxml build/tests.xml --ignore tests/extras
 	@echo "tests/extras was left out: make test-extras installs what it needs and runs it"
 
+slowest:  ## the slowest 50 tests of the last `make test`
+	@$(PY) -m tests.slowest
+
 test-extras: $(EXTRAS)/.ready  ## the parts that need large libraries, with those libraries, in an environment of their own
-	$(EXTRAS)/bin/python -m pytest -n 2 --dist loadfile tests/extras
+	$(EXTRAS)/bin/python -m pytest $(IN_PARALLEL) tests/extras
 
 FAST := tests/test_job.py tests/sync tests/cluster/test_decoder.py tests/cluster/test_master_machine.py \
 	tests/algorithms/test_kmeans.py
@@ -48,7 +56,7 @@ test-lowest:  ## the same with the lowest versions of all dependencies that pypr
 	build/lowest/bin/python -m pytest -p no:cacheprovider $(FAST)
 
 smoke: $(VENV)/.dev  ## one small case of every figure, two minutes of processor time (seven where others use both cores, too); fails where one is not complete
-	$(PY) -m flegel bench run all --scale smoke --out runs/smoke
+	$(PY) -m bench.run_suite run all --scale smoke --out runs/smoke
 
 nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py

@@ -10,7 +10,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
-ITERATIONS = 3  # of the subspace iteration; the leading components of a decaying spectrum are right to a few percent
+ITERATIONS = 2  # of the subspace iteration; the leading components of a decaying spectrum are right to a few percent
 OVERSAMPLING = 8  # further directions that are iterated and then dropped (Halko, Martinsson and Tropp 2011)
 
 
@@ -23,12 +23,12 @@ def leading_directions(rows: Array, count: int) -> Array:
     columns = rows.shape[1]
     count = min(count, columns)
     width = min(count + OVERSAMPLING, columns)
-    found = np.random.default_rng(0).normal(size=(columns, width))
+    found = np.random.default_rng(0).normal(size=(columns, width)).astype(rows.dtype)
     for _ in range(ITERATIONS):
         found = np.linalg.qr(found)[0]
         found = rows.T @ (rows @ found)
-    basis = np.linalg.qr(found)[0]
-    _, turned = np.linalg.eigh(_gram(rows @ basis))
+    basis = np.linalg.qr(found.astype(np.float64))[0]
+    _, turned = np.linalg.eigh(_gram(rows @ basis.astype(rows.dtype)))
     return np.asarray(basis @ turned[:, ::-1][:, :count], dtype=np.float64)
 
 

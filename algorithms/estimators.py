@@ -14,7 +14,8 @@ from flegel.errors import UsageError
 
 
 def fitted_kmeans(centroids: Array) -> Any:
-    """`sklearn.cluster.KMeans`; `labels_` and `inertia_` belong to the rows of the training, which nobody has here."""
+    """`sklearn.cluster.KMeans`; `labels_` and `inertia_` belong to the rows of the training, which are not known
+    here."""
     KMeans = _imported("sklearn.cluster").KMeans
     model = KMeans(n_clusters=len(centroids), n_init=1)
     model.cluster_centers_ = np.ascontiguousarray(centroids, dtype=np.float64)

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from bench.common.paired_ratio import paired_ratio
-from flegel.compare import Bench, read
+from bench.common.record import Bench, read
 from flegel.errors import FlegelError
 
 SHARE = 0.9

@@ -1,6 +1,6 @@
 """The benchmarks of the suite: which there are, and several of them one after the other with one report of all.
 
-`python -m bench.run_suite list`, `python -m bench.run_suite run all --scale smoke`; `flegel bench` does the same.
+`python -m bench.run_suite list`, `… run all --scale smoke`, `… report runs/bench`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import argparse
 import signal
 from pathlib import Path
 
+from bench.common.report import save_benchmarks
 from bench.common.scripts import check_only, choose, scripts
 from bench.common.suite import BUDGET
 from bench.common.suite_runner import SuiteRunner
 from flegel.errors import FlegelError, UsageError
-from flegel.report.write import save_benchmarks
 from flegel.terminal.reporting import errors_as_sentences, say
 
 SUITE = Path(__file__).resolve().parent
@@ -57,8 +57,18 @@ def main() -> None:
     several.add_argument("--only", default="", help="algorithms with commas between; all by default")
     several.add_argument("--budget", type=float, help="seconds for everything, shared out")
     several.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder for NAME.json and the report")
+    pages = commands.add_parser("report", help="one page of all benchmarks in a folder")
+    pages.add_argument("folder", nargs="?", type=Path, default=Path("runs/bench"))
+    pages.add_argument("--out", type=Path, help="the HTML file; FOLDER/report.html by default")
+    pages.add_argument("--title", default="", help="headline of the page")
     given = parser.parse_args()
-    run(given) if given.command == "run" else show()
+    if given.command == "run":
+        run(given)
+    elif given.command == "report":
+        with errors_as_sentences():
+            print(save_benchmarks(given.folder, given.out, given.title))
+    else:
+        show()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Turn what bench/figures/sync.py wrote into a record that `flegel bench report` shows beside the others.
+"""Turn what bench/figures/sync.py wrote into a record that `python -m bench.run_suite report` shows beside the others.
 
     python -m bench.sync_record runs/race.json runs/semi.json \\
         --like runs/bench/peers.json --out runs/bench/sync.json
@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any
 
 from bench.common.paired_ratio import paired_ratio
+from bench.common.record import Bench, Chart, Series, Table, read
 from bench.figures.sync import MODELS
-from flegel.compare import Bench, Chart, Series, Table, read
 from flegel.compare.record import write
 
 NAMES = {"kmeans": "k-means", "gmm": "GMM", "fcm": "FCM", "lr": "LR", "nmf": "NMF"}

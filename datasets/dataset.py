@@ -171,7 +171,7 @@ class Dataset:
 
 
 class HeldOut:
-    """Rows of a data set that nobody trains on, read when somebody asks for them."""
+    """Rows of a data set that no worker trains on, read when they are asked for."""
 
     def __init__(self, whole: Dataset, ids: Array) -> None:
         self.whole, self.ids = whole, ids

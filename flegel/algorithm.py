@@ -159,7 +159,7 @@ class Algorithm:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        check_declarations(cls, DECLARED)
+        check_declarations(cls, Algorithm, DECLARED)
         check_visit(cls, Algorithm)
         if visit_hook(cls) != "updateDataPoint":
             halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))

@@ -58,7 +58,7 @@ class LoadShard(_Message):
     """A resumed job: these points with these states, in the frames behind all others as in `CheckpointPart`."""
     empty: bool = False
     """Get the kernel ready, but own nothing: points will be handed over (`AssignPoints`)."""
-    board: SharedBufferRef | None = None
+    shared_buffers: SharedBufferRef | None = None
     """Large arrays may be read and written there instead of travelling; filled in where workers share a host."""
     audit: bool = False
     """Keep a checksum of what is reported, for `AuditPoints`."""
@@ -94,7 +94,7 @@ class Stop(_Message):
 
 
 class HoldReplica(_Message):
-    """With replicas of θ: from now on this is θ (the first frames) and the sum of all statistics (the others)."""
+    """With replicas of θ: from now on this is θ (the first frames) and the sum of all statistics (the frames after)."""
 
     parameter: TreeLayout
     statistics: TreeLayout
@@ -216,7 +216,7 @@ class ShardLoaded(_Message):
     kernel: str
     note: str
     seconds: float
-    board: bool = False  # this worker has opened the shared buffers that `LoadShard` named
+    shared_buffers: bool = False  # this worker has opened the shared buffers that `LoadShard` named
     room: int = 0  # points that the memory of its device can hold; 0: not known
     library: str = ""
     """Name and version of the library that computes, where all workers must have the same."""

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from flegel import LocalCluster
+from tests.slowest import slow_files
 
 os.environ.setdefault("FLEGEL_WARM", "0")  # no test starts the compiler that fills the cache beside a first job
 settings.register_profile(  # the same examples in every run: new ones are looked for at night
@@ -35,6 +36,12 @@ settings.load_profile(os.environ.get("FLEGEL_PROFILE", "flegel"))
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as under nohup; children of ours would ignore Ctrl-C too
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: with several processes, none of them is left alone with a long file at the end."""
+    places = {path: place for place, path in enumerate(slow_files())}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
 def blobs(rows: int = 3000, columns: int = 6, centres: int = 5, seed: int = 0, dtype: str = "float64") -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,13 @@ def level(name: str) -> int:
 def test_every_module_has_a_place_in_the_order() -> None:
     placed = set().union(*LAYERS)
     assert {room(path) for path in FILES} <= placed, "a new module needs a place in LAYERS and in ARCHITECTURE.md"
+
+
+def test_the_order_is_that_of_the_page() -> None:
+    """ARCHITECTURE.md shows the same layers: {a, b} ← {c} ← …"""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Dependency direction")[2]
+    shown = [set(layer.split(", ")) for layer in re.findall(r"\{([^}]*)\}", " ".join(text.split("\n\n")[1].split()))]
+    assert shown == [layer - {"__main__", "__init__"} for layer in LAYERS]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

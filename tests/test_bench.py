@@ -20,11 +20,11 @@ import pytest
 from bench.chaos.simulate import KINDS, some
 from bench.common import suite
 from bench.common.phases import PHASES, timed_phases
+from bench.common.record import Bench, read
 from bench.common.scripted_moves import Script, moves_of, scripted
 from bench.common.scripts import choose, scripts
 from bench.common.suite_runner import SuiteRunner
 from flegel import LocalCluster
-from flegel.compare import Bench, read
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "bench").rglob("*.py"))

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import flegel
 from flegel.algorithm import Algorithm
-from flegel.cli.bench import suite_folder
+from flegel.cli.comparisons import suite_folder
 from flegel.cli.main import app
 from flegel.compare.replay import Recorded
 from flegel.dashboard.saved_runs import read_run

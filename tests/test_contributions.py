@@ -208,3 +208,40 @@ def test_a_visit_is_said_in_one_way(members: dict[str, Any], sentence: str) -> N
 def test_a_class_without_a_visit_says_what_is_missing() -> None:
     with pytest.raises(AlgorithmError, match="must define contribution, or updateDataPoint"):
         flegel.run(Nothing(), np.zeros((20, 2)), workers=1, max_passes=1)
+
+
+class SumsOfLogarithms(Algorithm):
+    """Not finite where a row has a negative number."""
+
+    def initParameter(self, sample: Any, rng: Any) -> Any:
+        return np.zeros(2)
+
+    def contribution(self, dataPoint: Any, parameter: Any) -> Any:
+        return np.array([np.log(dataPoint.features[0]), 1.0])
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return aggregator
+
+
+class DividesByZero(SumsOfLogarithms):
+    def contribution(self, dataPoint: Any, parameter: Any) -> Any:
+        return np.ones(2)
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return aggregator * np.inf
+
+
+@pytest.mark.parametrize(
+    ("cls", "reason"),
+    [
+        (SumsOfLogarithms, "the sums of what contribution returns are not finite"),
+        (DividesByZero, "updateParameter returned numbers that are not finite"),
+    ],
+)
+def test_a_job_whose_numbers_are_not_finite_names_the_hook_that_they_come_from(
+    cls: type[Algorithm], reason: str
+) -> None:
+    data = np.abs(rows()) + 0.1
+    data[100, 0] = -1.0
+    result = flegel.run(cls(), data, workers=2, processes=False, sync="bsp", max_iterations=2)
+    assert result.outcome == "diverged" and reason in result.reason

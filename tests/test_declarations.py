@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,18 +48,26 @@ def test_an_attribute_of_earlier_versions_is_refused_with_the_new_spelling(name:
 @pytest.mark.parametrize("name", sorted(MOVED))
 def test_the_new_spelling_is_one_that_python_accepts(name: str) -> None:
     attribute, value = MOVED[name].split(" = ", 1)
-    made = eval(value.replace("…", "()"), vars(flegel) | {n: getattr(flegel, n) for n in flegel.__all__})
+    field = value[value.index("(") + 1 : value.index("=")]
+    usual = repr(getattr(DECLARED[attribute](), field))
+    made = eval(value.replace("…", usual), vars(flegel) | {n: getattr(flegel, n) for n in flegel.__all__})
     assert isinstance(made, DECLARED[attribute])
 
 
 def test_hyper_parameters_and_methods_may_have_such_names() -> None:
-    class Free(Algorithm):
-        sparse: bool = True
-        instead: int = 3
-        hidden: int = 64
+    with pytest.warns(UserWarning) as said:
 
-        def starting(self) -> int:
-            return self.instead
+        class Free(Algorithm):
+            sparse: bool = True
+            instead: int = 3
+            hidden: int = 64
+
+            def starting(self) -> int:
+                return self.instead
+
+    (warning,) = said
+    assert "no method reads the hyper-parameter `sparse`" in str(warning.message)
+    assert "write `accepts = Accepts(sparse=…)` in its place" in str(warning.message)
 
     made = Free(sparse=False)
     assert made.hyper() == {"sparse": False, "instead": 3, "hidden": 64} and made.starting() == 3
@@ -81,6 +90,39 @@ def test_a_declaration_may_depend_on_hyper_parameters() -> None:
             return Learning(maximize=self.up)
 
     assert Either(up=True).learning.maximize and not Either().learning.maximize
+
+
+@pytest.mark.parametrize("name", sorted(DECLARED))
+def test_a_declaration_under_another_name_is_refused_with_the_right_one(name: str) -> None:
+    with pytest.raises(UsageError, match=f"`mine` holds a flegel.{DECLARED[name].__name__}.*write `{name} = …`"):
+        type("Misspelt", (Algorithm,), {"mine": DECLARED[name]()})
+
+
+def test_a_hyper_parameter_with_the_name_of_a_method_is_refused() -> None:
+    for name in ("hyper", "objective", "hyper_parameters", "predict"):
+        with pytest.raises(UsageError, match=f"`{name}` is a method of every algorithm"):
+            type("Other", (Algorithm,), {name: 3, "__annotations__": {name: int}})
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Accepts(sparse="yes"), r"Accepts(sparse='yes'): sparse is True or False; correct the class."),  # type: ignore[arg-type]
+        (lambda: Accepts(labels="needed"), "labels is one of 'optional', 'required', 'classes', 'ignored'"),  # type: ignore[arg-type]
+        (lambda: flegel.Statistics(spent="visits"), "spent is a tuple of names, such as ('counts',)"),  # type: ignore[arg-type]
+        (lambda: Learning(tolerance="small"), "tolerance is a number"),  # type: ignore[arg-type]
+        (lambda: flegel.HyperNames(instead=3), "instead is a dictionary of names"),  # type: ignore[arg-type]
+        (lambda: flegel.ParameterPlacement(sharding="yes"), "sharding is of another type"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_field_of_another_type_is_refused_in_one_sentence(make: Any, sentence: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        make()
+
+
+def test_lists_and_integers_are_taken_for_tuples_and_numbers() -> None:
+    assert flegel.Statistics(spent=["visits"]).spent == ("visits",)  # type: ignore[arg-type]
+    assert Learning(tolerance=1, maximize=np.True_) == Learning(tolerance=1.0, maximize=True)  # type: ignore[arg-type]
 
 
 def test_an_unknown_field_is_refused_by_python() -> None:

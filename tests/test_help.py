@@ -41,7 +41,15 @@ def test_commands_are_grouped_by_subject_and_none_is_left_out() -> None:
     text = shown("--help")
     places = [text.index(f"─ {subject} ─") for subject in SUBJECTS]
     assert places == sorted(places) and "─ Commands ─" not in text
-    for name, heading in (("submit", 0), ("data", 1), ("check", 2), ("bench", 3), ("top", 4), ("keys", 5), ("logs", 6)):
+    for name, heading in (
+        ("submit", 0),
+        ("data", 1),
+        ("check", 2),
+        ("report", 3),
+        ("top", 4),
+        ("keys", 5),
+        ("logs", 6),
+    ):
         ends = [*places[1:], len(text)]
         assert places[heading] < text.index(f"│ {name} ") < ends[heading], name
 

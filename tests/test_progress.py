@@ -16,6 +16,7 @@ from flegel.algorithms.kmeans import KMeans
 from flegel.job import Criteria
 from flegel.machine.coordinator.observation import JobSnapshot, WorkerSnapshot
 from flegel.runtime import clock
+from flegel.runtime.job.observers import JobSeen
 from flegel.terminal import progress_line
 from flegel.terminal.display import PlainDisplay
 from flegel.terminal.progress_line import ProgressLine, line, part_done, progress_stream
@@ -47,7 +48,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, terminal: bool, looks: list[JobSnapsh
     with ProgressLine(stream, Criteria()) as shown:
         for seen in looks:
             now[0] += 1.0
-            shown.watch(seen)
+            shown.see(JobSeen(seen))
     return stream.getvalue()
 
 

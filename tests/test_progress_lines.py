@@ -12,6 +12,7 @@ from rich.console import Console
 
 from flegel.cli import local_job as job
 from flegel.cli.cluster_jobs import jobs_table
+from flegel.runtime.job.observers import RemarkMade
 from flegel.terminal.display import start_advice
 from flegel.terminal.reporting import PhaseLine
 
@@ -33,10 +34,10 @@ class Stream(io.StringIO):
 def test_a_phase_that_lasts_is_told_once() -> None:
     stream = Stream()
     with PhaseLine(stream, "points.csv", after=0.0) as line:
-        line("reading")
+        line.begin("reading")
         assert stream.written.wait(30)
         stream.written.clear()
-        line("compiling")
+        line.begin("compiling")
         assert stream.written.wait(30)
     assert stream.getvalue().splitlines()[0] == "reading points.csv …"
     assert "5 to 30 s of an idle processor" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
@@ -45,18 +46,19 @@ def test_a_phase_that_lasts_is_told_once() -> None:
 def test_a_phase_that_is_over_at_once_is_not_told() -> None:
     stream = Stream()
     with PhaseLine(stream, "points.csv", after=3600.0) as line:
-        line("reading")
-        line("compiling")
-        line("training")
+        line.begin("reading")
+        line.begin("compiling")
+        line.begin("training")
     assert stream.getvalue() == ""
 
 
 def test_on_a_terminal_the_line_goes_before_others_are_written() -> None:
     stream = Stream(terminal=True)
     with PhaseLine(stream, after=0.0) as line:
-        line("loading")
+        line.begin("loading")
         assert stream.written.wait(30)
-        line.saying(lambda text: print(text, file=stream))("a remark")
+        line.see(RemarkMade("a remark"))
+        print("a remark", file=stream)
     assert stream.getvalue().endswith("\r\x1b[Ka remark\n")
 
 

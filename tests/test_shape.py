@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slowest import slow_files
 from tests.source_trees import nodes, parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,6 +93,12 @@ def test_folders_of_data_sets_import_one_way() -> None:
     assert not [(a, b) for a, b in arrows if a < b and (b, a) in arrows]
 
 
+def test_no_two_folders_import_each_other() -> None:
+    """But with the files at the top of the package, which are foundation and face at once."""
+    arrows = {(folder_of(name), folder_of(other)) for name, path in MODULES.items() for other in imported_modules(path)}
+    assert not [(a, b) for a, b in arrows if a < b and (b, a) in arrows and "flegel" not in (a, b)]
+
+
 def test_no_class_name_is_used_twice() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for name, path in MODULES.items():
@@ -135,3 +142,7 @@ def test_docstrings_name_only_what_exists() -> None:
     }
     gone = sorted({(str(path), name) for path, text in texts for name in CLASS_NAME.findall(text) if name not in known})
     assert not gone
+
+
+def test_files_that_are_started_first_exist() -> None:
+    assert slow_files() and not [path for path in slow_files() if not (ROOT / path).is_file()]

@@ -15,7 +15,14 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.estimators import fitted_kmeans, unit_before
 from flegel.algorithms.kmeans.point import nearest_centroid, reassign
-from flegel.algorithms.kmeans.shapes import kernel_for, kernel_sizes
+from flegel.algorithms.kmeans.shapes import (
+    WIDE_K,
+    is_wide,
+    kernel_choice,
+    kernel_for,
+    kernel_sizes,
+    starts_on_a_sample,
+)
 from flegel.algorithms.kmeans.sparse import (
     best_sparse_lloyd,
     dense_rows,
@@ -28,7 +35,7 @@ from flegel.algorithms.kmeans.sparse import (
 )
 from flegel.algorithms.kmeans.swaps import swapped
 from flegel.algorithms.kmeans.trial_start import best_start, rows_by_scatter
-from flegel.algorithms.kmeans.wide import WIDE_K, WideKernel, is_wide
+from flegel.algorithms.kmeans.wide import WideKernel
 from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
@@ -195,7 +202,7 @@ class KMeans(Algorithm):
             return self._sparse_start(sample.features, sample, rng)
         rows, weights = weighted_rows(np.asarray(sample.features), sample.weights)
         origin = origin_of(rows)
-        if is_wide(self.k, sample.columns):
+        if starts_on_a_sample(self.k, sample.columns):
             return self._wide_start(rows, weights, origin, sample, rng)
         size = max(min(TRIAL_WORK // (self.k * sample.columns), TRIAL_ROWS), LEAST_ROWS, ROWS_A_CLUSTER * self.k)
         drawn = isinstance(self.init, str) and self.init == DRAWN
@@ -364,6 +371,11 @@ class KMeans(Algorithm):
         if share.layout == "tiles":
             return kernel_for(share, self.k)
         return WideKernel(self.k) if is_wide(self.k, share.columns) else None
+
+    def kernel_choice(self, share: Shard) -> str:
+        if isinstance(share.features, Sparse):
+            return "sparse: products with the entries of a row alone"
+        return kernel_choice(self.k, share.columns)
 
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:

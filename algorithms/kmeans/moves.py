@@ -56,8 +56,8 @@ def open_book(features, centres, origin, aggregator):
 
 @njit(**INLINE)
 def lend(book, aggregator):
-    """The arrays of the book, with counts and squares, for `move`: nobody counts their owners, which would take longer
-    than moving a point. Whoever lends them uses the book afterwards, in `close_book`, and so keeps them."""
+    """The arrays of the book, with counts and squares, for `move`: their owners are not counted, which would take
+    longer than moving a point. Whoever lends them uses the book afterwards, in `close_book`, and so keeps them."""
     wide, zero, away, sums, rows = book
     return (
         borrowed(wide), borrowed(zero), borrowed(away), borrowed(sums), borrowed(rows),

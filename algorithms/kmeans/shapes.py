@@ -1,9 +1,10 @@
-"""Which shape of its kernel k-means takes on this machine, and the kernel in that shape. Imports no compiler."""
+"""Which kernel of k-means serves which shape of rows and clusters, and the kernel in the shape of this machine's
+registers. Imports no compiler."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,65 @@ from flegel.declarations.kernels import Kernel
 
 MANY = 16
 """Centroids from which on it pays to compare in float32 first where points are float64."""
+
+
+class ServedShape(NamedTuple):
+    """From so many columns, and from so many products of columns and clusters on, this kernel serves dense rows."""
+
+    columns: int
+    products: int
+    kernel: str
+    why: str
+    """What was measured."""
+
+
+SERVED_SHAPES = (
+    ServedShape(
+        columns=32,
+        products=49_152,
+        kernel="bounds",
+        why="rows along their leading directions and bounds by bands of clusters leave out most distances; a later "
+        "pass takes 0.7 (32 columns, k=4,096) to 0.02 (384 columns, k=4,096) of the time of tiles",
+    ),
+    ServedShape(
+        columns=1,
+        products=1,
+        kernel="tiles",
+        why="all distances in registers, 40 products a nanosecond; bounds would take a row 0.3 µs and more to look at",
+    ),
+)
+"""The first line that a shape reaches decides. Processor time of passes 1 to 5 from random rows on AVX-512, both
+kernels on each of {32, 64, 96, 384} columns × k {16, 64, 256, 1,024, 4,096}: later passes are equal at 32 × 1,024,
+64 × 512, 96 × 256 and 384 × 64, and bounds gain with every product more. Their first pass takes 1.4 times as long as
+that of tiles below 384 columns, so they serve from about twice these products on. Rows of fewer than 32 columns are
+always tiles."""
+LEAST_K_OF_SAMPLE, LEAST_COLUMNS_OF_SAMPLE = 64, 64
+"""Clusters and columns from which on a start is made on a sample, whatever the kernel: below, three starts in all
+columns take less than a second."""
+WIDE_COLUMNS, WIDE_K = 64, 768
+"""An example of a shape that bounds serve, for `flegel warm`."""
+
+
+def served_by(k: int, columns: int) -> ServedShape:
+    """The line of the table that decides for this shape."""
+    return next(shape for shape in SERVED_SHAPES if columns >= shape.columns and columns * k >= shape.products)
+
+
+def is_wide(k: int, columns: int) -> bool:
+    """Does the kernel with bounds (`wide`) serve this shape?"""
+    return served_by(k, columns).kernel == "bounds"
+
+
+def starts_on_a_sample(k: int, columns: int) -> bool:
+    """Is the start made along a few directions of a sample (`wide_start`)? Several starts in all columns would take
+    longer than training."""
+    return is_wide(k, columns) or (k >= LEAST_K_OF_SAMPLE and columns >= LEAST_COLUMNS_OF_SAMPLE)
+
+
+def kernel_choice(k: int, columns: int) -> str:
+    """Which kernel serves dense rows of this shape and why, in a sentence."""
+    shape = served_by(k, columns)
+    return f"{shape.kernel} for {columns:,} columns × {k:,} clusters = {columns * k:,} products a row: {shape.why}"
 
 
 def kernel_sizes() -> list[int]:

@@ -38,7 +38,7 @@ from flegel.algorithms.simd.vectors import (
 )
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
-from flegel.core.pytree import Array, Tree
+from flegel.core.pytree import Array, Tree, protected
 from flegel.core.shard import TILE, Shard, Sparse, aligned
 from flegel.declarations.kernels import Kernel
 
@@ -545,7 +545,7 @@ def kernel_for(memory: bool) -> Kernel:
                 reached = _sparse_many(*points, turned, fixed, goal, start, end, flag)
         else:
             if labels.dtype not in _VECTOR_LABELS:
-                labels = labels.astype(np.float64)
+                labels = protected(labels.astype(np.float64))  # one type of labels, so no kernel more
             reached = _tiles(rows, labels, state, masses, theta, fixed, goal, start, end, flag)
         if diagonal:
             whole[:, :1] += curvature

@@ -56,7 +56,7 @@ MISSING_PENALTY = 0.03
 0.015, 0.03 and 0.06; rank 10, 10 passes)."""
 
 MANY_ENTRIES = 1e6
-"""Entries from which on a pass has so many steps that nobody expects a minimum to the last digit."""
+"""Entries from which on a pass has so many steps that a minimum to the last digit is not expected."""
 
 SAMPLE_SOLVED_BELOW_GAIN = 1e-7
 """Relative gain of a pass over the sample below which H has come to rest."""
@@ -254,7 +254,7 @@ class NMF(Algorithm):
         kernel, parameter = self.kernel(shard), first._replace(rows=np.array([float(rows), 0.0, 0.0, 0.0, 0.0]))
         sums, values = self.initAggregator(sample, parameter), [np.inf]
         for _ in range(passes):
-            kernel(shard, parameter, sums, 0, rows, 0, new_flag())
+            kernel(shard, pytree.read_only(parameter), sums, 0, rows, 0, new_flag())  # the type that workers have
             parameter = self.updateParameter(sums, parameter)
             values.append(self.objective(sums, parameter) or 0.0)
             gains = values[-2] - values[-1], values[len(values) // 2] - values[-1]

@@ -33,6 +33,7 @@ from flegel.algorithms.simd.emit import (
     Mask,
     Vector,
     emit_address,
+    emit_call,
     emit_constant,
     emit_fma,
     emit_less,
@@ -417,6 +418,12 @@ def widen(typing: Any, x: Any) -> Any:
 
 
 @intrinsic
+def root(typing: Any, x: Any) -> Any:
+    """The square root of each lane, correctly rounded."""
+    return x(x), lambda context, builder, sig, args: emit_call(builder, "llvm.sqrt", *args)
+
+
+@intrinsic
 def cast_like(typing: Any, x: Any, other: Any) -> Any:
     """Floating lanes in the precision of `other`, which has as many."""
 
@@ -477,6 +484,20 @@ all_lanes = _reduction("and")  # true where no lane is false
 
 
 @intrinsic
+def least_lane(typing: Any, x: Any) -> Any:
+    """The least of all lanes, compared pairwise."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (value,) = args
+        while value.type.count > 1:
+            half = value.type.count // 2
+            value = emit_less(builder, *(emit_shuffle(builder, value, list(range(at, at + half))) for at in (0, half)))
+        return builder.extract_element(value, I32(0))
+
+    return x.dtype(x), generate
+
+
+@intrinsic
 def bits(typing: Any, mask: Any) -> Any:
     """The truth values as bits of a number, at most 63: lane 0 is the lowest."""
 
@@ -484,6 +505,12 @@ def bits(typing: Any, mask: Any) -> Any:
         return builder.zext(builder.bitcast(args[0], ir.IntType(args[0].type.count)), ir.IntType(64))
 
     return types.int64(mask), generate
+
+
+@intrinsic
+def bit_count(typing: Any, number: Any) -> Any:
+    """How many bits of an int64 are set."""
+    return types.int64(types.int64), lambda context, builder, sig, args: builder.ctpop(args[0])
 
 
 @intrinsic

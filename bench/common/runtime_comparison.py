@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.common import suite
-from flegel.compare import Chart, Comparison, Series, Table
+from bench.common.record import Chart, Series, Table
+from flegel.compare import Comparison
 from flegel.compare.table import seconds
 
 REFERENCE = suite.REFERENCE

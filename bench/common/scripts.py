@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.common.record import figure_order
 from flegel.compare.candidate import supported
-from flegel.compare.record import figure_order
 from flegel.errors import UsageError, nearest
 
 UNDER_WAY = "it was still running when this was written"
@@ -36,7 +36,7 @@ class Script:
     figure: str
     needs: tuple[str, ...]
     flags: tuple[str, ...]
-    """Options that it understands, of those that `flegel bench run` may pass on."""
+    """Options that it understands, of those that `python -m bench.run_suite run` may pass on."""
     weight: float = 1.0
 
     @property

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bench.common.record import Bench
+from bench.common.report import draw
 from flegel.compare.picture import by_worker, moving, segments
-from flegel.compare.record import Bench, Comparison, Lane, Timeline
+from flegel.compare.record import Comparison, Lane, Timeline
 from flegel.errors import UsageError
 from flegel.report import timeline
-from flegel.report.write import draw
 
 
 def excerpt(rows: Sequence[dict[str, Any]], begin: float, end: float) -> Timeline:

@@ -20,20 +20,11 @@ from typing import Any, NamedTuple, NoReturn
 
 from bench.common.data_cache import DataCache
 from bench.common.problems import with_one_start
+from bench.common.record import Bench, Chart, Table, read
 from bench.common.scripts import UNDER_WAY, check_only, lacking
 from flegel.algorithm import Algorithm
 from flegel.api.jobs import LocalCluster, resolve, run
-from flegel.compare import (
-    Bench,
-    Chart,
-    Comparison,
-    ComparisonSettings,
-    Table,
-    read,
-    run_comparison,
-    run_environment,
-    write,
-)
+from flegel.compare import Comparison, ComparisonSettings, run_comparison, run_environment, write
 from flegel.compare.candidate import parse_candidates
 from flegel.compare.comparison import OUT_OF_TIME
 from flegel.datasets import Dataset

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.common.record import Bench, read
 from bench.common.scripts import UNDER_WAY, Script
 from flegel.compare.comparison import run_environment
-from flegel.compare.record import Bench, read, write
+from flegel.compare.record import write
 from flegel.errors import StorageError
 from flegel.runtime import clock
 

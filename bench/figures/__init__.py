@@ -1,1 +1,1 @@
-"""One program for each figure or table of the papers; each writes a record that `flegel bench report` shows."""
+"""One program for each figure or table of the papers; each writes a record for `bench.run_suite report`."""

@@ -18,9 +18,9 @@ import numpy as np
 
 from bench.common import suite
 from bench.common.namespaces import Network, unavailable
+from bench.common.record import Chart, Series
 from bench.common.remote_cluster import SubprocessLauncher
 from bench.common.scripted_moves import Script, moves_of, point_bytes, scripted, visits_a_second
-from flegel.compare import Chart, Series
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.endpoints import LocalEndpoint
 from flegel.runtime.processes.worker_cluster import WorkerCluster

@@ -6,7 +6,7 @@ Fig. 14: objective against time of bsp-mini, fsp and asp with 1 and with 32 batc
 from __future__ import annotations
 
 from bench.common import suite
-from flegel.compare import Chart, Series
+from bench.common.record import Chart, Series
 
 FIGURE = "Fig. 14"
 NEEDS = ("sync:asp", "sync:bsp-mini")

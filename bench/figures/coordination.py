@@ -7,7 +7,8 @@ with natural contention and with injected stragglers.
 from __future__ import annotations
 
 from bench.common import suite
-from flegel.compare import Chart, Comparison, Series, Table
+from bench.common.record import Chart, Series, Table
+from flegel.compare import Comparison
 from flegel.compare.table import seconds
 
 FIGURE = "Fig. 13"

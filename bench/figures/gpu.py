@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.common import suite
+from bench.common.record import Table
 from bench.figures import networks, peers
-from flegel.compare import Table
 
 FIGURE = "Fig. 16b"
 NEEDS = ("device:gpu", "algorithm:kmeans")

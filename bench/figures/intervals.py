@@ -7,7 +7,8 @@ its own interval, from short and from long first intervals too.
 from __future__ import annotations
 
 from bench.common import suite
-from flegel.compare import Chart, Comparison, Series
+from bench.common.record import Chart, Series
+from flegel.compare import Comparison
 
 FIGURE = "Fig. 15"
 NEEDS = ("option:straggler", "option:interval")

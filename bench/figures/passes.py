@@ -8,8 +8,9 @@ attributing it costs an evaluation per report.
 from __future__ import annotations
 
 from bench.common import suite
+from bench.common.record import Chart, Series
 from flegel.algorithms.kmeans import KMeans
-from flegel.compare import Chart, Comparison, Series
+from flegel.compare import Comparison
 from flegel.job import Criteria, Job, SyncSpec
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.run import execute

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.common import program, suite
+from bench.common.record import Chart, Series, Table
 from bench.common.scripts import lacking
 from bench.rivals.objectives import OBJECTIVES
 from bench.rivals.registry import FIELDS
 from flegel.api.jobs import resolve, run
-from flegel.compare import Chart, Series, Table
 from flegel.compare.stats import first_reaching, loosened, median, turns
 from flegel.compare.table import seconds
 from flegel.datasets import open_data

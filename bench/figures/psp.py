@@ -8,7 +8,7 @@ of its kernels and a part of the images, so that it fits.
 from __future__ import annotations
 
 from bench.common import suite
-from flegel.compare import Chart, Series, Table
+from bench.common.record import Chart, Series, Table
 from flegel.compare.table import seconds
 
 FIGURE = "PSP paper"

@@ -7,7 +7,7 @@ and without a quarter of the workers slowed eight times. Fig. 16b, with a GPU, i
 from __future__ import annotations
 
 from bench.common import suite
-from flegel.compare import Chart, Series
+from bench.common.record import Chart, Series
 
 FIGURE = "Fig. 16a"
 NEEDS = ("algorithm:kmeans",)

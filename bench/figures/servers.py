@@ -19,8 +19,8 @@ from bench.common import suite
 from bench.common.namespaces import Network, unavailable
 from bench.common.placement_bounds import even, flat_range, gain_bound, proportional
 from bench.common.placement_schemes import SCHEMES, Scheme
+from bench.common.record import Chart, Series, Table
 from bench.common.slice_exchange import Exchange
-from flegel.compare import Chart, Series, Table
 from flegel.configuration.active import active
 from flegel.plan.placement.slice_size import best_size
 from flegel.plan.placement.water_filling import colocated, water_filling

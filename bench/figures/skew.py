@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.common import suite
-from flegel.compare import Chart, Comparison, Series
+from bench.common.record import Chart, Series
+from flegel.compare import Comparison
 
 FIGURE = "Fig. 9"
 NEEDS = ("option:straggler", "algorithm:kmeans")

@@ -8,7 +8,8 @@ order: responding and waiting.
 from __future__ import annotations
 
 from bench.common import suite
-from flegel.compare import Chart, Comparison, Series, Table
+from bench.common.record import Chart, Series, Table
+from flegel.compare import Comparison
 
 FIGURE = "Fig. 10"
 NEEDS = ("option:straggler",)

@@ -1,14 +1,17 @@
 """K-means over shapes of rows and numbers of clusters, beside the libraries that people use for it.
 
-    python -m bench.micro.shapes pass [--cells 384x1024,768x4096] [--jobs 8] [--seed N] [--json shapes.json]
-    python -m bench.micro.shapes job [--tables 500000x384x1024] [--seed N] [--json jobs.json]
+    python -m bench.micro.shapes pass [--cells 384x1024,768x4096] [--jobs 8] [--seed N] [--isotropic] [--json FILE]
+    python -m bench.micro.shapes job [--tables 500000x384x1024] [--only WORDS] [--seed N] [--json FILE]
+    python -m bench.micro.shapes page --passes FILE [--runs FILE] [--machine WORDS] [--commit COMMIT]
 
-`pass`: one core, one start for all: seconds of a pass from the second on, and of the first, of the best peer that is
-installed (scikit-learn, faiss, SuperKMeans, sklearnex) divided by ours, and how many of our labels differ from those
-of an exhaustive search in float64. Rows are drawn anew from a seed that is printed: clusters that vary along some
-directions with a decaying spectrum, as embeddings do, and rows without any structure (`--isotropic`).
+`pass`: one core for each cell, one start for all, processor time: seconds of a pass from the second on, and of the
+first, of each peer that is installed (scikit-learn, sklearnex, faiss, SuperKMeans) divided by ours, in turns, medians;
+and how many of our labels differ from those of an exhaustive search in float64. Our first pass includes all that the
+kernel makes ready; code is compiled before. Rows are drawn anew from a seed that is printed: clusters that vary along
+some directions with a decaying spectrum, as embeddings do, and rows without any structure (`--isotropic`).
 `job`: array to model on all cores, default start, beside peers that start with random rows, and the objective of each
-recomputed in float64. Asserts nothing.
+recomputed in float64. `page`: writes docs/results/shapes.json and shapes.md from the files of the other two. Asserts
+nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +32,19 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
+PEERS = ("scikit-learn", "sklearnex", "faiss", "superkmeans")
 COLUMNS, CLUSTERS = (32, 96, 384, 768, 1536), (16, 256, 1024, 4096, 16384)
-PASSES = 5
+PASSES, FEW_PASSES = 5, 2  # after the first; few where a pass takes long
+TURNS = 3  # of all contenders in a cell; one where a pass takes long
 WORK = 2e10  # multiplications in a pass of a cell: half a second or so
+LONG = 4 * WORK  # multiplications of a long pass
+CHECKED_ROWS = 2048  # whose labels are compared with an exhaustive search, in the first pass and the last
+ROOT = Path(__file__).parents[2]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -55,13 +64,16 @@ def rows_of(points: int, columns: int, seed: int, isotropic: bool = False) -> Ar
     return found
 
 
-def nearest_of(rows: Array, centroids: Array, origin: Array) -> Array:
-    """Exhaustive, in float64."""
-    away = centroids - origin
-    half, found = 0.5 * (away**2).sum(axis=1), []
-    for at in range(0, len(rows), 2048):
-        found.append((half - (rows[at : at + 2048] - origin) @ away.T).argmin(axis=1))
-    return np.concatenate(found)
+def wrong_labels(rows: Array, centroids: Array, origin: Array, labels: Array) -> int:
+    """Rows that are further from their cluster than from another one, by an exhaustive search in float64; no ties."""
+    away, found = centroids - origin, 0
+    half = 0.5 * (away**2).sum(axis=1)
+    for at in range(0, len(rows), 1024):
+        some = rows[at : at + 1024] - origin
+        nearest = (half - some @ away.T).argmin(axis=1)
+        own, best = (((some - away[which]) ** 2).sum(axis=1) for which in (labels[at : at + 1024], nearest))
+        found += int((own > best * (1 + 1e-9)).sum())
+    return found
 
 
 def objective_of(rows: Array, centroids: Array) -> float:
@@ -75,42 +87,51 @@ def objective_of(rows: Array, centroids: Array) -> float:
     return total
 
 
-def peers() -> dict[str, Callable[[Array, Array, int], Array]]:
-    """By name: centroids after so many passes from a start."""
-    found: dict[str, Callable[[Array, Array, int], Array]] = {}
+def peers() -> dict[str, Callable[[Array, Array, int], tuple[Array, int]]]:
+    """By name: centroids after so many passes from a start, and how many passes were made."""
+    found: dict[str, Callable[[Array, Array, int], tuple[Array, int]]] = {}
 
-    def plain(rows: Array, start: Array, passes: int) -> Array:
+    def plain(rows: Array, start: Array, passes: int) -> tuple[Array, int]:
         from sklearn.cluster import KMeans
 
-        return np.asarray(KMeans(len(start), init=start, n_init=1, max_iter=passes, tol=0).fit(rows).cluster_centers_)
+        made = KMeans(len(start), init=start, n_init=1, max_iter=passes, tol=0).fit(rows)
+        return np.asarray(made.cluster_centers_), int(made.n_iter_)
 
-    def faiss(rows: Array, start: Array, passes: int) -> Array:
+    def faiss(rows: Array, start: Array, passes: int) -> tuple[Array, int]:
         import faiss
 
         made = faiss.Kmeans(
             rows.shape[1], len(start), niter=passes, max_points_per_centroid=10**9, min_points_per_centroid=1
         )
         made.train(rows, init_centroids=start)
-        return np.asarray(made.centroids)
+        return np.asarray(made.centroids), passes
 
-    def superkmeans(rows: Array, start: Array, passes: int) -> Array:
+    def superkmeans(rows: Array, start: Array, passes: int) -> tuple[Array, int]:
         from superkmeans import SuperKMeans
 
         made = SuperKMeans(
-            len(start), rows.shape[1], hierarchical=False, iters=passes, sampling_fraction=1.0,
-            max_points_per_cluster=10**6, early_termination=False,
-        )  # fmt: skip
-        return np.asarray(made.train(rows))
+            len(start),
+            rows.shape[1],
+            hierarchical=False,
+            iters=passes,
+            sampling_fraction=1.0,
+            max_points_per_cluster=10**6,
+            early_termination=False,
+        )
+        return np.asarray(made.train(rows)), passes
 
-    def accelerated(rows: Array, start: Array, passes: int) -> Array:
+    def accelerated(rows: Array, start: Array, passes: int) -> tuple[Array, int]:
         from sklearnex.cluster import KMeans
 
-        return np.asarray(KMeans(len(start), init=start, n_init=1, max_iter=passes, tol=0).fit(rows).cluster_centers_)
+        made = KMeans(len(start), init=start, n_init=1, max_iter=passes, tol=0).fit(rows)
+        return np.asarray(made.cluster_centers_), int(made.n_iter_)
 
     for name, module, peer in (
-        ("scikit-learn", "sklearn", plain), ("faiss", "faiss", faiss), ("superkmeans", "superkmeans", superkmeans),
+        ("scikit-learn", "sklearn", plain),
         ("sklearnex", "sklearnex", accelerated),
-    ):  # fmt: skip
+        ("faiss", "faiss", faiss),
+        ("superkmeans", "superkmeans", superkmeans),
+    ):
         try:
             __import__(module)
         except ImportError:
@@ -119,78 +140,126 @@ def peers() -> dict[str, Callable[[Array, Array, int], Array]]:
     return found
 
 
+class OurPasses:
+    """Passes of our kernel over one table."""
+
+    def __init__(self, rows: Array, start: Array) -> None:
+        from flegel.algorithms.kmeans import KMeans
+        from flegel.algorithms.kmeans.kmeans import KMeansSums
+        from flegel.core.stop_flag import new_flag
+
+        self._rows, self._start = rows, start.astype(np.float64)
+        self._algorithm, self._flag, self._sums = KMeans(k=len(start)), new_flag(), KMeansSums
+        self._origin = rows[:8192].mean(axis=0).astype(np.float64)
+        self.run(rows[: max(len(start), 2048)], 1, 64)  # code is compiled, or read from the cache
+        self.kernel = ""
+
+    def run(self, rows: Array, passes: int, most: int = 10**9) -> tuple[list[float], int]:
+        """Processor seconds of each pass, and wrong labels in the first and the last."""
+        from flegel.algorithms.kmeans.kmeans import Centroids
+        from flegel.core.pytree import protected
+        from flegel.core.shard import make_shard
+
+        (k, columns), points = self._start.shape, min(len(rows), most)
+        share = make_shard(
+            protected(rows), None, np.full((len(rows), 1), -1, np.int32), self._algorithm.layout_for(columns)
+        )
+        kernel = self._algorithm.kernel(share)
+        assert kernel is not None
+        self.kernel = self._algorithm.kernel_choice(share)
+        total, theta = (
+            self._sums(np.zeros((k, columns)), np.zeros(k), np.zeros(k)),
+            Centroids(self._start, self._origin),
+        )
+        seconds, wrong = [], 0
+        for turn in range(passes):
+            began = time.process_time()
+            kernel(share, theta, total, 0, points, 0, self._flag)
+            seconds.append(time.process_time() - began)
+            if turn in (0, passes - 1) and most > len(rows):
+                some = np.random.default_rng(turn).choice(points, min(points, CHECKED_ROWS), replace=False)
+                labels = share.state_rows()[some, 0]
+                wrong += wrong_labels(rows[some], theta.centroids, self._origin, labels)
+            filled = total.counts[:, None] > 0
+            moved = np.where(filled, self._origin + total.sums / np.maximum(total.counts, 1)[:, None], theta.centroids)
+            theta = Centroids(moved, self._origin)
+        return seconds, wrong
+
+
 def pass_cell(columns: int, k: int, seed: int, isotropic: bool) -> dict[str, Any]:
     """One shape on one core."""
-    from flegel.algorithms.kmeans import KMeans
-    from flegel.algorithms.kmeans.kmeans import Centroids, KMeansSums
-    from flegel.core.pytree import protected
-    from flegel.core.shard import make_shard
-    from flegel.core.stop_flag import new_flag
-
-    points = int(np.clip(WORK / (columns * k), k + 1000, 200_000))
+    points = int(np.clip(WORK / (columns * k), 2 * k, 200_000))
+    long = points * columns * k > LONG
+    turns, passes = (1, FEW_PASSES) if long else (TURNS, PASSES)
     rows = rows_of(points, columns, seed, isotropic)
     start = rows[np.random.default_rng(seed + 1).choice(points, k, replace=False)].copy()
     found: dict[str, Any] = {"columns": columns, "k": k, "points": points, "seed": seed, "isotropic": isotropic}
-    algorithm, origin = KMeans(k=k), rows[:8192].mean(axis=0).astype(np.float64)
-    share = make_shard(protected(rows), None, np.full((points, 1), -1, np.int32), algorithm.layout_for(columns))
-    kernel = algorithm.kernel(share)
-    assert kernel is not None
-    total, flag = KMeansSums(np.zeros((k, columns)), np.zeros(k), np.zeros(k)), new_flag()
-    theta, seconds, wrong = Centroids(start.astype(np.float64), origin), [], 0
-    flag[0] = 1
-    kernel(share, theta, total, 0, points, 0, flag)
-    flag[0] = 0
-    for turn in range(1 + PASSES):
-        began = time.perf_counter()
-        kernel(share, theta, total, 0, points, 0, flag)
-        seconds.append(time.perf_counter() - began)
-        if turn in (0, PASSES):
-            some = np.random.default_rng(turn).choice(points, min(points, 4096), replace=False)
-            wrong += int((nearest_of(rows[some], theta.centroids, origin) != share.state_rows()[some, 0]).sum())
-        filled = total.counts[:, None] > 0
-        moved = np.where(filled, origin + total.sums / np.maximum(total.counts, 1)[:, None], theta.centroids)
-        theta = Centroids(moved, origin)
-    found["ours"] = {"first": seconds[0], "later": statistics.median(seconds[1:]), "wrong": wrong}
-    for name, peer in peers().items():
-        try:
-            timed = []
-            for passes in (1, 1 + PASSES):
-                began = time.perf_counter()
-                peer(rows, start, passes)
-                timed.append(time.perf_counter() - began)
-            found[name] = {"first": timed[0], "later": (timed[1] - timed[0]) / PASSES}
-        except Exception as error:  # noqa: BLE001 - a peer that cannot do a shape is a result
-            found[name] = {"error": f"{type(error).__name__}: {error}"[:200]}
+    ours, known = OurPasses(rows, start), peers()
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ("ours", *known)}
+    wrong = 0
+    for _ in range(turns):
+        own, differ = ours.run(rows, 1 + passes)
+        wrong += differ
+        seconds["ours"].append((own[0], statistics.median(own[1:])))
+        for name, peer in known.items():
+            if name not in seconds:
+                continue
+            try:
+                timed, made = [], []
+                for count in (1, 1 + passes):
+                    began = time.process_time()
+                    made.append(peer(rows, start, count)[1])
+                    timed.append(time.process_time() - began)
+                if made[1] > made[0]:  # it may have converged in the first
+                    seconds[name].append((timed[0], (timed[1] - timed[0]) / (made[1] - made[0])))
+            except Exception as error:  # noqa: BLE001 - a peer that cannot do a shape is a result
+                found[name] = {"error": f"{type(error).__name__}: {error}"[:200]}
+                del seconds[name]
+    for name, timed in seconds.items():
+        if timed:
+            found[name] = dict(zip(("first", "later"), map(statistics.median, zip(*timed, strict=True)), strict=True))
+    found["ours"] |= {"wrong": wrong, "kernel": ours.kernel.split(" ", 1)[0]}
     return found
 
 
+def best_peer(cell: dict[str, Any], when: str) -> tuple[str, float]:
+    """The fastest peer of a cell, and its seconds divided by ours."""
+    known = {name: cell[name][when] for name in PEERS if when in cell.get(name, {})}
+    name = min(known, key=lambda peer: known[peer], default="")
+    return name, known[name] / cell["ours"][when] if name else float("nan")
+
+
 def told(cell: dict[str, Any]) -> str:
-    known = {name: cell[name] for name in peers() if name in cell and "later" in cell[name]}
+    """A cell in a line."""
     own = cell["ours"]
-    words = [f"{cell['columns']:>5} columns, k={cell['k']:<6} {cell['points']:>7} rows: {own['later']:.3f} s a pass"]
-    for when in ("later", "first"):
-        best = min(known, key=lambda name: known[name][when], default=None)
-        if best is not None:
-            words.append(f"{when} {known[best][when] / own[when]:.2f} of {best}")
-    return ", ".join([*words, f"labels that differ: {own['wrong']}"])
+    words = [f"{cell['columns']:>5} columns, k={cell['k']:<6} {cell['points']:>7} rows, {own['kernel']}"]
+    for when in ("first", "later"):
+        name, ratio = best_peer(cell, when)
+        words.append(f"{when} {own[when]:.3g} s" + (f", {ratio:.2f} of {name}" if name else ""))
+    return "; ".join([*words, f"labels that differ: {own['wrong']}"])
 
 
 def run_passes(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Each cell in a process of its own, on a core of its own."""
-    cells = [tuple(map(int, cell.split("x"))) for cell in args.cells.split(",")] if args.cells else [
-        (columns, k) for columns in COLUMNS for k in CLUSTERS
-    ]  # fmt: skip
-    cores = sorted(os.sched_getaffinity(0))
-    free = iter(range(10**9))
+    every = [(columns, k) for columns in COLUMNS for k in CLUSTERS]
+    cells = [tuple(map(int, cell.split("x"))) for cell in args.cells.split(",")] if args.cells else every
+    free: SimpleQueue[int] = SimpleQueue()
+    for core in sorted(os.sched_getaffinity(0))[: args.jobs]:
+        free.put(core)
 
     def one(cell: tuple[int, ...]) -> dict[str, Any]:
-        core = cores[next(free) * 2 % len(cores)] if args.jobs > 1 else cores[0]
+        core = free.get()
         command = [sys.executable, "-m", "bench.micro.shapes", "pass", "--one", f"{cell[0]}x{cell[1]}"]
         command += ["--seed", str(args.seed + 7 * cell[0] + cell[1]), *["--isotropic"][: args.isotropic]]
         made = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=1800,
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1800,
             preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-        )  # fmt: skip
+        )
+        free.put(core)
         if made.returncode:
             return {"columns": cell[0], "k": cell[1], "error": made.stderr[-500:]}
         answer: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
@@ -198,7 +267,7 @@ def run_passes(args: argparse.Namespace) -> list[dict[str, Any]]:
 
     found = []
     with ThreadPoolExecutor(args.jobs) as pool:
-        waiting = [pool.submit(one, cell) for cell in sorted(cells, key=lambda c: -c[0] * c[1])]
+        waiting = [pool.submit(one, cell) for cell in sorted(cells, key=lambda c: (-c[1], -c[0]))]
         for done in as_completed(waiting):
             cell = done.result()
             print(cell["error"] if "error" in cell else told(cell), flush=True)
@@ -214,6 +283,7 @@ def contenders(k: int, columns: int, seed: int) -> Iterator[tuple[str, Callable[
     def ours(sync: str) -> Callable[[Array], Array]:
         return lambda rows: np.asarray(flegel.run(KMeans(k=k), rows, sync=sync, seed=seed).parameter.centroids)
 
+    ours("bsp")(np.random.default_rng(0).normal(size=(4 * k, columns)).astype(np.float32))  # code is compiled
     yield "flegel fsp", ours("fsp")
     yield "flegel bsp", ours("bsp")
     known = peers()
@@ -222,7 +292,7 @@ def contenders(k: int, columns: int, seed: int) -> Iterator[tuple[str, Callable[
 
             def peer(rows: Array, name: str = name, passes: int = passes) -> Array:
                 start = rows[np.random.default_rng(seed).choice(len(rows), k, replace=False)].copy()
-                return known[name](rows, start, passes)
+                return known[name](rows, start, passes)[0]
 
             yield f"{name}, {passes} passes", peer
     if "superkmeans" in known:
@@ -259,9 +329,93 @@ def run_jobs(args: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
+def rounded(value: Any) -> Any:
+    """Numbers of a record to three digits."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return float(f"{value:.3g}") if isinstance(value, float) else value
+
+
+def write_page(args: argparse.Namespace) -> None:
+    """docs/results/shapes.json and shapes.md, from the files of `pass` and `job`."""
+    passes = [cell for file in args.passes for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]]
+    good = [cell for cell in passes if "ours" in cell]
+    for cell in good:
+        for when in ("first", "later"):
+            cell[f"best peer / ours, {when}"] = best_peer(cell, when)
+    runs = json.loads(args.runs.read_text(encoding="utf-8"))["cells"] if args.runs else []
+    record = {
+        "title": "K-means on wide rows with many clusters",
+        "command": "python -m bench.micro.shapes pass",
+        "commit": args.commit,
+        "machine": args.machine,
+        "figures": {
+            "passes": [rounded(_plain(cell)) for cell in passes],
+            "jobs": [rounded_job(cell) for cell in runs],
+        },
+    }
+    folder = ROOT / "docs/results"
+    (folder / "shapes.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "shapes.md").write_text("\n".join(_page(args, good, runs)) + "\n", encoding="utf-8")
+
+
+def _plain(cell: dict[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in cell.items()} | {
+        name: cell[name][1] for name in cell if name.startswith("best peer")
+    }
+
+
+def rounded_job(cell: dict[str, Any]) -> dict[str, Any]:
+    """A table's jobs with seconds to two decimals and objectives to six digits."""
+    runs = {
+        name: {"seconds": round(run["seconds"], 2), "objective": float(f"{run['objective']:.6g}")}
+        for name, run in cell["runs"].items()
+    }
+    return {**cell, "runs": runs}
+
+
+def _page(args: argparse.Namespace, cells: list[dict[str, Any]], runs: list[dict[str, Any]]) -> Iterator[str]:
+    yield "# K-means on wide rows with many clusters"
+    yield ""
+    yield f"Machine: {args.machine}. Summary: [shapes.json](shapes.json). Rows are drawn anew."
+    yield ""
+    yield "`python -m bench.micro.shapes pass`: one core for each cell, the same start for all, processor time. The"
+    yield "time of the best peer divided by ours, in the first pass (with all that our kernel makes ready) and later."
+    for isotropic in (False, True):
+        some = [cell for cell in cells if cell["isotropic"] == isotropic]
+        if not some:
+            continue
+        yield ""
+        yield (
+            "Rows without structure (a normal distribution):"
+            if isotropic
+            else ("Rows of clusters that vary along 64 directions with a decaying spectrum, and a little noise:")
+        )
+        yield ""
+        yield "| columns | k | rows | kernel | first pass | best peer | later passes | best peer | labels that differ |"
+        yield "|---|---|---|---|---|---|---|---|---|"
+        for cell in sorted(some, key=lambda one: (one["columns"], one["k"])):
+            columns = [f"{cell[name]:,}" for name in ("columns", "k", "points")]
+            columns.append(cell["ours"]["kernel"])
+            for when in ("first", "later"):
+                name, ratio = best_peer(cell, when)
+                columns += [f"{float(f'{ratio:.3g}'):g}", name]
+            yield f"| {' | '.join(columns)} | {cell['ours']['wrong']} |"
+    for cell in runs:
+        yield ""
+        shape = f"{cell['points']:,} × {cell['columns']:,}, k = {cell['k']:,}"
+        yield f"`python -m bench.micro.shapes job`: {shape}, array to model with default settings;"
+        yield "objectives are recomputed in float64:"
+        yield ""
+        yield "| job | seconds | objective |"
+        yield "|---|---|---|"
+        for name, run in rounded_job(cell)["runs"].items():
+            yield f"| {name} | {run['seconds']:g} | {run['objective']:.6g} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["pass", "job"])
+    parser.add_argument("what", choices=["pass", "job", "page"])
     parser.add_argument("--cells", default="", help="such as 384x1024,768x4096: columns and clusters; all by default")
     parser.add_argument("--tables", default="500000x384x1024,200000x768x4096,2000000x96x1024")
     parser.add_argument("--only", default="", help="contenders whose names contain one of these words")
@@ -269,11 +423,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time, each on a core of its own")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--one", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="a file for all figures")
+    parser.add_argument("--passes", type=Path, nargs="+", default=[], help="files of `pass`, for the page")
+    parser.add_argument("--runs", type=Path, help="the file of `job`, for the page")
+    parser.add_argument("--machine", default=platform.processor() or platform.machine(), help="for the page")
+    parser.add_argument("--commit", default="", help="for the page")
     args = parser.parse_args()
     if args.one:
         columns, k = map(int, args.one.split("x"))
         print(json.dumps(pass_cell(columns, k, args.seed, args.isotropic)))
+        return
+    if args.what == "page":
+        write_page(args)
         return
     found = run_passes(args) if args.what == "pass" else run_jobs(args)
     if args.json:

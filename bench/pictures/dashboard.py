@@ -19,7 +19,7 @@ import numpy as np
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
-from flegel.dashboard.page import saved_page
+from flegel.dashboard.hub import Hub
 from flegel.dashboard.saved_runs import read_run
 
 LARGEST = 200_000  # bytes of a picture in the repository
@@ -44,14 +44,14 @@ def train(folder: Path, workers: int, seconds: float) -> list[Path]:
     return found
 
 
-def screenshot(page: Path, out: Path) -> None:
+def screenshot(link: str, out: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium") or sys.exit("there is no chromium; apt-get install chromium")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
-        tab.goto(page.as_uri())
+        tab.goto(link)
         tab.click("#overlay")
         tab.wait_for_timeout(1500)
         tab.locator("#timelines canvas").first.hover(position={"x": 700, "y": 60})
@@ -67,12 +67,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "page.html"
+        from flegel.dashboard.server import DashboardServer  # needs the extra dashboard, which --help does not
+
+        hub = Hub()
         histories = [read_run(path) for path in train(Path(folder), options.workers, options.seconds)]
         for history in histories:
             history.about["title"] = Path(history.run).name
-        page.write_text(saved_page(histories), encoding="utf-8")
-        screenshot(page, options.out)
+            hub.add(history)
+        server = DashboardServer(hub, None, ("127.0.0.1", 0))
+        screenshot(server.link, options.out)
+        server.close()
     size = options.out.stat().st_size
     print(f"{options.out}: {size} bytes")
     if size > LARGEST:

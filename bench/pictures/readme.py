@@ -14,9 +14,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bench.common.record import Bench, read
 from bench.common.standalone_pictures import chart_picture, timeline_picture
 from flegel.algorithms.kmeans import KMeans
-from flegel.compare import Bench, Comparison, compare, read
+from flegel.compare import Comparison, compare
 from flegel.compare.table import text
 from flegel.report.write import save
 

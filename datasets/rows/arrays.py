@@ -6,8 +6,9 @@ The array has any numeric type; rows are converted when they are read. Never par
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypedDict, TypeGuard, Unpack
 
 import numpy as np
 
@@ -91,7 +92,53 @@ def _gather(array: Array, ids: Array, out: Array) -> None:
     np.take(array, ids, axis=0, out=out, mode="clip")  # other modes make a second copy first
 
 
-class ArraySource(Source):
+class About(TypedDict, total=False):
+    """What is known of rows besides their numbers."""
+
+    names: list[str] | None
+    classes: list[str] | None
+    paths: Sequence[str | None] | None
+    """Files of the arrays; None where they are in this process only."""
+
+
+class KeptSource(Source):
+    """What sources of arrays have in common, dense and sparse: labels beside the rows, and files where there are."""
+
+    labels: Array | None
+    paths: Sequence[str | None] | None
+
+    def _keep(self, origin: str, dtype: np.dtype[Any], labels: Array | None, about: About) -> None:
+        if labels is not None and labels.shape[:1] != (self.rows,):
+            raise DataError(f"{origin} has {self.rows} rows but {len(labels)} labels; give one label per row.")
+        self.origin, self.dtype = origin, dtype
+        self.labels, self.labelled = labels, labels is not None
+        self.names, self.classes, self.paths = about.get("names"), about.get("classes"), about.get("paths")
+
+    def labels_of(self, window: Array) -> Array:
+        assert self.labels is not None
+        return np.concatenate([np.asarray(self.labels[start:stop], np.float64) for start, stop in window.tolist()])
+
+    def describe(self) -> Description:
+        if self.paths is None:
+            raise DataError(
+                f"{self.origin} is in the memory of this process only; save it to a file that the workers can read."
+            )
+        return {
+            "kind": self.kind,
+            "paths": list(self.paths),
+            "dtype": self.dtype.name,
+            "names": self.names,
+            "classes": self.classes,
+            "origin": self.origin,
+        }
+
+
+def described(description: Description) -> dict[str, Any]:
+    """Arguments of such a source, as its description tells them."""
+    return {name: description[name] for name in ("origin", "dtype", "names", "classes", "paths")}
+
+
+class ArraySource(KeptSource):
     """Dense rows in an array, with labels in another or in one of its columns."""
 
     kind = "npy"
@@ -103,19 +150,13 @@ class ArraySource(Source):
         *,
         origin: str,
         dtype: str | None = None,
-        names: list[str] | None = None,
-        classes: list[str] | None = None,
         label_column: int | None = None,
-        paths: tuple[str, str | None] | None = None,
+        **about: Unpack[About],
     ) -> None:
         """Check shapes, and split a label column off the features where one is given."""
         self.array = as_matrix(features, origin)
         self.rows, self.columns = self.array.shape
         self.label_column = label_column
-        self.paths = paths
-        self.origin = origin
-        self.dtype = wanted_dtype(self.array.dtype, dtype)
-        self.names, self.classes = names, classes
         if label_column is not None:
             if not -self.columns <= label_column < self.columns:
                 raise DataError(
@@ -127,10 +168,8 @@ class ArraySource(Source):
             self.columns -= 1
             if self.columns == 0:
                 raise DataError(f"{origin} has no column but the label; give a file with features.")
-        if labels is not None and labels.shape[:1] != (self.rows,):
-            raise DataError(f"{origin} has {self.rows} rows but {len(labels)} labels; give one label per row.")
+        self._keep(origin, wanted_dtype(self.array.dtype, dtype), labels, about)
         self.labels = None if labels is None else labels.reshape(self.rows)
-        self.labelled = labels is not None
         plain = is_plain_map(features) and features.dtype == self.dtype and label_column is None
         self.mapped = features if plain else None
 
@@ -161,10 +200,6 @@ class ArraySource(Source):
             if labels is not None and self.labels is not None:
                 labels[lo:hi] = self.labels[start:stop]
             lo = hi
-
-    def labels_of(self, window: Array) -> Array:
-        assert self.labels is not None
-        return np.concatenate([np.asarray(self.labels[start:stop], np.float64) for start, stop in window.tolist()])
 
     def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
         """One contiguous range of the wanted type is returned as a view of the map, without a copy."""
@@ -229,19 +264,7 @@ class ArraySource(Source):
         return np.array(self.array[:, index], np.float64)
 
     def describe(self) -> Description:
-        if self.paths is None:
-            raise DataError(
-                f"{self.origin} is in the memory of this process only; save it to a file that the workers can read."
-            )
-        return {
-            "kind": self.kind,
-            "paths": list(self.paths),
-            "dtype": self.dtype.name,
-            "names": self.names,
-            "classes": self.classes,
-            "label_column": self.label_column,
-            "origin": self.origin,
-        }
+        return {**super().describe(), "label_column": self.label_column}
 
     @classmethod
     def from_description(cls, description: Description) -> Source:
@@ -249,10 +272,6 @@ class ArraySource(Source):
         return cls(
             open_npy(Path(features)),
             None if labels is None else open_npy(Path(labels)),
-            origin=description["origin"],
-            dtype=description["dtype"],
-            names=description["names"],
-            classes=description["classes"],
             label_column=description["label_column"],
-            paths=(features, labels),
+            **described(description),
         )

@@ -84,32 +84,29 @@ def _open_entry(folder: Path, stream: Stream, description: Description) -> Sourc
     return source
 
 
-class CachedArrays(ArraySource):
-    """Dense rows from the columnar cache; another host converts the origin itself."""
+class FromCache(Source):
+    """Rows from the columnar cache; another host converts the origin itself."""
+
+    description: Description
+
+    def describe(self) -> Description:
+        return {"kind": self.kind, "origin": self.description}
+
+    @classmethod
+    def from_description(cls, description: Description) -> Source:
+        return columnar(stream_from(description["origin"]))
+
+
+class CachedArrays(FromCache, ArraySource):
+    """Dense ones."""
 
     kind = "cached"
-    description: Description
-
-    def describe(self) -> Description:
-        return {"kind": self.kind, "origin": self.description}
-
-    @classmethod
-    def from_description(cls, description: Description) -> Source:
-        return columnar(stream_from(description["origin"]))
 
 
-class CachedSparse(SparseSource):
-    """Sparse rows from the columnar cache."""
+class CachedSparse(FromCache, SparseSource):
+    """Sparse ones."""
 
     kind = "cached-sparse"
-    description: Description
-
-    def describe(self) -> Description:
-        return {"kind": self.kind, "origin": self.description}
-
-    @classmethod
-    def from_description(cls, description: Description) -> Source:
-        return columnar(stream_from(description["origin"]))
 
 
 class _NpyWriter:

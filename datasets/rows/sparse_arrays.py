@@ -6,12 +6,13 @@ Rows are converted when they are read. Never parses text, never copies a whole s
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.rows.arrays import open_npy, wanted_dtype
+from flegel.datasets.rows.arrays import About, KeptSource, described, open_npy, wanted_dtype
 from flegel.datasets.rows.memory import allocate
 from flegel.datasets.rows.row_ranges import expand
 from flegel.datasets.rows.source import Description, Rows, Source, check_finite, column_name
@@ -19,7 +20,7 @@ from flegel.errors import DataError
 from flegel.wording import number
 
 
-class SparseSource(Source):
+class SparseSource(KeptSource):
     """Sparse rows (CSR) in arrays, in memory or mapped."""
 
     kind = "csr"
@@ -32,9 +33,7 @@ class SparseSource(Source):
         *,
         origin: str,
         dtype: str | None = None,
-        names: list[str] | None = None,
-        classes: list[str] | None = None,
-        paths: list[str | None] | None = None,
+        **about: Unpack[About],
     ) -> None:
         self.matrix = matrix
         self.rows, self.columns = len(matrix.indptr) - 1, matrix.columns
@@ -43,13 +42,7 @@ class SparseSource(Source):
                 f"{origin} has the shape ({self.rows}, {self.columns}), which holds no rows; "
                 "give at least one row and one column."
             )
-        if labels is not None and len(labels) != self.rows:
-            raise DataError(f"{origin} has {self.rows} rows but {len(labels)} labels; give one label per row.")
-        self.labels = labels
-        self.labelled = labels is not None
-        self.origin = origin
-        self.dtype = wanted_dtype(matrix.values.dtype, dtype)
-        self.names, self.classes, self.paths = names, classes, paths
+        self._keep(origin, wanted_dtype(matrix.values.dtype, dtype), labels, about)
 
     def take(self, ranges: Array, rng: np.random.Generator | None = None) -> Rows:
         """Copies only the entries of the wanted rows; rows are shuffled before they are read."""
@@ -74,10 +67,6 @@ class SparseSource(Source):
         check_finite(np.empty((0, 0)), labels, ids, self.names, self.origin)
         return Rows(found, labels, ids)
 
-    def labels_of(self, window: Array) -> Array:
-        assert self.labels is not None
-        return np.concatenate([np.asarray(self.labels[start:stop], np.float64) for start, stop in window.tolist()])
-
     def column(self, index: int) -> Array:
         if index < 0:
             return np.array(self.labels, np.float64)
@@ -88,19 +77,7 @@ class SparseSource(Source):
 
     def describe(self) -> Description:
         """What a worker needs to open the same rows: only arrays that lie in files can be opened elsewhere."""
-        if self.paths is None:
-            raise DataError(
-                f"{self.origin} is in the memory of this process only; save it to a file that the workers can read."
-            )
-        return {
-            "kind": self.kind,
-            "paths": self.paths,
-            "columns": self.columns,
-            "dtype": self.dtype.name,
-            "names": self.names,
-            "classes": self.classes,
-            "origin": self.origin,
-        }
+        return {**super().describe(), "columns": self.columns}
 
     @classmethod
     def from_description(cls, description: Description) -> Source:
@@ -111,11 +88,7 @@ class SparseSource(Source):
         return cls(
             Sparse(indptr, indices, values, description["columns"]),
             labels,
-            origin=description["origin"],
-            dtype=description["dtype"],
-            names=description["names"],
-            classes=description["classes"],
-            paths=description["paths"],
+            **described(description),
         )
 
 

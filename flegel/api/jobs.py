@@ -27,6 +27,7 @@ from flegel.results.result import Result
 from flegel.runtime.job import background_compiler
 from flegel.runtime.job.background_job import BackgroundJob
 from flegel.runtime.job.find_algorithm import resolve
+from flegel.runtime.job.observers import Functions, Observer, Observers
 from flegel.runtime.job.request import EarlierRun, Request, workers_for
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.running_jobs import noted
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from flegel.callbacks.callback import Callback
     from flegel.cluster.connected import ConnectedCluster
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.runtime.job.observers import Observer
     from flegel.terminal.progress_line import ProgressLine
 
 RUN_OPTIONS = {name: option for name, option in options_of(Job).items() if option.about.local}
@@ -132,8 +132,8 @@ def run(
     progress: bool | None = None,
     start: Result | Tree | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    phase: Callable[[str, str], None] = lambda name, hook: None,
+    say: Callable[[str], None] | None = None,
+    phase: Callable[[str, str], None] | None = None,
     callbacks: Sequence[Callback] = (),
     observers: Sequence[Observer] = (),
     **options: Unpack[RunOptions],
@@ -147,9 +147,10 @@ def run(
     Workers stay warm between runs until this process ends, or until `flegel.shutdown()`; those of a `LocalCluster`
     belong to you, and `cluster.scale(n)` from another thread changes their number while a job runs. `cluster` may
     also be one behind a master: `flegel.connect(…)`, or one that was launched on Ray, Slurm, …. With `start`, a
-    result or its θ, training goes on from there, on these data. `watch` is called several times a second with a
-    `JobSnapshot`, `say` with remarks, `phase` with what happens before training (reading, compiling, …); `callbacks`
-    (`flegel.callbacks`) hear of every barrier in threads of their own, and may end the job.
+    result or its θ, training goes on from there, on these data. `callbacks` (`flegel.callbacks`) hear of every barrier
+    in threads of their own, and may end the job; `observers` see all events of the job in its own thread
+    (docs/callbacks.md). For one function each: `watch` is called several times a second with a `JobSnapshot`, `say`
+    with remarks, `phase` with what happens before training (reading, compiling, …).
 
     With `checkpoint`, Ctrl-C and SIGTERM write a last checkpoint before `KeyboardInterrupt` is raised, and
     `flegel.resume` goes on from there.
@@ -162,16 +163,15 @@ def run(
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     data = data if y is None else _with_labels(data, y)
     with _progress_line(progress, watch is None, job, data) as line:
-        if line is not None:
-            watch, phase = line.and_watch(watch), line.and_phase(phase)
+        seeing = [*([] if line is None else [line]), Functions(watch, say, phase)]
         if cluster is not None and _is_behind_master(cluster):
             if start is not None or callbacks or observers:
                 raise UsageError("start=, callbacks= and observers= work with workers of this host only; omit them.")
-            return cluster.run(chosen, data, out=out, watch=watch, say=say, **options)
+            return cluster.run(chosen, data, out=out, observers=seeing, **options)
         for text in deprecations(job, options):
             warn(text)
-        seeing = _observers(callbacks, observers, say)
-        return _run_here(chosen, data, job, cluster, _start(start, chosen), out, watch, say, phase, seeing)
+        seeing += _with_callbacks(callbacks, observers)
+        return _run_here(chosen, data, job, cluster, _start(start, chosen), out, seeing)
 
 
 def _progress_line(
@@ -196,10 +196,7 @@ def _run_here(
     cluster: Cluster | None,
     began: Tree | None,
     out: str | os.PathLike[str] | None,
-    watch: Callable[[JobSnapshot], None] | None,
-    say: Callable[[str], None],
-    phase: Callable[[str, str], None],
-    seeing: tuple[Observer, ...],
+    seeing: Sequence[Observer],
 ) -> Result:
     """Train on workers of this host: those of `cluster`, or ones that this process keeps. `began`: θ(0), where it is
     given."""
@@ -217,8 +214,8 @@ def _run_here(
     if is_built_in(chosen):
         background_compiler.start()
     with noted(type(chosen).__name__.lower(), job.data, workers) as note:
-        watch, phase = note.also(watch, phase)
-        result = execute(Request(chosen, dataset, job, cluster, session, began, watch, say, phase, observers=seeing))
+        request = Request(chosen, dataset, job, cluster, session, began, Observers([*seeing, note]))
+        result = execute(request)
     if out is not None:
         result_store.save_or_rescue(result, out)
     return result
@@ -236,8 +233,8 @@ def resume(
     out: str | os.PathLike[str] | None = None,
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    phase: Callable[[str, str], None] = lambda name, hook: None,
+    say: Callable[[str], None] | None = None,
+    phase: Callable[[str, str], None] | None = None,
     callbacks: Sequence[Callback] = (),
     observers: Sequence[Observer] = (),
     **changes: Unpack[ResumeOptions],
@@ -263,7 +260,7 @@ def resume(
     if out is not None:
         result_store.check_target(out)
     with noted("resumed", str(place), given.get("workers")) as note:
-        watch, phase = note.also(watch, phase)
+        seeing = [Functions(watch, say, phase), *_with_callbacks(callbacks, observers), note]
         result = resume_job(
             place,
             given,
@@ -274,10 +271,7 @@ def resume(
             trust_code=trust_code,
             begin_anew=begin_anew,
             cluster=cluster,
-            watch=watch,
-            say=say,
-            phase=phase,
-            observers=_observers(callbacks, observers, say),
+            observers=Observers(seeing),
         )
     if out is not None:
         result_store.save_or_rescue(result, out)
@@ -300,7 +294,7 @@ class LocalCluster(HostCluster):
         out: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
         watch: Callable[[JobSnapshot], None] | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        say: Callable[[str], None] | None = None,
         **options: Unpack[RunOptions],
     ) -> Result:
         """As `flegel.run`, on these workers."""
@@ -312,9 +306,9 @@ class LocalCluster(HostCluster):
         """As `run`, without waiting: `.result()`, `.cancel()`, `.progress()`. One job after the other."""
         chosen = resolve(algorithm)
 
-        def execute_here(observer: Observer, say: Callable[[str], None]) -> Result:
+        def execute_here(observer: Observer) -> Result:
             with self._one_job:
-                return run(chosen, data, cluster=self, progress=False, observers=[observer], say=say, **options)
+                return run(chosen, data, cluster=self, progress=False, observers=[observer], **options)
 
         self._submitted += 1
         return BackgroundJob(f"{type(chosen).__name__.lower()}-{self._submitted}", execute_here)
@@ -332,21 +326,21 @@ def _check_arguments(out: Any, cluster: Any, watch: Any, say: Any, phase: Any, c
     if cluster is not None and not (hasattr(cluster, "workers") or _is_behind_master(cluster)):
         raise UsageError(f"cluster={cluster!r} must be a LocalCluster, or what flegel.connect(…) returned.")
     for name, function in (("watch", watch), ("say", say), ("phase", phase)):
-        if not (callable(function) or (function is None and name == "watch")):
+        if function is not None and not callable(function):
             raise UsageError(f"{name}={function!r} must be a function.")
     for name, listed in (("callbacks", callbacks), ("observers", observers)):
         if not isinstance(listed, Sequence) or isinstance(listed, str):
             raise UsageError(f"{name}= must be a list of them, such as [{type(listed).__name__}(…)].")
+    if other := [observer for observer in observers if not isinstance(observer, Observer)]:
+        raise UsageError(f"{other[0]!r} is no observer; give instances of flegel.runtime.job.observers.Observer.")
 
 
-def _observers(
-    callbacks: Sequence[Callback], observers: Sequence[Observer], say: Callable[[str], None]
-) -> tuple[Observer, ...]:
+def _with_callbacks(callbacks: Sequence[Callback], observers: Sequence[Observer]) -> list[Observer]:
     if not callbacks:
-        return tuple(observers)
+        return list(observers)
     from flegel.callbacks.runner import CallbackRunner
 
-    return (CallbackRunner(callbacks, say), *observers)
+    return [CallbackRunner(callbacks), *observers]
 
 
 def _is_behind_master(cluster: Cluster | ConnectedCluster) -> TypeIs[ConnectedCluster]:

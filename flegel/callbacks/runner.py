@@ -9,16 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from flegel.callbacks.callback import Callback
 from flegel.errors import UsageError
-from flegel.job import Job
 from flegel.machine.coordinator.events import TraceRow
-from flegel.machine.coordinator.observation import SHOWN, JobSnapshot, at_barrier
+from flegel.machine.coordinator.observation import JobSnapshot, at_barrier
 from flegel.results.result import Result
 from flegel.runtime import clock
-from flegel.runtime.job.observers import JobControl
+from flegel.runtime.job.observers import JobBegan, JobControl, JobEnded, JobEvent, JobSeen, Observer
 
 MAX_PENDING_BARRIERS = 10_000
 """That wait for one callback; further ones are dropped and counted, so that a slow callback costs bounded memory."""
@@ -30,16 +29,14 @@ FINISH_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
-class CallbackRunner:
+class CallbackRunner(Observer):
     """The observer that hands barriers to callbacks."""
 
-    every = 0.0
-    shown = SHOWN
+    threaded = True
 
     def __init__(
         self,
         callbacks: Sequence[Callback],
-        say: Callable[[str], None],
         slow: float = SLOW_CALL_SECONDS,
         grace: float = FINISH_SECONDS,
     ) -> None:
@@ -47,14 +44,22 @@ class CallbackRunner:
             if not isinstance(callback, Callback):
                 raise UsageError(f"{callback!r} is no callback; give instances of subclasses of flegel.Callback.")
         self._threads = [CallbackThread(callback, slow) for callback in callbacks]
-        self._say, self._grace, self._visits = say, grace, 0
+        self._control = JobControl()
+        self._grace, self._visits = grace, 0
 
-    def begin(self, job: Job, control: JobControl) -> None:
-        for thread in self._threads:
-            thread.start(control)
-            thread.post("before_training", job)
+    def see(self, event: JobEvent) -> None:
+        match event:
+            case JobBegan(job, control):
+                self._control = control
+                for thread in self._threads:
+                    thread.start(control)
+                    thread.post("before_training", job)
+            case JobSeen(seen, rows):
+                self._hand_over(seen, rows)
+            case JobEnded(result):
+                self._finish(result)
 
-    def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
+    def _hand_over(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
         for row in rows:
             self._visits += row.visits
             snapshot = at_barrier(seen, row, self._visits)
@@ -62,7 +67,7 @@ class CallbackRunner:
                 thread.post("after_barrier", snapshot)
         self._report()
 
-    def finish(self, result: Result | None, error: BaseException | None) -> None:
+    def _finish(self, result: Result | None) -> None:
         until = clock.now() + self._grace
         started = [thread for thread in self._threads if thread.started]
         for thread in started:
@@ -78,7 +83,7 @@ class CallbackRunner:
             while thread.remarks:
                 text = thread.remarks.popleft()
                 _log.warning(text)
-                self._say(text)
+                self._control.say(text)
 
 
 class CallbackThread:

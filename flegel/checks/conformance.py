@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -70,10 +70,17 @@ def check_algorithm(
 
     A promise that does not apply to the class, such as conservation where all statistics are spent, is left out.
     """
+    return list(kept_promises(algorithm, features, labels))
+
+
+def kept_promises(
+    algorithm: Algorithm | type[Algorithm], features: Any = None, labels: Array | None = None
+) -> Iterator[str]:
+    """As `check_algorithm`, with each promise as soon as it was checked."""
     subject = algorithm() if isinstance(algorithm, type) else algorithm
     if subject.kernels.backend:
-        return _check_own_backend(subject, features, labels)
-    passed: list[str] = []
+        yield from _check_own_backend(subject, features, labels)
+        return
     for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         for promise, check in PROMISES:
             try:
@@ -83,8 +90,7 @@ def check_algorithm(
             except Exception as error:
                 raise ConformanceError(sentence_for(type(subject).__name__, promise, error)) from error
             if applies:
-                passed.append(f"{promise} ({dtype.name})")
-    return passed
+                yield f"{promise} ({dtype.name})"
 
 
 def _check_own_backend(algorithm: Algorithm, features: Any, labels: Array | None) -> list[str]:

@@ -51,18 +51,22 @@ def hard_tables(sparse: bool = False) -> Iterator[tuple[str, Any]]:
 
 def check_hard_data(algorithm: Algorithm | type[Algorithm]) -> tuple[list[str], list[str]]:
     """What works, and what does not: a sentence for each kind of table."""
+    found = list(tried_tables(algorithm))
+    return [line for works, line in found if works], [line for works, line in found if not works]
+
+
+def tried_tables(algorithm: Algorithm | type[Algorithm]) -> Iterator[tuple[bool, str]]:
+    """Whether the class works on a kind of table, and a sentence about it, as soon as each was tried."""
     subject = algorithm() if isinstance(algorithm, type) else algorithm
-    good, bad = [], []
     for kind, rows in hard_tables(subject.accepts.sparse):
         count = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
         labels = (np.arange(count) % 2).astype(np.float64)
         try:
             refused = _train(subject, rows, labels)
         except Exception as error:  # noqa: BLE001 - a user's class may raise anything; its sentence is the finding
-            bad.append(f"with {kind}: {sentence_for(type(subject).__name__, 'it trains', error)}")
+            yield False, f"with {kind}: {sentence_for(type(subject).__name__, 'it trains', error)}"
         else:
-            good.append(f"refuses {kind}: {refused}" if refused else f"trains on {kind}")
-    return good, bad
+            yield True, f"refuses {kind}: {refused}" if refused else f"trains on {kind}"
 
 
 def _train(algorithm: Algorithm, rows: Any, labels: Array) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
-from flegel.errors import AlgorithmError, ExitCode, FlegelError, StorageError, Terminated, UsageError
+from flegel.errors import ExitCode, StorageError, Terminated
 from flegel.terminal.reporting import errors_as_sentences, print_all, say
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
     job to the cluster; with `cancel` Ctrl-C cancels the job. SIGUSR1 suspends it."""
     import msgspec
 
+    from flegel.cluster.client import raise_unless_done
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.results.result import exit_code
     from flegel.terminal.display import make_display, summary
@@ -110,7 +111,7 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
     if suspension.asked and view.state == "cancelled":
         print(f"flegel: job {job} was stopped: {view.reason}", file=sys.stderr)
         raise typer.Exit(ExitCode.SUSPENDED)
-    _raise_unless_done(view)
+    raise_unless_done(view)
     try:
         figures = client.fetch(view, folder) if folder is not None else client.figures(view)
     except StorageError as error:
@@ -151,16 +152,6 @@ class Suspension:
 
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGUSR1, self._before)
-
-
-def _raise_unless_done(view: JobView) -> None:
-    if view.state == "done":
-        return
-    if view.state == "cancelled":
-        raise FlegelError(f"Job {view.job} was stopped: {view.reason}")
-    if view.usage:
-        raise UsageError(f"Job {view.job} failed: {view.reason}")
-    raise AlgorithmError(f"Job {view.job} failed: {view.reason}", view.trace)
 
 
 def attach(

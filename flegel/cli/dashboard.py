@@ -14,7 +14,6 @@ from flegel.errors import UsageError, require
 from flegel.terminal.reporting import errors_as_sentences, say
 
 if TYPE_CHECKING:
-    from flegel.dashboard.frames import RunHistory
     from flegel.dashboard.local_job import JobDashboard
 
 DEFAULT_PLACE = "127.0.0.1:8787"
@@ -28,7 +27,7 @@ def dashboard(
     ] = None,
     master: MaybeMaster = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page that opens without a server, and end.")
+        Path | None, typer.Option(metavar="FILE", help="Deprecated: flegel report RUN… --out FILE writes such a page.")
     ] = None,
     listen: Listen = DEFAULT_PLACE,
     allow_host: Annotated[
@@ -39,11 +38,11 @@ def dashboard(
 ) -> None:
     """Watch a cluster, or replay saved runs, in a browser.
 
-    For example, two runs over each other, or as a file for a colleague:
+    For example, two runs over each other:
 
         flegel dashboard runs/kmeans-higgs-001 runs/kmeans-higgs-002
 
-        flegel dashboard runs/kmeans-higgs-001 --save run.html
+    `flegel report` makes a file of runs, for a colleague.
     """
     with errors_as_sentences(), ExitStack() as stack:
         if save is not None:
@@ -57,8 +56,10 @@ def dashboard(
         hub = Hub()
         actions: Actions | None = None
         if runs:
-            for history in _histories(runs):
-                hub.add(history)
+            from flegel.dashboard.saved_runs import read_run
+
+            for path in runs:
+                hub.add(read_run(path))
         else:
             from flegel.dashboard.cluster_jobs import ClusterDashboard
 
@@ -71,21 +72,15 @@ def dashboard(
         server.wait()
 
 
-def _histories(runs: list[Path]) -> list[RunHistory]:
-    from flegel.dashboard.saved_runs import read_run
-
-    return [read_run(path) for path in runs]
-
-
 def _save(runs: list[Path], target: Path) -> None:
-    from flegel.dashboard.page import saved_page
+    from flegel.report.write import load, render, save
     from flegel.runtime.job.result_store import check_file
 
     if not runs:
         raise UsageError("--save writes runs that are saved: name their folders.")
     check_file(target, "--save")
-    target.write_text(saved_page(_histories(runs)), encoding="utf-8")
-    say(f"saved to {target}")
+    say(f"--save is deprecated; use flegel report {' '.join(map(str, runs))} --out {target}.")
+    say(f"saved to {save(render([load(path) for path in runs]), target)}")
 
 
 def serve_job(stack: ExitStack, title: str, listen: str) -> JobDashboard:

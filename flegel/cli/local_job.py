@@ -74,8 +74,7 @@ TABLE_OPTIONS = ("label", "weight", "columns", "drop", "categorical", "missing",
 
 def rows_as_told(algorithm: Any, data: str, options: Any) -> Dataset:
     """`open_rows` with those options of a command's record that say how a table is read."""
-    told = options._asdict()
-    return open_rows(algorithm, data, **{name: told[name] for name in TABLE_OPTIONS if name in told})
+    return open_rows(algorithm, data, **{name: vars(options)[name] for name in TABLE_OPTIONS if name in vars(options)})
 
 
 def start_logging(verbose: bool, as_json: bool, level: int = logging.WARNING) -> None:
@@ -100,7 +99,7 @@ def train_here(
         raise UsageError("--checkpoint-every says how often; say also where, with --checkpoint DIR.")
     from flegel.api import jobs as api
 
-    job = partial(api.run, chosen, data, callbacks=trackers_for(track), **local)
+    job = partial(api.run, chosen, data, callbacks=trackers_for(track), progress=False, **local)
     show_and_save(job, outputs, served, line, advises=True)
 
 
@@ -129,6 +128,8 @@ class Outputs(NamedTuple):
     folder: Path | None
     json_to: str | None
     labels: Path | None
+    explain: bool = False
+    """Say in the terminal which kernel served the rows, and why."""
 
     def check(self) -> None:
         """Before anything is done: raise `UsageError` where something could not be written."""
@@ -202,13 +203,15 @@ def show_and_save(
     """Run it under a display, which also tells the result; `advises`: and how its start may be shorter."""
     from flegel.terminal.display import make_display, start_advice
 
-    line("reading")
+    line.begin("reading")
     display = make_display(sys.stderr)
     with ExitStack() as stack:
         observers = served.observers(stack)
         with display:
-            result = _finish_job(partial(job, observers=observers), display, outputs, line)
+            result = _finish_job(partial(job, observers=[line, display, *observers]), display, outputs, line)
     display.finish(result)
+    if outputs.explain:
+        display.say(f"kernel: {result.kernel}" + (f", {result.kernel_choice}" if result.kernel_choice else ""))
     advice = start_advice(result.seconds, result.load_seconds, result.placement) if advises else ""
     if advice:
         display.say(advice)
@@ -222,7 +225,7 @@ def _finish_job(job: Callable[..., Any], display: Any, outputs: Outputs, line: P
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: display.say(f"warning: {message}")
-        result = job(watch=line.watching(display.watch), say=line.saying(display.say), phase=line)
+        result = job()
     line.stop()
     for text in result.warnings:
         display.say(f"note: {text}")

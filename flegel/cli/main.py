@@ -10,11 +10,12 @@ from typing import NoReturn
 
 from flegel.cli import help_pages
 from flegel.cli.app import app
-from flegel.cli.bench import CompareCommand, bench_app, compare, report
 from flegel.cli.cluster_daemons import SlaveCommand, cluster_app, group_slave, master, slave
 from flegel.cli.cluster_jobs import attach, cancel, jobs, logs, scale, status, suspend
+from flegel.cli.comparisons import CompareCommand, bench, compare, report
 from flegel.cli.dashboard import dashboard
 from flegel.cli.data import app as data_app
+from flegel.cli.ddp import ddp_report, ddp_store
 from flegel.cli.demo import demo
 from flegel.cli.doctor import doctor
 from flegel.cli.export import export
@@ -37,14 +38,13 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     help_pages.LIST: (algorithms, models, settings, doctor, version),
     help_pages.WRITE: (check, warm),
     help_pages.MEASURE: (demo, compare, report, simulate),
-    help_pages.WATCH: (dashboard, top),
-    help_pages.CLUSTER: (master, slave, group_slave),
+    help_pages.WATCH: (dashboard, top, ddp_report),
+    help_pages.CLUSTER: (master, slave, group_slave, ddp_store),
     help_pages.CLUSTER_JOBS: (jobs, status, logs, attach, cancel, suspend, scale),
 }
 """Commands by subject."""
 GROUPS = {
     "data": (data_app, help_pages.LIST),
-    "bench": (bench_app, help_pages.MEASURE),
     "cluster": (cluster_app, help_pages.CLUSTER),
     "launch": (launch_app, help_pages.CLUSTER),
     "keys": (keys_app, help_pages.CLUSTER),
@@ -62,6 +62,7 @@ SHORT_HELP: dict[Callable[..., None], type[ShortHelpCommand]] = {
 for subject, commands in COMMANDS.items():
     for command in commands:
         app.command(cls=SHORT_HELP.get(command), rich_help_panel=subject)(command)
+app.command(hidden=True, context_settings={"ignore_unknown_options": True})(bench)
 for name, (group, subject) in GROUPS.items():
     app.add_typer(group, name=name, rich_help_panel=subject)
 

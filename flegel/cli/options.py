@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
+from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -46,6 +48,25 @@ Within = Annotated[
 Tolerance = Annotated[
     float, typer.Option(help="When bsp has converged, for the default target.", rich_help_panel=TRAINING)
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions:
+    """What `flegel compare` and `flegel simulate` are both told about training and data."""
+
+    settings: HyperParameters = None
+    target: Target = None
+    within: Within = 0.001
+    tolerance: Tolerance = 1e-4
+    label: Label = None
+    columns: Columns = None
+    drop: Drop = None
+    categorical: Categorical = "auto"
+    missing: Missing = "error"
+    format: Format = None
+    partition: Partition = "shuffle"
+
+
 MaybeMaster = Annotated[
     str | None,
     typer.Option(
@@ -88,7 +109,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 def from_record(record: Any) -> Callable[[Command], Command]:
-    """The fields of a NamedTuple as options of a command, which takes them as `**words`. For a command with so many
+    """The fields of a dataclass as options of a command, which takes them as `**words`. For a command with so many
     options that a list of arguments hides what it does."""
 
     def decorate(command: Command) -> Command:
@@ -98,12 +119,12 @@ def from_record(record: Any) -> Callable[[Command], Command]:
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         fields = [
             inspect.Parameter(
-                name,
+                field.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=record._field_defaults.get(name, inspect.Parameter.empty),
-                annotation=kind,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                annotation=kinds[field.name],
             )
-            for name, kind in kinds.items()
+            for field in dataclasses.fields(record)
         ]
         command.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
         command.__annotations__ = {"return": None}

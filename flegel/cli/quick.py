@@ -118,7 +118,7 @@ def submit(told: Submission) -> None:
     start_logging(False, False)
     line = PhaseLine(sys.stderr, told.data)
     with errors_as_sentences(WORKERS_STOPPED), fork_server.prepared(), line:
-        line("importing")
+        line.begin("importing")
         if ":" in told.algorithm:  # a class of the user's, which numba compiles
             fork_server.preload("numba")
         chosen = make_algorithm(told.algorithm, told.hyper)

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flegel.cli.bench import check_places, show_comparison
+from flegel.cli.comparisons import check_places, show_comparison
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.local_job import make_algorithm, rows_as_told
-from flegel.cli.options import (
-    Categorical,
-    Columns,
-    Drop,
-    Format,
-    HyperParameters,
-    Label,
-    Missing,
-    Partition,
-    Target,
-    Tolerance,
-    Within,
-    from_record,
-)
+from flegel.cli.options import ComparisonOptions, from_record
 from flegel.configuration.active import using
 from flegel.configuration.sources import changes_outside
 from flegel.errors import UsageError
@@ -64,7 +52,8 @@ CLUSTER_OPTIONS = (
 READING_OPTIONS = ("columns", "drop", "categorical", "missing", "format")  # a recorded run names rows, not a table
 
 
-class SimulateOptions(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(ComparisonOptions):
     """The options of `flegel simulate`, as they were typed."""
 
     algorithm: Annotated[
@@ -140,10 +129,6 @@ class SimulateOptions(NamedTuple):
             rich_help_panel=TRAINING,
         ),
     ] = "auto"
-    settings: HyperParameters = None
-    target: Target = None
-    within: Within = 0.001
-    tolerance: Tolerance = 1e-4
     max_seconds: Annotated[
         float | None, typer.Option(help="Give a run up after so many virtual seconds.", rich_help_panel=TRAINING)
     ] = None
@@ -151,13 +136,6 @@ class SimulateOptions(NamedTuple):
         int, typer.Option(help="Runs of each candidate, each with another seed.", rich_help_panel=TRAINING)
     ] = 1
     seed: Annotated[int, typer.Option(help="Decides data, start, speeds and stragglers.", rich_help_panel=TRAINING)] = 0
-    label: Label = None
-    columns: Columns = None
-    drop: Drop = None
-    categorical: Categorical = "auto"
-    missing: Missing = "error"
-    format: Format = None
-    partition: Partition = "shuffle"
     json_to: Annotated[
         str | None,
         typer.Option(

@@ -53,6 +53,10 @@ Labels = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Say which kernel served the rows, and why.", rich_help_panel=OUTPUT),
+]
 Save = Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.", rich_help_panel=OUTPUT)]
 
 Track = Annotated[
@@ -169,6 +173,7 @@ def submit(
     json_to: Json = None,
     labels: Labels = None,
     save: Save = True,
+    explain: Explain = False,
     track: Track = None,
     metrics: Metrics = None,
     dashboard: Dashboard = False,
@@ -197,11 +202,11 @@ def submit(
     start_logging(verbose, log_json)
     line = PhaseLine(sys.stderr, data)
     with errors_as_sentences(WORKERS_STOPPED if here else ""), fork_server.prepared(here), line:
-        line("importing")
+        line.begin("importing")
         if here and ":" in algorithm:  # a class of the user's, which numba compiles
             fork_server.preload("numba")
         chosen = make_algorithm(algorithm, hyper)
-        outputs = Outputs(folder_for(save, out, algorithm, data), json_to, labels)
+        outputs = Outputs(folder_for(save, out, algorithm, data), json_to, labels, explain)
         outputs.check()
         if master is not None and not here:
             if track or metrics or dashboard:
@@ -318,7 +323,7 @@ def resume(
     left = CHECKPOINTS_KEPT if at is None else ""
     line = PhaseLine(sys.stderr, data or place)
     with errors_as_sentences(left), fork_server.prepared(at is None), line:
-        line("importing")
+        line.begin("importing")
         options = given({**changes, "algorithm": algorithm, "data": data, "exact": exact})
         if at is not None:
             if options or out or json_to or labels or begin_anew or track or metrics or dashboard:

@@ -68,18 +68,18 @@ def _looks(master: str, insecure: bool, stack: ExitStack) -> Callable[[], Any]:
     from flegel.runtime.job.running_jobs import running
 
     if master == DEFAULT_MASTER and not listens(master):
-        return lambda: host_screen(running(), f"nothing listens at {master}: no cluster is shown")
+        return lambda: host_screen(running(), f"no cluster: nothing listens at {master}")
     client = stack.enter_context(open_client(master, insecure))
     return lambda: Group(host_screen(running()), screen(client.jobs(), client.slaves()))
 
 
 def host_screen(jobs: Sequence[RunningJob], note: str = "") -> Any:
-    """Jobs that this user runs on this host, each named after its process."""
+    """Jobs that this user runs on this host, each named after its process; a note below them."""
     from rich.console import Group
 
-    count = f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}" if jobs else "no jobs"
-    summary = f"{count} of yours on this host" + (f"; {note}" if note else "")
-    return Group(summary, _jobs([_view(job) for job in jobs])) if jobs else Group(summary)
+    running = f"{len(jobs)} job{'s' if len(jobs) > 1 else ''}" if jobs else "no jobs"
+    table = [_jobs([_view(job) for job in jobs])] if jobs else []
+    return Group(f"{running} of yours on this host", *table, *([note] if note else []))
 
 
 def _view(job: RunningJob) -> JobView:

@@ -42,7 +42,7 @@ from flegel.cluster.transport.protocol import (
 )
 from flegel.cluster.transport.secure_client import SecureClient, dial
 from flegel.core.own_pauses import Deadline
-from flegel.errors import FlegelError, StorageError, UsageError
+from flegel.errors import AlgorithmError, FlegelError, StorageError, UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.class_source import in_plain
 from flegel.loading.damage import damage_as
@@ -303,3 +303,14 @@ def own_address(master: str) -> str:
         probe.connect((parts.hostname, parts.port or 1))
         return str(probe.getsockname()[0])
     return "127.0.0.1"
+
+
+def raise_unless_done(view: JobView) -> None:
+    """What a job that failed or was stopped raises where its result is asked for."""
+    if view.state == "done":
+        return
+    if view.state == "cancelled":
+        raise FlegelError(f"Job {view.job} was stopped: {view.reason}")
+    if view.usage:
+        raise UsageError(f"Job {view.job} failed: {view.reason}")
+    raise AlgorithmError(f"Job {view.job} failed: {view.reason}", view.trace)

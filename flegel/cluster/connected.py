@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,15 @@ from typing import Any
 import msgspec
 
 from flegel.algorithm import Algorithm
-from flegel.cluster.client import JOB_POLL_SECONDS, Client, checkpoint_name, data_name, own_address, pack
+from flegel.cluster.client import (
+    JOB_POLL_SECONDS,
+    Client,
+    checkpoint_name,
+    data_name,
+    own_address,
+    pack,
+    raise_unless_done,
+)
 from flegel.cluster.fetched_result import read_result
 from flegel.cluster.master.facts import OVER
 from flegel.cluster.staging import large_arrays, stage_arrays, stage_rows
@@ -26,7 +34,7 @@ from flegel.cluster.transport.protocol import ClusterJob, JobView, SlaveView
 from flegel.configuration.sources import changes_outside
 from flegel.datasets import Dataset
 from flegel.datasets.lazy.parts import write_parts, writer_of
-from flegel.errors import AlgorithmError, FlegelError, UsageError, nearest, warn
+from flegel.errors import FlegelError, UsageError, nearest, warn
 from flegel.job import Job
 from flegel.loading.class_source import reference
 from flegel.machine.coordinator.observation import JobSnapshot
@@ -36,6 +44,7 @@ from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
 from flegel.runtime.job.find_algorithm import resolve
+from flegel.runtime.job.observers import Functions, JobSeen, Observer, Observers
 from flegel.runtime.job.request import open_job_data
 from flegel.sync import make_policy
 
@@ -58,10 +67,12 @@ class ConnectedCluster:
         *,
         out: str | os.PathLike[str] | None = None,
         watch: Callable[[JobSnapshot], None] | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        say: Callable[[str], None] | None = None,
+        observers: Iterable[Observer] = (),
         **options: Any,
     ) -> Result:
-        """As `flegel.run`, on this cluster. Ctrl-C cancels the job."""
+        """As `flegel.run`, on this cluster. Ctrl-C cancels the job. `observers` hear remarks and see snapshots."""
+        told = Observers([Functions(watch, say), *observers])
         if out is not None:
             result_store.check_target(out)
         job = self.submit(algorithm, data, **options)
@@ -70,10 +81,10 @@ class ConnectedCluster:
             for view in job.views():
                 text = f"{view.state}: {view.reason}" if view.state == "queued" else view.state
                 if text != said and view.state not in OVER:
-                    say(f"job {job.name} is {text}")
+                    told.say(f"job {job.name} is {text}")
                     said = text
-                if watch is not None and view.glance and view.state == "running":
-                    watch(msgspec.convert(view.glance, JobSnapshot))
+                if view.glance and view.state == "running":
+                    told.tell(JobSeen(msgspec.convert(view.glance, JobSnapshot)))
         except (KeyboardInterrupt, SystemExit):
             job.cancel()
             raise
@@ -221,7 +232,7 @@ class SubmittedJob:
         """Wait for the result; raises what the job failed with, or `TimeoutError`."""
         if self._result is None:
             *_, view = self.views(timeout)
-            _raise_unless_done(view)
+            raise_unless_done(view)
             with _scratch_folder() as folder:
                 self._cluster.ask(lambda client: client.fetch(view, folder))
                 self._result = read_result(folder, self._algorithm, self._rows)
@@ -291,16 +302,6 @@ def _for_cluster(options: Mapping[str, Any]) -> dict[str, Any]:
         if not about.cluster and value != known[name].default:
             raise UsageError(about.refusal or f"{name}= works on this host only; omit it for a cluster.")
     return {name: value for name, value in options.items() if known[name].about.cluster}
-
-
-def _raise_unless_done(view: JobView) -> None:
-    if view.state == "done":
-        return
-    if view.state == "cancelled":
-        raise FlegelError(f"Job {view.job} was stopped: {view.reason}")
-    if view.usage:
-        raise UsageError(f"Job {view.job} failed: {view.reason}")
-    raise AlgorithmError(f"Job {view.job} failed: {view.reason}", view.trace)
 
 
 @contextmanager

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from flegel.compare.comparison import ComparisonSettings, compare, in_memory, run_comparison, run_environment
-from flegel.compare.record import Attempt, Bench, Chart, Comparison, Document, Picture, Series, Table, read, write
+from flegel.compare.record import Attempt, Comparison, Picture, read, write
 
 __all__ = [
     "Attempt",
-    "Bench",
-    "Chart",
     "Comparison",
     "ComparisonSettings",
-    "Document",
     "Picture",
-    "Series",
-    "Table",
     "compare",
     "in_memory",
     "read",

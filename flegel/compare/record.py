@@ -1,4 +1,4 @@
-"""What a comparison or a benchmark found, as it is written to JSON and read back. Pure data; knows no cluster.
+"""What a comparison found, as it is written to JSON and read back. Pure data; knows no cluster.
 
 Everything that a report shows is in here, so that a report can be made again, elsewhere and later, from the file.
 Fields that were renamed keep their names of format 1 in the file (`rename`).
@@ -200,78 +200,7 @@ def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | Non
     )
 
 
-class Series(msgspec.Struct, kw_only=True):
-    """A line of a chart."""
-
-    name: str
-    points: list[tuple[float, float]]
-
-
-class Chart(msgspec.Struct, kw_only=True):
-    """A figure that a benchmark draws beside its comparisons."""
-
-    title: str
-    x: str
-    y: str
-    series: list[Series]
-    log_x: bool = False
-    log_y: bool = False
-    text: str = ""
-    bars: bool = False
-    """Points as bars (x counts the groups) instead of lines."""
-    groups: list[str] = []
-    """Names of the groups of bars."""
-
-
-class Table(msgspec.Struct, kw_only=True):
-    """Rows of text; numbers come formatted."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    text: str = ""
-
-
-class Bench(
-    msgspec.Struct,
-    kw_only=True,
-    tag_field="kind",
-    tag="bench",
-    rename={"comparisons": "contests", "environment": "setting"},
-):
-    """One benchmark of the suite."""
-
-    format: int = RECORD_FORMAT
-    name: str
-    figure: str
-    question: str
-    scale: str
-    seconds: float
-    environment: RunEnvironment
-    answer: list[str] = []
-    """What came out, in sentences."""
-    charts: list[Chart] = []
-    tables: list[Table] = []
-    comparisons: list[Comparison] = []
-    skipped: list[tuple[str, str]] = []
-    """What was left out, and why."""
-    unfinished: str = ""
-    """Why this is not all that the benchmark was to measure; empty where it is."""
-    ratios: dict[str, float] = {}
-    """Named figures for the check against recorded floors."""
-
-
-def figure_order(figure: str) -> tuple[int, int, str]:
-    """To sort benchmarks by: figures of the papers by number, then tables, then the others."""
-    digits = "".join(c if c.isdigit() else " " for c in figure).split()
-    kind = 0 if figure.startswith("Fig") else 1 if figure.startswith("Table") else 2
-    return kind, int(digits[0]) if digits else 99, figure
-
-
-Document = Comparison | Bench
-
-
-def write(document: Document, path: Path) -> None:
+def write(document: msgspec.Struct, path: Path) -> None:
     """As JSON, in one step."""
     scratch = path.with_name(f".{path.name}.part")
     try:
@@ -284,14 +213,14 @@ def write(document: Document, path: Path) -> None:
         raise StorageError(f"Could not write {path}: {error.strerror or error}.") from None
 
 
-def read(path: Path) -> Document:
-    """A file that `write` made."""
+def read(path: Path, kind: Any = Comparison) -> Any:
+    """A file that `write` made of a record of this kind."""
     try:
-        found: Document = msgspec.json.decode(read_regular(path, MAX_DOCUMENT_BYTES), type=Document)
+        found = msgspec.json.decode(read_regular(path, MAX_DOCUMENT_BYTES), type=kind)
     except OSError as error:
         raise StorageError(f"Could not read {path}: {error.strerror or error}.") from None
     except UNDECODABLE as error:
-        raise StorageError(f"{path} is no comparison and no benchmark of Flegel: {error}.") from None
+        raise StorageError(f"{path} is no record of Flegel that can be shown here: {error}.") from None
     if found.format != RECORD_FORMAT:
         raise StorageError(f"{path} has format {found.format}; this version reads {RECORD_FORMAT}.")
     return found

@@ -1,1 +1,1 @@
-"""What everybody uses and nobody decides in: bundles of arrays, shards of data, tiling, the stop flag."""
+"""What all layers use, without decisions: bundles of arrays, shards of data, tiling, the stop flag."""

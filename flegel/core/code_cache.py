@@ -3,8 +3,8 @@
 `njit(cache=True)` is numba's, with another cache. numba's own looks at the file of the function only, so it goes on
 with code that holds old constants and old helpers of other modules, and two processes that write to one index at the
 same time may leave it pointing at the wrong code. Here the folder is named by the text of the module and of all modules
-of the package that it imports, and the file by the types: an edit needs no deletion, and nobody writes to a file that
-somebody else may have named.
+of the package that it imports, and the file by the types: an edit needs no deletion, and no process
+writes to a file that another one may be reading.
 """
 
 from __future__ import annotations

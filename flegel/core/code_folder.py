@@ -59,7 +59,7 @@ def is_lasting() -> bool:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether nobody else can have put code there: it is run as it is found."""
+    """Whether no other user can have put code there: it is run as it is found."""
     found = folder.stat()
     return found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH
 

@@ -1,4 +1,4 @@
-"""Rows that are fetched and laid out at once, so that nobody needs a second copy of all. No I/O of its own."""
+"""Rows that are fetched and laid out at once, so that no second copy of all rows is needed. No I/O of its own."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.results.result import Result
 from flegel.runtime import clock
-from flegel.runtime.job.observers import JobControl
+from flegel.runtime.job.observers import JobBegan, JobControl, JobEnded, JobEvent, JobSeen, Observer
 
 MANY_WORKERS = 256  # above it a snapshot is taken once a second, not four times: it has a column for each worker
 MAX_PENDING_SNAPSHOTS = 100  # that wait to be turned into frames; further ones without barriers are dropped
@@ -28,10 +28,11 @@ RUN_NAME = "job"
 Looked = tuple[JobSnapshot, Sequence[TraceRow]]
 
 
-class JobDashboard:
+class JobDashboard(Observer):
     """Observer of one job, and what its buttons do."""
 
     shown = 1024
+    threaded = True
 
     def __init__(self, hub: Hub, title: str) -> None:
         self.every = 0.25
@@ -42,7 +43,18 @@ class JobDashboard:
         self._handler = LineHandler(self)
         self._thread = threading.Thread(target=self._work, name="dashboard frames", daemon=True)
 
-    def begin(self, job: Job, control: JobControl) -> None:
+    def see(self, event: JobEvent) -> None:
+        match event:
+            case JobBegan(job, control):
+                self._begin(job, control)
+            case JobSeen(seen, rows):
+                self.every = 1.0 if seen.members > MANY_WORKERS else 0.25
+                if self._looks.qsize() < MAX_PENDING_SNAPSHOTS or rows:
+                    self._looks.put((seen, rows))
+            case JobEnded(result, error):
+                self._finish(result, error)
+
+    def _begin(self, job: Job, control: JobControl) -> None:
         """Announce the job to the pages, and show the log of this process there from now on."""
         about = {
             "title": self._title,
@@ -59,12 +71,7 @@ class JobDashboard:
         logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
         self._thread.start()
 
-    def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
-        self.every = 1.0 if seen.members > MANY_WORKERS else 0.25
-        if self._looks.qsize() < MAX_PENDING_SNAPSHOTS or rows:
-            self._looks.put((seen, rows))
-
-    def finish(self, result: Result | None, error: BaseException | None) -> None:
+    def _finish(self, result: Result | None, error: BaseException | None) -> None:
         logging.getLogger("flegel").removeHandler(self._handler)
         history = self._history
         if history is None:

@@ -1,18 +1,9 @@
-"""The files of the page, and a saved page: one HTML file with runs inside, which opens without a server.
-
-No build step and no network: scripts and styles lie in `static/`, with uPlot and its licence beside them. In a saved
-page they are inside the file, and its content policy admits exactly these by their hashes.
-"""
+"""The files of the page. No build step and no network: scripts and styles lie in `static/`, with uPlot and its licence
+beside them. Pages that are files, and open without a server, are drawn by `flegel.report`."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-from collections.abc import Iterable
 from importlib import resources
-
-from flegel.dashboard.frames import RunHistory
 
 SCRIPTS = ("uPlot.iife.min.js", "model.js", "timeline.js", "charts.js", "tables.js", "app.js")
 STYLES = ("uPlot.min.css", "style.css")
@@ -34,28 +25,6 @@ def files() -> dict[str, tuple[bytes, str]]:
     links = "".join(f'<link rel="stylesheet" href="{name}">\n' for name in STYLES)
     links += '<link rel="icon" href="favicon.svg">\n'
     scripts = "".join(f'<script src="{name}"></script>\n' for name in SCRIPTS)
-    found["/"] = (_page(links, scripts).encode(), "text/html")
+    page = static("index.html").replace("<!--head-->", links).replace("<!--scripts-->", scripts)
+    found["/"] = (page.encode(), "text/html")
     return found
-
-
-def saved_page(runs: Iterable[RunHistory]) -> str:
-    """One file with everything inside."""
-    frames = b",".join(frame for run in runs for frame in run.frames())
-    data = f"[{frames.decode()}]".replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    styles, scripts = [static(n) for n in STYLES], [static(n).replace("</script", "<\\/script") for n in SCRIPTS]
-    policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {' '.join(map(_hash, styles))}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    head = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
-    head += "".join(f"<style>{text}</style>\n" for text in styles) + '<link rel="icon" href="data:,">\n'
-    tail = f'<script type="application/json" id="saved">{data}</script>\n'
-    return _page(head, tail + "".join(f"<script>{text}</script>\n" for text in scripts))
-
-
-def _page(head: str, scripts: str) -> str:
-    return static("index.html").replace("<!--head-->", head).replace("<!--scripts-->", scripts)
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -6,29 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from flegel.dashboard.frames import RunHistory
-from flegel.errors import StorageError
 from flegel.loading.damage import damage_as
-from flegel.loading.documents import read_json
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import FlowSnapshot, IncidentSnapshot, JobSnapshot, WorkerSnapshot
 
 
 def read_run(path: Path) -> RunHistory:
     """Raises `StorageError` for what is no run."""
-    from flegel.runtime.job.result_store import read_trace
+    from flegel.runtime.job.result_store import read_figures
 
-    folder = path if path.is_dir() else None
-    file = path / "result.json" if folder else path
-    try:
-        result = read_json(file)
-        rows = read_trace(folder) if folder else None
-    except OSError as error:
-        raise StorageError(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
-    except StorageError as error:
-        raise StorageError(f"{file} is no result of Flegel: {error}") from None
-    if not {"algorithm", "trace", "worker", "dataset"} <= result.keys():
-        raise StorageError(f"{file} is no result of Flegel: it lacks algorithm, trace, worker or dataset.")
-    with damage_as(f"{file} is no result of Flegel"):
+    result, rows = read_figures(path)
+    with damage_as(f"{path} is no result of Flegel"):
         history = history_of(str(path), result, rows)
         history.frames()  # what cannot be shown is found here, not by the server
         return history

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flegel.core.pytree import Array
+from flegel.declarations.field_types import TypedFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accepts:
+class Accepts(TypedFields):
     """`accepts = Accepts(sparse=True, labels="required")`. Without it: dense rows without weights, with or without
     labels."""
 

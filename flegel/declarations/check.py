@@ -3,6 +3,7 @@ used, and a visit is said in one way."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,19 +50,42 @@ MOVED = {
 """Class attributes of earlier versions, and what says the same now."""
 
 
-def check_declarations(cls: type, declared: Mapping[str, type]) -> None:
+def check_declarations(cls: type, base: type, declared: Mapping[str, type]) -> None:
     """Raise `UsageError` for an attribute of an earlier version, or a declaration of another type. A hyper-parameter
-    (an annotated attribute) or a method may have any name that is not declared here."""
+    (an annotated attribute) or a method may have any name that is not declared here, and is no method of `base`."""
     hints = vars(cls).get("__annotations__", {})
     for name, value in {**dict.fromkeys(hints), **vars(cls)}.items():
         if name in MOVED and not _is_own(hints.get(name), value):
             raise UsageError(f"{cls.__name__}: write `{MOVED[name]}` in place of `{name}`; import it from flegel.")
+        if name in MOVED and not callable(value) and not _reads(cls, name):
+            warnings.warn(
+                f"{cls.__name__}: no method reads the hyper-parameter `{name}`; to tell the engine, write "
+                f"`{MOVED[name]}` in its place.",
+                stacklevel=3,
+            )
+        right = next((known for known, kind in declared.items() if type(value) is kind), name)
+        if right != name and name not in declared:
+            raise UsageError(
+                f"{cls.__name__}: `{name}` holds a flegel.{type(value).__name__}, which has no effect under this name; "
+                f"write `{right} = …`."
+            )
+        if name in hints and not name.startswith("_") and callable(getattr(base, name, None)):
+            raise UsageError(
+                f"{cls.__name__}: `{name}` is a method of every algorithm; give this attribute another name."
+            )
         kind = declared.get(name)
         if kind is not None and not isinstance(value, kind | property):
             raise UsageError(
                 f"{cls.__name__}: `{name}` is what the class declares by a flegel.{kind.__name__}; give this attribute "
                 "another name."
             )
+
+
+def _reads(cls: type, name: str) -> bool:
+    """Whether some method of the class, or of a class that it inherits from, mentions the attribute."""
+    functions = (value for kind in cls.__mro__ for value in vars(kind).values())
+    codes = (getattr(getattr(value, "fget", None) or value, "__code__", None) for value in functions)
+    return any(code is not None and name in code.co_names for code in codes)
 
 
 def _is_own(hint: Any, value: Any) -> bool:

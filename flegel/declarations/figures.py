@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from flegel.core.pytree import Array, Tree
+from flegel.declarations.field_types import TypedFields
 from flegel.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportedFigures:
+class ReportedFigures(TypedFields):
     """`figures = ReportedFigures(shown=("accuracy",))`. Without it the result shows those of `metrics`."""
 
     shown: tuple[str, ...] = ()

@@ -7,10 +7,11 @@ from typing import Any
 
 from flegel.core.pytree import Tree
 from flegel.core.shard import DataPoint
+from flegel.declarations.field_types import TypedFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class HiddenState:
+class HiddenState(TypedFields):
     """`state = HiddenState(memoryless=True)`. Without it nothing is assumed. Classes that define `contribution` or
     `hidden` are memoryless without saying so."""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flegel.declarations.field_types import TypedFields
+
 
 @dataclass(frozen=True, kw_only=True)
-class HyperNames:
+class HyperNames(TypedFields):
     """`hyper_names = HyperNames(also_called={"n_clusters": "k"})`."""
 
     also_called: Mapping[str, str] = field(default_factory=dict)

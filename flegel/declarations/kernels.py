@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard
+from flegel.declarations.field_types import TypedFields
 
 Kernel = Callable[[Shard, Tree, Tree, int, int, int, Array], int]
 """`kernel(share, parameter, aggregator, start, end, iteration, flag) -> position reached`.
@@ -24,7 +25,7 @@ are reported, so they are to be as exact as float64. Hooks see 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernels:
+class Kernels(TypedFields):
     """`kernels = Kernels(narrow_parameter=True)`. Without it the hooks are compiled into one loop over rows."""
 
     narrow_parameter: bool = False
@@ -51,6 +52,10 @@ class KernelHooks:
     def kernel(self, share: Shard) -> Kernel | None:
         """A hand-written block kernel that agrees with `updateDataPoint`, or None to have one compiled."""
         return None
+
+    def kernel_choice(self, share: Shard) -> str:
+        """Which of its kernels serves such rows and why, in a sentence, where a class has several; for `--explain`."""
+        return ""
 
     def layout_for(self: Any, columns: int) -> str:
         """How the kernel wants features of so many columns, where its kernels differ by width."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flegel.core.pytree import Tree
+from flegel.declarations.field_types import TypedFields
 from flegel.job import DEFAULT_TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class Learning(TypedFields):
     """`learning = Learning(maximize=True)`. Without it a sum over points is minimized, until its relative change over
     a pass is within the usual tolerance."""
 

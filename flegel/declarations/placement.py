@@ -7,10 +7,11 @@ from typing import Any
 
 from flegel.core.pytree import Array, Tree
 from flegel.core.sharding import Sharding
+from flegel.declarations.field_types import TypedFields
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParameterPlacement:
+class ParameterPlacement(TypedFields):
     """`placement = ParameterPlacement(sharding=Sharding({"weights": 0}, {"gradient": 0}))`. Without it every worker
     gets all of θ, in float64, from the coordinator."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flegel.declarations.field_types import TypedFields
+
 
 @dataclass(frozen=True, kw_only=True)
-class Statistics:
+class Statistics(TypedFields):
     """`statistics = Statistics(spent=("gradient",))`. Without it every field is a sum over points, kept for ever."""
 
     spent: tuple[str, ...] = ()

@@ -92,7 +92,7 @@ def installed_extension(name: str, path: Path) -> types.ModuleType:
 
 
 def require_consent(consent: Consent | None, what: str) -> None:
-    """Raise `UsageError` where nobody has said why this may run."""
+    """Raise `UsageError` where no consent is given for this code."""
     if not isinstance(consent, Consent):
         raise UsageError(
             f"{what} came with data and is not run; pass --trust-code (trust_code=True) if you know where it comes "

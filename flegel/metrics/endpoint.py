@@ -16,13 +16,9 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from flegel.errors import UsageError, require
-from flegel.job import Job
-from flegel.machine.coordinator.events import TraceRow
-from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.metrics.families import Family, JobFigures, build_info
 from flegel.options import parse_address
-from flegel.results.result import Result
-from flegel.runtime.job.observers import JobControl
+from flegel.runtime.job.observers import JobEvent, JobSeen, Observer
 
 
 class MetricsEndpoint:
@@ -140,21 +136,17 @@ def is_address(name: str) -> bool:
     return True
 
 
-class JobMetrics:
+class JobMetrics(Observer):
     """The observer of one job behind `--metrics`."""
 
     every = 0.5
     shown = 0
+    threaded = True
 
     def __init__(self, endpoint: MetricsEndpoint) -> None:
         self._endpoint, self._figures = endpoint, JobFigures()
 
-    def begin(self, job: Job, control: JobControl) -> None:
-        pass
-
-    def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
-        self._figures.take(seen, rows)
-        self._endpoint.publish(self._figures.families())
-
-    def finish(self, result: Result | None, error: BaseException | None) -> None:
-        pass
+    def see(self, event: JobEvent) -> None:
+        if isinstance(event, JobSeen):
+            self._figures.take(event.snapshot, event.rows)
+            self._endpoint.publish(self._figures.families())

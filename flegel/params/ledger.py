@@ -68,9 +68,8 @@ class Ledger:
         """A barrier's changes, in this order. Done for every report of a job, so no tree is walked.
 
         The next θ needs the total alone, and everybody waits for it. So the accounts follow later: when somebody asks
-        for them, or when the coordinator has nothing else to do (`update_accounts`). Nobody may write to a change until
-        then.
-        """
+        for them, or when the coordinator has nothing else to do (`update_accounts`). The caller may not write to a
+        change until then."""
         if not owners:
             return
         self.update_accounts()

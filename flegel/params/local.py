@@ -85,7 +85,9 @@ class LocalStore:
         def call(hook: str, *args: Any) -> Any:
             return call_hook(self._algorithm, place, hook, *args)
 
-        self.parameter, value, diverged = new_parameter(call, self._ledger.total, self.parameter, place)
+        self.parameter, value, diverged = new_parameter(
+            self._algorithm, call, self._ledger.total, self.parameter, place
+        )
         return value, diverged
 
     # -- workers ---------------------------------------------------------------------------------------------

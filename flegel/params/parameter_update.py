@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from flegel.algorithm import Algorithm, visit_hook
 from flegel.core import pytree
 from flegel.core.pytree import Tree
 from flegel.errors import AlgorithmError
@@ -18,15 +19,28 @@ HookCall = Callable[..., Any]
 """Gets the name of a hook and its arguments; returns what the hook returns."""
 
 
-def new_parameter(call: HookCall, total: Tree, parameter: Tree, place: str) -> tuple[Tree, float | None, str]:
+def new_parameter(
+    algorithm: Algorithm, call: HookCall, total: Tree, parameter: Tree, place: str
+) -> tuple[Tree, float | None, str]:
     """θ, the objective, and why a new θ is refused where it is; then θ is the old one."""
     made = call("updateParameter", total, parameter)
     fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, parameter), place)
     if not pytree.same_shape(fresh, parameter):
         raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
     if not pytree.is_finite(fresh):
-        return parameter, None, "θ holds numbers that are not finite"
+        return parameter, None, why_not_finite(algorithm, total)
     value = hook_values.number(call("objective", total, fresh), "objective", place)
     if value is not None and not math.isfinite(value):
         return parameter, None, f"the objective became {value}"
     return fresh, value, ""
+
+
+def why_not_finite(algorithm: Algorithm, statistics: Tree) -> str:
+    """Why θ holds numbers that are not finite, by the hook that they came from: the one that visits points where the
+    statistics are not finite either, else `updateParameter`."""
+    fields = zip(pytree.names(statistics), pytree.flatten(statistics), strict=True)
+    bad = [name for name, array in fields if not pytree.is_finite(array)]
+    if not bad:
+        return "updateParameter returned numbers that are not finite"
+    which = f" ({', '.join(bad)})" if pytree.is_bundle(statistics) else ""
+    return f"the sums of what {visit_hook(type(algorithm))} returns are not finite{which}"

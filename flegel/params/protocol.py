@@ -19,7 +19,7 @@ from flegel.messages import Reduced
 
 
 class Fold(msgspec.Struct, frozen=True):
-    """One request. Its changes belong to the store from now on; nobody else writes to them."""
+    """One request. Its changes belong to the store from now on; the caller does not write to them."""
 
     number: int
     """Counts up from 0; an answer repeats it, so that a doubled answer is recognised."""
@@ -132,7 +132,7 @@ class ParameterStore(Protocol):
         ...
 
     def use_spare_time(self) -> None:
-        """Nobody waits now: time for work that was put off."""
+        """The coordinator has nothing else to do now: time for work that was postponed."""
         ...
 
     def discrepancy(self) -> float:

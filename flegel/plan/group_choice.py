@@ -1,7 +1,7 @@
 """Which group a worker should belong to: load × round-trip time, with hysteresis (paper 3.2.4). Pure.
 
 A worker that moves changes both loads. So it compares what it has now with what it would have after its own move, and
-moves only where that is 20 % less: when few workers differ by one, nobody moves, and two workers never swap for ever.
+moves only where that is 20 % less: when few workers differ by one, none moves, and two workers never swap for ever.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from flegel.compare.record import Chart
 from flegel.compare.table import seconds
 from flegel.report.svg import COLOUR_COUNT, DASHES, AxisScale, Canvas, axes, short
 
@@ -54,7 +53,7 @@ def bars(rows: Sequence[Bar], width: float, axis: str, show: Callable[[float], s
         canvas.text(scale(tick), bottom + 15, show(tick) if tick else "0", "middle", "soft small")
     for i, row in enumerate(rows):
         y = top + i * line
-        canvas.text(left - 8, y + 17, _cut(row.label, left), "end")
+        canvas.text(left - 8, y + 17, cut_label(row.label, left), "end")
         if row.value is None:
             canvas.text(left + 4, y + 17, row.text, "start", "soft")
             continue
@@ -70,7 +69,7 @@ def bars(rows: Sequence[Bar], width: float, axis: str, show: Callable[[float], s
     return canvas
 
 
-def _cut(label: str, room: float) -> str:
+def cut_label(label: str, room: float) -> str:
     most = max(4, int((room - 10) / LETTER_WIDTH))
     return label if len(label) <= most else label[: most - 1] + "…"
 
@@ -105,17 +104,17 @@ def curves(
     ]
     lines = [line for line in lines if line.points]
     if not lines:
-        return _nothing(width, y_label)
-    legend, rows = _legend([(line.name, line.colour) for line in lines], width)
+        return nothing_drawn(width, y_label)
+    legend, rows = legend_places([(line.name, line.colour) for line in lines], width)
     top, left, right, bottom = 28 + 18 * rows, 62.0, width - 14, height + 18 * rows - 46
     canvas = Canvas(width, height + 18 * rows, y_label)
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     ys += [level[0]] if level else []
-    x = AxisScale(min(xs) if log_x else min(0.0, *xs), _above(max(xs), min(xs)), left, right, log_x)
+    x = AxisScale(min(xs) if log_x else min(0.0, *xs), not_empty(max(xs), min(xs)), left, right, log_x)
     margin = 0.04 * (max(ys) - min(ys))
     low, high = (round_down(min(ys)), 1 / round_down(1 / max(ys))) if log_y else (min(ys) - margin, max(ys) + margin)
-    y = AxisScale(low, _above(high, low), bottom, top, log_y)
+    y = AxisScale(low, not_empty(high, low), bottom, top, log_y)
     axes(canvas, x, y, x_label, y_label, show_x, show_y)
     if level:
         canvas.add("line", x1=left, x2=right, y1=y(level[0]), y2=y(level[0]), class_="axis", stroke_dasharray="3 3")
@@ -132,18 +131,18 @@ def curves(
         canvas.add("circle", cx=x(last[0]), cy=y(last[1]), r=3.5, class_=f"f{line.colour}", title=line.name)
         for px, py in line.points if marks else ():
             canvas.add("circle", cx=x(px), cy=y(py), r=2.6, class_=f"f{line.colour}", title=f"{line.name}: {short(py)}")
-    _draw_legend(canvas, legend)
+    draw_legend(canvas, legend)
     return canvas
 
 
-def _nothing(width: float, label: str) -> Canvas:
+def nothing_drawn(width: float, label: str) -> Canvas:
     """An empty picture: nothing was measured that could be drawn."""
     canvas = Canvas(width, 60, label)
     canvas.text(width / 2, 34, "nothing was measured that could be drawn", "middle", "soft")
     return canvas
 
 
-def _above(high: float, low: float) -> float:
+def not_empty(high: float, low: float) -> float:
     """A range that is not empty."""
     return high if high > low else low + (abs(low) or 1.0)
 
@@ -160,7 +159,7 @@ def _path(points: Sequence[tuple[float, float]], x: AxisScale, y: AxisScale, ste
     return "".join(words)
 
 
-def _legend(names: Sequence[tuple[str, int]], width: float) -> tuple[list[tuple[float, float, str, int]], int]:
+def legend_places(names: Sequence[tuple[str, int]], width: float) -> tuple[list[tuple[float, float, str, int]], int]:
     """Places of the names, in as many rows as it takes."""
     placed: list[tuple[float, float, str, int]] = []
     at, row = 8.0, 0
@@ -173,7 +172,7 @@ def _legend(names: Sequence[tuple[str, int]], width: float) -> tuple[list[tuple[
     return placed, row + 1 if names else 0
 
 
-def _draw_legend(canvas: Canvas, placed: Sequence[tuple[float, float, str, int]], solid: bool = False) -> None:
+def draw_legend(canvas: Canvas, placed: Sequence[tuple[float, float, str, int]], solid: bool = False) -> None:
     """Names beside samples of their lines, or of their bars where `solid`."""
     for x, y, name, colour in placed:
         if solid:
@@ -195,45 +194,3 @@ def round_down(value: float) -> float:
     """1, 2 or 5 times a power of ten, not above the value."""
     power = 10.0 ** math.floor(math.log10(value) + 1e-12)
     return max(m * power for m in (1, 2, 5) if m * power <= value * (1 + 1e-9))
-
-
-def groups(chart: Chart, width: float, height: float = 280) -> Canvas:
-    """Standing bars, a group for each name, one colour a series."""
-    colours = colours_of([s.name for s in chart.series])
-    legend, rows = _legend([(s.name, colours[s.name]) for s in chart.series], width)
-    top, left, right, bottom = 28 + 18 * rows, 62.0, width - 10, height + 18 * rows - 46
-    values = [v for s in chart.series for _, v in s.points if not chart.log_y or v > 0]
-    if not values:
-        return _nothing(width, chart.y)
-    low = round_down(min(values) / 1.5) if chart.log_y else min(0.0, *values)
-    high = 1 / round_down(1 / max(values)) if chart.log_y else max(values)
-    y = AxisScale(low, _above(high, low), bottom, top, chart.log_y)
-    canvas = Canvas(width, height + 18 * rows, chart.title)
-    axes(canvas, AxisScale(0, 1, left, right), y, "", chart.y, ticks=False)
-    slot = (right - left) / max(len(chart.groups), 1)
-    thick = min(slot * 0.8 / max(len(chart.series), 1), 44.0)
-    margin = (slot - thick * len(chart.series)) / 2
-    for i, series in enumerate(chart.series):
-        for place, value in series.points:
-            x = left + slot * place + margin + thick * i
-            if not chart.log_y or value > 0:
-                canvas.add(
-                    "rect",
-                    x=x,
-                    y=y(value),
-                    width=max(thick - 1, 0.8),
-                    height=max(bottom - y(value), 0.5),
-                    class_=f"f{colours[series.name]}",
-                    title=f"{series.name}: {short(value)}",
-                )
-    for i, name in enumerate(chart.groups):
-        every = max(1, int(-(-len(name) * LETTER_WIDTH // slot))) if len(chart.groups) > 8 else 1
-        if i % every == 0:
-            lines = name.split("-", 1) if len(name) * LETTER_WIDTH > slot and "-" in name else [name]
-            for j, line in enumerate(lines):
-                canvas.text(
-                    left + slot * (i + 0.5), bottom + 17 + 13 * j, _cut(line, slot + 10), "middle", "soft small"
-                )
-    canvas.text((left + right) / 2, bottom + 34, chart.x, "middle", "small")
-    _draw_legend(canvas, legend, solid=True)
-    return canvas

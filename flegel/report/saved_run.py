@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 from flegel.compare.picture import picture
 from flegel.compare.record import Picture
 from flegel.compare.table import seconds
-from flegel.errors import StorageError
 from flegel.loading.damage import damage_as
-from flegel.loading.documents import read_json
 from flegel.plan.placement.snapshot import lines
 from flegel.report import timeline
 from flegel.report.charts import ChartCurve, curves
@@ -32,23 +30,15 @@ class SavedRun(NamedTuple):
 
 def read_saved_run(path: Path) -> SavedRun:
     """From a folder with result.json and trace.msgpack, or from a file."""
-    from flegel.runtime.job.result_store import read_trace
+    from flegel.runtime.job.result_store import read_figures
 
-    folder = path if path.is_dir() else None
-    file = path / "result.json" if folder else path
-    try:
-        result = read_json(file)
-        rows = read_trace(folder) if folder else None
-    except OSError as error:
-        raise StorageError(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
-    with damage_as(f"{file} is no result of Flegel"):
+    result, rows = read_figures(path)
+    with damage_as(f"{path} is no result of Flegel"):
         return of_result(result, rows)
 
 
 def of_result(result: dict[str, Any], rows: list[dict[str, Any]] | None = None) -> SavedRun:
     """From the JSON of a result and, where there are, the rows of its trace."""
-    if not isinstance(result, dict) or not {"algorithm", "trace", "worker"} <= result.keys():
-        raise StorageError("That JSON is no result of Flegel: it lacks algorithm, trace or worker.")
     bare = rows is None
     if rows is None:
         rows = [

@@ -53,6 +53,8 @@ class Result:
     staleness: dict[int, int] = field(default_factory=dict)
     """How many reports were made under a θ so many updates old."""
     kernel: str = ""
+    kernel_choice: str = ""
+    """Which of its kernels the algorithm took for these rows, and why; why hooks were interpreted."""
     warnings: list[str] = field(default_factory=list)
     description: list[str] = field(default_factory=list)
     """What the model is like, in a line or two, such as the sizes of clusters."""
@@ -236,6 +238,7 @@ class Result:
             "audit": {name: _plain(value) for name, value in self.audit.items()},
             "model": self.model,
             "kernel": self.kernel,
+            "kernel_choice": self.kernel_choice,
             "warnings": self.warnings,
             "description": self.description,
             "classes": self.classes,

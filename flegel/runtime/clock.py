@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 now = time.monotonic
 """Seconds on a clock that never goes back; comparable between processes of one host."""
@@ -28,3 +29,8 @@ def microseconds() -> int:
 def resolution() -> float:
     """Seconds between two times that `now` can tell apart."""
     return time.get_clock_info("monotonic").resolution
+
+
+def span(seconds: float) -> timedelta:
+    """Seconds as PyTorch's messages take them."""
+    return timedelta(seconds=seconds)

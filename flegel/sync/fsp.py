@@ -1,12 +1,12 @@
 """Flexible synchronous parallelism (paper Section 3): the barrier is made by time, not by workload.
 
-Every round has the same θ on every worker. The round ends η seconds after it began, or as soon as workers that
-matter have gone through their whole shares, because visiting a point twice under one θ teaches nothing. One usual
-worker matters; a slow one that is through because it was left only a few points does not, it may as well wait. Where
-a barrier is dear, more of them have to be through: it pays to go on as long as the part of all workers that stands
-idle is smaller than the part of its time that a round loses to its barrier, φ / (φ + T).
-This file holds the barrier; an `Interval` says how long η is. The barrier is signalled by the coordinator; with `semi`
-workers that answer late to signals keep it by their own clocks, at η + δ_i.
+Every round has the same θ on every worker. The round ends η seconds after it began, or earlier, when too much of the
+workers' speed is idle because they have visited all points of their shards: visiting a point twice under one θ teaches
+nothing. As much as one worker of mean speed is too much; a slow worker that has finished because it was left only a few
+points is not, and waits. Where a barrier is expensive, more may be idle: training goes on as long as the idle part of
+all workers is smaller than the part of a round's time that its barrier takes, φ / (φ + T).
+This file holds the barrier; an `Interval` says how long η is. The coordinator sends a signal at the barrier; with
+`semi`, workers that react slowly to signals stop by their own clocks, at η + δ_i.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class FlexibleBarrier(SyncModel):
         self._arrivals = LocalTimers() if coordination == "semi" else None
         self._step = Step(None)
         self._stopped = False
-        """Everybody has been told to end this round."""
-        self._idle = self._matters = 0.0
-        """Points a second of those that are through with their shares, and how much of that ends the round."""
-        self._through: list[float] = []
-        """When they were."""
-        self._ended = 0.0
+        """All workers have been told to end this round."""
+        self._idle_speed = self._idle_speed_limit = 0.0
+        """Points a second of workers that have finished their shards, and how much of that ends the round."""
+        self._finished_at: list[float] = []
+        """When each of them finished, in seconds of the job."""
+        self._round_ended_at = 0.0
         self._phi: deque[float] = deque(maxlen=5)
-        """Cost of the last barriers, without the waiting of those that were through."""
+        """Seconds of the last barriers, without the time in which workers that had finished waited for the signal."""
 
     @property
     def interval(self) -> float | None:  # type: ignore[override]
@@ -77,29 +77,31 @@ class FlexibleBarrier(SyncModel):
                 self._step = self._interval.first(view.least)
                 return self._begin(view, now)
             case Updated():
-                waited = sum(self._ended - at for at in self._through) / max(len(event.workers), 1)
+                waited = sum(self._round_ended_at - at for at in self._finished_at) / max(len(event.workers), 1)
                 self._phi.append(max(event.barrier_cost - waited, 0.0))
                 self._step = self._interval.next(summary(event, view, self._limit(view)))
                 return self._begin(view, now)
             case Woken(tag=tag) if tag == view.round:
                 if not self._stopped:
-                    self._ended = now
+                    self._round_ended_at = now
                 return self._stop(view)
             case Reported(worker=worker, exhausted=exhausted, moving=moving):
-                timers = None if self._step.whole else self._arrivals  # no signal, so nobody is late for it
+                timers = None if self._step.whole else self._arrivals  # without a signal, no worker reacts slowly to it
                 if timers:
                     timers.arrived(worker, now, moving)
                 if not self._stopped:
-                    self._ended = now
+                    self._round_ended_at = now
                     if exhausted:
-                        self._through.append(now)
+                        self._finished_at.append(now)
                 if view.all_reported():
                     if timers:
                         timers.close()
                     return Decision((Update(tuple(view.workers)),))
                 if exhausted:
-                    self._idle += view.workers[worker].rate
-                    if self._idle >= self._matters and (self._matters or self._half_through(view)):
+                    self._idle_speed += view.workers[worker].rate
+                    if self._idle_speed >= self._idle_speed_limit and (
+                        self._idle_speed_limit or self._half_have_finished(view)
+                    ):
                         if timers:
                             timers.cut(now)
                         return self._stop(view)
@@ -108,46 +110,47 @@ class FlexibleBarrier(SyncModel):
     def _begin(self, view: View, now: float) -> Decision:
         """Orders of the next round: who trains how many points, the workers' own timers, and when the signal is due."""
         workers, eta, self._stopped = tuple(view.workers), self._step.seconds, False
-        self._idle, self._matters = 0.0, self._limit(view)
-        self._through, self._ended = [], now
+        self._idle_speed, self._idle_speed_limit = 0.0, self._limit(view)
+        self._finished_at, self._round_ended_at = [], now
         points = None
         if self._step.fraction < 1.0:
             points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
         if eta is None:
             return Decision((TrainWorkers(workers, points),), self._step.reason)
         if self._step.whole:
-            self._matters, usual = math.inf, eta + (median(self._phi) if self._phi else 0.0)
+            self._idle_speed_limit, usual = math.inf, eta + (median(self._phi) if self._phi else 0.0)
             return Decision(
                 (TrainWorkers(workers), Wake(now + active().barriers.whole_pass_patience * usual, view.round)),
                 self._step.reason,
             )
         own = None
         if self._arrivals:
-            through = lap(list(view.workers.values()), self._matters) if self._matters else eta
-            own = self._arrivals.begin(min(eta, through), workers if view.in_batches else ())
+            limit = self._idle_speed_limit
+            idle_after = seconds_until_idle(list(view.workers.values()), limit) if limit else eta
+            own = self._arrivals.begin(min(eta, idle_after), workers if view.in_batches else ())
             eta += self._arrivals.patience
         return Decision((TrainWorkers(workers, points, own), Wake(now + eta, view.round)), self._step.reason)
 
-    def _half_through(self, view: View) -> bool:
-        """While speeds are unknown: half of the workers are through with what they were given, and the others have had
-        as much time. So the first update rests on the points of all workers, and no single one decides it."""
-        return 2 * len(self._through) >= sum(w.points > 0 for w in view.workers.values())
+    def _half_have_finished(self, view: View) -> bool:
+        """While speeds are unknown, a round ends when half of the workers have finished: the other half has trained as
+        long. So the first update rests on the points of all workers, and no single one decides it."""
+        return 2 * len(self._finished_at) >= sum(w.points > 0 for w in view.workers.values())
 
     def _limit(self, view: View) -> float:
         """Points a second that may stand idle before it is better to begin a new round."""
         seen = list(view.workers.values())
-        least = matters(seen)
-        if not least or not self._phi:
-            return least
+        one = speed_of_one_worker(seen)
+        if not one or not self._phi:
+            return one
         phi = median(self._phi)
-        return max(least, sum(w.rate for w in seen) * phi / max(phi + lap(seen), 1e-9))
+        return max(one, sum(w.rate for w in seen) * phi / max(phi + seconds_until_idle(seen), 1e-9))
 
     def _stop(self, view: View) -> Decision:
         if self._stopped:
             return NOTHING
         self._stopped = True
-        late = tuple(w for w in view.training() if not view.workers[w].stopping)
-        return Decision((StopWorkers(late),)) if late else NOTHING
+        training = tuple(w for w in view.training() if not view.workers[w].stopping)
+        return Decision((StopWorkers(training),)) if training else NOTHING
 
 
 class FSP(FlexibleBarrier):
@@ -162,23 +165,24 @@ class FSP(FlexibleBarrier):
         super().__init__(FixedInterval(interval) if interval else search, coordination)
 
 
-def matters(workers: Sequence[WorkerView]) -> float:
-    """Points a second that count as a worker; none where the speed of somebody is unknown yet."""
+def speed_of_one_worker(workers: Sequence[WorkerView]) -> float:
+    """Points a second that count as one worker when they are idle: a part of the mean speed. 0 while the speed of some
+    worker is unknown."""
     if not workers or any(w.rate <= 0 for w in workers if w.points):
         return 0.0
     return active().barriers.idle_speed_ending_round * sum(w.rate for w in workers) / len(workers)
 
 
-def lap(workers: Sequence[WorkerView], enough: float | None = None) -> float:
-    """Seconds until workers that matter, or so many points a second, have gone through their shares."""
-    laps = [(w.points / w.rate, w.rate) for w in workers if w.rate > 0 and w.points]
-    return _first(laps, matters(workers) if enough is None else enough)
+def seconds_until_idle(workers: Sequence[WorkerView], enough: float | None = None) -> float:
+    """Seconds until workers with `enough` points a second (default: as one worker) have finished their shards."""
+    times = [(w.points / w.rate, w.rate) for w in workers if w.rate > 0 and w.points]
+    return _first(times, speed_of_one_worker(workers) if enough is None else enough)
 
 
 def summary(event: Updated, view: View, enough: float | None = None) -> Round:
     """The round as an interval sees it. No round is longer than until `enough` points a second stand idle."""
     workers = [view.workers[w] for w in event.workers if w in view.workers]
-    quickest = lap(workers, enough)
+    quickest = seconds_until_idle(workers, enough)
     return Round(
         visits=event.visits,
         seconds=event.seconds,
@@ -186,22 +190,23 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
         gain=event.gain,
         full_pass=sum(min(w.rate * quickest, float(w.points)) for w in workers) or float(view.points),
         points=float(view.points),
-        laps=-_first([(-w.passes, w.rate) for w in workers], matters(workers)),
+        laps=-_first([(-w.passes, w.rate) for w in workers], speed_of_one_worker(workers)),
         worth=event.worth,
         noise=event.noise,
         held=event.held,
-        alike=alike(workers),
+        alike=equally_fast(workers),
     )
 
 
-def alike(workers: Sequence[WorkerView]) -> bool:
-    """Nobody is slow, by all that was computed so far: single rounds of some milliseconds are disturbed too often."""
+def equally_fast(workers: Sequence[WorkerView]) -> bool:
+    """No worker is much slower than the mean, over all rounds: single ones of some milliseconds say too little."""
     rates = [w.visits / w.compute for w in workers if w.compute > 0]
     return len(rates) == len(workers) > 0 and min(rates) > active().barriers.equal_speed * sum(rates) / len(rates)
 
 
 def _first(values: list[tuple[float, float]], enough: float) -> float:
-    """The smallest value at which workers with values up to it are fast enough together."""
+    """The smallest value for which the workers with values up to it have `enough` speed together. `values`: of each
+    worker a value, and its speed."""
     together = 0.0
     for value, rate in sorted(values):
         together += rate

@@ -1,13 +1,12 @@
-"""Who keeps its own time, and when it should stop so that all reports arrive together (paper Section 5.2). Pure.
+"""Which workers stop by their own clocks, and when, so that all reports arrive together (paper Section 5.2). Pure.
 
-A signal reaches punctual workers at once. Who answers late again and again, because it sleeps, waits for its processor
-or is far away, is told before the round how long to train: η + δ_i, and does not begin what would end later
-(`machine/worker/deadline_estimate.py`). δ_i is learned, for each of these workers, from how late its reports arrive
-compared with the
-median worker, beyond the scatter that all of them have; it is never positive.
+Most workers react to a signal at once. A worker that reacts slowly again and again, because it sleeps, waits for its
+processor or is far away, is told before the round how long to train: η + δ_i, and does not begin a step that would end
+later (`machine/worker/deadline_estimate.py`). δ_i is learned for each of these workers: from how much later than the
+median worker's its reports arrive, beyond the scatter that all workers have; it is never positive.
 
-Some cannot be in time: a step of theirs takes longer than η. No round is over before they report, so that the signal
-for the others may as well come later: `patience` says by how much.
+Some workers cannot stop in time: one of their steps takes longer than η. No round is over before they report, so the
+signal for all other workers comes later as well: `patience` says by how much.
 """
 
 from __future__ import annotations
@@ -19,40 +18,40 @@ from flegel.configuration.active import active
 
 
 class LocalTimers:
-    """Lateness by worker."""
+    """How late each worker's reports arrive, and what follows from it."""
 
     def __init__(self) -> None:
         self.delta: dict[int, float] = {}
-        """Of those that keep their own time."""
+        """By worker that stops by its own clock: δ in seconds."""
         self.patience = 0.0
-        """Seconds beyond η that the round lasts for the sake of those that cannot be earlier."""
+        """Seconds beyond η that the round lasts, because some worker's steps are longer than η."""
         self._late: dict[int, list[float]] = {}
-        """By worker, in the last rounds that it was told to end."""
+        """By worker: seconds after the median worker, in the last rounds that a signal ended."""
         self._mean: dict[int, float] = {}
-        """Of those that keep their own time: what δ is learned from."""
+        """By worker that stops by its own clock: mean seconds after the median worker, from which δ is learned."""
         self._usual = self._eta = 0.0
         self._cut: float | None = None
         self._now: dict[int, float] = {}
         self._moving: set[int] = set()
 
     def begin(self, eta: float, besides: Collection[int] = ()) -> dict[int, float]:
-        """A round begins: how long those that keep their own time should train. `besides`: others do so too."""
+        """A round begins: how long workers that stop by their own clocks train. `besides`: more such workers."""
         self._cut, self._eta = None, eta
         self._now.clear()
         self._moving.clear()
-        for worker, delta in self.delta.items():  # no further than matters, or it would not find back
+        for worker, delta in self.delta.items():  # bounded, so that δ can recover within some rounds
             self.delta[worker] = max(delta, (active().barriers.shortest_training - 1) * eta)
         return dict.fromkeys(besides, eta) | {worker: eta + delta for worker, delta in self.delta.items()}
 
     def arrived(self, worker: int, now: float, moving: bool = False) -> None:
-        """`moving`: points come or go, so that it may be late in this round. That does not make it one that is late."""
+        """A report came. `moving`: points come or go, so a delay in this round says nothing about the worker."""
         self._now[worker] = now
         if moving:
             self._moving.add(worker)
 
     def cut(self, now: float) -> None:
-        """The round is ended before its time. What arrives from now on says nothing about own clocks; who stopped by
-        its own before was early, and trains longer next time."""
+        """The round is ended before η. Reports from now on say nothing about own clocks; a worker that stopped by its
+        own clock before was early, and trains longer next time."""
         if self._cut is not None:
             return
         self._cut = now
@@ -61,7 +60,8 @@ class LocalTimers:
                 self.delta[worker] = min(self.delta[worker] + active().barriers.lateness_weight * (now - at), 0.0)
 
     def close(self) -> None:
-        """All have arrived: learn. Who was through with its share before the signal counts as having come with it."""
+        """All reports have arrived: learn. A worker that finished its shard before the signal counts as arrived with
+        it."""
         rules = active().barriers
         cut = self._cut
         times = {worker: at if cut is None else max(at, cut) for worker, at in self._now.items()}
@@ -98,10 +98,10 @@ class LocalTimers:
             beyond = mean - self._usual if mean > self._usual else min(mean, 0.0)
             self.delta[worker] = min(self.delta[worker] - rules.lateness_weight * beyond, 0.0)
         if len(seen) == rules.judged_rounds and abs(typical) <= usual and self.delta[worker] > -usual:
-            del self.delta[worker], self._late[worker]  # as punctual as the others: the signal will do
+            del self.delta[worker], self._late[worker]  # as punctual as the median worker: the signal suffices
 
     def _wait(self) -> None:
-        """Only for what is there in every round."""
+        """Adapt `patience` to the delay that remains in every one of the last rounds."""
         rules = active().barriers
         seen = [self._late[worker][-rules.fewest_judged_rounds :] for worker in self.delta if worker in self._now]
         last = max((min(each) for each in seen if each), default=-self._eta)

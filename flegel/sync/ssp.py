@@ -1,7 +1,7 @@
 """Stale synchronous parallelism: a worker may be at most `staleness` batches ahead of the slowest one.
 
-Staleness 0 is BSP: nobody is released before all have reported, and all reports are folded in together. Without a
-bound it is `asp`. A report is held while nobody can be released, and folded in when somebody is.
+Staleness 0 is BSP: no worker is released before all have reported, and all reports are folded in together. Without a
+bound it is `asp`. A report is held while no worker can be released, and folded in when one is.
 """
 
 from __future__ import annotations

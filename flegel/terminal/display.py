@@ -6,28 +6,22 @@ It is called from the coordinator's own loop, so it redraws at most a few times 
 from __future__ import annotations
 
 import math
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from flegel.loading.class_source import is_built_in
 from flegel.machine.coordinator.observation import FOLLOWED_AT, JobSnapshot
 from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.runtime import clock
+from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, RemarkMade
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from flegel.results.result import Result
 
 LONG_START_SECONDS = 1.0  # below that a start gets no advice: it is short for a person
 LONG_START_RATIO = 5.0  # of starting to training time, from which advice is given
 WAIT_SAID_EVERY = 30.0  # seconds between two lines about one wait: a wait of ten minutes takes 20 lines
-
-
-class Display(Protocol):
-    def __enter__(self) -> Display: ...
-    def __exit__(self, *args: object) -> None: ...
-    def say(self, text: str) -> None: ...
-    def watch(self, seen: JobSnapshot) -> None: ...
-    def show(self, seen: JobSnapshot) -> None: ...
-    def finish(self, result: Result) -> None: ...
 
 
 def make_display(stream: IO[str]) -> Display:
@@ -144,59 +138,82 @@ class _Rate:
         return f"{count(self.value)} points/s{self._after}" if self.value else ""
 
 
-class PlainDisplay:
-    """One line now and then: for logs, pipes and CI."""
+class Display(Observer):
+    """What plain lines and the live table have in common: remarks, incidents, news of groups, the end."""
 
-    def __init__(self, stream: IO[str], every: float = 1.0) -> None:
-        self._stream, self._every = stream, every
-        self._next, self._rate, self._incidents = 0.0, _Rate("  "), _Incidents()
-        self._told, self._announcements = 0, _Announcements()
+    def __init__(self, every: float, after_rate: str) -> None:
+        self._every, self._next = every, 0.0
+        self._rate, self._incidents, self._announcements = _Rate(after_rate), _Incidents(), _Announcements()
 
-    def __enter__(self) -> PlainDisplay:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *args: object) -> None:
         pass
 
-    def say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
-
-    def watch(self, seen: JobSnapshot) -> None:
-        for text in self._incidents.look(seen):
-            self.say(text)
-        self.show(seen)
+    def see(self, event: JobEvent) -> None:
+        match event:
+            case RemarkMade(text):
+                self.say(text)
+            case JobSeen(seen):
+                for text in self._incidents.look(seen):
+                    self.say(text)
+                self.show(seen)
 
     def show(self, seen: JobSnapshot) -> None:
+        """News and figures of a job; not the incidents of its workers."""
         now = clock.now()
         for text in self._announcements.look(seen, now):
             self.say(text)
-        if seen.phase == "loading" or seen.iteration == self._told or now < self._next:
-            return  # without a barrier since the last line, the same figures would be said again
-        self._next, self._told = now + self._every, seen.iteration
-        self.say(
-            f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
-            f"{figures(seen.metrics, '  ')}"
-            f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}"
-        )
+        if now >= self._next and self._draw(seen, now):
+            self._next = now + self._every
 
     def finish(self, result: Result) -> None:
         for line in summary(result):
             self.say(line)
 
+    def say(self, text: str) -> None:
+        raise NotImplementedError
 
-class LiveDisplay:
+    def _draw(self, seen: JobSnapshot, now: float) -> bool:
+        """Show the figures; False where there is nothing new in them."""
+        raise NotImplementedError
+
+
+class PlainDisplay(Display):
+    """One line now and then: for logs, pipes and CI."""
+
+    def __init__(self, stream: IO[str], every: float = 1.0) -> None:
+        super().__init__(every, "  ")
+        self._stream, self._told = stream, 0
+
+    def say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def _draw(self, seen: JobSnapshot, now: float) -> bool:
+        if seen.phase == "loading" or seen.iteration == self._told:
+            return False  # without a barrier since the last line, the same figures would be said again
+        self._told = seen.iteration
+        self.say(
+            f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
+            f"{figures(seen.metrics, '  ')}"
+            f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}"
+        )
+        return True
+
+
+class LiveDisplay(Display):
     """A table that redraws itself: the job in a line, then a line per worker."""
 
     def __init__(self, stream: IO[str], every: float = 0.25) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        super().__init__(every, ", ")
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._every, self._next, self._rate, self._incidents = every, 0.0, _Rate(", "), _Incidents()
-        self._announcements = _Announcements()
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self) -> Self:
         self._live.__enter__()
         return self
 
@@ -206,18 +223,9 @@ class LiveDisplay:
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)
 
-    def watch(self, seen: JobSnapshot) -> None:
-        for text in self._incidents.look(seen):
-            self.say(text)
-        self.show(seen)
-
-    def show(self, seen: JobSnapshot) -> None:
-        now = clock.now()
-        for text in self._announcements.look(seen, now):
-            self.say(text)
-        if now >= self._next:
-            self._next = now + self._every
-            self._live.update(self._table(seen, now), refresh=True)
+    def _draw(self, seen: JobSnapshot, now: float) -> bool:
+        self._live.update(self._table(seen, now), refresh=True)
+        return True
 
     def _table(self, seen: JobSnapshot, now: float) -> Any:
         """The job in a line and its workers in a table; before training, how many workers have loaded their rows."""
@@ -244,7 +252,3 @@ class LiveDisplay:
             gained = (number(w.gain),) if seen.attribute else ()
             table.add_row(str(w.id), count(w.points), f"{w.passes:.1f}", count(w.rate), *shares, *gained)
         return Group(headline, table)
-
-    def finish(self, result: Result) -> None:
-        for line in summary(result):
-            self.say(line)

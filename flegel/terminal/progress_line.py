@@ -6,12 +6,12 @@ It appears after half a second, so that short jobs show nothing, and is removed 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import IO
 
 from flegel.job import Criteria
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
+from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, PhaseBegan
 from flegel.terminal.display import PlainDisplay, duration, figures, number
 from flegel.terminal.reporting import PhaseLine
 
@@ -41,8 +41,8 @@ def _in_notebook() -> bool:
     return type(found).__name__ == "ZMQInteractiveShell"
 
 
-class ProgressLine:
-    """`watch` and `phase` for a job; plain lines where the stream cannot be drawn over."""
+class ProgressLine(Observer):
+    """Plain lines where the stream cannot be drawn over."""
 
     def __init__(self, stream: IO[str], limits: Criteria, data: str = "rows") -> None:
         self._stream, self._limits = stream, limits
@@ -58,35 +58,17 @@ class ProgressLine:
         self._phases.stop()
         self._draw("")
 
-    def phase(self, name: str, hook: str = "") -> None:
-        if self._over:
-            self._phases(name, hook)
-
-    def watch(self, seen: JobSnapshot) -> None:
-        if seen.phase != "loading":
-            self._phases.stop()
-        if not self._over:
-            self._plain.watch(seen)
-        elif seen.iteration and clock.now() >= self._due:
-            self._due = clock.now() + REDRAW_SECONDS
-            self._draw(line(seen, self._limits))
-
-    def and_watch(self, other: Callable[[JobSnapshot], None] | None) -> Callable[[JobSnapshot], None]:
-        """The line, and what the caller wants to see itself."""
-
-        def look(seen: JobSnapshot) -> None:
-            self.watch(seen)
-            if other is not None:
-                other(seen)
-
-        return look
-
-    def and_phase(self, other: Callable[[str, str], None]) -> Callable[[str, str], None]:
-        def tell(name: str, hook: str = "") -> None:
-            self.phase(name, hook)
-            other(name, hook)
-
-        return tell
+    def see(self, event: JobEvent) -> None:
+        match event:
+            case PhaseBegan() if self._over:
+                self._phases.see(event)
+            case JobSeen() if not self._over:
+                self._plain.see(event)
+            case JobSeen(seen):
+                self._phases.see(event)
+                if seen.iteration and clock.now() >= self._due:
+                    self._due = clock.now() + REDRAW_SECONDS
+                    self._draw(line(seen, self._limits))
 
     def _draw(self, text: str) -> None:
         if not text and not self._width:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from flegel.errors import AlgorithmError, ExitCode, FlegelError, Interrupted, StorageError, Terminated
+from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, PhaseBegan, RemarkMade
 from flegel.wording import speaking
-
-if TYPE_CHECKING:
-    from flegel.machine.coordinator.observation import JobSnapshot
 
 WORKERS_STOPPED = "; all workers were stopped and nothing was saved"
 CHECKPOINTS_KEPT = "; all workers were stopped, and its checkpoints are as they were"
@@ -74,11 +72,13 @@ PHASES = {
 }
 
 
-class PhaseLine:
+class PhaseLine(Observer):
     """Says what a job does before it trains, where that takes longer than a tenth of a second.
 
     On a terminal the line is replaced by what comes next. A thread waits meanwhile, because the job is busy.
     """
+
+    shown = 0
 
     def __init__(self, stream: IO[str], data: str = "", after: float = 0.1) -> None:
         self._stream, self._data, self._after = stream, data, after
@@ -87,7 +87,17 @@ class PhaseLine:
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def __call__(self, phase: str, hook: str = "") -> None:
+    def see(self, event: JobEvent) -> None:
+        """The line ends with the first look at a job that trains; a remark gets a line of its own."""
+        match event:
+            case PhaseBegan(name):
+                self.begin(name)
+            case JobSeen(seen) if self._timer is not None and seen.phase != "loading":
+                self.stop()
+            case RemarkMade():
+                self._remove()
+
+    def begin(self, phase: str) -> None:
         self.stop()
         if phase in PHASES:
             text = PHASES[phase].format(data=self._data) + " …"
@@ -106,6 +116,9 @@ class PhaseLine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._remove()
+
+    def _remove(self) -> None:
         with self._lock:
             if self._shown and self._stream.isatty():
                 print("\r\x1b[K", end="", file=self._stream, flush=True)
@@ -118,25 +131,3 @@ class PhaseLine:
             self._shown = True
             self._said.add(text)
             print(text, end="" if self._stream.isatty() else "\n", file=self._stream, flush=True)
-
-    def watching(self, watch: Callable[[JobSnapshot], None]) -> Callable[[JobSnapshot], None]:
-        """The same observer; this line ends with the first look at a job that trains."""
-
-        def look(seen: JobSnapshot) -> None:
-            if self._timer is not None and seen.phase != "loading":
-                self.stop()
-            watch(seen)
-
-        return look
-
-    def saying(self, say: Callable[[str], None]) -> Callable[[str], None]:
-        """The same, on a line of its own."""
-
-        def tell(text: str) -> None:
-            with self._lock:
-                if self._shown and self._stream.isatty():
-                    print("\r\x1b[K", end="", file=self._stream, flush=True)
-                    self._shown = False
-            say(text)
-
-        return tell

@@ -6,12 +6,16 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "RankExcluded": "flegel.torch.flexible.agent",
     "FlexibleDDP": "flegel.torch.flexible.ddp",
     "FlexibleSampler": "flegel.torch.flexible.sampler",
     "NeuralNetwork": "flegel.torch.network",
+    "TrainingEnded": "flegel.torch.flexible.agent",
+    "join": "flegel.torch.flexible.joining",
     "load": "flegel.torch.weight_files",
     "model": "flegel.torch.adapter",
     "save": "flegel.torch.weight_files",
+    "watch": "flegel.torch.watching",
 }
 """Name to the module that defines it."""
 

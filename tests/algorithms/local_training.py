@@ -62,6 +62,8 @@ def point_of(share: Shard, i: int) -> DataPoint:
 
 @dataclass
 class Run:
+    """θ is read-only as in a job: kernels are compiled for that type, and not once more for another."""
+
     algorithm: Algorithm
     sample: Sample
     shares: list[Shard]
@@ -82,12 +84,12 @@ class Run:
             while left > 0:
                 start = self.cursors[w]
                 end = min(share.points, start + left)
-                reached = kernel(share, pytree.read_only(self.parameter), report, start, end, 0, new_flag())
+                reached = kernel(share, self.parameter, report, start, end, 0, new_flag())
                 assert reached == end
                 left -= end - start
                 self.cursors[w] = 0 if end == share.points else end
             self.algorithm.aggregate(self.statistics, report)
-        self.parameter = self.algorithm.updateParameter(self.statistics, self.parameter)
+        self.parameter = pytree.read_only(self.algorithm.updateParameter(self.statistics, self.parameter))
         assert pytree.is_finite(self.parameter) and pytree.is_finite(self.statistics)
         value = self.algorithm.objective(self.statistics, self.parameter)
         if value is not None:
@@ -123,4 +125,4 @@ def start(
         own = None if labels is None else labels[first:last]
         shares.append(make_shard(rows_between(features, first, last), own, state, algorithm.kernels.layout, int(first)))
     statistics = pytree.as_doubles(algorithm.initAggregator(sample, parameter))
-    return Run(algorithm, sample, shares, parameter, statistics, [0] * workers)
+    return Run(algorithm, sample, shares, pytree.read_only(parameter), statistics, [0] * workers)

@@ -22,11 +22,12 @@ def sample_of(rows: np.ndarray, labels: np.ndarray | None = None) -> Sample:
 
 
 def start(algorithm: Algorithm, rows: np.ndarray, seed: int = 0) -> tuple[Shard, Any, Any]:
-    """A share in the algorithm's layout, θ(0), and empty statistics."""
+    """A share in the algorithm's layout, θ(0), and empty statistics. θ is read-only as in a job: kernels are compiled
+    for that type, and would be compiled once more for arrays that can be written to."""
     rng = np.random.default_rng(seed)
     sample = sample_of(rows)
     algorithm.validate(sample)
-    parameter = pytree.as_doubles(algorithm.initParameter(sample, rng))
+    parameter = pytree.read_only(pytree.as_doubles(algorithm.initParameter(sample, rng)))
     state = algorithm.initState(len(rows), rows.shape[1], rng)
     share = make_shard(rows, None, state, algorithm.kernels.layout)
     return share, parameter, pytree.as_doubles(algorithm.initAggregator(sample, parameter))

@@ -11,6 +11,7 @@ from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
+from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 
@@ -37,7 +38,7 @@ def one_gaussian(shape: str) -> float:
 def test_the_statistics_of_one_pass_tell_the_objective_of_a_trivial_model(algorithm: Algorithm, wanted: float) -> None:
     sample, rng = Sample(ROWS, LABELS, len(ROWS), ROWS.shape[1]), np.random.default_rng(0)
     algorithm.validate(sample)
-    theta = algorithm.initParameter(sample, rng)
+    theta = pytree.read_only(algorithm.initParameter(sample, rng))
     share = make_shard(ROWS, LABELS, algorithm.initState(len(ROWS), ROWS.shape[1], rng), algorithm.kernels.layout)
     sums, kernel = algorithm.initAggregator(sample, theta), algorithm.kernel(share)
     assert kernel is not None

@@ -404,7 +404,7 @@ def test_a_sparse_kernel_follows_theta_between_calls() -> None:
     shard = make_shard(rows, None, algorithm.initState(60, 12, rng), "rows")
     kernel = algorithm.kernel(shard)
     assert kernel is not None
-    parameter = algorithm.initParameter(sample, rng)
+    parameter = pytree.read_only(algorithm.initParameter(sample, rng))
     for _ in range(3):
         sums = algorithm.initAggregator(sample, parameter)
         shard.state[:] = -1
@@ -412,7 +412,7 @@ def test_a_sparse_kernel_follows_theta_between_calls() -> None:
             kernel(shard, parameter, sums, first, first + 20, 0, new_flag())
         expected = ((whole[:, None, :] - parameter.centroids) ** 2).sum(axis=2).argmin(axis=1)
         assert np.array_equal(shard.state[:, 0], expected)
-        parameter = parameter._replace(centroids=rng.random((3, 12)))
+        parameter = pytree.read_only(parameter._replace(centroids=rng.random((3, 12))))
 
 
 def test_near_ties_of_tight_clusters_in_float32_are_no_wrong_books() -> None:

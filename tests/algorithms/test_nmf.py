@@ -97,7 +97,8 @@ def test_rounds_in_slices_are_rounds_in_one_piece(precision: str) -> None:
     def train(pieces: list[int], kernels: int) -> tuple[Any, Any]:
         share.state[...] = before
         made = [run.algorithm.kernel(share) for _ in range(kernels)]
-        report, other = pytree.zeros_like(run.statistics), run.parameter._replace(factors=run.parameter.factors * 1.1)
+        report = pytree.zeros_like(run.statistics)
+        other = pytree.read_only(run.parameter._replace(factors=run.parameter.factors * 1.1))
         found = []
         for parameter, clear in ((run.parameter, False), (run.parameter, True), (other, False), (other, True)):
             if clear:

@@ -13,17 +13,20 @@ from flegel.algorithms.simd.math import exp, log
 from flegel.algorithms.simd.registers import TWO_REGISTERS
 from flegel.algorithms.simd.vectors import (
     any_lane,
+    bit_count,
     bits,
     fma,
     fma_each,
     lane_count,
     least_each,
+    least_lane,
     load,
     loads,
     lowest_bit,
     maximum,
     minimum,
     outer_each,
+    root,
     splats,
     spread,
     square_each,
@@ -193,3 +196,17 @@ def test_numbers_apart_and_comparisons_as_bits(dtype: Any) -> None:
     found, lowest = _picked(x, out)
     np.testing.assert_array_equal(out, x[1:25:3])
     assert (found, lowest) == (0xFE00, 9)
+
+
+@njit
+def _across(x, out):  # type: ignore[no-untyped-def]
+    a = load(x, 0, 16)
+    store(out, 0, root(a))
+    return least_lane(a), bit_count(bits(a > 0.5))
+
+
+@BOTH
+def test_roots_the_least_lane_and_the_number_of_bits(dtype: Any) -> None:
+    x, out = np.random.default_rng(8).random(16).astype(dtype), np.empty(16, dtype)
+    least, count = _across(x, out)
+    assert np.array_equal(out, np.sqrt(x)) and least == x.min() and count == (x > 0.5).sum()

@@ -44,7 +44,8 @@ class Job:
         self.algorithm, self.dtype, self.sparse = algorithm, dtype, as_sparse
         sample = Sample(self.rows(ROWS), LABELS, POINTS, COLUMNS, WEIGHTS)
         algorithm.validate(sample)
-        self.parameter: Tree = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(1)))
+        made = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(1)))
+        self.parameter: Tree = pytree.read_only(made)
         self.zero: Tree = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(self.parameter)))
 
     def rows(self, rows: Array) -> Array | Sparse:

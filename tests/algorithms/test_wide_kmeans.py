@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,8 @@ import flegel
 from flegel.algorithms.directions import leading_directions
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans.kmeans import Centroids, KMeansSums
-from flegel.algorithms.kmeans.wide import WideKernel, best_count, is_wide
+from flegel.algorithms.kmeans.shapes import SERVED_SHAPES, is_wide, kernel_choice, served_by
+from flegel.algorithms.kmeans.wide import WideKernel, best_count
 from flegel.algorithms.kmeans.wide_start import follow, means, start_of
 from flegel.algorithms.seeding import lloyd, numbered
 from flegel.core.pytree import Array
@@ -102,6 +104,38 @@ def test_every_pass_finds_what_an_exhaustive_search_finds(name: str, dtype: Any)
         theta = Centroids(moved, origin)
 
 
+def test_rows_from_a_seed_that_nobody_chose_get_the_clusters_of_an_exhaustive_search() -> None:
+    seed = secrets.randbits(32)
+    rng = np.random.default_rng(seed)
+    columns, k = int(rng.integers(32, 200)), int(rng.integers(20, 300))
+    rows = rows_along(rng, columns, int(rng.integers(3, 30)), noise=float(rng.random())).astype(np.float32)
+    origin = rows.mean(axis=0).astype(np.float64)
+    shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
+    kernel, total = WideKernel(k), KMeansSums(np.zeros((k, columns)), np.zeros(k), np.zeros(k))
+    theta = Centroids(rows[rng.choice(POINTS, k, replace=False)].astype(np.float64), origin)
+    for turn in range(6):
+        kernel(shard, theta, total, 0, POINTS, 0, new_flag())
+        squared = np.array([((rows - c) ** 2).sum(axis=1) for c in theta.centroids])
+        own = squared[shard.state[:, 0], np.arange(POINTS)]
+        assert (own <= squared.min(axis=0) * (1 + 1e-9)).all(), f"seed {seed}, pass {turn}"
+        filled = total.counts[:, None] > 0
+        theta = Centroids(
+            np.where(filled, origin + total.sums / np.maximum(total.counts, 1)[:, None], theta[0]), origin
+        )
+
+
+def test_calls_that_end_inside_a_block_leave_right_bounds() -> None:
+    rows = tables()["embeddings"].astype(np.float32)
+    shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
+    kernel, total = WideKernel(K), empty(rows.shape[1])
+    theta = Centroids(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
+    flag = new_flag()
+    for stop in (0, 40, 300):
+        kernel(shard, theta, total, 0, stop, 0, flag)
+    kernel(shard, theta, total, 300, POINTS, 0, flag)
+    assert np.array_equal(shard.state[:, 0], exhaustive(rows, theta.centroids, np.full(POINTS, -1)))
+
+
 def test_points_whose_bounds_tell_are_not_compared_again() -> None:
     rows = tables()["embeddings"].astype(np.float32)
     shard = make_shard(rows, None, np.full((POINTS, 1), -1, np.int32), "rows", weights=np.ones(POINTS))
@@ -110,7 +144,7 @@ def test_points_whose_bounds_tell_are_not_compared_again() -> None:
     kernel(shard, theta, total, 0, POINTS, 0, new_flag())
     before = shard.state.copy()
     (kept,) = kernel._held
-    kept.bounds[2][:] = np.inf  # no other centroid can be near: nothing may be looked at
+    kept.bounds[3][:] = np.inf  # no other centroid can be near: nothing may be looked at
     kernel(shard, Centroids(theta.centroids[::-1].copy(), theta.origin), total, 0, POINTS, 0, new_flag())
     assert np.array_equal(before, shard.state)
 
@@ -136,6 +170,20 @@ def test_a_raised_flag_stops_before_the_first_point() -> None:
     theta = Centroids(rows[:K].astype(np.float64), np.zeros(rows.shape[1]))
     assert WideKernel(K)(shard, theta, total, 5, POINTS, 0, flag) == 5
     assert (shard.state == -1).all() and not total.counts.any()
+
+
+def test_one_table_says_which_kernel_serves_a_shape() -> None:
+    assert SERVED_SHAPES[-1][:2] == (1, 1), "every shape is served"
+    for columns in (1, 2, 28, 31):
+        assert not any(is_wide(k, columns) for k in (1, 16, 4096, 40_000)), (
+            "narrow rows keep their kernel, and their bits"
+        )
+    for k, columns, kernel in ((16, 1536, "tiles"), (256, 96, "tiles"), (1024, 384, "bounds"), (4096, 32, "bounds")):
+        assert served_by(k, columns).kernel == kernel
+        assert KMeans(k=k).layout_for(columns) == ("rows" if kernel == "bounds" else "tiles")
+        assert kernel_choice(k, columns).startswith(f"{kernel} for {columns:,} columns × {k:,} clusters")
+    shard = make_shard(np.zeros((4, 384), np.float32), None, np.full((4, 1), -1, np.int32), "rows")
+    assert KMeans(k=1024).kernel_choice(shard) == kernel_choice(1024, 384)
 
 
 def test_a_part_of_the_rows_uses_what_is_known_of_all() -> None:
@@ -197,9 +245,10 @@ def test_means_are_those_of_the_clusters() -> None:
 
 @pytest.mark.parametrize("sync", ["bsp", "fsp"])
 def test_a_job_on_wide_rows_ends_with_the_objective_of_its_model(sync: str) -> None:
-    rows = tables()["embeddings"].astype(np.float32)
+    rows = np.tile(tables()["embeddings"], (1, 8)).astype(np.float32)
     assert is_wide(K, rows.shape[1])
     result = flegel.run(KMeans(k=K), rows, workers=2, sync=sync, seed=1, processes=False)
+    assert result.kernel_choice == result.to_json()["kernel_choice"] == kernel_choice(K, rows.shape[1])
     model = result.parameter.centroids
     least = np.min([((rows.astype(np.float64) - c) ** 2).sum(axis=1) for c in model], axis=0)
     assert result.objective == pytest.approx(least.sum(), rel=1e-3)

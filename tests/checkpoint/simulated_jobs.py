@@ -15,7 +15,7 @@ from flegel.core.stop_flag import new_flag
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.balance.part import BalancePart
-from flegel.machine.checkpoint import shard_states, snapshot
+from flegel.machine.checkpoint import shard_states
 from flegel.machine.checkpoint.checkpoint_schedule import CheckpointSchedule
 from flegel.machine.checkpoint.events import BeginCheckpoint, SaveCheckpointPart, SaveCommit
 from flegel.machine.checkpoint.part import CheckpointsPart
@@ -66,7 +66,8 @@ class Shelf:
 
     def stored(self, save: BeginCheckpoint) -> dict[str, Any]:
         """As it comes back from a file."""
-        return snapshot.check(unpack(pack(save.state)))
+        found: dict[str, Any] = unpack(pack(save.state))
+        return found
 
 
 def job(

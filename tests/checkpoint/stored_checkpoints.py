@@ -26,7 +26,7 @@ RECORD = JobRecord(
         AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {"k": 5}), "points.npy", workers=2, sync=SyncSpec("bsp")
     ),
     submitted_hyper={"k": 5}, class_file=None, fingerprint="f" * 64, dataset={"name": "points.npy"}, scaling=None,
-    parameter=TreeLayout("array", ()), statistics=TreeLayout("array", ()),
+    parameter=TreeLayout("array", ()), statistics=TreeLayout("array", ()), class_sha256="", class_mark="",
 )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flegel.compare import Attempt, Bench, Chart, Comparison, Picture, Series, Table
+from bench.common.record import Bench, Chart, Series, Table
+from flegel.compare import Attempt, Comparison, Picture
 from flegel.compare.picture import timeline
 from flegel.compare.record import RunEnvironment
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flegel.compare import read, write
+from bench.common.record import read
+from flegel.compare import write
 from flegel.compare.table import cells, seconds, text, verdict
 from flegel.errors import StorageError
 from tests.compare.samples import attempt, bench, comparison

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from bench import run_suite
-from bench.common import suite_runner
+from bench.common import report, suite_runner
+from bench.common.record import Bench, read
 from bench.common.scripts import choose, read_script, scripts
 from bench.common.suite_runner import SuiteRunner
-from flegel.cli import bench as command
+from flegel.cli import comparisons as command
 from flegel.cli.main import app
-from flegel.compare import Bench, read, write
-from flegel.report.write import load, render
+from flegel.compare import write
 from tests.compare.samples import bench
 from tests.source_trees import nodes, parse
 
@@ -77,7 +77,7 @@ def test_the_command_becomes_the_program_of_the_checkout(monkeypatch: pytest.Mon
         CliRunner().invoke(app, words.split(), catch_exceptions=False)
     listed, ran = become
     assert listed[1:] == ["-P", "-m", "bench.run_suite", "list", str(BENCH.parent)]
-    assert ran[4:-1] == ["run", "--scale=smoke", "--seed=0", "--only=kmeans", "--out=runs/bench", "--", "skew", "fig7"]
+    assert ran[4:-1] == ["run", "skew", "fig7", "--scale", "smoke", "--only", "kmeans"]
 
 
 def test_wrong_words_for_the_suite_are_told_in_a_sentence(
@@ -152,7 +152,7 @@ def test_a_script_that_is_cut_off_leaves_what_it_had(
     assert SuiteRunner([read_script(path)], tmp_path / "out", {"--scale": "smoke"}, budget=4.0).run() == []
     kept = read(tmp_path / "out" / "slow.json")
     assert isinstance(kept, Bench) and kept.comparisons and "ended after" in kept.unfinished
-    page = render([load(tmp_path / "out" / "slow.json")], "All")
+    page = report.page([read(tmp_path / "out" / "slow.json")], "All")
     assert "Unfinished: it was ended after" in page
 
 
@@ -162,7 +162,7 @@ def test_what_cannot_run_or_fails_is_in_the_report_with_a_sentence(suite_folder:
     said: list[str] = []
     failed = SuiteRunner([lacks, breaks], tmp_path / "out", {"--scale": "smoke"}, 30.0, said.append).run()
     assert failed == ["breaks"] and any("no_such_package is not installed" in text for text in said)
-    page = render([load(path) for path in sorted((tmp_path / "out").glob("*.json"))], "All")
+    page = report.page([read(path) for path in sorted((tmp_path / "out").glob("*.json"))], "All")
     assert "no_such_package is not installed" in page and "exit code 3" in page
 
 

@@ -20,13 +20,14 @@ from flegel.errors import UsageError  # noqa: E402
 from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint  # noqa: E402
 from flegel.metrics.families import cluster_families  # noqa: E402
 from flegel.runtime import clock  # noqa: E402
+from flegel.runtime.job.observers import JobSeen  # noqa: E402
 from tests.observability.test_metrics import ROWS, SEEN  # noqa: E402
 
 
 @pytest.fixture
 def endpoint() -> Iterator[MetricsEndpoint]:
     endpoint = MetricsEndpoint("0")
-    JobMetrics(endpoint).look(SEEN, ROWS)
+    JobMetrics(endpoint).see(JobSeen(SEEN, ROWS))
     yield endpoint
     endpoint.close()
 

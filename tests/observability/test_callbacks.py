@@ -19,8 +19,16 @@ from flegel.errors import UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.runtime.job.observers import JobControl
-from flegel.runtime.parts.observers import Observation
+from flegel.runtime.job.observers import (
+    Functions,
+    JobBegan,
+    JobControl,
+    JobEnded,
+    JobEvent,
+    JobSeen,
+    Observer,
+    Observers,
+)
 
 
 def snapshot(**figures: Any) -> JobSnapshot:
@@ -47,10 +55,12 @@ class Recorder(Callback):
 
 def run(callback: Callback, barriers: int = 3, **settings: Any) -> tuple[JobControl, list[str]]:
     said: list[str] = []
-    control, runner = JobControl(), CallbackRunner([callback], said.append, **settings)
-    runner.begin(Job(), control)
-    runner.look(snapshot(), [row(i + 1) for i in range(barriers)])
-    runner.finish(None, None)
+    runner = CallbackRunner([callback], **settings)
+    observers = Observers([runner, Functions(say=said.append)])
+    control = JobControl(observers)
+    observers.tell(JobBegan(Job(), control))
+    observers.tell(JobSeen(snapshot(), [row(i + 1) for i in range(barriers)]))
+    observers.tell(JobEnded(None))
     return control, said
 
 
@@ -123,17 +133,28 @@ def test_wrong_trackers_are_refused_with_a_sentence(word: str, says: str) -> Non
 
 
 def test_an_observer_that_raises_is_removed_and_named() -> None:
-    class Broken:
-        every, shown = 0.0, 1
-
-        def begin(self, job: Job, control: JobControl) -> None:
+    class Broken(Observer):
+        def see(self, event: JobEvent) -> None:
             raise ValueError("no")
 
     said: list[str] = []
-    observation = Observation([Broken()], said.append)  # type: ignore[list-item]
-    observation.begin(Job(), JobControl())
-    observation.finish(None, None)
+    observers = Observers([Functions(say=said.append), Broken()])
+    observers.phase("reading")
+    observers.tell(JobEnded(None))
     assert said == ["Broken raised ValueError: no; it gets nothing more, and training goes on."]
+
+
+def test_what_a_function_of_the_caller_raises_ends_the_job() -> None:
+    def broken(text: str) -> None:
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match="a remark"):
+        Observers([Functions(say=broken)]).say("a remark")
+
+
+def test_what_is_no_observer_is_refused() -> None:
+    with pytest.raises(UsageError, match="is no observer"):
+        flegel.run(KMeans(k=2), np.zeros((10, 2), np.float32), observers=[print])  # type: ignore[list-item]
 
 
 @pytest.mark.processes

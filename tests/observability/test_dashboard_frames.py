@@ -14,7 +14,7 @@ from flegel.dashboard import frames
 from flegel.dashboard.access import FULL_ROLE, READ_ROLE, Access
 from flegel.dashboard.frames import RunHistory, look_frame, row_record
 from flegel.dashboard.hub import MAX_QUEUED_FRAMES, Hub
-from flegel.dashboard.page import SCRIPTS, saved_page, static
+from flegel.dashboard.page import SCRIPTS, static
 from flegel.dashboard.saved_runs import history_of, read_run
 from flegel.errors import StorageError
 from flegel.machine.coordinator.events import TraceRow
@@ -110,16 +110,6 @@ def test_tokens_become_sessions_and_hosts_are_known_by_name() -> None:
     ]  # fmt: skip
     assert access.knows_host("dash.example") and access.knows_origin("http://127.0.0.1:8787")
     assert FULL_ROLE not in Access("127.0.0.1", 1, may_act=False).tokens
-
-
-def test_hostile_names_stay_text_in_a_saved_page() -> None:
-    found = history(HOSTILE)
-    found.take(seen(), [row(1)])
-    page = saved_page([found])
-    assert "<img" not in page and page.count("<script>") == len(SCRIPTS)
-    data = re.search(r'<script type="application/json" id="saved">(.*?)</script>', page, re.DOTALL)
-    assert data is not None and json.loads(data[1])[0]["title"] == HOSTILE
-    assert "default-src &#x27;none&#x27;" in page and "unsafe" not in page
 
 
 def test_scripts_of_the_page_never_make_markup_of_data() -> None:

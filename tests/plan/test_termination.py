@@ -178,7 +178,8 @@ def test_the_command_line_exits_with_3_where_the_model_is_not_as_asked_for(
     monkeypatch.setattr(display, "make_display", lambda stream: Silent())
     monkeypatch.setattr(job, "_finish_job", lambda *_: SimpleNamespace(outcome=outcome))
     try:
-        job.show_and_save(lambda **_: None, job.Outputs(None, None, None), Nobody(), lambda *_: None)
+        line = SimpleNamespace(begin=lambda phase: None)
+        job.show_and_save(lambda **_: None, job.Outputs(None, None, None), Nobody(), line)
     except SystemExit as ended:
         found = int(ended.code or 0)
     assert found == code

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from bench.common import report
 from bench.common.standalone_pictures import chart_picture, timeline_picture
 from flegel.compare import write
 from flegel.errors import StorageError, UsageError
@@ -37,9 +38,9 @@ def a_result() -> dict[str, Any]:
 
 PAGES = {
     "comparison": lambda: render([comparison()]),
-    "benchmark": lambda: render([bench()], "All of it"),
+    "benchmark": lambda: report.page([bench()], "All of it"),
     "single": lambda: render([of_result(a_result())]),
-    "several": lambda: render([comparison(), bench(), of_result(a_result())]),
+    "several": lambda: render([comparison(), of_result(a_result())]),
 }
 
 
@@ -181,14 +182,24 @@ def test_the_command_makes_one_page_of_many_sources(tmp_path: Path) -> None:
 
 
 def test_the_suite_is_collected_into_one_page(tmp_path: Path) -> None:
-    from flegel.cli.main import app
-
     write(bench(), tmp_path / "skew.json")
     (tmp_path / "kernels.raw.json").write_text("[1, 2]")
-    done = CliRunner().invoke(app, ["bench", "report", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    assert "Fig. 9: How?" in (tmp_path / "report.html").read_text()
-    assert CliRunner().invoke(app, ["bench", "report", str(tmp_path / "absent")]).exit_code == 2
+    assert "Fig. 9: How?" in report.save_benchmarks(tmp_path).read_text()
+    with pytest.raises(UsageError, match="no benchmarks"):
+        report.save_benchmarks(tmp_path / "absent")
+    with pytest.raises(UsageError, match=r"bench\.run_suite report"):
+        load(tmp_path / "skew.json")
+
+
+def test_the_saved_page_of_a_dashboard_is_a_report(tmp_path: Path) -> None:
+    import json
+
+    from flegel.cli.main import app
+
+    (tmp_path / "r.json").write_text(json.dumps(a_result()))
+    done = CliRunner().invoke(app, ["dashboard", str(tmp_path / "r.json"), "--save", str(tmp_path / "page.html")])
+    assert done.exit_code == 0 and "--save is deprecated; use flegel report" in done.output
+    assert "kmeans on points under fsp" in (tmp_path / "page.html").read_text()
 
 
 def test_other_files_are_refused_with_a_sentence(tmp_path: Path) -> None:
@@ -200,7 +211,7 @@ def test_other_files_are_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"result\.json"):
         load(tmp_path)
     (tmp_path / "y.json").write_text("{}")
-    with pytest.raises(StorageError, match="lacks"):
+    with pytest.raises(StorageError, match="lacks algorithm"):
         load(tmp_path / "y.json")
 
 

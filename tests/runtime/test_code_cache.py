@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from flegel.algorithms.kmeans.shapes import kernel_sizes
-from flegel.algorithms.kmeans.wide import WIDE_COLUMNS, WIDE_K
+from flegel.algorithms.kmeans.shapes import WIDE_COLUMNS, WIDE_K, kernel_sizes
 from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
 from flegel.core import code_cache, code_folder

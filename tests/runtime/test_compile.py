@@ -32,7 +32,7 @@ def prepare(algorithm: Algorithm, rows: Any = ROWS, layout: str | None = None) -
     points = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
     columns = rows.columns if isinstance(rows, Sparse) else rows.shape[1]
     sample = Sample(rows, labels, points, columns)
-    parameter = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
+    parameter = pytree.read_only(pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0))))
     zero = pytree.zeros_like(algorithm.initAggregator(sample, pytree.present(parameter)))
     state = algorithm.initState(points, columns, np.random.default_rng(0))
     return make_shard(rows, labels, state, layout or algorithm.kernels.layout), parameter, zero
@@ -48,7 +48,8 @@ def two_passes(
     total = pytree.copy(zero)
     for iteration in range(2):
         assert kernel(share, parameter, total, 0, share.points, iteration, new_flag()) == share.points
-        parameter = pytree.as_doubles(algorithm.updateParameter(pytree.present(total), pytree.present(parameter)))
+        made = algorithm.updateParameter(pytree.present(total), pytree.present(parameter))
+        parameter = pytree.read_only(pytree.as_doubles(made))
     return built, [*pytree.flatten(total), *pytree.flatten(parameter)], share
 
 

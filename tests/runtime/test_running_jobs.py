@@ -16,6 +16,7 @@ from flegel.cli.main import app
 from flegel.cli.options import DEFAULT_MASTER
 from flegel.cluster import client
 from flegel.runtime.job import running_jobs
+from flegel.runtime.job.observers import JobSeen, PhaseBegan
 from flegel.runtime.job.running_jobs import RunningJob, noted, running
 from tests.observability.test_metrics import SEEN
 
@@ -46,7 +47,7 @@ def test_a_job_that_begins_while_another_one_ends_is_noted(folder: Path) -> None
     with noted("kmeans", "", 1) as first:
         assert folder.stat().st_mode & 0o077 == 0
         first.remove()
-        first.also(None, lambda name, hook: None)[1]("compiling", "")
+        first.see(PhaseBegan("compiling"))
         assert [job.phase for job in running()] == ["compiling"]
 
 
@@ -85,11 +86,12 @@ def test_top_shows_jobs_of_this_host_and_says_that_nothing_listens(monkeypatch: 
     monkeypatch.setattr(client, "listens", lambda address: False)
     nothing = CliRunner().invoke(app, ["top"])
     assert nothing.exit_code == 0
-    assert " ".join(nothing.output.split()) == (
-        f"no jobs of yours on this host; nothing listens at {DEFAULT_MASTER}: no cluster is shown"
-    )
+    assert nothing.output.splitlines() == [
+        "no jobs of yours on this host",
+        f"no cluster: nothing listens at {DEFAULT_MASTER}",
+    ]
     with noted("kmeans", "points.csv", 4) as note:
-        note.also(None, lambda name, hook: None)[0](SEEN)
+        note.see(JobSeen(SEEN))
         shown = CliRunner().invoke(app, ["top", "--once"]).output
     assert shown.startswith("1 job of yours on this host")
     (line,) = [line.split() for line in shown.splitlines() if line.startswith("kmeans-")]

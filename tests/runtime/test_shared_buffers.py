@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(not shared_memory.ANONYMOUS, reason="memory with
 
 SIZE = 20_000  # numbers of θ
 LOAD = LoadShard(AlgorithmRef("kmeans", {}), {}, 0, 1, 0, TreeLayout("array", ()), TreeLayout("Sums", ("a", "b")))
-LOADED = ShardLoaded(10, 3, "compiled", "", 0.1, board=True)
+LOADED = ShardLoaded(10, 3, "compiled", "", 0.1, shared_buffers=True)
 
 
 def theta(value: float) -> PackedArrays:
@@ -56,20 +56,20 @@ class Scene:
         zero = (np.zeros(size), np.zeros((300, 70)), np.zeros(5, np.int64))
         made = shared_buffers.for_job(LOAD, PackedArrays(zero), workers)
         assert made is not None
-        self.board, self.seats = made, dict[int, BufferWriter]()
+        self.buffers, self.seats = made, dict[int, BufferWriter]()
         self.voices = {w: Sequencer("job", 0, w, 0) for w in range(workers)}
         for worker in range(workers):
             self.join(worker)
 
     def join(self, worker: int, life: int = 0) -> None:
-        where = self.board.describe(worker, identity(worker, life))
+        where = self.buffers.describe(worker, identity(worker, life))
         assert where is not None
         self.seats[worker] = BufferWriter(where)
-        self.board.hear(identity(worker, life), LOADED)
+        self.buffers.hear(identity(worker, life), LOADED)
 
     def order(self, worker: int, round_: int, packed: PackedArrays) -> tuple[list[Any], Any]:
         body = Train(round_, 100)
-        frames = self.voices[worker].wrap(body, self.board.order(worker, body, packed))
+        frames = self.voices[worker].wrap(body, self.buffers.order(worker, body, packed))
         return frames, decode([bytes(f) for f in frames], self.seats[worker].rooms)[1][0]
 
 
@@ -90,7 +90,7 @@ def test_reports_arrive_whole_and_the_last_two_stay() -> None:
         sent.append((rng.random((300, 70)), rng.integers(0, 9, 5)))
         frames = scene.voices[0].wrap(report(number), scene.seats[0].put(PackedArrays(sent[-1])))
         assert len(frames) == 1 and len(bytes(frames[0])) < 300
-        got.append(decode([bytes(f) for f in frames], scene.board.rooms(identity(0, 0)))[1])
+        got.append(decode([bytes(f) for f in frames], scene.buffers.rooms(identity(0, 0)))[1])
         for wanted, found in zip(sent[-2:], got[-2:], strict=True):
             assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 
@@ -111,13 +111,13 @@ def test_nobody_s_theta_is_overwritten(steps: list[tuple[int, bool]], short: boo
     """Workers are ordered and report in any order, as under asp; what they may look at stays what it was."""
     scene = Scene(4)
     if short:
-        scene.board._orders = scene.board._orders[:3]
+        scene.buffers._orders = scene.buffers._orders[:3]
     looking = dict[int, list[tuple[int, float, Any]]]()
     for round_, (worker, everybody) in enumerate(steps, 1):
         packed = theta(float(round_))
         for w in range(4) if everybody else (worker,):
             if looking.get(w):
-                scene.board.hear(identity(w, 0), report(looking[w][-1][0]))
+                scene.buffers.hear(identity(w, 0), report(looking[w][-1][0]))
                 del looking[w][:-1]
             frames, seen = scene.order(w, round_, packed)
             if len(frames) == 1:  # else it travelled, and is its own
@@ -131,7 +131,7 @@ def test_where_all_rooms_are_taken_theta_travels() -> None:
     scene = Scene(1)
     travelled = [len(scene.order(0, round_, theta(float(round_)))[0]) > 1 for round_ in range(5)]
     assert travelled == [False] * 3 + [True] * 2
-    scene.board.hear(identity(0, 0), report(2))
+    scene.buffers.hear(identity(0, 0), report(2))
     assert [len(scene.order(0, 5, theta(1.0))[0]) > 1, len(scene.order(0, 6, theta(1.0))[0]) > 1] == [False, False]
 
 
@@ -143,8 +143,8 @@ def test_a_former_life_cannot_write_into_the_rooms_of_its_successor() -> None:
     for _ in range(2):
         former.put(PackedArrays((np.full((300, 70), 666.0), np.zeros(5, np.int64))))
     frames = [bytes(f) for f in scene.voices[0].wrap(report(0), fresh)]
-    assert (decode(frames, scene.board.rooms(identity(0, 1)))[1][0] == 1.0).all()
-    assert scene.board.rooms(identity(0, 0)) == (), "and nobody reads what it writes"
+    assert (decode(frames, scene.buffers.rooms(identity(0, 1)))[1][0] == 1.0).all()
+    assert scene.buffers.rooms(identity(0, 0)) == (), "and nobody reads what it writes"
 
 
 def test_messages_that_name_no_room_are_refused() -> None:
@@ -164,7 +164,7 @@ def test_messages_that_name_no_room_are_refused() -> None:
 @pytest.mark.parametrize("change", ["process", "kind", "shape"])
 def test_a_board_that_cannot_be_opened_is_not_used(change: str) -> None:
     scene = Scene(1)
-    where = scene.board.describe(0, identity(0, 0))
+    where = scene.buffers.describe(0, identity(0, 0))
     assert where is not None
     p = where.orders
     wrong = {
@@ -175,10 +175,10 @@ def test_a_board_that_cannot_be_opened_is_not_used(change: str) -> None:
     with pytest.raises((OSError, DecodeError)):
         BufferWriter(SharedBufferRef(wrong, where.reports))
     body, packed = Train(0, 1), theta(1.0)
-    assert scene.board.order(0, body, packed) is packed, "a worker that has not said that it sees it gets θ itself"
+    assert scene.buffers.order(0, body, packed) is packed, "a worker that has not said that it sees it gets θ itself"
 
 
-def test_small_jobs_have_no_board(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_jobs_have_no_shared_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = PackedArrays((np.zeros(100),) * 3), PackedArrays((np.zeros(SIZE),) * 3)
     assert shared_buffers.for_job(LOAD, small, 4) is None
     assert shared_buffers.for_job(LOAD, large, 4) is not None
@@ -186,9 +186,21 @@ def test_small_jobs_have_no_board(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shared_buffers.for_job(LOAD, large, 4) is None
 
 
+def test_the_former_variable_works_and_names_the_new_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = PackedArrays((np.zeros(SIZE),) * 3)
+    monkeypatch.setenv("FLEGEL_BOARD", "off")
+    assert shared_buffers.for_job(LOAD, large, 4) is None
+    assert caplog.messages == ["FLEGEL_BOARD is deprecated; set FLEGEL_SHARED_BUFFERS instead."]
+    monkeypatch.setenv("FLEGEL_SHARED_BUFFERS", "on")
+    assert shared_buffers.for_job(LOAD, large, 4) is not None
+    assert len(caplog.messages) == 1
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
-def test_a_job_on_the_board_is_the_same_job(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_with_shared_buffers_is_the_same_job(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(4000, 60)).astype(np.float32)
     in_slot: list[int] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flegel.plan.interval.interval import Round, Step
 from flegel.sync.auto import Auto, idle_part
-from flegel.sync.fsp import FlexibleBarrier, alike
+from flegel.sync.fsp import FlexibleBarrier, equally_fast
 from flegel.sync.policy import Reported, Started, StopWorkers, TrainWorkers, Updated, View, Wake, Woken, WorkerView
 
 
@@ -68,6 +68,12 @@ def test_a_round_of_whole_passes_ends_with_the_last_worker_or_half_as_long_again
 
 
 def test_workers_are_alike_by_all_that_they_computed() -> None:
-    assert alike([WorkerView(i, 1000, visits=1000, compute=seconds) for i, seconds in enumerate((1.0, 0.9, 1.2))])
-    assert not alike([WorkerView(i, 1000, visits=1000, compute=seconds) for i, seconds in enumerate((1.0, 0.9, 4.0))])
-    assert not alike([WorkerView(0, 1000, visits=1000, compute=1.0), WorkerView(1, 1000)]), "one is not known yet"
+    assert equally_fast(
+        [WorkerView(i, 1000, visits=1000, compute=seconds) for i, seconds in enumerate((1.0, 0.9, 1.2))]
+    )
+    assert not equally_fast(
+        [WorkerView(i, 1000, visits=1000, compute=seconds) for i, seconds in enumerate((1.0, 0.9, 4.0))]
+    )
+    assert not equally_fast([WorkerView(0, 1000, visits=1000, compute=1.0), WorkerView(1, 1000)]), (
+        "one is not known yet"
+    )

@@ -230,8 +230,8 @@ def test_several_slow_workers_that_are_through_count_together() -> None:
     assert stage.report(1, rate=400.0) == [StopWorkers((2,))]
 
 
-def test_where_barriers_are_dear_more_workers_have_to_be_through() -> None:
-    """A pass takes 0.8 s here; a barrier of 1.6 s is worth waiting until two thirds of the workers are through."""
+def test_where_barriers_are_expensive_a_round_ends_when_more_workers_have_finished() -> None:
+    """A pass takes 0.8 s here; a barrier of 1.6 s is worth waiting until two thirds of the workers have finished."""
     stage = Stage(name="fsp", workers=6, interval=5.0, coordination="centralized")
     stage.tell(Started())
     for worker in range(6):

@@ -25,6 +25,7 @@ from flegel.cluster.slave.process_limits import read_line
 from flegel.cluster.transport.protocol import DrainWorkers, ResizeJob, StopAtBarrier, WorkerEnded
 from flegel.errors import AlgorithmError, FlegelError, Interrupted, StorageError, UsageError, own_traceback
 from flegel.runtime import clock, logs
+from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, Observers, PhaseBegan, RemarkMade
 from flegel.wording import speak_to
 
 if TYPE_CHECKING:
@@ -87,8 +88,10 @@ def main() -> None:
     os._exit(0 if finished.done else 1)  # threads of user code must not keep the process alive
 
 
-class ProgressReports:
-    """Called with each snapshot of the job: tells the slave of phases, of progress, and that progress was saved."""
+class ProgressReports(Observer):
+    """Tells the slave of phases, of progress, and that progress was saved; what is said goes to the job's log."""
+
+    required = True
 
     def __init__(self, pipe: CoordinatorPipe) -> None:
         self._pipe = pipe
@@ -97,7 +100,16 @@ class ProgressReports:
         self._saved: tuple[float, int] | None = None
         """When saved progress was last reported, and the iteration of that time; None before training."""
 
-    def __call__(self, seen: JobSnapshot) -> None:
+    def see(self, event: JobEvent) -> None:
+        match event:
+            case PhaseBegan(name, hook):
+                self._pipe.send(coordinator_protocol.PhaseChanged(name, hook=hook))
+            case RemarkMade(text):
+                _log.info(text)
+            case JobSeen(seen):
+                self._look(seen)
+
+    def _look(self, seen: JobSnapshot) -> None:
         now = clock.now()
         if seen.phase != self._phase:
             self._phase = seen.phase
@@ -142,27 +154,21 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe:
     from flegel.runtime.job.training_data import open_training_data
     from flegel.runtime.worker.current_hook import MODULE
 
-    def log(text: str) -> None:
-        _log.info(text)
-
-    def report_phase(name: str, hook: str = "") -> None:
-        pipe.send(coordinator_protocol.PhaseChanged(name, hook=hook))
-
-    spec, watch = assignment.spec, ProgressReports(pipe)
+    spec, observers = assignment.spec, Observers([ProgressReports(pipe)])
     ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
-    told: dict[str, Any] = {"cluster": cluster, "watch": watch, "say": log, "phase": report_phase}
+    told: dict[str, Any] = {"cluster": cluster, "observers": observers}
     place = spec.checkpoint or assignment.checkpoints
     kept_before = (assignment.resume or spec.checkpoint is not None) and holds_job(open_store(place))
     if kept_before and spec.checkpoint is None:
         return replace(place, workers=assignment.workers, **told)
-    report_phase("init", MODULE)
+    observers.phase("init", MODULE)
     algorithm = instantiate(ref, Consent.SUBMITTED)
     if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
         changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
         changes["workers"] = assignment.workers
         told |= {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
         return resume(place, changes, **told)
-    report_phase("reading")
+    observers.phase("reading")
     return execute(
         Request(
             algorithm=algorithm,

@@ -1,4 +1,4 @@
-// The page: takes frames from the server or from inside a saved file, and shows the chosen runs at the chosen moment.
+// The page: takes frames from the server, and shows the chosen runs at the chosen moment.
 "use strict";
 (function (F) {
   const $ = (id) => document.getElementById(id);
@@ -154,13 +154,9 @@
   }
   setInterval(() => loop(false), 50);
 
-  const saved = $("saved");
-  if (saved) { for (const frame of JSON.parse(saved.textContent)) take(frame); F.text("connection", "saved page"); loop(true); }
-  else {
-    fetch("rights").then((r) => r.json()).then((r) => { mayAct = r.act; dirty = true; }).catch(() => { mayAct = false; });
-    const source = new EventSource("events");
-    source.onmessage = (e) => { if (take(JSON.parse(e.data)) === "closed") source.close(); else F.text("connection", dropped ? dropped + " frames were dropped, and repeated" : ""); };
-    source.onerror = () => F.text("connection", "no connection; trying again");
-  }
+  fetch("rights").then((r) => r.json()).then((r) => { mayAct = r.act; dirty = true; }).catch(() => { mayAct = false; });
+  const source = new EventSource("events");
+  source.onmessage = (e) => { if (take(JSON.parse(e.data)) === "closed") source.close(); else F.text("connection", dropped ? dropped + " frames were dropped, and repeated" : ""); };
+  source.onerror = () => F.text("connection", "no connection; trying again");
   F.page = { runs: runs, draw: draw };
 })(Flegel);

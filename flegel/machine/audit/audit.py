@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from flegel.algorithm import visit_hook
 from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
@@ -151,7 +152,7 @@ class Audit:
             took = max(credible(answer.seconds, waited) for answer, _ in self._answers.values())
             self.at_barriers += took
             self._due = max(self._due, now + took / active().audit.max_share_of_time)
-        problem = self._owners(job) or self._reports(job) or self._changes()
+        problem = self._owners(job) or self._reports(job) or self._changes(job)
         problem = problem or (self._evaluate(job) if final else "")
         if problem:
             self.problems.append(problem)
@@ -182,12 +183,12 @@ class Audit:
                 return f"the statistics ({name}) are not the sum of what workers reported"
         return ""
 
-    def _changes(self) -> str:
+    def _changes(self, job: JobState) -> str:
         worst = max((body.law, worker) for worker, (body, _) in self._answers.items())
         if worst[0] > 0:
             return (
                 f"on worker {worst[1]} changes of points are not new less old contributions (off by {worst[0]:.2g}): "
-                "updateDataPoint or the kernel keeps wrong books"
+                f"{visit_hook(type(job.algorithm))} or the kernel keeps wrong books"
             )
         return ""
 

@@ -68,7 +68,7 @@ class BalanceControl:
         """When they ended and what workers reported, until `plan` uses it; no reports where it was no round."""
         self._told: set[str] = set()
         self._waiting: Updated | None = None
-        """What the model will hear when points have moved, where nobody trains meanwhile."""
+        """What the model will hear when points have moved, where no worker trains meanwhile."""
 
     def start(self, view: View, now: float) -> None:
         self._speeds = {w: Speed(self._balance.rules) for w in view.workers}
@@ -76,16 +76,16 @@ class BalanceControl:
         self._look_from = now + (CROWDED if self._crowded else 0.0)
 
     def go_on(self, now: float) -> None:
-        """Until now nobody was to train: points moved, workers came or went, a job was resumed. That says nothing about
-        anybody's speed."""
+        """Until now no worker was to train: points moved, workers came or went, a job was resumed. That says nothing
+        about anybody's speed."""
         self._rounds.append((now, []))
 
     def waits(self) -> bool:
-        """Nobody trains while points move."""
+        """No worker trains while points move (balance=sync)."""
         return self.mode == "sync" and bool(self.migrations.open)
 
     def settle(self, view: View, store: ParameterStore, committed: Collection[int], now: float) -> Orders:
-        """Windows change hands between workers that have both committed: points, passes, accounts, in one step."""
+        """Windows change owner between workers that have both committed: points, passes, accounts, in one step."""
         waited = self.waits()
         changes, settles = self.migrations.settle(committed, now)
         if waited and not self.waits():
@@ -100,8 +100,8 @@ class BalanceControl:
     def after_commit(
         self, job: JobState, updated: Updated, workers: tuple[int, ...], progress: Progress, now: float
     ) -> bool:
-        """Between commit and the next order windows change hands. New moves begin when everybody trains again, unless
-        nobody is to train while points move: then True, and `updated` waits until they have moved."""
+        """Between commit and the next order windows change owner. New moves begin when everybody trains again, unless
+        no worker is to train while points move: then True, and `updated` waits until they have moved."""
         job.send_all(self.settle(job.view, job.store, workers, now))
         self.note(job.view, now, progress.seconds, progress.iteration, job.trace[-1].estimate, progress.slowest_pass)
         if self.mode == "sync":
@@ -139,7 +139,7 @@ class BalanceControl:
         return event
 
     def abandon(self, job: JobState, why: str) -> None:
-        """Cancel every migration; what has not changed hands stays where it was."""
+        """Cancel every migration; what has not changed owner stays where it was."""
         self._waiting = None
         told = [order for number in sorted(self.migrations.open) for order in self.migrations.cancel(number, why)]
         job.send_all([(worker, order) for worker, order in told if worker in job.view.workers])
@@ -196,7 +196,7 @@ class BalanceControl:
         return orders
 
     def _move_cost(self) -> MoveCost:
-        """Before the first move is over, as if it took a round, because windows change hands at barriers, and two where
+        """Before the first move is over, as if it took a round, because windows change owner at barriers, and two where
         whoever carries them has to wait for a processor."""
         known = self.migrations.cost
         return known if known.lag or known.each else MoveCost(lag=(2 if self._crowded else 1) * self._round)

@@ -1,4 +1,4 @@
-"""Balance as a part of a coordinator: points change hands at barriers, moves begin when everybody trains. Pure."""
+"""Balance as a part of a coordinator: points change owner at barriers, moves begin when everybody trains. Pure."""
 
 from __future__ import annotations
 

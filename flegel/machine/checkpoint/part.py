@@ -41,7 +41,7 @@ class CheckpointsPart(CoordinatorPart):
             job.orders.stop_all(now)
 
     def before_model(self, event: Updated, now: float) -> bool:
-        """Where a checkpoint is due and nobody trains, it is taken before the model decides."""
+        """Where a checkpoint is due and no worker trains, it is taken before the model decides."""
         state = self.coordinator.state
         self.schedule.at_rest(state, event, now, self.snapshot)
         state.model_waits = self.schedule.forced

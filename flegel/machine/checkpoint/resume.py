@@ -39,7 +39,7 @@ def restore(
 
     `parts` says what each worker will hold. Where their number differs from that of the snapshot (`redealt`),
     statistics stay whole and belong to all workers together; what was learned about single workers is forgotten.
-    Statistics of points that nobody has visited (`shard_states.unvisited`) are empty.
+    Statistics of points that no worker has visited (`shard_states.unvisited`) are empty.
     """
     state = job.state
     state.restore(part_of(data, "job"))
@@ -57,7 +57,7 @@ def restore(
         event = msgspec.structs.replace(event, workers=tuple(parts))
     else:
         for part in job.parts:
-            if (kept := part.stored()) is not None and data.get(part.name) is not None:
+            if (kept := part.stored()) is not None and part.name in data:
                 thaw(data[part.name], kept)
     check_clocks(state.policy, view)
     job.termination.resumed(min((w.passes for w in view.workers.values() if w.points), default=0.0))

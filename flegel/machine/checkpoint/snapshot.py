@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from flegel.core.pytree import Array
-from flegel.errors import StorageError
 from flegel.machine.plain_data import freeze, register, thaw
 from flegel.plan.termination import Termination, Verdict
 from flegel.sync.policy import Updated, View, WorkerView
 from flegel.sync.rebuild_statistics import RebuildStatistics
 
-SNAPSHOT_VERSION = 4
-OF_EVERY_JOB = frozenset({"version", "now", "parts", "view", "policy", "termination", "event", "algorithm"})
+OF_EVERY_JOB = frozenset({"now", "parts", "view", "policy", "termination", "event", "algorithm"})
 """What every snapshot holds; the rest are optional parts of the coordinator, by name."""
 
 register({View: ("_awaited",), WorkerView: (), Updated: (), Verdict: (), Termination: ("_criteria", "_sign", "_slow")})
@@ -37,7 +35,6 @@ def take(
     whole."""
     whole = {name: value.model if isinstance(value, RebuildStatistics) else value for name, value in objects.items()}
     return {
-        "version": SNAPSHOT_VERSION,
         "now": now,
         "parts": {name: freeze(part.state()) for name, part in parts.items()},
         **{name: freeze(value) for name, value in whole.items()},
@@ -58,20 +55,9 @@ def memory_of(algorithm: Any) -> dict[str, Any]:
     return kept
 
 
-def check(data: Any) -> dict[str, Any]:
-    """The snapshot itself; refuses what another version wrote."""
-    version = data.get("version") if isinstance(data, dict) else None
-    if version != SNAPSHOT_VERSION:
-        raise StorageError(
-            f"another version of Flegel wrote it (state format {version}; this one reads format {SNAPSHOT_VERSION})"
-        )
-    found: dict[str, Any] = data
-    return found
-
-
 def optional_parts(data: dict[str, Any]) -> list[str]:
     """Names of the optional parts that stored something."""
-    return [name for name, kept in data.items() if name not in OF_EVERY_JOB and kept is not None]
+    return [name for name in data if name not in OF_EVERY_JOB]
 
 
 def part_of(data: dict[str, Any], name: str) -> dict[str, Any]:
@@ -98,7 +84,7 @@ def workers_of(data: dict[str, Any]) -> tuple[int, ...]:
 
 def resting_of(data: dict[str, Any]) -> tuple[int, ...]:
     """Who was at hand without points."""
-    return tuple(sorted(part_of(data, "job").get("resting", {})))
+    return tuple(sorted(part_of(data, "job")["resting"]))
 
 
 def algorithm_of(data: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 A state that no job reaches makes a resumed one run without end. A count below zero or a beginning in the future is
 never at its limit; a time so large that a second more is the same number never passes; an interval of nothing gives
-rounds in which nobody trains; a worker whose clock is far ahead of the others' never trains again. All of it is refused
-here, before anything is made of it.
-"""
+rounds in which no worker trains; a worker whose clock is far ahead of the others' never trains again. All of it is
+refused here, before anything is made of it."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def check_state(data: dict[str, Any], points: Sequence[int]) -> None:
     _require(verdict is None or (isinstance(verdict, Verdict) and isinstance(verdict.reason, str)), "no verdict")
     view = thaw(data["view"])
     _require(isinstance(view, View), "no view of the workers")
-    _check_view(view, points, job.get("resting", {}))
+    _check_view(view, points, job["resting"])
     _check_event(thaw(data["event"]), view)
     for name in ("policy", "termination", *optional_parts(data)):
         _check_fields(data[name])
@@ -55,7 +54,7 @@ def check_position(round_: object, iteration: object, seconds: object) -> None:
 
 
 def check_clocks(policy: object, view: View) -> None:
-    """Nobody is further ahead of the others than the model of the resumed job lets anybody come."""
+    """No worker is further ahead of the slowest one than the model of the resumed job allows."""
     most = getattr(policy, "staleness", math.inf) + 1
     clocks = [worker.clock for worker in view.workers.values()]
     _require(max(clocks) - min(clocks) <= most, f"workers that are more than {most:g} batches ahead of others")

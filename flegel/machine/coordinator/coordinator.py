@@ -166,7 +166,7 @@ class Coordinator(JobReader):
         return state.out
 
     def rest(self) -> None:
-        """Time for work that nobody waits for."""
+        """No event is waiting: time for postponed work."""
         self.state.store.use_spare_time()
 
     def resume_with(self, event: Updated, now: float, fresh: bool) -> None:
@@ -408,7 +408,7 @@ class Coordinator(JobReader):
         outcome = self.membership.lose(worker, why, fault, silent, redone, now)
         if isinstance(outcome, FlegelError):
             self.finish(outcome)
-        elif outcome is not Next.NOTHING:  # a newcomer that has no points yet disturbs nobody
+        elif outcome is not Next.NOTHING:  # a newcomer that has no points yet delays no round
             self.state.out.append(Milestone("worker lost"))
             self.carry_out(outcome, now)
 
@@ -449,7 +449,7 @@ class Coordinator(JobReader):
     # -- the end -------------------------------------------------------------------------------------------
 
     def end(self, verdict: Verdict, now: float) -> None:
-        """Nobody trains any more; what is under way is committed first."""
+        """Training has ended on all workers; reports under way are committed first."""
         state = self.state
         if self._ends_wait(verdict, now) or state.phase != "training":
             return

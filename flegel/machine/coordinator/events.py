@@ -47,7 +47,7 @@ class ScaleTo(msgspec.Struct, frozen=True):
 
 
 class LeaveJob(msgspec.Struct, frozen=True):
-    """This worker is to give its points to the others and go."""
+    """This worker is to give its points to the remaining workers and end."""
 
     worker: int
 
@@ -143,7 +143,7 @@ class TraceRow:
     passes: list[float] = field(default_factory=list)
     """Of each worker, in the order of their numbers: how often its points have been traversed."""
     in_flight: int = 0
-    """Points that are to change hands and have not yet."""
+    """Points that are to change owner and have not yet."""
     moved_bytes: int = 0
     """Bytes that moved points have taken so far."""
     gains: list[float] = field(default_factory=list)

@@ -3,7 +3,7 @@
 Two signs of life: a worker's messages (its I/O thread beats whatever else it does) and, in its beats, the hook that it
 is in and the number of points done. A process that is killed, frozen or cut off gives neither, and counts as lost; one
 that beats but stays in the same hook without finishing a single point has code that does not return, which no other
-worker would do better. That holds whenever hooks run: while shards are loaded, in training, when points change hands.
+worker would do better. That holds whenever hooks run: while shards are loaded, in training, when points change owner.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Liveness:
 
     def look(self, now: float) -> None:
         """Called before anybody is judged. Where the coordinator was held up itself, by a long hook or because its host
-        slept, it has not listened, and that time counts against nobody."""
+        slept, it has not listened, and that time counts as silence of no worker."""
         away = self._pauses.look(now)
         if away:
             self.asked_at.update({w: at + away for w, at in self.asked_at.items()})

@@ -87,7 +87,7 @@ class Membership:
         self._to_visit: set[int] | None = None
         """In the round after a change: who has points to visit anew."""
         self._unneeded: set[int] = set()
-        """Lost while they rested: nobody waits for them, and nobody takes their place."""
+        """Lost while they rested: the job does not wait for them and does not replace them."""
         self._arrived: dict[int, ShardLoaded] = {}
         """Called back and ready, while others that were called back with them are not."""
 
@@ -178,7 +178,7 @@ class Membership:
         job.out.append(EvictWorker(worker, why))
         self._liveness.forget(worker)
         self.redistribution.forget(worker)
-        if job.resting.pop(worker, None) is not None:  # it held nothing, so nobody has to take its place
+        if job.resting.pop(worker, None) is not None:  # it held no points, so it is not replaced
             job.out.append(Note(f"worker {worker} {why} while it rested"))
             self._unneeded.add(worker)
             return Next.BEGIN if job.phase == "loading" else Next.NOTHING
@@ -251,7 +251,7 @@ class Membership:
     # -- resting -------------------------------------------------------------------------------------------
 
     def rest(self, workers: Collection[int], why: str, now: float) -> Next:
-        """These workers give their points to the others and rest."""
+        """These workers give their points to the remaining workers and rest."""
         resting = set(workers) & set(self.roster.staying(self._job.view))
         if self._ending or self.changing or not resting or not set(self.roster.staying(self._job.view)) - resting:
             return Next.NOTHING
@@ -274,7 +274,7 @@ class Membership:
             self.joined(worker, now)
 
     def _admit_arrived(self) -> bool:
-        """Who was called back gets points when all are ready, or at once where points change hands anyway."""
+        """Who was called back gets points when all are ready, or at once where points change owner anyway."""
         if not self._arrived or (self.roster.recalled and not self.changing):
             return False
         for worker, body in self._arrived.items():
@@ -303,7 +303,7 @@ class Membership:
         return Next.NOTHING
 
     def leave(self, workers: tuple[int, ...], now: float) -> Next:
-        """These workers give their points to the others and go."""
+        """These workers give their points to the remaining workers and end."""
         job, roster = self._job, self.roster
         waiting = {*roster.hired, *job.resting, *self._arrived}
         present = {*roster.staying(job.view), *waiting}
@@ -355,7 +355,7 @@ class Membership:
         self._job.out += self.redistribution.answer(worker, body, arrays, self._job.view, self._job.store)
 
     def step(self, now: float) -> Next:
-        """The next step of the change, once nobody trains and nobody owes an answer."""
+        """The next step of the change, once no worker trains and every answer has arrived."""
         job, points = self._job, self.redistribution
         if not points.phase or job.view.training() or points.busy(job.view):
             return Next.NOTHING

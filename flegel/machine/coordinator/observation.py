@@ -54,11 +54,11 @@ class FlowSnapshot(msgspec.Struct, frozen=True):
     source: int
     target: int
     points: int
-    """That changed hands so far."""
+    """That changed owner so far."""
     bytes: int
     """That arrived so far."""
     under_way: int
-    """Points that are to change hands and have not yet."""
+    """Points that are to change owner and have not yet."""
 
 
 class IncidentSnapshot(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     points: int = 0
     unseen: int = 0
     in_flight: int = 0
-    """Points that are to change hands and have not yet."""
+    """Points that are to change owner and have not yet."""
     moved_bytes: int = 0
     metrics: dict[str, float] = {}
     """Figures beside the objective (`ModelHooks.metrics`)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flegel.algorithm import visit_hook
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.machine.coordinator.events import Send
@@ -68,5 +69,5 @@ class WorkerOrders:
             return ""
         return (
             f"Worker {worker} did not commit within {waited:.0f} s of the barrier of round "
-            f"{self.round_of[worker]}; does updateDataPoint return?"
+            f"{self.round_of[worker]}; does {visit_hook(type(self._job.algorithm))} return?"
         )

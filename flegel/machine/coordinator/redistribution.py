@@ -134,7 +134,7 @@ class Redistribution:
                 self._roster.newcomers.discard(heir)
         return commands
 
-    # -- points that change hands with their past ----------------------------------------------------------
+    # -- points that change owner with their past ----------------------------------------------------------
 
     def _even_out(self, view: View) -> list[Command]:
         """Leavers give up everything; where newcomers have nothing yet, the others give up their surplus."""

@@ -87,7 +87,7 @@ class Roster:
             return SILENT if self._silences[worker] >= FAULTS_IN_A_ROW else ""
         self._faults += 1
         self._faults_in_a_row += 1
-        cause = "the fault is in the code that it runs: initState, updateDataPoint or what these call"
+        cause = "the fault is in the code that it runs: initState, contribution or updateDataPoint, or what these call"
         if self._faults_in_a_row >= FAULTS_IN_A_ROW:
             return f", the {FAULTS_IN_A_ROW}rd crash at the same place; {cause}"
         return f", the {FAULTS}th crash of this job; {cause}" if self._faults >= FAULTS else ""
@@ -111,7 +111,7 @@ class Roster:
 
 
 def newcomer(view: View, worker: int, former: WorkerView | None) -> WorkerView:
-    """How a worker without points is seen: as far as the slowest, as fast as its former life or the others."""
+    """How a worker without points is seen: as far as the slowest, as fast as its former life or as the mean."""
     clock = min((w.clock for w in view.workers.values()), default=0)
     rates = sorted(w.rate for w in view.workers.values())
     seen = former or WorkerView(worker, 0, rate=rates[len(rates) // 2] if rates else 0.0)

@@ -68,7 +68,7 @@ class JobState:
     news: list[str] = field(default_factory=list)
     """What people should read while the job runs; only grows."""
     in_flight: int = 0
-    """Points that are to change hands and have not yet."""
+    """Points that are to change owner and have not yet."""
     moved_bytes: int = 0
     """Bytes that moved points have taken so far."""
     model_waits: bool = False
@@ -129,7 +129,7 @@ class JobState:
     def restore(self, state: dict[str, Any]) -> None:
         self.iteration, self.objective = state["iteration"], state["objective"]
         self.began, self.reason, self.verdict = state["began"], state["reason"], state["verdict"]
-        self.resting = state.get("resting", {})
+        self.resting = state["resting"]
 
 
 class JobReader:

@@ -1,7 +1,7 @@
 """Who is there: the status table of a group (paper 3.1.4), from the beats of the others. Pure; clocks need not agree.
 
 A group lives as long as its beat changes. Silence is counted on the reader's own clock, and only while the store
-answers: a store that was away for a minute makes nobody silent.
+answers: a store that was away for a minute makes no group count as silent.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MemberTable:
         return [m.beat for _, m in sorted(self._members.items()) if self._there(m) and m.beat.state in WAITED_FOR]
 
     def loading(self) -> list[MemberBeat]:
-        """Groups that will take part soon; nobody waits for them."""
+        """Groups that will take part soon; rounds do not wait for them."""
         return [m.beat for _, m in sorted(self._members.items()) if self._there(m) and m.beat.state == "loading"]
 
     def finished(self, group: str) -> bool:

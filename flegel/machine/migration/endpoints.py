@@ -71,7 +71,7 @@ class ReportSent:
 
 @dataclass(frozen=True)
 class ReleaseWindows:
-    """The windows of this move that did not change hands are the source's to train again."""
+    """The windows of this move that did not change owner are the source's to train again."""
 
     move: int
 

@@ -1,9 +1,9 @@
 """The migrations of a job as the coordinator records them: who owns which points, and when that changes. Pure.
 
 Life of a move:   asked (the target is getting ready) → giving → sent (all windows known) → over
-A window changes hands only at a barrier at which both workers have committed: then, and in one step, the points leave
+A window changes owner only at a barrier at which both workers have committed: then, and in one step, the points leave
 one worker's count and enter the other's, the two accounts of the ledger become one, and both workers are told before
-they train again. A move that is refused, late or cancelled leaves everything that did not change hands where it was.
+they train again. A move that is refused, late or cancelled leaves everything that did not change owner where it was.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Migration:
     phase: str = "asked"
     heard_at: float = 0.0
     first_at: float = 0.0
-    """When the first window changed hands."""
+    """When the first window changed owner."""
     windows: int | None = None
     waiting: dict[int, WindowArrived] = field(default_factory=dict)
     """Windows that lie at the target until the next barrier."""
@@ -51,7 +51,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class OwnershipChange:
-    """A window that changes hands at this barrier."""
+    """A window that changes owner at this barrier."""
 
     transfer: Transfer
     source: int
@@ -69,10 +69,10 @@ class Migrations:
         """Workers that refused to take more, and why."""
         self.bytes = 0
         self.points = 0
-        """Points that changed hands so far."""
+        """Points that changed owner so far."""
         self.count = 0
         self.flows: dict[tuple[int, int], list[int]] = {}
-        """By source and target: points that changed hands, and bytes that arrived."""
+        """By source and target: points that changed owner, and bytes that arrived."""
         self.notes: list[str] = []
         self.cost = MoveCost()
         """What the finished migrations took."""
@@ -82,7 +82,7 @@ class Migrations:
         return {w for m in self.open.values() for w in (m.source, m.target)}
 
     def in_flight(self) -> int:
-        """Points that were promised and have not changed hands."""
+        """Points that were promised and have not changed owner."""
         return sum(max(m.points - m.moved, 0) for m in self.open.values())
 
     def begin(self, proposal: Proposal, now: float) -> list[tuple[int, Order]]:
@@ -122,7 +122,7 @@ class Migrations:
     def settle(
         self, committed: Collection[int], now: float
     ) -> tuple[list[OwnershipChange], dict[int, TransferOwnership]]:
-        """At a barrier: windows change hands between workers that have both committed; complete moves end."""
+        """At a barrier: windows change owner between workers that have both committed; complete moves end."""
         changes: list[OwnershipChange] = []
         given: dict[int, list[Transfer]] = {}
         taken: dict[int, list[Transfer]] = {}
@@ -170,7 +170,7 @@ class Migrations:
         self.cost = MoveCost(*((lag, each) if fresh else ((known.lag + lag) / 2, (known.each + each) / 2)))
 
     def cancel(self, number: int, why: str) -> list[tuple[int, Order]]:
-        """Cancel a move: what has not changed hands stays with the source."""
+        """Cancel a move: what has not changed owner stays with the source."""
         move = self.open.pop(number, None)
         if move is None:
             return []

@@ -81,7 +81,7 @@ class SliceClient:
         self._reports: dict[int, tuple[Answer, tuple[Array, ...]]] = {}
         """By round: reports that the coordinator will hear of when the servers have them."""
         self._new = True
-        """No θ has come from servers yet: nobody may be about to send one."""
+        """No θ has come from servers yet; perhaps no server is about to send one."""
 
     @property
     def waits(self) -> bool:
@@ -131,7 +131,7 @@ class SliceClient:
     # -- the map -------------------------------------------------------------------------------------------
 
     def use_map(self, fresh: ServerMap) -> list[Push]:
-        """Slices changed hands: their new servers get what may be missing there."""
+        """Slices changed owner: their new servers get what may be missing there."""
         if self._map is not None and fresh.version <= self._map.version:
             return []
         self._map = fresh
@@ -144,7 +144,7 @@ class SliceClient:
         return out + self._pull_missing(changed)
 
     def retry(self) -> list[Push]:
-        """Time has passed: ask again for what is missing, push again what nobody has confirmed."""
+        """Time has passed: ask again for what is missing, push again what no server has confirmed."""
         out = []
         if self._map is not None:
             out += self._pull_missing(range(len(self._map.slices)))

@@ -21,7 +21,7 @@ class ArrayStorage(Protocol):
         ...
 
     def let_go(self, arrays: Iterable[Array]) -> None:
-        """Nobody reads these now: they need not be in memory."""
+        """These arrays are not read soon: they need not be in memory."""
         ...
 
 

@@ -187,7 +187,7 @@ class ServerGroup:
         self._account("retire", owner)
 
     def share(self) -> None:
-        """All owners have one account from now on: nobody knows what each of them contributed."""
+        """All owners have one account from now on: what each of them contributed is not known."""
         owners = tuple(sorted(self.book.accounts()[1]))
         if owners:
             first = min(owners)
@@ -349,7 +349,7 @@ class ServerGroup:
         return body if isinstance(body, FoldSlices) else None
 
     def trim(self, stable: int) -> None:
-        """Every backup holds what came of these ops, and so does the mirror: nobody will have to do them again."""
+        """Every backup holds what came of these ops, and so does the mirror: they are never done again."""
         for op in [op for op in self.log if op <= min(stable, self.done_op) and op not in self._progress]:
             del self.log[op]
 

@@ -474,7 +474,7 @@ class ParameterServer:
     # -- copies --------------------------------------------------------------------------------------------
 
     def _replicate(self, numbers: Sequence[int]) -> None:
-        """Copies to the backups, as the slices are now; nobody waits for them."""
+        """Copies to the backups, as the slices are now; no fold waits for them."""
         assert self.map is not None
         targets: dict[tuple[int, int], list[int]] = {}
         for number in numbers:

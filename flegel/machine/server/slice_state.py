@@ -19,6 +19,7 @@ from flegel.errors import AlgorithmError
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import Ledger
+from flegel.params.parameter_update import why_not_finite
 from flegel.server_messages import ChangeAccounts, FoldSlices, ReplaceParameter
 
 RETURNED_MEMORY_FROM_BYTES = 1 << 20
@@ -141,7 +142,7 @@ class SliceState:
         fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, self.parameter), place)
         if not pytree.same_shape(fresh, self.parameter):
             raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
-        self.diverged = "" if pytree.is_finite(fresh) else "θ holds numbers that are not finite"
+        self.diverged = "" if pytree.is_finite(fresh) else why_not_finite(self._algorithm, total)
         if not self.diverged:
             self.parameter = fresh
         self.version = version

@@ -140,7 +140,7 @@ class WorkerExecutor:
                     port.send(command.body, (), now)
                 else:
                     port.send(command.body, changes, now)
-                if self._reported is not None:  # after the report has left: nobody waits for a checksum
+                if self._reported is not None:  # after the report has left, so that no barrier waits for a checksum
                     self._reported = self._reported + checksum(changes)
             else:
                 self._execute(command)

@@ -1,4 +1,4 @@
-"""Points that change hands outside a migration: found, given up, taken over, begun again. Arrays only, no I/O.
+"""Points that change owner outside a migration: found, given up, taken over, begun again. Arrays only, no I/O.
 
 A migration carries points from worker to worker. When the workers of a job change there may be no worker to carry them:
 then the new owner reads the rows where all rows are, and only numbers, hidden states and passes travel, if any.

@@ -47,7 +47,7 @@ class Replica:
         statistics, parameter = build(sums, total, algorithm), build(form, self.parameter, algorithm)
         value, diverged = None, ""
         if order.update:
-            parameter, value, diverged = new_parameter(call, statistics, parameter, order.place)
+            parameter, value, diverged = new_parameter(algorithm, call, statistics, parameter, order.place)
             pytree.clear(statistics, algorithm.statistics.spent)
         self.parameter, self.total = tuple(pytree.flatten(parameter)), tuple(pytree.flatten(statistics))
         both = (*self.parameter, *self.total)
@@ -70,7 +70,7 @@ class HeldReports:
                 np.add(into, extra, into)
 
     def take(self, fold: int) -> Sequence[Array] | None:
-        """For this fold; nobody writes to them from now on."""
+        """For this fold; they do not change from now on."""
         self._taken, self._held = (fold, self._held), None
         return self._taken[1]
 

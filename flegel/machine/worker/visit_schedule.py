@@ -79,7 +79,7 @@ class VisitSchedule:
         self.segments = [Segment(0, 0, points, 0)] if points else []
         self._waiting: list[Segment] | None = None
         """What can be trained under this θ, the next one last; None: not looked up since something came, went or was
-        locked. A worker may hold thousands of blocks, so that a look at all of them for each would be dear."""
+        locked. A worker may hold thousands of blocks, so that a look at all of them for each would take too long."""
 
     # -- what it holds -------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class VisitSchedule:
                 s.block = None
 
     def unlock(self, move: int) -> None:
-        """The move was called off: what has not changed hands is trained here again."""
+        """The move was called off: what has not changed owner is trained here again."""
         for s in self.segments:
             if s.status == "locked" and s.transfer is not None and s.transfer[0] == move:
                 s.status, s.transfer = "active", None

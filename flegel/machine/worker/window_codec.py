@@ -64,7 +64,7 @@ def pack_shared(part: Shard, states: bool) -> list[Array]:
 
 
 def pack_states(part: Shard) -> list[Array]:
-    """Frames for a target that has these points with states that nobody remembers."""
+    """Frames for a target that has these points with states that are not known any more."""
     return [part.state.copy(), _short(part.halted)]
 
 
@@ -79,7 +79,7 @@ def pack_changes(part: Shard, base: Array) -> tuple[list[Array], bool]:
 
 
 def _short(values: Array) -> Array:
-    """Nothing instead of zeros only: labels of unsupervised data, votes that nobody gave."""
+    """Nothing instead of zeros only: labels of unsupervised data, votes that no point gave."""
     return values.copy() if values.any() else values[:0].copy()
 
 

@@ -42,7 +42,7 @@ class Round:
     held: bool = False
     """θ stays until every point has been visited with it."""
     alike: bool = False
-    """Nobody is much slower than the others: what a barrier costs does not depend on the interval."""
+    """No worker is much slower than the mean: what a barrier costs does not depend on the interval."""
     indivisible: float = 0.0
     """Seconds of the smallest piece of training that the slowest worker can end with; 0 where that is no matter."""
 

@@ -31,7 +31,8 @@ from flegel.machine.plain_data import pack, unpack
 from flegel.messages import CheckpointPart, TreeLayout
 from flegel.runtime.checkpoint.store import Buffer
 
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 5
+"""Of all files together; it changes with any of them. Other formats are refused with a sentence."""
 KEPT_CHECKPOINTS = 3  # complete checkpoints
 CHECKPOINT_FILE = re.compile(r"(\d{8})-e(\d{1,6})\.(state|trace|manifest|worker-\d+|ids-\d+)")
 DIGEST_MARK = b"\nsha256 "
@@ -56,9 +57,9 @@ class JobRecord(msgspec.Struct, forbid_unknown_fields=True):
     scaling: tuple[tuple[float, ...], tuple[float, ...]] | None
     parameter: TreeLayout
     statistics: TreeLayout
-    class_sha256: str = ""
+    class_sha256: str
     """Of that whole file, as it was imported."""
-    class_mark: str = ""
+    class_mark: str
     """Made with the key of the user who trained: this file, with this content, was his own."""
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, StorageError, UsageError
 from flegel.loading.damage import damage_as
-from flegel.machine.checkpoint import snapshot
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.checkpoint.state_limits import check_position, check_runs, check_state
 from flegel.machine.coordinator.events import TraceRow
@@ -152,7 +151,7 @@ def _fill(stored: StoredJob, store: CheckpointStore, manifest: CheckpointManifes
             raise StorageError(f"{name} is damaged (its checksum is wrong)")
         return content
 
-    state = snapshot.check(unpack(get(manifest.state)))
+    state = unpack(get(manifest.state))
     parts: list[WorkerState] = []
     for name, numbers in manifest.workers:
         kept, (hidden, votes, *pending) = read_part(get(name))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.session import CheckpointSession, CheckpointWarning, outdated
 from flegel.runtime.checkpoint.store import CheckpointStore, FolderStore, open_store
 from flegel.runtime.job.find_algorithm import file_hash, find_algorithm, from_file
+from flegel.runtime.job.observers import Functions, Observer, Observers
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.training_data import data_location, open_training_data
@@ -36,7 +37,6 @@ from flegel.wording import option
 
 if TYPE_CHECKING:
     from flegel.machine.coordinator.observation import JobSnapshot
-    from flegel.runtime.job.observers import Observer
     from flegel.runtime.processes.cluster_protocol import Cluster
 
 
@@ -46,8 +46,8 @@ def replace(
     workers: int | None = None,
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    phase: Callable[[str, str], None] = lambda name, hook: None,
+    say: Callable[[str], None] | None = None,
+    observers: Iterable[Observer] = (),
 ) -> Result:
     """A new coordinator in place of one that is lost: from the last commit, with everything as it was submitted.
 
@@ -60,9 +60,7 @@ def replace(
         place,
         changes,
         cluster=cluster,
-        watch=watch,
-        say=say,
-        phase=phase,
+        observers=Observers([Functions(watch, say), *observers]),
         exact=False,
         trust_code=True,
         take_over=True,
@@ -80,14 +78,12 @@ def resume(
     exact: bool | None = None,
     trust_code: bool = False,
     cluster: Cluster | None = None,
-    watch: Callable[[JobSnapshot], None] | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    phase: Callable[[str, str], None] = lambda name, hook: None,
     take_over: bool = False,
     begin_anew: bool = False,
-    observers: tuple[Observer, ...] = (),
+    observers: Observers | None = None,
 ) -> Result:
     """Go on with a job, with other values for the options in `changes`; see `flegel.resume`."""
+    observers = observers or Observers()
     store = open_store(place)
     stored = read(store)
     holder = store.lock()
@@ -97,15 +93,15 @@ def resume(
         _check_usable(stored, store, begin_anew)
         for text in stored.skipped:
             warnings.warn(text, CheckpointWarning, stacklevel=2)
-        phase("init", MODULE)
+        observers.phase("init", MODULE)
         chosen = same_algorithm(stored, algorithm, trust_code, store)
-        phase("reading", "")
+        observers.phase("reading")
         dataset, location, label = job_data(stored.record.job, data, label, store.place, chosen)
         job = msgspec.structs.replace(with_options(stored.record.job, changes), data=location, label=label)
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
-        say(starting_point(session))
-        return execute(Request(chosen, dataset, job, cluster, session, None, watch, say, phase, observers))
+        observers.say(starting_point(session))
+        return execute(Request(chosen, dataset, job, cluster, session, observers=observers))
     finally:
         store.release()
 

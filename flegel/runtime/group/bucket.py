@@ -27,7 +27,7 @@ from flegel.runtime.group.keys import RefusedObject
 from flegel.wording import option
 
 KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
-MAX_PACKAGE_BYTES = 1 << 30  # bytes of an object whose size nobody knows before: the package
+MAX_PACKAGE_BYTES = 1 << 30  # bytes of the package, whose size is not known before it is read
 MAX_LISTED_NAMES = 100_000  # of one listing; groups write some ten objects under a name
 CALL_TIMEOUT = "20s"
 LOCK_SECONDS = 20.0  # the deadline of a call to a folder, as that of an object store

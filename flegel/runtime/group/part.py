@@ -48,8 +48,8 @@ class GroupOfJob(Part):
 
     def _waits(self, why: str) -> None:
         """Before training: the phase of a job is what its status shows."""
-        self.request.phase(why, "")
-        self.request.say(f"this group {why}")
+        self.request.observers.phase(why)
+        self.request.observers.say(f"this group {why}")
 
     def agrees(self) -> bool:
         """The package is written, unless another group was first."""

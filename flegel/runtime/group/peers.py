@@ -138,7 +138,7 @@ class PeerMessages:
             peer.connect(place)
         except (zmq.ZMQError, ValueError):
             peer.close()
-            return None  # an address that nobody can use; the bucket is enough
+            return None  # an address that cannot be used; the bucket is enough
         self._peers[address] = peer
         return peer
 

@@ -2,7 +2,7 @@
 
 A process of the lowest priority, one for each cache, fills the cache until it is full (`warm_code`). It ends with the
 process that started it: a command leaves nothing behind, and the next one goes on where this one was. It takes no turns
-(`compile_turns`), so nobody ever waits for it; who needs the same kernel at the same moment compiles it too.
+(`compile_turns`), so no job ever waits for it; a job that needs the same kernel at the same moment compiles it too.
 FLEGEL_WARM=0 in the environment: jobs compile what they need, and nothing else is compiled.
 """
 
@@ -56,7 +56,7 @@ def _alone() -> Iterator[IO[bytes] | None]:
 
 
 def wanted() -> bool:
-    """Whether the cache is to be filled, and nobody does."""
+    """Whether the cache is to be filled, and no other process fills it."""
     able = sys.platform == "linux" and len(os.sched_getaffinity(0)) >= LEAST_PROCESSORS and native_code.is_possible()
     if not able or os.environ.get("FLEGEL_WARM", "") == "0" or not code_folder.is_lasting():
         return False

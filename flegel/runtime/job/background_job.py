@@ -7,27 +7,24 @@ runs.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
 
 from flegel.errors import FlegelError
-from flegel.job import Job
-from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.results.result import Result
-from flegel.runtime.job.observers import JobControl, Observer
+from flegel.runtime.job.observers import JobBegan, JobControl, JobEnded, JobEvent, JobSeen, Observer, RemarkMade
 
 CANCELLED = "the job was cancelled"
 
 
-class BackgroundJob:
+class BackgroundJob(Observer):
     """Made by `LocalCluster.submit`. It is also the observer of its own job."""
 
-    every = 0.0
-    shown = 40
+    threaded = True
 
-    def __init__(self, name: str, run: Callable[[Observer, Callable[[str], None]], Result]) -> None:
+    def __init__(self, name: str, run: Callable[[Observer], Result]) -> None:
         self.name = name
         self._future: Future[Result] = Future()
         self._control: JobControl | None = None
@@ -37,10 +34,10 @@ class BackgroundJob:
         here = contextvars.copy_context()  # with the settings that hold where the job is submitted
         Thread(target=here.run, args=(self._execute, run), name=name, daemon=True).start()
 
-    def _execute(self, run: Callable[[Observer, Callable[[str], None]], Result]) -> None:
+    def _execute(self, run: Callable[[Observer], Result]) -> None:
         try:
             if not self._cancelled:
-                result = run(self, self._said.append)
+                result = run(self)
             if self._cancelled:
                 raise FlegelError(f"Job {self.name} was cancelled.")
             self._future.set_result(result)
@@ -49,16 +46,18 @@ class BackgroundJob:
 
     # -- as an observer --------------------------------------------------------------------------------------------
 
-    def begin(self, job: Job, control: JobControl) -> None:
-        self._control = control
-        if self._cancelled:
-            control.end(CANCELLED)
-
-    def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
-        self._seen = seen
-
-    def finish(self, result: Result | None, error: BaseException | None) -> None:
-        self._control = None
+    def see(self, event: JobEvent) -> None:
+        match event:
+            case RemarkMade(text):
+                self._said.append(text)
+            case JobBegan(control=control):
+                self._control = control
+                if self._cancelled:
+                    control.end(CANCELLED)
+            case JobSeen(seen):
+                self._seen = seen
+            case JobEnded():
+                self._control = None
 
     # -- as a future -----------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from flegel.runtime.job.part import JobRun
 
 def collected(running: JobRun) -> Result:
     """The result of a job whose training is over."""
-    running.request.phase("result", "warnings")
+    running.request.observers.phase("result", "warnings")
     found = {**_of_request(running), **_of_machine(running)}
     for section in (sections(running.machine), *(part.section() for part in running.parts)):
         for name, value in section.items():
@@ -49,6 +49,7 @@ def _of_request(running: JobRun) -> dict[str, Any]:
         "seed": request.job.seed,
         "load_seconds": running.machine.state.ready_at - running.shift - running.began,
         "kernel": running.built.kind,
+        "kernel_choice": running.built.note,
         "classes": data.classes,
         "scaling": None if scaling is None else (scaling.shift, scaling.factor),
         "treatment": data.treatment.scaled_by(scaling),

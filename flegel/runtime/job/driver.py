@@ -62,7 +62,7 @@ class Machine(Protocol):
     def handle(self, event: Event, now: float) -> list[Command]: ...
 
     def rest(self) -> None:
-        """Time for work that nobody waits for."""
+        """No message is waiting: time for postponed work."""
         ...
 
 

@@ -1,18 +1,141 @@
-"""Observers of a running job, such as callbacks, metrics and the dashboard: what they get, and what they may ask for.
+"""Observers of a running job: the events that they see, and what they may ask for. Decides nothing about training.
 
-They are called from the coordinator's loop, so they only take what they are given and return. One that raises is
-reported once and gets nothing more; training goes on.
+Whoever looks at a job implements `Observer`: lines in a terminal, callbacks, metrics, the dashboard, logs, the file for
+`flegel top`, the slave of a cluster, functions of the caller. They are called from the job's own thread, so they only
+take what they are given and return. One that raises is named once and sees nothing more; training goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from flegel.job import Job
-from flegel.machine.coordinator.events import TraceRow
-from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.results.result import Result
+if TYPE_CHECKING:  # commands show what they do before they import the engine
+    from flegel.job import Job
+    from flegel.machine.coordinator.events import TraceRow
+    from flegel.machine.coordinator.observation import JobSnapshot
+    from flegel.results.result import Result
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PhaseBegan:
+    """What the job does now: reading, init (and which hook of the class), compiling, loading, waiting for groups."""
+
+    name: str
+    hook: str = ""
+
+
+@dataclass(frozen=True)
+class RemarkMade:
+    """A sentence that people should read."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class JobBegan:
+    """Before the first worker loads."""
+
+    job: Job
+    control: JobControl
+
+
+@dataclass(frozen=True)
+class JobSeen:
+    """The job now, and the barriers since the last look of this observer, which are never changed again."""
+
+    snapshot: JobSnapshot
+    rows: Sequence[TraceRow] = ()
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """The job is over: either with a result or with an error."""
+
+    result: Result | None
+    error: BaseException | None = None
+
+
+JobEvent: TypeAlias = PhaseBegan | RemarkMade | JobBegan | JobSeen | JobEnded
+
+
+class Observer:
+    """Sees a job from its beginning to its end."""
+
+    every: float = 0.0
+    """Seconds between two looks; 0 is as often as the coordinator looks around, ten times a second."""
+    shown: int | None = None
+    """Workers that a snapshot describes one by one; None: as many as a terminal has lines."""
+    threaded = False
+    """Works in threads of this process: the interpreter then changes threads more often, for the barriers' sake."""
+    required = False
+    """Without it the job makes no sense: what it raises ends the job."""
+
+    def see(self, event: JobEvent) -> None:
+        raise NotImplementedError
+
+
+class Functions(Observer):
+    """What a caller gave as `watch`, `say` and `phase`. An error of the caller's own functions ends the job."""
+
+    required = True
+
+    def __init__(
+        self,
+        watch: Callable[[JobSnapshot], object] | None = None,
+        say: Callable[[str], object] | None = None,
+        phase: Callable[[str, str], object] | None = None,
+    ) -> None:
+        self._watch, self._say, self._phase = watch, say, phase
+
+    def see(self, event: JobEvent) -> None:
+        match event:
+            case JobSeen() if self._watch is not None:
+                self._watch(event.snapshot)
+            case RemarkMade() if self._say is not None:
+                self._say(event.text)
+            case PhaseBegan() if self._phase is not None:
+                self._phase(event.name, event.hook)
+
+
+class Observers:
+    """All observers of one job, as one."""
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._all = list(observers)
+
+    def add(self, observer: Observer) -> None:
+        self._all.append(observer)
+
+    def __iter__(self) -> Iterator[Observer]:
+        return iter(tuple(self._all))
+
+    def phase(self, name: str, hook: str = "") -> None:
+        self.tell(PhaseBegan(name, hook))
+
+    def say(self, text: str) -> None:
+        self.tell(RemarkMade(text))
+
+    def tell(self, event: JobEvent) -> None:
+        """Show it to all of them."""
+        for observer in self:
+            self.show(observer, event)
+
+    def show(self, observer: Observer, event: JobEvent) -> None:
+        """Show it to one of them; one that fails is left out from now on."""
+        try:
+            observer.see(event)
+        except Exception as error:  # whatever it is, training goes on
+            if observer.required:
+                raise
+            self._all.remove(observer)
+            name = type(observer).__name__
+            _log.warning("%s failed and was removed", name, exc_info=error)
+            self.say(f"{name} raised {type(error).__name__}: {error}; it gets nothing more, and training goes on.")
 
 
 class Scalable(Protocol):
@@ -24,7 +147,8 @@ class Scalable(Protocol):
 class JobControl:
     """What an observer may ask of a job. From any thread; the job follows at its next look, within 0.1 s."""
 
-    def __init__(self) -> None:
+    def __init__(self, observers: Observers | None = None) -> None:
+        self._observers = observers or Observers()
         self._why = ""
         self._cluster: Scalable | None = None
 
@@ -40,27 +164,10 @@ class JobControl:
         if self._cluster is not None:
             self._cluster.scale(workers)
 
+    def say(self, text: str) -> None:
+        """Tell people something; only while this observer is shown an event."""
+        self._observers.say(text)
+
     def why(self) -> str:
         """Why training is to end; empty if it is not."""
         return self._why
-
-
-class Observer(Protocol):
-    """Sees a job from its beginning to its end."""
-
-    every: float
-    """Seconds between two looks; 0 is as often as the coordinator looks around, ten times a second."""
-    shown: int
-    """Workers that a snapshot describes one by one."""
-
-    def begin(self, job: Job, control: JobControl) -> None:
-        """Before the first worker loads."""
-        ...
-
-    def look(self, seen: JobSnapshot, rows: Sequence[TraceRow]) -> None:
-        """The job now, and the barriers since the last look, which are never changed again."""
-        ...
-
-    def finish(self, result: Result | None, error: BaseException | None) -> None:
-        """The job is over: either with a result or with an error."""
-        ...

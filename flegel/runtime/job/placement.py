@@ -103,7 +103,7 @@ class JobCluster:
     def say(self) -> None:
         """Why it is threads, where that was decided here."""
         if self.choice is not None and self.choice.reason:
-            self._request.say(f"workers run in threads of this process: {self.choice.reason} to start")
+            self._request.observers.say(f"workers run in threads of this process: {self.choice.reason} to start")
 
 
 def _seconds(value: float) -> str:

@@ -33,7 +33,7 @@ from flegel.params.ledger import sums_alone
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
-from flegel.runtime.backends.numba.kernels import Built, build_kernel, warm
+from flegel.runtime.backends.numba.kernels import Built, build_kernel, choice_of, warm
 from flegel.runtime.job.request import Request
 from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
@@ -93,7 +93,7 @@ class PreparedJob:
         check_state(self.state, count)
         default = type(self.algorithm).initAggregator is Algorithm.initAggregator
         maker = visit if default else "initAggregator"  # the default looks at one point's change
-        request.phase("init", maker)
+        request.observers.phase("init", maker)
         made = self._guard(maker, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = hook_values.tree(made, maker, lambda v: pytree.zeros_like(v, self.algorithm.placement.typed))
         if not default and not defines(self.algorithm, KernelHooks.kernel):
@@ -161,7 +161,7 @@ class PreparedJob:
         thread = threading.Thread(target=self._warm, args=(own, shard), name="compiler", daemon=True)
         thread.start()
         ending.callback(thread.join)  # a compiler must not run while the interpreter ends
-        return Built(own, "hand-written")
+        return Built(own, "hand-written", choice_of(self.algorithm, shard))
 
     def _warm(self, kernel: Kernel, shard: Shard) -> None:
         if self.compiler is not None:
@@ -208,14 +208,14 @@ class PreparedJob:
         """θ(0) as a new job would have it, for its form. A copy makes it: what the algorithm has learned stays."""
         twin, typed = copy(self.algorithm), self.algorithm.placement.typed
         rng = np.random.default_rng(self.request.job.seed)
-        self.request.phase("init", "initParameter")
+        self.request.observers.phase("init", "initParameter")
         extra = BUILT_IN_START_SECONDS if is_built_in(twin) else 0.0
         hook = "initParameter"
         made = guarded(twin, hook, "before training", lambda: twin.initParameter(self.sample, rng), extra=extra)
         return hook_values.tree(made, hook, lambda v: pytree.starting(v, typed))
 
     def _hook(self, name: str, *args: Any) -> Any:
-        self.request.phase("init", name)
+        self.request.observers.phase("init", name)
         extra = BUILT_IN_START_SECONDS if is_built_in(self.algorithm) else 0.0
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args), extra)
 
@@ -248,7 +248,7 @@ class PreparedJob:
             self._check_aggregate(changes[0])
 
     def _check_aggregate(self, change: Tree) -> None:
-        self.request.phase("init", "aggregate")
+        self.request.observers.phase("init", "aggregate")
         self._guard("aggregate", lambda: fold_change(self.algorithm, pytree.copy(self.zero), change))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -21,12 +20,11 @@ from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import defines, hook
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
-from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.machine.worker.growing_part import MAX_PASSES_OVER_PARTS
 from flegel.options import check_options
 from flegel.plan.devices import FirstDeal, Work, first_deal, one_gpu, parse_devices, relative_speeds
-from flegel.runtime.job.observers import JobControl, Observer
+from flegel.runtime.job.observers import JobControl, Observers
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.system.device_memory import rows_on_devices
@@ -59,16 +57,13 @@ class Request:
     """Where its state is kept, and what it goes on from."""
     start: Tree | None = None
     """θ of an earlier job to begin from."""
-    watch: Callable[[JobSnapshot], None] | None = None
-    say: Callable[[str], None] = lambda text: None
-    phase: Callable[[str, str], None] = lambda name, hook: None
-    """Told what the job does now: reading, init (and which hook), compiling, loading, training."""
-
-    observers: tuple[Observer, ...] = ()
-    """See every barrier: callbacks, metrics, the dashboard."""
-    control: JobControl = field(default_factory=JobControl)
+    observers: Observers = field(default_factory=Observers)
+    """All who are shown what the job does: terminals, callbacks, metrics, the dashboard."""
     balance: CoordinatorPart | None = None
     """What moves points, in place of what the job's options ask for: by a script, or watched."""
+
+    def __post_init__(self) -> None:
+        self.control = JobControl(self.observers)
 
     @property
     def workers(self) -> int:

@@ -32,7 +32,7 @@ from flegel.loading.array_files import read_npz
 from flegel.loading.class_source import in_plain, instantiate, reference
 from flegel.loading.code_gate import Consent
 from flegel.loading.damage import damage_as
-from flegel.loading.documents import read_records
+from flegel.loading.documents import read_json, read_records
 from flegel.loading.regular_files import MAX_DOCUMENT_BYTES, read_regular
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
@@ -286,6 +286,23 @@ def _record(result: Result) -> Iterator[tuple[str, bytes]]:
 def read_trace(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The rows of a saved trace."""
     return read_records(Path(folder) / "trace.msgpack")
+
+
+def read_figures(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
+    """The JSON of a saved result, from its folder or from a file alone, and the rows of its trace where there is a
+    folder. Raises `StorageError` for what is no result."""
+    folder = path if path.is_dir() else None
+    file = path / "result.json" if folder else path
+    try:
+        result = read_json(file)
+        rows = read_trace(folder) if folder else None
+    except OSError as error:
+        raise StorageError(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
+    except StorageError as error:
+        raise StorageError(f"{file} is no result of Flegel: {error}") from None
+    if missing := {"algorithm", "trace", "worker", "dataset"} - result.keys():
+        raise StorageError(f"{file} is no result of Flegel: it lacks {', '.join(sorted(missing))}.")
+    return result, rows
 
 
 def write_json(result: Result, target: str) -> None:

@@ -87,7 +87,7 @@ def read(running: JobRun) -> None:
         part.open()
     if running.request.resumed:
         running.place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
-    running.request.phase("reading", "")
+    running.request.observers.phase("reading")
     for part in running.parts:
         part.read()
 
@@ -108,7 +108,7 @@ def compile_kernel(running: JobRun) -> None:
     """The kernel is compiled while processes come up."""
     prepared, decided = running.prepared, running.place.choice is not None
     running.place.start_early()
-    running.request.phase("compiling", "")
+    running.request.observers.phase("compiling")
     running.built = (prepared.compile_beside(running.ending) if decided else None) or prepared.compile()
 
 
@@ -118,7 +118,7 @@ def load(running: JobRun) -> None:
     processors = min(request.workers, default_workers())
     running.cluster = running.place.get(lambda: PASSES * prepared.pass_seconds(built) / processors)
     running.place.say()
-    request.phase("loading", "")
+    request.observers.phase("loading")
     running.cluster.start()
     source = first(part.source() for part in running.parts)
     if source is None:
@@ -194,4 +194,4 @@ def _tell_about_data(running: JobRun) -> None:
     odd = column_advice(sample.features, sample.labels, how.feature_names)
     for line in (data.note, *data.source.report, how.advice(), *odd, advice):
         if line:
-            running.request.say(line)
+            running.request.observers.say(line)

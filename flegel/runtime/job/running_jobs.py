@@ -1,8 +1,7 @@
 """Jobs of this user that run on this host, as files that `flegel top` reads. Trains nothing, and fails no job.
 
-A file for each job, in a folder that nobody else can enter. The job replaces its file at most once a second and removes
-it when it ends; what a killed process has left is removed by the next job, and by who looks next.
-"""
+A file for each job, in a folder that no other user can enter. The job replaces its file at most once a second and
+removes it when it ends; what a killed process has left is removed by the next job, and by who looks next."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import itertools
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,15 +19,12 @@ from flegel.errors import StorageError
 from flegel.loading.regular_files import read_regular
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
+from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, PhaseBegan
 
-EVERY = 1.0
-"""Seconds between two notes of a job that trains; `flegel top` looks as often."""
 LONG_PHASES = ("init", "compiling", "training")
 """Noted when they begin: a small job takes 30 ms, and each note takes a tenth of one."""
 MOST_BYTES = 1 << 20
 """Of a file that is read: a note has less than 2,000 bytes."""
-Watch = Callable[[JobSnapshot], None]
-Phase = Callable[[str, str], None]
 _numbers = itertools.count(1)
 
 
@@ -87,41 +83,26 @@ def born(pid: int) -> int | None:
 # -- of a job ----------------------------------------------------------------------------------------------
 
 
-class JobNote:
-    """The note of one job; hears what the job's own observers hear."""
+class JobNote(Observer):
+    """The note of one job."""
+
+    every = 1.0  # `flegel top` looks as often
+    shown = 0
 
     def __init__(self, path: Path | None, job: RunningJob) -> None:
-        self._path, self._job, self._next = "" if path is None else str(path), job, 0.0
+        self._path, self._job = "" if path is None else str(path), job
         self._write()
 
-    def also(self, watch: Watch | None, phase: Phase) -> tuple[Watch, Phase]:
-        """The same observers, and this note."""
-
-        def look(seen: JobSnapshot) -> None:
-            if watch is not None:
-                watch(seen)
-            self._look(seen)
-
-        def begin(name: str, hook: str) -> None:
-            phase(name, hook)
-            self._begin(name)
-
-        return look, begin
-
-    def _begin(self, name: str) -> None:
-        """What it does before it trains."""
-        if name != self._job.phase and name in LONG_PHASES:
-            self._job = msgspec.structs.replace(self._job, phase=name)
-            self._write()
-
-    def _look(self, seen: JobSnapshot) -> None:
-        """How far it is; without its workers, of which there may be many."""
-        now = clock.now()
-        if now >= self._next:
-            self._next = now + EVERY
-            short = msgspec.structs.replace(seen, workers=(), flows=(), incidents=(), news=(), servers=None)
-            self._job = msgspec.structs.replace(self._job, phase=seen.phase, seen=short)
-            self._write()
+    def see(self, event: JobEvent) -> None:
+        """What it does before it trains, and how far it is then; without lists that may be long."""
+        match event:
+            case PhaseBegan(name) if name != self._job.phase and name in LONG_PHASES:
+                self._job = msgspec.structs.replace(self._job, phase=name)
+                self._write()
+            case JobSeen(seen) if seen.phase != "over":
+                short = msgspec.structs.replace(seen, workers=(), flows=(), incidents=(), news=(), servers=None)
+                self._job = msgspec.structs.replace(self._job, phase=seen.phase, seen=short)
+                self._write()
 
     def _write(self) -> None:
         if not self._path:
@@ -132,7 +113,7 @@ class JobNote:
             with contextlib.suppress(OSError):
                 Path(self._path).parent.mkdir(mode=0o700, exist_ok=True)
                 self._replace()
-        except OSError:  # a full disk: nobody sees the job, and it trains
+        except OSError:  # a full disk: the job trains without being shown
             self._path = ""
 
     def _replace(self) -> None:

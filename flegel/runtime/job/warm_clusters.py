@@ -24,7 +24,7 @@ Kind = Literal["threads", "processes"]
 
 
 class WarmClusters:
-    """Clusters that nobody uses at the moment."""
+    """Clusters that no job uses at the moment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

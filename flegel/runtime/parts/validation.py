@@ -1,4 +1,4 @@
-"""How good the model is on rows that nobody trains on, while a job runs and at its end. Never influences training.
+"""How good the model is on rows that no worker trains on, while a job runs and at its end. Never influences training.
 
 While the job trains, a part of these rows is evaluated once a pass of the slowest worker, in the coordinator's loop; at
 most `PART` of the time goes into that. At the end all of them are, with the θ of the result.

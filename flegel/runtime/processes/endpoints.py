@@ -110,7 +110,7 @@ class LocalEndpoint:
 
 
 class CurveEndpoint:
-    """TCP with CURVE. Each incarnation of a worker has a key of its own: nobody else can send in its name."""
+    """TCP with CURVE. Each incarnation of a worker has a key of its own: no other process can send in its name."""
 
     same_host = False
 

@@ -104,7 +104,7 @@ class JobMailbox:
         if self._buffers is None:
             return load
         name = identity(worker, self._registry.sequencers[worker].incarnation)
-        return msgspec.structs.replace(load, board=self._buffers.describe(worker, name))
+        return msgspec.structs.replace(load, shared_buffers=self._buffers.describe(worker, name))
 
     # -- in --------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ class FileArrays:
         return _empty_file(like) if like.nbytes >= FILE_ARRAY_FROM_BYTES else np.empty_like(like)
 
     def let_go(self, arrays: Iterable[Array]) -> None:
-        """Nobody reads these now."""
+        """These arrays are not read soon: their pages may leave memory."""
         for array in arrays:
             held = _mapping(array)
             if held is not None:
@@ -38,9 +38,7 @@ class FileArrays:
 
     def moved(self, array: Array) -> Array:
         """A large array, copied to a file piece by piece."""
-        if (
-            array.nbytes < FILE_ARRAY_FROM_BYTES or not array.any()
-        ):  # zeros that nobody wrote to take no memory as they are
+        if array.nbytes < FILE_ARRAY_FROM_BYTES or not array.any():  # zeros that were never written take no memory
             return array
         there = self.empty(array)
         rows = max(COPIED_BYTES_BETWEEN_RELEASES // max(array[:1].nbytes, 1), 1)

@@ -1,4 +1,4 @@
-"""Standard streams that cannot break a job: output that nobody takes is dropped, and the process goes on.
+"""Standard streams that cannot break a job: output whose reader is gone is dropped, and the process goes on.
 
 A pipe to `head` that has ended, a terminal that was closed, a log on a full disk: writing to them fails, and what was
 to be written is worth less than what is being computed. Closed descriptors 0, 1 and 2 are opened to /dev/null, so that
@@ -63,7 +63,7 @@ def _lenient(descriptor: int, unbuffered: bool) -> io.TextIOWrapper:
 
 
 def output_taken() -> bool:
-    """Flush standard output; False where nobody takes it any more."""
+    """Flush standard output; False where its reader is gone."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """Key pairs of CURVE and the authenticator (ZAP) that admits only known keys. Knows no file and no role.
 
-It fails closed: sockets enforce their ZAP domain, so where the authenticator is dead, slow or in doubt nobody gets in.
-What a message's sender may do is asked of the key that CURVE proved, never of anything the message says.
+It fails closed: sockets enforce their ZAP domain, so where the authenticator is dead, slow or in doubt every connection
+is refused. What a message's sender may do is asked of the key that CURVE proved, never of anything the message says.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ Dial = Callable[[str], "zmq.Socket[bytes]"]
 
 
 class ArrayServer:
-    """Answers readers in a thread of its own, which sleeps while nobody asks."""
+    """Answers readers in a thread of its own, which sleeps while no reader asks."""
 
     def __init__(self, sockets: JobSockets, near: str) -> None:
         self._sockets = sockets

@@ -3,7 +3,7 @@
 Through a socket θ is copied twice for each worker, and so is each report; with some megabytes that is most of what a
 barrier costs. In shared buffers θ is written once for all workers, and a report once. Messages still go through the
 socket and name the slot in which their arrays are. All memory belongs to the coordinator. A worker that cannot open it
-does not say that it can (`ShardLoaded.board`), and its arrays travel with the messages.
+does not say that it can (`ShardLoaded.shared_buffers`), and its arrays travel with the messages.
 
 Slots are written again and again, so each has a time for which it may be read:
 
@@ -16,6 +16,7 @@ Slots are written again and again, so each has a time for which it may be read:
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -33,7 +34,10 @@ from flegel.runtime.transport.codec import PackedArrays, padded_size
 SHARED_FROM_BYTES = 64 << 10  # bytes of θ or of a report from which on shared buffers pay
 SLOTS_IN_TURN = 2
 MAX_SLOT_BYTES = 1 << 30  # bytes of all slots for θ; they take memory only when they are used
-SHARED_BUFFERS_VARIABLE = "FLEGEL_BOARD"  # `off` in the environment: arrays always travel, even inside a host
+SHARED_BUFFERS_VARIABLE = "FLEGEL_SHARED_BUFFERS"
+"""`off` in the environment: arrays always travel, even inside a host."""
+FORMER_VARIABLE = "FLEGEL_BOARD"
+_log = logging.getLogger(__name__)
 
 
 class SharedBuffers:
@@ -85,7 +89,7 @@ class SharedBuffers:
             in_use = self._in_use.get(found[0]) if found else None
             while in_use and in_use[0][0] < body.round:
                 in_use.popleft()
-        elif type(body) is ShardLoaded and body.board and (found := self._reports.get(life)) is not None:
+        elif type(body) is ShardLoaded and body.shared_buffers and (found := self._reports.get(life)) is not None:
             self._in_use[found[0]] = deque()
 
     def order(self, worker: int, body: Train, packed: PackedArrays) -> PackedArrays:
@@ -108,9 +112,16 @@ class SharedBuffers:
         return free
 
 
+def _turned_off() -> bool:
+    """By the variable, or by its former name, which still works and is said to be deprecated."""
+    if FORMER_VARIABLE in os.environ and SHARED_BUFFERS_VARIABLE not in os.environ:
+        _log.warning("%s is deprecated; set %s instead.", FORMER_VARIABLE, SHARED_BUFFERS_VARIABLE)
+    return os.environ.get(SHARED_BUFFERS_VARIABLE, os.environ.get(FORMER_VARIABLE, "")) == "off"
+
+
 def for_job(load: LoadShard, packed: PackedArrays, workers: int) -> SharedBuffers | None:
     """Shared buffers for a job whose shares are loaded like this; None where θ and reports are small, or memory is."""
-    if load.forms or not shared_memory.ANONYMOUS or os.environ.get(SHARED_BUFFERS_VARIABLE, "") == "off":
+    if load.forms or not shared_memory.ANONYMOUS or _turned_off():
         return None
     first = max(len(load.parameter.fields), 1)
     last = first + max(len(load.statistics.fields), 1)

@@ -111,16 +111,16 @@ def room(shape: tuple[int, ...], dtype: Any) -> Array:
     with contextlib.suppress(OSError):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     array: Array = np.ndarray(shape, kind, buffer=mapped)
-    hands = max(min(len(os.sched_getaffinity(0)) // 4, PREPARING_THREADS), 1)
-    for first in range(hands):
-        threading.Thread(target=_populate, args=(array, first, hands), name="room", daemon=True).start()
+    threads = max(min(len(os.sched_getaffinity(0)) // 4, PREPARING_THREADS), 1)
+    for first in range(threads):
+        threading.Thread(target=_populate, args=(array, first, threads), name="room", daemon=True).start()
     return array
 
 
-def _populate(array: Array, first: int, hands: int) -> None:
+def _populate(array: Array, first: int, threads: int) -> None:
     """Have the kernel lay memory under the array, which keeps what was written to it meanwhile; one hand of several."""
     madvise = ctypes.CDLL(None).madvise  # that of `mmap` would hold the GIL
-    for offset in range(first * PREPARED_STEP_BYTES, array.nbytes, hands * PREPARED_STEP_BYTES):
+    for offset in range(first * PREPARED_STEP_BYTES, array.nbytes, threads * PREPARED_STEP_BYTES):
         size = min(PREPARED_STEP_BYTES, array.nbytes - offset)
         if madvise(ctypes.c_void_p(array.ctypes.data + offset), ctypes.c_size_t(size), POPULATE_WRITE):
             return  # an older kernel; pages come when they are written

@@ -30,7 +30,7 @@ def shared(part: Any) -> zmq.Frame:
 
 
 def lasting(part: Any) -> Any:
-    """A part that nobody changes until it has left: a large one is sent from where it lies."""
+    """A part that does not change until it has left: a large one is sent without a copy."""
     return zmq.Frame(part, copy=False) if memoryview(part).nbytes >= SENT_WITHOUT_COPY_FROM_BYTES else part
 
 

@@ -274,9 +274,9 @@ class WorkerLoop:
 
     def _open_buffers(self, order: object) -> None:
         self._buffers = None
-        if isinstance(order, LoadShard) and order.board is not None:
+        if isinstance(order, LoadShard) and order.shared_buffers is not None:
             with contextlib.suppress(OSError, DecodeError):  # then arrays travel
-                self._buffers = BufferWriter(order.board)
+                self._buffers = BufferWriter(order.shared_buffers)
 
     # -- the port of the executor: calls come from this thread, except those of `unreported` and `post` -----------
 
@@ -356,7 +356,7 @@ class WorkerLoop:
             if type(body) is Report and arrays:
                 packed = self._buffers.put(packed)
             elif type(body) is ShardLoaded:
-                body = msgspec.structs.replace(body, board=True)
+                body = msgspec.structs.replace(body, shared_buffers=True)
         try:
             zmq_frames.send(self._socket, self._sequencer.wrap(body, packed))
         except zmq.Again:

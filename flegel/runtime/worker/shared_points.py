@@ -1,4 +1,4 @@
-"""Points that change hands inside one host without being copied: the target reads them where the source put them.
+"""Points that change owner inside one host without being copied: the target reads them where the source put them.
 
 Features, labels, weights and numbers of points never change, so one copy a host is enough; hidden states belong to the
 owner, and the target copies them from the source's memory while the window is locked. A borrowed shard has the extent

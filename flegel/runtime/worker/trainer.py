@@ -104,7 +104,7 @@ class AtRest:
 
 @dataclass(frozen=True)
 class BeginFold:
-    """Fold this worker's report with those of the others, and make θ anew."""
+    """Fold this worker's report with those of all other workers, and make the new θ."""
 
     job: str
     order: ReduceReports

@@ -39,7 +39,12 @@ class PooledBarrier:
     ) -> None:
         """`broken` is called when a message between ranks fails."""
         self.broken = broken
-        self.group, self.rank, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
+        self.group = group
+        self._begin(module, device, dist.get_rank(group), dist.get_world_size(group))
+
+    def _begin(self, module: torch.nn.Module, device: torch.device, rank: int, ranks: int) -> None:
+        """What is known before the first micro-batch."""
+        self.rank, self.ranks = rank, ranks
         self.table = torch.zeros((self.ranks, REPORT_FIELDS), dtype=torch.float64, device=device)
         self.synchronizing = False
         """The running backward pass is the one that synchronizes."""

@@ -27,6 +27,9 @@ from flegel.runtime import clock
 from flegel.torch.flexible import iteration
 from flegel.torch.flexible import sampler as samplers
 from flegel.torch.flexible.barrier import PooledBarrier
+from flegel.torch.flexible.exchange import BarrierResult, HealingBarrier
+from flegel.torch.flexible.healer import Healer
+from flegel.torch.flexible.joining import current
 from flegel.torch.flexible.pace import (
     LEARNING_RATE_RULES,
     LEAST_NOISE_WEIGHT,
@@ -39,6 +42,7 @@ from flegel.torch.flexible.pace import (
 )
 from flegel.torch.flexible.watchdog import Watchdog
 
+PLAIN_VALUES = frozenset((bool, int, float, type(None)))
 BUFFER_MODES = ("average", "local")
 GROUP_ARGUMENT = 4  # position of process_group among DDP's arguments after the module
 
@@ -114,6 +118,29 @@ def _options_of_ddp(positional: int, given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+class Schedule:
+    """A learning-rate schedule that steps at barriers, or once for each so many samples."""
+
+    def __init__(self, model: Any, scheduler: Any, samples: int | None) -> None:
+        self.model, self.scheduler, self.samples, self.done = model, scheduler, samples, 0
+        self.real = scheduler.step
+
+    def wrap(self) -> Any:
+        """The same schedule, of a class of its own: an attribute would become a part of its `state_dict`."""
+
+        def step(_: Any, *given: Any, **named: Any) -> None:
+            if not self.model.stepped:
+                return
+            due = self.model.samples_seen // self.samples - self.done if self.samples else 1
+            for _ in range(due):
+                self.real(*given, **named)
+            self.done += due
+
+        kind = type(self.scheduler)
+        self.scheduler.__class__ = type(kind.__name__, (kind,), {"step": step, "__module__": kind.__module__})
+        return self.scheduler
+
+
 class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     """Wraps a module as DDP does; all of DDP's arguments are accepted."""
 
@@ -147,11 +174,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         super().__init__(module, *args, **_options_of_ddp(len(args), options))
         self.number = next(self._numbers)
         self._made[self.number] = self
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
-        self.watchdog = Watchdog(self.process_group, timeout, self.number)
-        self.barrier = PooledBarrier(self.module, self.process_group, device, self.watchdog.broken)
-        self.barrier.watching_unused = self.find_unused_parameters
         self.pace, self._own = BarrierPace(fixed=interval), RankTimings()
+        self._connect(timeout)
         self._samples, self._mean_loss = samples, mean_loss
         self._averaging = buffers == "average" and next(module.buffers(), None) is not None
         self._lr_rule, self._reference, self._endless = lr_rule, reference_batch, endless
@@ -162,8 +186,34 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self.stepped = False
         """The last call of `optimizer.step` was at a barrier, so it stepped."""
         self._begin_state()
-        self.register_comm_hook(None, lambda _, bucket: self._hook(bucket))
         self._own.open(self._now())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Plain values that change with every micro-batch, some 25 of them: PyTorch looks for parameters, modules and
+        buffers in each, 4 µs a time, which was 2 % of the time of a small network."""
+        if type(value) in PLAIN_VALUES and name in self.__dict__:
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _connect(self, timeout: float) -> None:
+        """Messages between ranks: in the buckets of DDP, or, where ranks heal, after the backward pass."""
+        device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        meeting = current()
+        self.healer: Healer | None = None
+        self.watchdog: Watchdog | None = None
+        self.barrier: PooledBarrier
+        if meeting is not None:
+            if any(one.healer is not None for one in self._made.values() if one is not self):
+                raise UsageError("Ranks that heal train one model: put several into one module.")
+            self.barrier = HealingBarrier(self.module, device, self._exchange)
+            self.barrier.report_of = self._report
+            self.healer = Healer(self, meeting, timeout)
+            return
+        self.watchdog = Watchdog(self.process_group, timeout, self.number)
+        self.barrier = PooledBarrier(self.module, self.process_group, device, self.watchdog.broken)
+        self.barrier.watching_unused = self.find_unused_parameters
+        self.register_comm_hook(None, lambda _, bucket: self._hook(bucket))
 
     def _begin_state(self) -> None:
         """What is known of the running iteration and of the last barrier, before there was any."""
@@ -183,6 +233,11 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self._due: set[int] = set()
         """Optimizers that have not stepped at this barrier yet."""
         self._optimizers: list[torch.optim.Optimizer] = []
+        self._schedules: list[Schedule] = []
+        self._scalers: list[Any] = []
+        self._states: dict[str, Any] = {}
+        self._total = 0.0
+        """Samples of all ranks at the last barrier."""
         self._event: Any = None
 
     # -- one micro-batch -----------------------------------------------------------------------------------
@@ -199,6 +254,9 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         count, loop = self._samples(inputs, named), iteration.running
         self._pooled = None
         if loop.begins(self.number):
+            if self.healer is not None:
+                self._check_begun()
+                self.healer.enter_if_due()
             loop.begin(self.number, count)
             loop.last = self._decide(count)
         elif loop.carried:
@@ -212,7 +270,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         last = (loop.last or self._owing) and number >= self._expected
         last = last and not self._grouping and not loop.has_stepped(self.number)
         self.barrier.synchronizing = last
-        self.require_backward_grad_sync = last
+        self.require_backward_grad_sync = last and self.healer is None
         outputs = super().forward(*inputs, **named)
         begun = self.barrier.before_backward
         if isinstance(outputs, torch.Tensor):  # walking a tree of one leaf costs more than the leaf
@@ -275,7 +333,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             if not self.barrier.reopened:
                 self._ready = self._now()
                 self._seconds = self._ready - self._own.opened
-            self.watchdog.arrive(self.barriers)
+            if self.watchdog is not None:
+                self.watchdog.arrive(self.barriers)
             self.barrier.measuring = self.pace.measures(self.barriers) and not self.barrier.reopened
             self.barrier.send(self._report(), bucket)
         future = self.barrier.reduce(bucket)
@@ -304,15 +363,29 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             progress.epoch,
             self.barriers,
             self._asks_to_stop,
+            self.healer.prepared() if self.healer is not None else 0,
         )
 
     # -- the barrier ---------------------------------------------------------------------------------------
 
     def _finish(self) -> float:
         """After the synchronized backward pass; returns the samples of all ranks."""
-        reports = self.barrier.reports()
+        if self.healer is None:
+            reports = self.barrier.reports()
+            if self.watchdog is not None:
+                self.watchdog.leave()
+            self._settle(reports)
+            if self.find_unused_parameters:
+                self.barrier.adopt_unused()
+            if self._averaging:
+                self.barrier.average_buffers(self.module, self._window, self._total)
+        self.barrier.finish()
+        self._window = 0
+        return self._total
+
+    def _settle(self, reports: Sequence[RankReport]) -> None:
+        """What all ranks have reported: the next interval, the next claims."""
         square, pooled = float(self.barrier.square), float(self.barrier.pooled)
-        self.watchdog.leave()
         _alike(reports)
         self._stopping = any(r.stop for r in reports)
         if not math.isfinite(pooled) and not self._scaled and not self._told_not_finite:
@@ -324,11 +397,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                 FlegelWarning,
                 stacklevel=4,
             )
-        total = sum(r.samples for r in reports)
-        if self.find_unused_parameters:
-            self.barrier.adopt_unused()
-        if self._averaging:
-            self.barrier.average_buffers(self.module, self._window, total)
+        self._total = total = sum(r.samples for r in reports)
         if iteration.running.leader == self.number:
             self._own.ready(self._ready)
             self.pace.barrier(reports, self._last_pooled)
@@ -339,9 +408,6 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self.samples_seen += int(total)
         if self._reference is None:
             self._reference = int(sum(r.batch for r in reports))
-        self.barrier.finish()
-        self._window = 0
-        return total
 
     def _rate_factor(self, optimizer: torch.optim.Optimizer) -> float:
         """Of the learning rate of this step."""
@@ -377,7 +443,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """The optimizer has stepped: the next interval begins. All that a barrier took counts as its cost."""
         # DDP arranges its buckets anew after the first backward pass, with a message in the next forward pass: another
         # rank may be at a barrier of another model by then.
-        self.reducer._rebuild_buckets()
+        if self.healer is None:
+            self.reducer._rebuild_buckets()
         leader = self._leader
         now = self._now()
         leader._last_cost = now - leader._ready
@@ -457,23 +524,14 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     def scheduler(self, scheduler: Any, samples: int | None = None) -> Any:
         """The same learning-rate schedule, which steps at barriers only; with `samples` once for each so many samples
         of all ranks, whatever the barriers are."""
-        real, done = scheduler.step, 0
-
-        def step(*given: Any, **named: Any) -> None:
-            nonlocal done
-            if not self.stepped:
-                return
-            due = self.samples_seen // samples - done if samples else 1
-            for _ in range(due):
-                real(*given, **named)
-            done += due
-
-        scheduler.step = step
-        return scheduler
+        made = Schedule(self, scheduler, samples)
+        self._schedules.append(made)
+        return made.wrap()
 
     def scaler(self, scaler: Any) -> Any:
         """The same scaler of gradients, which unscales, steps and updates at barriers only."""
         self._scaled = True
+        self._scalers.append(scaler)
         unscale, step, update = scaler.unscale_, scaler.step, scaler.update
 
         def stepping(optimizer: Any, *given: Any, **named: Any) -> Any:
@@ -489,3 +547,98 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         scaler.step = stepping
         scaler.update = lambda *given, **named: update(*given, **named) if self.stepped else None
         return scaler
+
+    # -- ranks that heal -----------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Of this process; it changes when ranks are lost or join, after `flegel.torch.join`."""
+        return self.barrier.rank
+
+    @property
+    def ranks(self) -> int:
+        return self.barrier.ranks
+
+    def begin(self, sampler: samplers.FlexibleSampler | None = None, **states: Any) -> int:
+        """Before the first epoch: the epoch to begin with. After `flegel.torch.join` this process joins the training;
+        where that runs already, weights, optimizers, schedules, scalers, the sampler and `states` (whatever has
+        `state_dict` and `load_state_dict`) are taken from a peer. Call it again after `RankExcluded` to rejoin."""
+        if self.healer is not None:
+            self._states, self._sampler = states, sampler
+            self.healer.begin(sampler)
+            self._own.open(self._now())
+        return sampler.epoch if sampler is not None else 0
+
+    def close(self) -> None:
+        """This process has ended its training: others, if any, go on without it."""
+        if self.healer is not None:
+            self.healer.close()
+
+    def _check_begun(self) -> None:
+        if self.healer is not None and not self.healer.begun:
+            raise UsageError("Call model.begin(sampler) before the first epoch: ranks that heal meet there.")
+
+    def _exchange(self) -> bool:
+        """The barrier of ranks that heal, at the end of a backward pass."""
+        healer, barrier = self.healer, self.barrier
+        if healer is None or not isinstance(barrier, HealingBarrier):
+            raise UsageError("Only ranks that heal exchange gradients here.")
+        self._ready = self._now()
+        self._seconds = self._ready - self._own.opened
+        barrier.measuring = self.pace.measures(self.barriers)
+        barrier.averaging, barrier.window = self._averaging, self._window
+        if healer.exchange():
+            return True
+        iteration.running.last = self._owing = False
+        return False
+
+    def settle(self, result: BarrierResult) -> None:
+        """All ranks have this barrier."""
+        if isinstance(self.barrier, HealingBarrier):
+            self._settle(self.barrier.accept(result))
+
+    LIVE = ("barriers", "samples_seen", "_reference", "_last_pooled", "_told_rule", "_told_not_finite")
+
+    def live_state(self) -> dict[str, Any]:
+        """All that a rank needs which joins; the same on all ranks after they have stepped."""
+        return {
+            **{name: getattr(self, name) for name in self.LIVE},
+            "module": self.module.state_dict(),
+            "optimizers": [one.state_dict() for one in self._optimizers],
+            "schedules": [{"done": one.done, "state": one.scheduler.state_dict()} for one in self._schedules],
+            "scalers": [one.state_dict() for one in self._scalers],
+            "states": {name: one.state_dict() for name, one in self._states.items()},
+            "sampler": self._sampler.live_state() if self._sampler is not None else None,
+            "pace": self.pace.to_state(),
+        }
+
+    def load_live_state(self, state: dict[str, Any]) -> None:
+        mine = [len(self._optimizers), len(self._schedules), len(self._scalers), sorted(self._states)]
+        theirs = [len(state[name]) for name in ("optimizers", "schedules", "scalers")] + [sorted(state["states"])]
+        if mine != theirs:
+            raise UsageError(
+                f"The script of this rank has {mine} optimizers, schedules, scalers and further states, others "
+                f"{theirs}: start the same script, and call model.begin(…) after all of them were wrapped."
+            )
+        for name in self.LIVE:
+            setattr(self, name, state[name])
+        self.module.load_state_dict(state["module"])
+        for optimizer, own in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(own)
+        for schedule, own in zip(self._schedules, state["schedules"], strict=True):
+            schedule.done = own["done"]
+            schedule.scheduler.load_state_dict(own["state"])
+        for scaler, own in zip(self._scalers, state["scalers"], strict=True):
+            scaler.load_state_dict(own)
+        for name, one in self._states.items():
+            one.load_state_dict(state["states"][name])
+        if self._sampler is not None and state["sampler"] is not None:
+            self._sampler.load_live_state(state["sampler"])
+        self.pace.load_state(state["pace"])
+
+    def forget(self) -> None:
+        """What this process has of an interval that ended without it."""
+        if isinstance(self.barrier, HealingBarrier):
+            self.barrier.forget()
+        iteration.running.clear()
+        self._own, self._pooled, self._window, self._owing, self._expected = RankTimings(), None, 0, False, 1

@@ -12,6 +12,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 INTERVALS_AHEAD = 2.0  # that a rank's claims cover: the running interval and one of reserve
 
@@ -33,6 +34,11 @@ class RankProgress:
 
 class Deal:
     """The claims of one epoch. `skipped`: spans that an earlier, interrupted run of this epoch has trained."""
+
+    STATE = (
+        "ranks", "batch", "skipped", "trained", "final", "barriers_left", "least", "part", "version", "_free",
+        "_claims", "_ends",
+    )  # fmt: skip
 
     def __init__(self, positions: int, ranks: int, batch: int = 1, skipped: Sequence[Span] = ()) -> None:
         """All positions that were not `skipped` are free; `begin` makes the first claims."""
@@ -101,6 +107,39 @@ class Deal:
         if self.final:
             self._plan_barriers([one.rate for one in progress], interval)
 
+    def regroup(
+        self,
+        kept: Sequence[int | None],
+        drawn: Sequence[int],
+        windows: Sequence[int],
+        rates: Sequence[float],
+        interval: float,
+        ahead: int,
+    ) -> None:
+        """Other ranks from now on: each was the rank `kept` before, or is new (None). What a lost rank has claimed and
+        not committed is free again, and so is what no loader has read; claims are made anew.
+
+        `drawn`: claims that each loader has read; `windows`: samples since the last barrier, trained or being trained.
+        """
+        self.version += 1
+        self.part = 0
+        read = {old: count for old, count in zip(kept, drawn, strict=True) if old is not None}
+        for rank in range(self.ranks):
+            self._give_back(rank, read.get(rank, self.trained[rank]))
+        lost = [span for rank in range(self.ranks) if rank not in read for span in self._claims[rank]]
+        self.skipped = tuple(merged([*self.skipped, *lost]))
+        self._claims = [[] if old is None else self._claims[old] for old in kept]
+        self._ends = [[] if old is None else self._ends[old] for old in kept]
+        self.trained = [0 if old is None else self.trained[old] for old in kept]
+        self.ranks = len(kept)
+        known = [rate for rate in rates if rate > 0.0]
+        usual = sum(known) / len(known) if known else 1.0
+        speeds = [rate if rate > 0.0 else usual for rate in rates]
+        self.final = False
+        self._deal([RankProgress(0, speed, self.outstanding(r)) for r, speed in enumerate(speeds)], interval, ahead)
+        if self.final:
+            self._plan_barriers(speeds, interval, windows)
+
     def is_last(self, rank: int, window: int, unread: int, batch: int, in_time: bool) -> bool:
         """Whether the micro-batch that begins synchronizes: by time, or because its claims end.
 
@@ -123,13 +162,17 @@ class Deal:
         """Micro-batches that so many samples make."""
         return max(samples, 0) // batch + (max(samples, 0) % batch >= min(self.least, batch))
 
-    def _plan_barriers(self, rates: Sequence[float], interval: float) -> None:
-        """As many as intervals fit, and no more than the rank with the fewest micro-batches has."""
+    def _plan_barriers(self, rates: Sequence[float], interval: float, windows: Sequence[int] = ()) -> None:
+        """As many as intervals fit, and no more than the rank with the fewest micro-batches has; `windows`: samples of
+        the running interval, which end at a barrier in any case."""
         left = [self.outstanding(rank) for rank in range(self.ranks)]
-        fits = [self._fits(count, self.batch) for count in left]
+        begun = windows or [0] * self.ranks
+        fits = [
+            (window > 0) + self._fits(count - window, self.batch) for count, window in zip(left, begun, strict=True)
+        ]
         longest = max(count / max(rate, 1e-9) for count, rate in zip(left, rates, strict=True))
         wanted = round(longest / interval) if interval > 0.0 else 1
-        self.barriers_left = max(1, min(*fits, wanted))
+        self.barriers_left = max(1, min([*fits, wanted]))
 
     def _deal(self, progress: Sequence[RankProgress], interval: float, ahead: int) -> None:
         for rank, one in enumerate(progress):
@@ -177,6 +220,17 @@ class Deal:
                 ends.append(before + keep - start)
             self._free.append((keep, end))
         self._free = merged(self._free)
+
+    def to_state(self) -> dict[str, Any]:
+        """All of it, of plain values: for a rank that joins in the middle of an epoch."""
+        return {name: getattr(self, name) for name in self.STATE}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Deal:
+        deal = cls(0, 0)
+        for name in cls.STATE:
+            setattr(deal, name, state[name])
+        return deal
 
     def trained_spans(self) -> list[Span]:
         """Positions that were trained by now: the beginnings of all ranks' claims, and what was skipped."""

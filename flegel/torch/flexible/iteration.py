@@ -68,6 +68,11 @@ class LoopIteration:
         self._stepped[model] = True
         self._passed.discard(model)
 
+    def clear(self) -> None:
+        """Nothing of the running iteration counts."""
+        self.leader, self.last, self.weight, self.several, self.carried = -1, False, 0, False, False
+        self._stepped, self._passed, self._passes = {}, set(), {}
+
     def reset(self) -> None:
         """Another epoch begins, so another iteration does. One in which no model has stepped yet goes on: its gradients
         are accumulated, but the new epoch decides whether it synchronizes."""

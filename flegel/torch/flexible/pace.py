@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
+from typing import Any
 
 from flegel.plan.interval.gradient_noise import GradientNoise, NoiseInterval, from_reports, gain
 from flegel.plan.interval.interval import FixedInterval, Interval, Round
@@ -79,6 +80,8 @@ class RankReport:
     """Barriers that it has passed."""
     stop: float = 0.0
     """1 if it asks all ranks to end the training at this barrier."""
+    generation: float = 0.0
+    """The latest generation of ranks to whose members it is connected, where ranks heal."""
 
     def row(self) -> list[float]:
         """All fields in their order."""
@@ -92,6 +95,7 @@ class BarrierPace:
     """The interval, the same on all ranks: it changes by all-reduced numbers only."""
 
     def __init__(self, fixed: float | None = None) -> None:
+        self._fixed = fixed
         self._adjuster: Interval = NoiseInterval() if fixed is None else FixedInterval(fixed)
         self.interval = 0.0
         self.noise = GradientNoise()
@@ -104,10 +108,23 @@ class BarrierPace:
 
     def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
         """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry."""
-        if self._counts and 0.0 < pooled < math.inf and all(math.isfinite(r.square) for r in reports):
+        known = len(self._counts) == len(reports) and 0.0 < pooled < math.inf
+        if known and all(math.isfinite(r.square) for r in reports):
             self.noise = self.noise.add(from_reports([r.square for r in reports], self._counts, pooled))
         self._counts = tuple(r.samples for r in reports)
         self.interval = self._adjuster.next(self._round(reports)).seconds or 0.0
+
+    def regroup(self) -> None:
+        """Other ranks from now on: costs and counts were those of another world. The noise is that of the data."""
+        self._adjuster = NoiseInterval() if self._fixed is None else FixedInterval(self._fixed)
+        self._counts = ()
+
+    def to_state(self) -> dict[str, Any]:
+        """Of plain values, for a rank that joins."""
+        return {"interval": self.interval, "noise": asdict(self.noise)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.interval, self.noise = state["interval"], GradientNoise(**state["noise"])
 
     def _round(self, reports: Sequence[RankReport]) -> Round:
         """The time since the last barrier as an interval sees it. Its seconds are those in which all ranks together

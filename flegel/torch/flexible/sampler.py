@@ -6,6 +6,7 @@ barrier from all-reduced counts. Never communicates.
 
 from __future__ import annotations
 
+import copy
 import sys
 import weakref
 from collections.abc import Iterator, Sequence, Sized
@@ -20,6 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from flegel.errors import UsageError
 from flegel.torch.flexible import iteration
 from flegel.torch.flexible.deal import Deal, RankProgress, Span
+from flegel.torch.flexible.joining import current
 from flegel.torch.flexible.pace import BarrierPace, RankReport
 
 READER_FRAMES = 4  # of the stack, between a sampler and its loader's iterator: the batch sampler, and two calls
@@ -77,8 +79,9 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
     ) -> None:
         """`drop_last`: the loader drops its last, smaller batch, so a few positions of an epoch are left out; a loader
         of PyTorch is asked about it."""
-        self.ranks = dist.get_world_size() if num_replicas is None else num_replicas
-        self.rank = dist.get_rank() if rank is None else rank
+        joined = current()  # ranks that heal: numbers are known once they have met
+        self.ranks = (joined.ranks if joined else dist.get_world_size()) if num_replicas is None else num_replicas
+        self.rank = (0 if joined else dist.get_rank()) if rank is None else rank
         self.dataset, self.shuffle, self.seed, self.drop_last = dataset, shuffle, seed, drop_last
         if not 0 <= self.rank < self.ranks:
             raise UsageError(f"rank={self.rank} is not one of {self.ranks} ranks.")
@@ -102,11 +105,18 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._rates: tuple[float, ...] = ()
         self._interval, self._ahead, self._batch, self._own_batch, self._least = 0.0, 0, 1, 1, 1
         self._skipped: tuple[Span, ...] = ()
+        self._adopted = False
+        """The deal is that of a peer: the next iteration goes on with it."""
+        self._segments: list[tuple[int, int]] = []
+        """Batches and samples at which the loader had read all claims, before others were added."""
+        self._continuing = False
+        self.reopens = joined is not None
+        """Its loader is asked to go on where it had read to its end: samples of lost ranks come back."""
 
     def set_epoch(self, epoch: int) -> None:
         """Another order. A resumed epoch goes on where it was."""
         if epoch != self.epoch:
-            self._skipped, self._finished, self._resumed_finished = (), False, False
+            self._skipped, self._finished, self._resumed_finished, self._adopted = (), False, False, False
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -128,7 +138,10 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             self._resumed_finished = False
             return
         order = self.order()
-        deal = self._begin(_reader(), len(order))
+        if self._continuing and self.deal is not None:
+            self._continuing, deal = False, self.deal
+        else:
+            deal = self._begin(_reader(), len(order))
         limit, offset, version = 0, 0, -1
         while True:
             number = self._drawn
@@ -142,7 +155,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
 
     def _begin(self, reader: Any, samples: int) -> Deal:
         """Another epoch, read by this iterator of a loader."""
-        left = self.deal.outstanding(self.rank) if self.deal is not None and self.training else 0
+        left = self.deal.outstanding(self.rank) if self.deal and self.training and not self._adopted else 0
         if self.deal is not None and left >= self.deal.least and self._handed >= self.deal.claimed(self.rank):
             raise UsageError(
                 f"The last epoch ended without an optimizer step for its last {left} samples on rank {self.rank}: call "
@@ -154,6 +167,12 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             self._own_batch = reader._index_sampler.batch_size if reader._auto_collation else 1
             self.drop_last = self.drop_last or (reader._auto_collation and reader._index_sampler.drop_last)
         iteration.running.reset()
+        self._segments = []
+        if self._adopted and self.deal is not None:
+            self._adopted, self._closed, self.training = False, False, True
+            self._drawn = self._handed = self._handed_at_begin = self._ended_with = 0
+            _iterated.append(weakref.ref(self))
+            return self.deal
         positions = samples - (samples % self._batch if self.drop_last else 0)
         self._drawn = self._handed = self._handed_at_begin = self._ended_with = 0
         self._closed = self._finished = False
@@ -173,8 +192,17 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         """Samples of this epoch that the script has taken from its loader."""
         reader = self._reader() if self._reader is not None else None
         if reader is not None:
-            self._handed = max(self._handed, min(reader._num_yielded * self._own_batch, self._drawn))
+            self._handed = max(self._handed, min(self._samples_of(reader._num_yielded), self._drawn))
         return self._handed
+
+    def _samples_of(self, batches: int) -> int:
+        """Of so many batches of the loader: only the last one before claims were added may have been smaller."""
+        first, samples = 0, 0
+        for last, until in self._segments:
+            if batches < last:
+                break
+            first, samples = last, until
+        return samples + (batches - first) * self._own_batch
 
     def has_remainder(self) -> bool:
         """The epoch's last barrier was passed, and the script trains what was left below one iteration."""
@@ -225,7 +253,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             handed - self.deal.trained[self.rank],
             self._take,
             self._least_own,
-            self._closed,
+            self._closed and not self.reopens,
             self._begun,
         )
 
@@ -243,8 +271,83 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             for r, rate in zip(reports, self._rates, strict=True)
         ]
         self.deal.advance(progress, pace.interval, self._batch, self._ahead, self._least)
+        self._reopen()
         if self.deal.done:
             self.training, self._skipped, self._finished, self._ended_with = False, (), True, self.handed()
+
+    # -- ranks that heal -------------------------------------------------------------------------------------
+
+    def drawn(self) -> int:
+        """Claims of this epoch that the loader has read."""
+        return self._drawn if self.training else 0
+
+    def taken(self) -> int:
+        """Samples of the running interval that the loop has taken."""
+        return self.handed() - self.deal.trained[self.rank] if self.deal is not None and self.training else 0
+
+    def regroup(self, rank: int, kept: Sequence[int | None], drawn: Sequence[int], windows: Sequence[int]) -> None:
+        """Other ranks from now on; `kept`: which one each was before."""
+        rates = [self._rates[old] if old is not None and old < len(self._rates) else 0.0 for old in kept]
+        known = [rate for rate in rates if rate > 0.0]
+        if self._rates:
+            self._rates = tuple(rate or sum(known) / max(len(known), 1) for rate in rates)
+        self.rank, self.ranks = rank, len(kept)
+        if self.deal is None or not self.training:
+            return
+        self.deal.regroup(kept, drawn, windows, rates, self._interval, self._ahead)
+        self._reopen()
+
+    def has_room(self, kept: Sequence[int | None], drawn: Sequence[int], windows: Sequence[int]) -> bool:
+        """Whether every rank would have something to train."""
+        if self.deal is None or not self.training:
+            return True
+        deal = Deal.from_state(copy.deepcopy(self.deal.to_state()))
+        rates = [self._rates[old] if old is not None and old < len(self._rates) else 0.0 for old in kept]
+        deal.regroup(kept, drawn, windows, rates, self._interval, self._ahead)
+        return all(deal.outstanding(rank) >= deal.least for rank in range(len(kept)))
+
+    def _reopen(self) -> None:
+        """Where the loader had read all claims of this rank, and others were added, it goes on reading."""
+        if not self._closed or not self.reopens or self.deal is None or self.deal.claimed(self.rank) <= self._drawn:
+            return
+        reader = self._reader() if self._reader is not None else None
+        if reader is None:
+            raise UsageError(
+                "A rank was lost at the end of an epoch, and the loader cannot be asked to read its samples: use "
+                "PyTorch's DataLoader with batch_size."
+            )
+        before = self._segments[-1] if self._segments else (0, 0)
+        batches, odd = divmod(self._drawn - before[1], self._own_batch)
+        self._segments.append((before[0] + batches + (odd > 0 and not self.drop_last), self._drawn))
+        self._closed, self._continuing = False, True
+        reader._sampler_iter = iter(reader._index_sampler)
+        if hasattr(reader, "_try_put_index"):  # worker processes read ahead
+            for _ in range(reader._prefetch_factor * reader._num_workers - reader._tasks_outstanding):
+                reader._try_put_index()
+
+    def is_last(self) -> bool:
+        """Whether the interval ends with the iteration whose gradients are complete, by the claims of now."""
+        deal = self.deal
+        if deal is None or not self.training:
+            return True
+        window = self.handed() - deal.trained[self.rank]
+        return deal.is_last(self.rank, window, deal.claimed(self.rank) - self._drawn, self._take, True)
+
+    LIVE = ("epoch", "seed", "_begun", "_rates", "_interval", "_ahead", "_batch", "_least", "_skipped", "_finished")
+
+    def live_state(self) -> dict[str, Any]:
+        """All that a rank needs which joins in the middle of an epoch; `state_dict` holds what a later run needs."""
+        state = {name: getattr(self, name) for name in self.LIVE}
+        return {**state, "deal": self.deal.to_state() if self.deal is not None and self.training else None}
+
+    def load_live_state(self, state: dict[str, Any]) -> None:
+        for name in self.LIVE:
+            setattr(self, name, state[name])
+        self.deal = Deal.from_state(state["deal"]) if state["deal"] is not None else None
+        self._adopted = self.training = self.deal is not None
+        self._resumed_finished, self._continuing = self._finished, False
+        self._drawn = self._handed = self._handed_at_begin = self._ended_with = 0
+        self._reader, self._closed = None, False
 
     def state_dict(self) -> dict[str, Any]:
         """The same on all ranks after a barrier. Another number of ranks may go on with it."""

@@ -28,7 +28,6 @@ from flegel.algorithms.kmeans import KMeans  # noqa: E402
 from flegel.dashboard.frames import RunHistory  # noqa: E402
 from flegel.dashboard.hub import Hub  # noqa: E402
 from flegel.dashboard.local_job import JobDashboard  # noqa: E402
-from flegel.dashboard.page import saved_page  # noqa: E402
 from flegel.dashboard.saved_runs import read_run  # noqa: E402
 from flegel.dashboard.server import DashboardServer  # noqa: E402
 from flegel.machine.coordinator.events import TraceRow  # noqa: E402
@@ -157,13 +156,6 @@ def test_zoom_replay_and_overlay(page: Any, served: Any, runs: dict[str, Result]
     expect(page.locator("#iterations")).not_to_have_text(str(runs["bsp"].iterations))
     page.click("#now")
     expect(page.locator("#iterations")).to_have_text(str(runs["bsp"].iterations))
-
-
-def test_a_saved_file_opens_without_a_server(page: Any, tmp_path: Path, runs: dict[str, Result]) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(saved_page([read_run(Path(str(runs["fsp"].model)))]), encoding="utf-8")
-    page.goto(file.as_uri())
-    expect(page.locator("#iterations")).to_have_text(str(runs["fsp"].iterations))
 
 
 def test_hostile_names_stay_text(page: Any, served: Any) -> None:

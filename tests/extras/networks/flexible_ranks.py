@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch._dynamo  # DDP imports it, and forked ranks would do so one by one
 import torch.distributed as dist
+import torch.utils.checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from flegel.errors import FlegelWarning, UsageError
@@ -242,6 +243,47 @@ def compiled(rank: int) -> dict[str, Any]:
     return {"parameters": gather(flat(model))}
 
 
+class Checkpointed(torch.nn.Module):  # type: ignore[misc]
+    """Whose activations are computed again in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+
+def alike(rank: int) -> dict[str, Any]:
+    """Kinds of modules and of options, each beside one process that trains the samples of both ranks."""
+    kinds: dict[str, tuple[torch.nn.Module, dict[str, Any], bool]] = {
+        "plain": (network(), {}, False),
+        "static graph": (network(), {"static_graph": True}, False),
+        "activation checkpointing": (Checkpointed(), {}, False),
+        "static graph, activation checkpointing": (Checkpointed(), {"static_graph": True}, False),
+        "autocast": (network(), {}, True),
+        "no views": (network(), {"gradient_as_bucket_view": False}, False),
+    }
+    x, y = rows(96)
+    found = {}
+    for name, (net, options, cast) in kinds.items():
+        plain = network()
+        model = FlexibleDDP(net, **options)
+        optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+        other = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9)
+        for at in range(0, 96, 16):
+            part = slice(at + 8 * rank, at + 8 * rank + 8)
+            for one, made, rows_of in ((model, optimizer, part), (plain, other, slice(at, at + 16))):
+                made.zero_grad()
+                with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+                    loss = torch.nn.functional.mse_loss(one(x[rows_of]).float(), y[rows_of])
+                loss.backward()
+                made.step()
+        worst = max(abs(a - b) for a, b in zip(flat(model), flat(plain), strict=True))
+        found[name] = {"worst": worst, "parameters": gather(flat(model)), "barriers": model.barriers}
+    return found
+
+
 def indexed(count: int) -> TensorDataset:
     x, y = rows(count)
     return TensorDataset(x, y, torch.arange(count))
@@ -409,7 +451,7 @@ def stopped(rank: int) -> dict[str, Any]:
 CASES = {
     "epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers, "skipped": skipped,
     "unused": unused, "refused": refused, "compiled": compiled, "adversarial": adversarial, "small": small,
-    "accumulated": accumulated, "left early": left_early, "stopped": stopped,
+    "accumulated": accumulated, "left early": left_early, "stopped": stopped, "alike": alike,
 }  # fmt: skip
 
 

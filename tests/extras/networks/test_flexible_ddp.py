@@ -126,6 +126,45 @@ def test_ranks_leave_together_and_say_once_what_they_change(tmp_path: Path) -> N
     assert all(sum("not finite" in text for text in told) == 1 for told in found["told"])
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_ranks_that_are_killed_and_frozen_are_replaced_while_the_others_train(tmp_path: Path, workers: int) -> None:
+    out = tmp_path / "healing.json"
+    command = [
+        sys.executable, "-m", "bench.chaos.healing", "--ranks", "3", "--seconds", "14", "--every", "4",
+        "--samples", "900", "--limit", "60", "--workers", str(workers), "--out", str(out),
+    ]  # fmt: skip
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **paths}, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = json.loads(out.read_text())
+    assert found["faults"] >= 2 and found["epochs"] >= 1
+    assert not any(found[k] for k in ("unequal_barriers", "lost_samples", "repeated_samples", "hung", "errors"))
+
+
+def test_the_state_of_a_wrapped_schedule_can_be_saved() -> None:
+    import io
+
+    from flegel.torch.flexible.ddp import Schedule
+
+    class Model:
+        stepped, samples_seen = True, 100
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    plain = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    optimizer.step()
+    wrapped = Schedule(Model(), plain, None).wrap()
+    assert wrapped is plain and isinstance(wrapped, torch.optim.lr_scheduler.StepLR)
+    wrapped.step()
+    assert wrapped.get_last_lr() == [0.5]
+    file = io.BytesIO()
+    torch.save(wrapped.state_dict(), file)
+    file.seek(0)
+    again = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    again.load_state_dict(torch.load(file, weights_only=True))
+    assert again.last_epoch == wrapped.last_epoch
+
+
 @pytest.mark.parametrize("kind", ["freeze", "kill"])
 def test_a_lost_rank_ends_the_others_with_a_sentence(tmp_path: Path, kind: str) -> None:
     codes, told = launch("lost", tmp_path, 3, {}, kind)
@@ -142,6 +181,13 @@ def test_a_step_that_the_scaler_leaves_out_stops_nothing(tmp_path: Path) -> None
 
 def test_modules_of_fully_sharded_training_are_refused(tmp_path: Path) -> None:
     assert "fully_shard" in play("refused", tmp_path)["said"]
+
+
+def test_static_graphs_activation_checkpointing_and_autocast_train_as_one_process_does(tmp_path: Path) -> None:
+    for kind, found in play("alike", tmp_path).items():
+        assert found["parameters"][0] == found["parameters"][1], kind
+        assert found["worst"] < (1e-2 if kind == "autocast" else 1e-6), kind
+        assert found["barriers"] == 6
 
 
 @pytest.mark.slow

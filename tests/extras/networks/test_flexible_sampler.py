@@ -107,3 +107,40 @@ def test_the_rest_of_a_carried_iteration_is_not_taken_for_a_whole_one() -> None:
     next(batches)
     sampler.decide(4, in_time=False)
     assert sampler.progress().take == 8
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_had_read_to_its_end_goes_on_with_the_samples_of_a_lost_rank(workers: int) -> None:
+    data = TensorDataset(torch.arange(40))
+    sampler = FlexibleSampler(data, num_replicas=2, rank=0)
+    sampler.reopens = True
+    read: list[int] = []
+    for (indices,) in DataLoader(data, sampler=sampler, batch_size=8, num_workers=workers):
+        read += indices.tolist()
+        sampler.decide(len(indices), in_time=False)
+        if len(read) == 20:
+            sampler.regroup(0, [0], [sampler.drawn()], [sampler.taken()])
+            barrier(sampler)
+    assert sorted(read) == list(range(40)) and sampler.handed() == 40
+    barrier(sampler)
+    assert sampler.state_dict()["finished"]
+
+
+def test_a_rank_that_joins_goes_on_with_the_epoch_of_a_peer() -> None:
+    data = TensorDataset(torch.arange(64))
+    sampler = FlexibleSampler(data, num_replicas=1, rank=0)
+    batches = iter(DataLoader(data, sampler=sampler, batch_size=8))
+    read = next(batches)[0].tolist()
+    sampler.decide(8, in_time=True)
+    barrier(sampler)
+    joined = FlexibleSampler(data, num_replicas=1, rank=0)
+    joined.load_live_state(sampler.live_state())
+    change = [0, None], [sampler.drawn(), 0], [sampler.taken(), 0]
+    assert sampler.has_room(*change)
+    sampler.regroup(0, *change)
+    joined.regroup(1, *change)
+    joined.set_epoch(0)
+    mine = next(iter(DataLoader(data, sampler=joined, batch_size=8)))[0].tolist()
+    read += next(batches)[0].tolist()
+    assert len(mine) == 8 and not set(mine) & set(read)
+    assert joined.deal is not None and joined.deal.to_state() == sampler.deal.to_state()

@@ -24,7 +24,8 @@ take_turns(turn)
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel and how it came about: `hand-written`, `compiled` or `interpreted` (then `note` says why)."""
+    """A kernel and how it came about: `hand-written` (`note` says which of several), `compiled` or `interpreted`
+    (`note` says why)."""
 
     kernel: Kernel
     kind: str
@@ -43,7 +44,7 @@ def build_kernel(
     if own is not None and not interpret:
         if not cold:
             warm(own, shard, parameter, zero)
-        return Built(own, "hand-written")
+        return Built(own, "hand-written", choice_of(algorithm, shard))
     if not interpret:
         from flegel.runtime.backends.numba.compiler import compile_loop  # numba takes a second to import
 
@@ -54,6 +55,11 @@ def build_kernel(
         except Exception as error:  # noqa: BLE001 - the flag is up: no hook ran, so it is numba that gave up
             return Built(interpreted(algorithm), "interpreted", _first_line(error))
     return Built(interpreted(algorithm), "interpreted", "as asked")
+
+
+def choice_of(algorithm: Algorithm, shard: Shard) -> str:
+    """Which of its kernels a class takes for these rows, and why."""
+    return str(hook(algorithm, KernelHooks.kernel_choice)(shard))
 
 
 def warm(kernel: Kernel, shard: Shard, parameter: Tree, zero: Tree) -> None:

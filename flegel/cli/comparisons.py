@@ -1,45 +1,25 @@
-"""`flegel compare`, `flegel report` and `flegel bench`: options to comparisons and pages. Decides and draws nothing.
-
-The benchmark suite itself is part of a checkout.
-"""
+"""`flegel compare` and `flegel report`: options to comparisons and pages. Decides and draws nothing."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.local_job import make_algorithm, rows_as_told
-from flegel.cli.options import (
-    Categorical,
-    Columns,
-    Drop,
-    Format,
-    HyperParameters,
-    Label,
-    Missing,
-    Partition,
-    Target,
-    Tolerance,
-    Within,
-    from_record,
-)
+from flegel.cli.options import ComparisonOptions, from_record
 from flegel.errors import FlegelError, UsageError
 from flegel.job import DATA, OUTPUT, SYNCHRONIZATION, TRAINING
 from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
 
 if TYPE_CHECKING:
     from flegel.compare.record import Comparison
-
-bench_app = typer.Typer(
-    help="The benchmark suite: the figures of the papers, on your own machine.", no_args_is_help=True
-)
-
 
 AlgorithmWord = Annotated[str, typer.Argument(help="A built-in name or file.py:Class.")]
 Data = Annotated[
@@ -70,7 +50,8 @@ Json = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Folder for report.html and compare.json.", rich_help_panel=OUTPUT)]
 
 
-class CompareOptions(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ComparisonOptions):
     """The options of `flegel compare`, as they were typed."""
 
     algorithm: AlgorithmWord
@@ -79,20 +60,9 @@ class CompareOptions(NamedTuple):
     straggler: Straggler = ""
     workers: Workers = None
     repeat: Repeat = 3
-    settings: HyperParameters = None
-    target: Target = None
-    within: Within = 0.001
-    tolerance: Tolerance = 1e-4
     max_seconds: MaxSeconds = None
     seed: Seed = 0
-    label: Label = None
     weight: Weight = None
-    columns: Columns = None
-    drop: Drop = None
-    categorical: Categorical = "auto"
-    missing: Missing = "error"
-    format: Format = None
-    partition: Partition = "shuffle"
     json_to: Json = None
     out: Out = None
 
@@ -160,13 +130,13 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Headline of the page.")] = "",
 ) -> None:
-    """Make one HTML page, which needs nothing else, from saved runs, comparisons and benchmarks.
+    """Make one HTML page, which needs nothing else, from saved runs and comparisons.
 
     For example:
 
         flegel report runs/kmeans-higgs-001 --out report.html
 
-        flegel report runs/compare/compare.json runs/bench/skew.json --title "Two machines"
+        flegel report runs/compare/compare.json runs/simulated/compare.json --title "Two clusters"
     """
     with errors_as_sentences():
         from flegel.report.write import load, render, save
@@ -174,59 +144,17 @@ def report(
         print(save(render([load(path) for path in sources], title), out))
 
 
-Suite = Annotated[
-    Path | None, typer.Option("--suite", envvar="FLEGEL_BENCH", help="The folder bench of a checkout of Flegel.")
-]
-
-
-@bench_app.command("list")
-def list_benches(suite: Suite = None) -> None:
-    """What the suite can answer, and what it cannot here. Those with a figure are what `run all` runs."""
-    with errors_as_sentences():
-        _run_in_checkout(suite, "list")
-
-
-@bench_app.command("run")
-def run_benches(
-    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names, figures (fig9), or all.")],
-    scale: Annotated[str, typer.Option(help="smoke, laptop, small (for some sixteen cores) or paper.")] = "small",
-    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; one a core by default.")] = None,
-    repeat: Annotated[int | None, typer.Option(min=1, help="Runs of each candidate.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of generated data and start values.")] = 0,
-    only: Annotated[str, typer.Option(help="Algorithms with commas between; all by default.")] = "",
-    budget: Annotated[
-        float | None,
-        typer.Option(min=1, help="Seconds for everything, shared out; what does not fit is named as left out."),
+def bench(
+    words: Annotated[list[str] | None, typer.Argument(help="list, run NAME…, or report [DIR].")] = None,
+    suite: Annotated[
+        Path | None, typer.Option("--suite", envvar="FLEGEL_BENCH", help="The folder bench of a checkout of Flegel.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for NAME.json and the report.")] = Path("runs/bench"),
-    suite: Suite = None,
 ) -> None:
-    """Run benchmarks one after the other, then write one report of all that lie in the folder.
-
-    With --scale smoke and no --budget, one that is not complete has failed.
-
-    For example, the whole evaluation in nine minutes:
-
-        flegel bench run all --scale small --workers 16 --budget 540 --out runs/bench
-    """
+    """Deprecated: the benchmarks of a checkout, which are `python -m bench.run_suite` there."""
     with errors_as_sentences():
-        given: dict[str, object] = {"scale": scale, "workers": workers, "repeat": repeat, "seed": seed}
-        given |= {"only": only or None, "budget": budget, "out": out}
-        flags = [f"--{name}={value}" for name, value in given.items() if value is not None]
-        _run_in_checkout(suite, "run", *flags, "--", *names)
-
-
-@bench_app.command("report")
-def report_benches(
-    folder: Annotated[Path, typer.Argument(help="Folder with the JSON of benchmarks.")] = Path("runs/bench"),
-    out: Annotated[Path | None, typer.Option(help="The HTML file; FOLDER/report.html by default.")] = None,
-    title: Annotated[str, typer.Option(help="Headline of the page.")] = "",
-) -> None:
-    """One page of all benchmarks in a folder."""
-    with errors_as_sentences():
-        from flegel.report.write import save_benchmarks
-
-        print(save_benchmarks(folder, out, title))
+        place = suite_folder(suite)
+        say("flegel bench is deprecated; use python -m bench.run_suite in the checkout.")
+        _run_in_checkout(place, *(words or []))
 
 
 def suite_folder(given: Path | None = None) -> Path:
@@ -245,10 +173,10 @@ def suite_folder(given: Path | None = None) -> Path:
     )
 
 
-def _run_in_checkout(suite: Path | None, *words: str) -> NoReturn:
+def _run_in_checkout(suite: Path, *words: str) -> NoReturn:
     """This process becomes `python -m bench.run_suite` of the checkout: its signals and its exit code are the suite's
     own."""
-    root = str(suite_folder(suite).parent)
+    root = str(suite.parent)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     sys.stdout.flush()
     os.execve(

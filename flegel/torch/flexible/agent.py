@@ -1,0 +1,267 @@
+"""The thread of a process that keeps it in touch with others: signs of life, proposals, connections of a generation.
+
+All of it goes through a store of PyTorch (a TCPStore as a rule); decisions are `membership.py`'s. Works while the
+process computes, so a slow rank is told from a lost one. Never sends gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+from flegel.errors import FlegelError, UsageError
+from flegel.runtime import clock
+from flegel.torch.flexible.connection import Connection, reap
+from flegel.torch.flexible.membership import (
+    Generation,
+    MembershipLimits,
+    Observation,
+    Seen,
+    after_pause,
+    is_abandoned,
+    next_generation,
+)
+
+LOOK_SECONDS = 0.1  # between two signs of life, and between two looks at those of others
+MEETING_SECONDS = 1800.0  # that the first ranks wait for each other, as in PyTorch's init_process_group
+STORE_SECONDS = 10.0  # that an operation of the store may take before it counts as gone
+
+
+class RankExcluded(FlegelError):
+    """This process was silent for too long, so the others went on without it. `model.begin(…)` joins again."""
+
+
+class TrainingEnded(FlegelError):
+    """All others have left: nobody can give this process the training's state."""
+
+
+def open_store(address: str) -> Callable[[], dist.Store]:
+    """Makes clients of the store at this address: each thread has one of its own, because one that waits for a key
+    blocks all users of its connection."""
+    kind, _, place = address.partition("://")
+    if kind == "tcp" and ":" in place:
+        host, port = place.rsplit(":", 1)
+        limit = clock.span(STORE_SECONDS)
+        return lambda: dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=limit)
+    raise UsageError(f"{address!r} is no address of a store: give tcp://HOST:PORT, where `flegel ddp-store` runs.")
+
+
+class Agent:
+    """One membership of one process: from its wish to join until it leaves or is excluded."""
+
+    def __init__(self, connect: Callable[[], dist.Store], run: str, limits: MembershipLimits) -> None:
+        self._connect, self._prefix, self._limits = connect, f"flegel/heal/{run}", limits
+        self._store = self._client()
+        self.own = int(self._store.add("identities", 1))
+        self._changed, self._born = threading.Condition(), clock.now()
+        self._latest, self._groups = Generation(), dict[int, Connection]()
+        self._building = 0
+        self._wants, self._beat = "join", 0
+        self._waits: tuple[int, float] | None = None
+        self.entered = 0
+        """The generation in which this process trains."""
+        self._seen: dict[int, tuple[bytes, float]] = {}
+        self._gone: set[int] = set()
+        self._failed: dict[int, float] = {}
+        self._ended: BaseException | None = None
+        self._sign()
+        threading.Thread(target=self._run, name="flegel-membership", daemon=True).start()
+
+    def _client(self) -> dist.Store:
+        return dist.PrefixStore(self._prefix, self._connect())
+
+    # -- for the training's thread ---------------------------------------------------------------------------
+
+    def wait_for(self, position: int) -> None:
+        """This process waits for others at a position of the log."""
+        self._waits = (position, clock.now())
+
+    def goes_on(self) -> None:
+        self._waits = None
+
+    def check(self) -> None:
+        """Raises what has ended this membership, if anything."""
+        if self._ended is not None:
+            raise self._ended
+
+    def is_broken(self, number: int) -> bool:
+        """Whether messages of a generation cannot be completed any more."""
+        return number <= self._latest.broken
+
+    def prepared(self) -> int:
+        """The latest generation whose members this process is connected to."""
+        with self._changed:
+            return max(self._groups, default=0)
+
+    def await_generation(self, after: int) -> tuple[Generation, Connection]:
+        """The newest one above this number, once it is connected; the store's answer decides about its end."""
+        with self._changed:
+            while True:
+                self.check()
+                found, number = self._groups.get(self._latest.number), self._latest.number
+                if found is not None and number > after:
+                    for old in [n for n in self._groups if n < number]:
+                        self._groups.pop(old).leave()
+                    return self._latest, found
+                if not self._latest.number and clock.now() - self._born > MEETING_SECONDS:
+                    raise FlegelError(
+                        f"Fewer than {self._limits.ranks} ranks came within {MEETING_SECONDS:.0f} s: start all of them "
+                        "with the same address and run, or give join(…, ranks=…) a smaller number."
+                    )
+                self._changed.wait(LOOK_SECONDS)
+
+    def report_failure(self, number: int) -> None:
+        """A message failed in this generation."""
+        with contextlib.suppress(RuntimeError, dist.DistError):
+            self._client().set(f"failed/{number}", "1")
+
+    def propose(self, generation: Generation) -> None:
+        """The store keeps the first proposal of each number."""
+        with contextlib.suppress(RuntimeError, dist.DistError):
+            self._client().compare_set(f"generation/{generation.number}", "", generation.to_text())
+
+    def mark_begun(self) -> None:
+        """From now on the training has a state that could be lost."""
+        self._client().set("begun", "1")
+
+    def has_begun(self) -> bool:
+        return bool(self._client().check(["begun"]))
+
+    def enter(self, number: int) -> None:
+        self._wants, self.entered = "train", number
+
+    def leave(self) -> None:
+        """The training has ended for this process."""
+        if self._ended is None:
+            self._wants = "leave"
+            self._ended = FlegelError("This process has left the training.")
+            with contextlib.suppress(RuntimeError, dist.DistError):
+                self._client().set(f"alive/{self.own}", f"{self._beat + 1} leave -1")
+        with self._changed:
+            while self._groups:
+                self._groups.popitem()[1].leave()
+
+    # -- in a thread of its own ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        last = clock.now()
+        times: dict[int, float] = {}
+        while self._ended is None:
+            try:
+                self._sign()
+                now = clock.now()
+                view = self._look(times, last, now)
+                last = now
+                self._follow()
+                if is_abandoned(self.own, view, self._limits):
+                    self._end(TrainingEnded("The training has ended: all its ranks have left it, or are lost."))
+                    return
+                reap()
+                proposal = next_generation(self.own, view, self._limits)
+                if proposal is not None and proposal.number == self._latest.number + 1:
+                    self._store.compare_set(f"generation/{proposal.number}", "", proposal.to_text())
+                    self._follow()
+            except (RuntimeError, dist.DistError) as error:
+                self._end(
+                    FlegelError(
+                        f"The store at which ranks meet is gone ({str(error).splitlines()[0][:120]}): start it again, "
+                        "and all ranks from a checkpoint."
+                    )
+                )
+                return
+            with self._changed:
+                self._changed.wait(LOOK_SECONDS)
+
+    def _sign(self) -> None:
+        """This process lives."""
+        self._beat += 1
+        waits = self._waits
+        self._store.set(f"alive/{self.own}", f"{self._beat} {self._wants} {waits[0] if waits else -1}")
+
+    def _look(self, times: dict[int, float], last: float, now: float) -> Observation:
+        """At the signs of life of all others."""
+        count = int(self._store.add("identities", 0))
+        for identity in range(1, count + 1):
+            if identity not in self._seen and identity not in self._gone and self._store.check([f"alive/{identity}"]):
+                self._seen[identity] = (b"", now)
+                times[identity] = now
+        after_pause(times, last, now, self._limits)
+        known = sorted(self._seen)
+        seen: dict[int, Seen] = {}
+        for identity, value in zip(known, self._store.multi_get([f"alive/{i}" for i in known]), strict=True):
+            if value != self._seen[identity][0]:
+                self._seen[identity] = (value, now)
+                times[identity] = now
+            _, wants, arrived = value.decode().split()
+            seen[identity] = Seen(now - times[identity], wants, int(arrived))
+        self._forget_the_long_gone(seen)
+        waits, latest = self._waits, self._latest
+        return Observation(
+            latest,
+            seen,
+            self.entered,
+            self._failure(latest, now),
+            now - waits[1] if waits else 0.0,
+            waits[0] if waits else -1,
+        )
+
+    def _forget_the_long_gone(self, seen: dict[int, Seen]) -> None:
+        """Processes that ended long ago are asked no more; identities are not used again."""
+        for identity, one in seen.items():
+            if identity not in self._latest.members and one.silent > 10 * self._limits.silence:
+                del self._seen[identity]
+                self._gone.add(identity)
+
+    def _failure(self, latest: Generation, now: float) -> float | None:
+        """Seconds since a message failed in a generation that is not known to be broken."""
+        for number in range(latest.broken + 1, latest.number + 1):
+            if number not in self._failed and self._store.check([f"failed/{number}"]):
+                self._failed[number] = now
+        open_ = [at for number, at in self._failed.items() if number > latest.broken]
+        return now - min(open_) if open_ else None
+
+    def _follow(self) -> None:
+        """The newest generation; connections are made in a thread, because a member may be lost meanwhile."""
+        while self._store.check([f"generation/{self._latest.number + 1}"]):
+            text = self._store.get(f"generation/{self._latest.number + 1}")
+            with self._changed:
+                was_member = self.own in self._latest.members
+                self._latest = Generation.from_text(text)
+                self._changed.notify_all()
+            if was_member and self.own not in self._latest.members:
+                self._end(
+                    RankExcluded(
+                        f"The other ranks went on without this one at generation {self._latest.number} "
+                        f"({self._latest.reason}): call model.begin(…) again to rejoin, or start the process again."
+                    )
+                )
+                return
+        latest = self._latest
+        if self.own in latest.members and self._building < latest.number:
+            self._building = latest.number
+            threading.Thread(target=self._build, args=(latest,), name="flegel-connect", daemon=True).start()
+
+    def _build(self, generation: Generation) -> None:
+        """Connections between all members: a gloo backend with a prefix of its own in the store."""
+        limit = max(self._limits.timeout, 4 * self._limits.silence)
+        try:
+            store = dist.PrefixStore(f"connect/{generation.number}", self._client())
+            rank = generation.members.index(self.own)
+            group = Connection(store, rank, len(generation.members), limit)
+        except (RuntimeError, dist.DistError):
+            self.report_failure(generation.number)
+            return
+        with self._changed:
+            if self._latest.number == generation.number:
+                self._groups[generation.number] = group
+                self._changed.notify_all()
+                return
+        group.leave()
+
+    def _end(self, error: BaseException) -> None:
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()

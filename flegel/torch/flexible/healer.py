@@ -1,0 +1,257 @@
+"""What a wrapped model does while ranks come and go: carries out what the agreement asks for, applies its entries.
+
+`agreement.py` decides, `agent.py` keeps in touch, `connection.py` sends. Runs in the training's own thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import sys
+from collections.abc import Generator
+from typing import Any, Protocol
+
+import torch
+
+from flegel.errors import FlegelError
+from flegel.runtime import clock
+from flegel.torch.flexible.agent import Agent, RankExcluded, open_store
+from flegel.torch.flexible.agreement import (
+    STATUS_FIELDS,
+    Ask,
+    AwaitGeneration,
+    Broken,
+    Change,
+    Confirm,
+    Gather,
+    Log,
+    Reduce,
+    StateTransfer,
+    Status,
+    Without,
+)
+from flegel.torch.flexible.connection import Connection, keep_until_exit
+from flegel.torch.flexible.exchange import BarrierResult
+from flegel.torch.flexible.joining import Meeting
+from flegel.torch.flexible.membership import Generation, MembershipLimits, without
+from flegel.torch.flexible.pace import BarrierPace
+from flegel.torch.flexible.sampler import FlexibleSampler
+
+REJOIN_SECONDS = 0.5  # before a process asks again to be given the state
+
+
+class HealedModel(Protocol):
+    """The side of `FlexibleDDP` that a healer needs."""
+
+    barrier: Any
+    pace: BarrierPace
+    barriers: int
+
+    def settle(self, result: BarrierResult) -> None: ...
+    def live_state(self) -> dict[str, Any]: ...
+    def load_live_state(self, state: dict[str, Any]) -> None: ...
+    def forget(self) -> None: ...
+
+
+class Healer:
+    """Of one model; implements `agreement.LogReader`."""
+
+    def __init__(self, model: HealedModel, meeting: Meeting, timeout: float) -> None:
+        self._model, self._meeting = model, meeting
+        self._limits = MembershipLimits(meeting.ranks, meeting.silence, timeout)
+        self._agent: Agent | None = None
+        self._connection: Connection | None = None
+        self._target = Generation()
+        """The generation whose messages are used; entered, or being entered."""
+        self.log = Log(self)
+        self.sampler: FlexibleSampler | None = None
+        self.members: tuple[int, ...] = ()
+        """By rank, as of the last change."""
+        self.changes: list[str] = []
+        """Why each generation replaced the one before it, since this process joined."""
+        self.seconds_lost = 0.0
+        """From failures until the next generation was entered, as far as this rank waited for it."""
+        self._due = False
+        atexit.register(self.close)
+
+    # -- for the model ---------------------------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        return self._agent is not None
+
+    @property
+    def rank(self) -> int:
+        return self.members.index(self.log.own) if self.members else 0
+
+    def begin(self, sampler: FlexibleSampler | None) -> None:
+        """Joins, and takes the state of a peer if the training runs already."""
+        self.sampler = sampler
+        while True:
+            if self._agent is not None:
+                self._agent.leave()
+            self._connection = None
+            self._model.forget()
+            self.log.forget()
+            self.members, self._target, self._due = (), Generation(), False
+            self._agent = Agent(open_store(self._meeting.address), self._meeting.run, self._limits)
+            self.log.own = self._agent.own
+            try:
+                self._drive(self.log.enter())
+                return
+            except RankExcluded:
+                clock.sleep(REJOIN_SECONDS)
+
+    def close(self) -> None:
+        """This process leaves the training; others do not wait for it."""
+        if self._agent is not None:
+            self._agent.leave()
+            self._connection = None
+            keep_until_exit()
+            self._agent = None
+
+    def prepared(self) -> int:
+        return self._agent.prepared() if self._agent is not None else 0
+
+    def enter_if_due(self) -> None:
+        """Before an iteration: ranks that wait to join do so."""
+        if self._due:
+            self._due = False
+            self._drive(self.log.enter())
+        elif self._agent is not None:
+            self._agent.check()
+
+    def exchange(self) -> bool:
+        """The barrier; False if the interval goes on."""
+        return bool(self._drive(self.log.barrier()))
+
+    # -- what the agreement applies --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self._agent is not None and self._agent.has_begun():
+            raise FlegelError(
+                "All ranks that had the state of this training were lost: start it again from a checkpoint, under "
+                "another name, join(…, run=…)."
+            )
+
+    def status(self) -> Status:
+        if self.sampler is None or not self.members:
+            return Status()
+        return Status(window=self.sampler.taken(), drawn=self.sampler.drawn())
+
+    def apply_barrier(self, result: Any) -> None:
+        """The reports tell whether all ranks are connected to a later generation: they enter it before the next
+        iteration."""
+        prepared = {int(row[-1]) for row in result.table.tolist()}
+        self._model.settle(result)
+        self._due = len(prepared) == 1 and prepared.pop() > self.log.generation.number
+
+    def apply_change(self, change: Change) -> None:
+        kept, drawn, windows = self._kept(change)
+        if not self.members and self._agent is not None:
+            self._agent.mark_begun()
+        self.members = change.generation.members
+        self._model.pace.regroup()
+        self.changes.append(change.generation.reason)
+        self._model.barrier.rank, self._model.barrier.ranks = self.rank, len(self.members)
+        if self.sampler is not None:
+            self.sampler.regroup(self.rank, kept, drawn, windows)
+        if self.rank == 0 and change.generation.number > 1:
+            told = f"flegel: {change.generation.reason}; training goes on with {len(self.members)} ranks"
+            print(f"{told} (generation {change.generation.number}, barrier {self._model.barriers}).", file=sys.stderr)
+
+    def has_room(self, change: Change) -> bool:
+        return self.sampler is None or self.sampler.has_room(*self._kept(change))
+
+    def is_still_last(self) -> bool:
+        return self.sampler is None or self.sampler.is_last()
+
+    def _kept(self, change: Change) -> tuple[list[int | None], list[int], list[int]]:
+        before = {member: rank for rank, member in enumerate(self.members)}
+        rows = change.statuses
+        kept = [before.get(member) for member in change.generation.members]
+        return kept, [row.drawn for row in rows], [row.window for row in rows]
+
+    # -- what the agreement asks for -------------------------------------------------------------------------
+
+    def _drive(self, steps: Generator[Ask, Any, bool]) -> bool:
+        """Answers the agreement until it has a result."""
+        agent = self._agent
+        if agent is None:
+            raise FlegelError("This process has left the training.")
+        began, waited = clock.now(), False
+        answer: Any = None
+        failure: Broken | None = None
+        try:
+            while True:
+                try:
+                    ask = steps.throw(failure) if failure is not None else steps.send(answer)
+                except StopIteration as end:
+                    agent.enter(self.log.generation.number)
+                    if waited:
+                        self.seconds_lost += clock.now() - began
+                    return bool(end.value)
+                answer, failure = None, None
+                try:
+                    answer = self._answer(agent, ask)
+                except Broken as error:
+                    failure, waited = error, True
+                    if not agent.is_broken(self._target.number):
+                        agent.report_failure(self._target.number)
+        finally:
+            agent.goes_on()
+
+    def _answer(self, agent: Agent, ask: Ask) -> Any:
+        agent.wait_for(self.log.position)
+        if isinstance(ask, AwaitGeneration):
+            self._connection = None
+            self._target, self._connection = agent.await_generation(self._target.number)
+            return self._target
+        connection = self._connection
+        if connection is None:
+            raise Broken("not connected")
+        if isinstance(ask, Gather):
+            return self._gather(connection, ask.status)
+        if isinstance(ask, Confirm):
+            token = torch.zeros(1)
+            connection.wait([connection.sum(token)], self._check)
+            return None
+        if isinstance(ask, Reduce):
+            return self._model.barrier.reduce_all(connection, self._check)
+        if isinstance(ask, Without):
+            agent.propose(without(ask.generation, set(ask.members)))
+            return None
+        return self._transfer(connection, ask)
+
+    def _check(self) -> None:
+        """Waiting is of no use once the generation is broken."""
+        if self._agent is not None:
+            self._agent.check()
+            if self._agent.is_broken(self._target.number):
+                raise Broken("the generation was replaced")
+
+    def _gather(self, connection: Connection, status: Status) -> list[Status]:
+        table = torch.zeros((connection.ranks, STATUS_FIELDS), dtype=torch.float64)
+        table[connection.rank] = torch.tensor(status.row(), dtype=torch.float64)
+        connection.wait([connection.sum(table)], self._check)
+        return [Status.of_row(row) for row in table.tolist()]
+
+    def _transfer(self, connection: Connection, ask: StateTransfer) -> None:
+        """Weights and all else, from one rank to those that have nothing."""
+        if connection.rank == ask.source:
+            state = {"log": self.log.position, "members": self.members, "model": self._model.live_state()}
+            file = io.BytesIO()
+            torch.save(state, file)
+            content = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+            size = torch.tensor([content.numel()], dtype=torch.int64)
+            for rank in ask.to:
+                connection.wait([connection.send(size, rank)], self._check)
+                connection.wait([connection.send(content, rank)], self._check)
+        elif connection.rank in ask.to:
+            size = torch.zeros(1, dtype=torch.int64)
+            connection.wait([connection.receive(size, ask.source)], self._check)
+            content = torch.zeros(int(size), dtype=torch.uint8)
+            connection.wait([connection.receive(content, ask.source)], self._check)
+            state = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+            self._model.load_live_state(state["model"])
+            self.log.position, self.members = state["log"], tuple(state["members"])

@@ -1,0 +1,77 @@
+"""Which rank is slow, and where: from records of windows, without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from flegel.errors import UsageError
+from flegel.report.rank_page import html_of, prometheus_of, text_of, verdict
+from flegel.report.rank_sections import RankWindow, change_points, examine, read_watch
+
+USUAL = {"data": 0.2, "forward": 1.0, "backward": 2.0, "exchange": 0.5, "step": 0.3, "host": 0.5}
+
+
+def windows(slow: dict[str, float] | None = None, since: int = 0, many: int = 20, seed: int = 0) -> list[RankWindow]:
+    """Of 10 iterations, 1 % of noise; some sections take so many times as long from a window on."""
+    draw, found = random.Random(seed), []
+    for window in range(100, 100 + many):
+        factor = slow if slow and window - 100 >= since else {}
+        times = {s: v * factor.get(s, 1.0) * draw.uniform(0.99, 1.01) for s, v in USUAL.items()}
+        found.append(RankWindow(window, 10, times))
+    return found
+
+
+def test_equal_ranks_are_not_called_slow() -> None:
+    report = examine(5.0, {rank: windows(seed=rank) for rank in range(4)})
+    assert report.slowest() is None and "No rank is slow" in verdict(report)
+    assert all(one.relative["all"] == one.history["all"] == 1.0 and not one.changes for one in report.ranks.values())
+
+
+def test_a_slow_loader_is_found_with_its_beginning_and_its_cost() -> None:
+    ranks = {rank: windows(seed=rank) for rank in range(3)}
+    ranks[3] = windows({"data": 20.0, "exchange": 0.1}, since=12, seed=3)
+    for rank in range(3):  # the others wait for it
+        ranks[rank] = [
+            RankWindow(w.window, w.iterations, {**w.seconds, "exchange": 4.3 if w.window >= 112 else 0.5})
+            for w in ranks[rank]
+        ]
+    report = examine(5.0, ranks)
+    assert report.slowest() == (3, "data")
+    slow = report.ranks[3]
+    assert slow.relative["all"] == pytest.approx(4.0 / 7.8, abs=0.05) and slow.relative["data"] < 0.1
+    assert slow.relative["forward"] == 1.0
+    assert slow.history["data"] < 0.1, "beside its own past"
+    assert [window for window, _, _ in slow.changes] == [112]
+    assert slow.caused == pytest.approx(3 * 8 * 4.25, rel=0.02) and slow.waited < 1.0
+    assert "Rank 3 is slow" in verdict(report) and "data" in verdict(report)
+    page, text, metrics = html_of(report), text_of(report), prometheus_of(report)
+    assert "Rank 3 is slow" in page and "<svg" in page and "rank  " in text
+    assert 'flegel_ddp_score{rank="3",section="all"} 0.5' in metrics
+
+
+def test_a_small_section_that_doubles_is_noise() -> None:
+    ranks = {rank: windows(seed=rank) for rank in range(3)}
+    ranks[0] = windows({"data": 1.3}, seed=5)  # 0.006 s of 0.4
+    assert examine(5.0, ranks).ranks[0].relative["data"] == 1.0
+
+
+def test_changes_of_level_and_none_in_noise() -> None:
+    draw = random.Random(1)
+    level = [1.0] * 20 + [1.6] * 15 + [1.0] * 10
+    assert change_points([v * draw.uniform(0.97, 1.03) for v in level]) == [20, 35]
+    false = sum(bool(change_points([draw.gauss(1.0, 0.05) for _ in range(30)])) for _ in range(300))
+    assert false <= 6
+    assert change_points([1.0, 2.0]) == []
+
+
+def test_records_are_read_and_damaged_lines_left_out(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"flegel.torch.watch"):
+        read_watch(tmp_path)
+    line = {"window": 7, "every": 5.0, "iterations": 3, "seconds": USUAL}
+    (tmp_path / "rank-0.jsonl").write_text(json.dumps(line) + '\n{"window": 8, "ev')
+    every, found = read_watch(tmp_path)
+    assert every == 5.0 and [one.window for one in found[0]] == [7]

@@ -27,8 +27,9 @@ $(EXTRAS)/.ready: pyproject.toml
 	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check -e '.[dev,extras]'
 	touch $@
 
-demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: four workers under flexible barriers
-	$(VENV)/bin/flegel submit kmeans --data higgs --set k=10 --workers 4 --sync fsp
+demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: a team of threads under flexible barriers, beside another library
+	$(VENV)/bin/flegel submit kmeans --data higgs --set k=10 --sync fsp
+	@$(VENV)/bin/python -m bench.demo_beside
 
 test: $(VENV)/.dev lint  ## everything that CI runs, three files of tests at a time
 	$(PY) -m pytest $(IN_PARALLEL) --junitxml build/tests.xml --ignore tests/extras

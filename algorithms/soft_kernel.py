@@ -8,7 +8,7 @@ from flegel.algorithms.simd.registers import register_lanes
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, Sparse
-from flegel.declarations.kernels import COUNTING, Kernel
+from flegel.declarations.kernels import COUNTING, Kernel, TeamCode
 
 CUT = -40.0  # relative memberships below e^CUT count as 0: they would lead to denormal numbers
 NEAR = 1e-30  # lower bound of a squared distance: a point on a centroid belongs to it, without a division by 0
@@ -21,6 +21,8 @@ GRID_WORK = 1 << 29  # columns² × numbers of the state × points between them,
 class GridKernel:
     """A kernel in parts that end at multiples of `grid`, where its float32 sums begin anew: whoever cuts a pass into
     calls at such multiples, by whatever clock, gets the same bits."""
+
+    team: TeamCode
 
     def __init__(self, part: Kernel, shard: Shard) -> None:
         self._part = part
@@ -54,4 +56,7 @@ def soft_kernel(train: EntryPoint, shard: Shard, k: int, *settings: float) -> Ke
         arrays = shard.features, shard.state, shard.weights, parameter, aggregator
         return int(train(*arrays, start, end, flag, tiles, *settings, iteration == COUNTING))
 
-    return GridKernel(kernel, shard)
+    made = GridKernel(kernel, shard)
+    serve = EntryPoint(train.module, "serve")
+    made.team = TeamCode(serve, lambda iteration: (tiles, *settings, iteration == COUNTING), made.grid)
+    return made

@@ -29,6 +29,7 @@ PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER, GROUPS)
 DEFAULT_TOLERANCE = 1e-4  # relative change of the objective over a pass, for algorithms that declare no other
 LEAST_TIMEOUT_SECONDS = 2.0  # two heartbeats of a worker
 MAX_SERVERS, MAX_REPLICAS = 64, 8
+MAX_THREADS = 1024
 
 
 class AlgorithmRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,6 +161,11 @@ def check_seed(seed: int, shown: str = "") -> None:
         raise UsageError(f"The seed must be a whole number from 0 to 2**63 - 1, not {seed}.")
 
 
+def check_threads(threads: int | None, shown: str) -> None:
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise UsageError(f"{shown} must be 1 to {MAX_THREADS}.")
+
+
 def parse_processes(word: str) -> bool | None:
     """None: decided by what costs less."""
     if word not in ("auto", "yes", "no"):
@@ -241,9 +247,20 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: Annotated[
         int | None,
         Option(
-            "Worker processes; one a core by default, on a cluster a fair share of it.",
+            "Workers; by default one, a team of threads, or one a core where a job cannot have a team; on a cluster a "
+            "fair share of it.",
             TRAINING,
             resume="Another number of workers; points are dealt anew.",
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        Option(
+            "Threads that train as one worker, a team; one a core where no number of workers is given, and none "
+            "otherwise.",
+            TRAINING,
+            check=check_threads,
+            see="teams.md",
         ),
     ] = None
     criteria: Criteria = Criteria()
@@ -251,7 +268,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Option(
             "Decides initial parameters and the order of the data. The same seed gives the same bits only under "
-            "--sync bsp with the same --workers: other models set barriers by time, so runs differ within --tolerance.",
+            "--sync bsp with the same --workers (and any --threads): other models set barriers by time, so runs differ "
+            "within --tolerance.",
             TRAINING,
             check=check_seed,
             see="results-and-predictions.md",

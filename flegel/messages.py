@@ -73,6 +73,8 @@ class LoadShard(_Message):
     forms: tuple[FrameSpec, ...] = ()  # of a large θ, which servers send, and of statistics: neither comes with this
     alone: bool = False  # no other worker contributes to θ: this one may make it between barriers (`local_updates`)
     growing: bool = False  # such a worker begins with a part of its points, which lie in random order (`growing_part`)
+    threads: int = 0  # of a team, which train as one worker (`runtime/backends/numba/team.py`); 0: no team
+    fixed_blocks: bool = False  # the sums of a team do not depend on its number of threads
 
 
 class Train(_Message):

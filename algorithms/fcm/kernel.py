@@ -35,6 +35,7 @@ from flegel.algorithms.soft_kernel import CUT, NEAR
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
+from flegel.core.team_loop import team_loop
 
 MOST = 1e30  # upper bound of a squared distance in float32
 STEEP = 1024.0  # ‖y‖² per column above which a float32 tile is computed in float64; ordinary rows have about 1
@@ -98,6 +99,9 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
             aggregator.sums[j, t] += table[j, t]
     aggregator.seen[0] += seen
     return reached
+
+
+serve = team_loop(train)
 
 
 @njit(**INNER)

@@ -50,6 +50,7 @@ from flegel.algorithms.soft_kernel import CUT
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
+from flegel.core.team_loop import team_loop
 
 MOST = 1e30  # upper bound of half a squared distance; all components are equally far from a point beyond it
 STEEP, STEEP_COLUMN = 4096.0, 64.0
@@ -116,6 +117,9 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
             aggregator.squares[j, t] += table[j, d + t]
     aggregator.entropy[0] += entropy
     return reached
+
+
+serve = team_loop(train)
 
 
 @njit(**INNER)

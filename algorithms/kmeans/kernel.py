@@ -31,6 +31,7 @@ from flegel.core.atomic_flag import raised
 from flegel.core.borrowed_arrays import borrowed
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
+from flegel.core.team_loop import team_loop
 
 
 @cache
@@ -70,6 +71,12 @@ def build(lanes: int, group: int) -> Any:
         return reached
 
     return train
+
+
+@cache
+def build_team(lanes: int, group: int) -> Any:
+    """The same for the threads of a team (`team_loop`)."""
+    return team_loop(build(lanes, group))
 
 
 @cache

@@ -372,6 +372,9 @@ class KMeans(Algorithm):
             return kernel_for(share, self.k)
         return WideKernel(self.k) if is_wide(self.k, share.columns) else None
 
+    def team_obstacle(self, columns: int) -> str:
+        return "keeps bounds of each row with the worker that visits it" if is_wide(self.k, columns) else ""
+
     def kernel_choice(self, share: Shard) -> str:
         if isinstance(share.features, Sparse):
             return "sparse: products with the entries of a row alone"

@@ -21,6 +21,7 @@ from flegel.core.atomic_flag import raised
 from flegel.core.borrowed_arrays import borrowed
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
+from flegel.core.team_loop import team_loop
 
 
 @cache
@@ -74,6 +75,12 @@ def build(lanes: int, group: int, exact_lanes: int, exact_group: int) -> Any:
         return reached
 
     return train
+
+
+@cache
+def build_team(lanes: int, group: int, exact_lanes: int, exact_group: int) -> Any:
+    """The same for the threads of a team (`team_loop`)."""
+    return team_loop(build(lanes, group, exact_lanes, exact_group))
 
 
 @cache

@@ -12,7 +12,7 @@ from flegel.algorithms.simd.registers import FEW_ROWS, group_sizes, tile_shape
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
-from flegel.declarations.kernels import Kernel
+from flegel.declarations.kernels import Kernel, TeamCode
 
 MANY = 16
 """Centroids from which on it pays to compare in float32 first where points are float64."""
@@ -89,15 +89,16 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
     name = "kernel"
     if shard.features.dtype == np.float64 and k >= MANY:
         shape, name = (*tile_shape(np.float32, k), *shape), "narrow_kernel"
-    train = _entry(name, *shape)
+    train = _entry(name, "build", *shape)
 
     def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         end = min(end, shard.points)
         return int(train(shard.features, shard.state, shard.weights, parameter, aggregator, start, end, flag))
 
+    kernel.team = TeamCode(_entry(name, "build_team", *shape), lambda iteration: (), shard.points)  # type: ignore[attr-defined]
     return kernel
 
 
 @cache
-def _entry(name: str, *shape: int) -> EntryPoint:
-    return EntryPoint(f"flegel.algorithms.kmeans.{name}", "build", *shape)
+def _entry(name: str, function: str, *shape: int) -> EntryPoint:
+    return EntryPoint(f"flegel.algorithms.kmeans.{name}", function, *shape)

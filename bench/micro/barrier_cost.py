@@ -7,6 +7,12 @@ workers on other hosts use, TCP with CURVE, turn by turn.
 
     python -m bench.micro.barrier_cost --workers 1,2,4,8,16 --barriers 500
     python -m bench.micro.barrier_cost --workers 1,2,4 --links local,remote --turns 3
+
+--threads measures a team instead (docs/teams.md): a round of k-means with k=10 on 28 columns in which every thread has
+one tile of 64 points, so nearly all of it is the barrier: begin together, arrive, sums. With and without
+`updateParameter`; inside compiled code where that is in the cache (`flegel warm kmeans`).
+
+    python -m bench.micro.barrier_cost --threads 1,2,4,8,16
 """
 
 from __future__ import annotations
@@ -24,8 +30,13 @@ import numpy as np
 import flegel
 from bench.common.remote_cluster import RemoteCluster
 from flegel import Algorithm, LocalCluster
-from flegel.core.shard import Shard
+from flegel.algorithm import Sample
+from flegel.algorithms.kmeans import KMeans
+from flegel.core import pytree
+from flegel.core.shard import Shard, make_shard
+from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
+from flegel.runtime.backends.numba.team import LONGEST_BLOCK_SECONDS, TeamBackend, TeamKernel
 from flegel.sync.policy import (
     NOTHING,
     Decision,
@@ -133,6 +144,41 @@ def measure(cluster: LocalCluster, workers: int, barriers: int, interval: float,
     return np.array(Metronome.costs[10:])
 
 
+def measure_team(threads: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Seconds of a round of a team, with the update of θ and without."""
+    rows = np.random.default_rng(0).normal(size=(64 * threads, COLUMNS)).astype(np.float32)
+    algorithm, sample = KMeans(k=K), Sample(rows, None, len(rows), COLUMNS)
+    theta = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
+    zero = pytree.as_doubles(algorithm.initAggregator(sample, theta))
+    shard = make_shard(rows, None, algorithm.initState(len(rows), COLUMNS, np.random.default_rng(0)), "tiles")
+    kernel = TeamBackend(threads, False).build(algorithm, shard, theta, zero, False)
+    assert isinstance(kernel, TeamKernel)
+    flag, rounds_only, with_update = new_flag(), [], []
+    for _ in range(rounds):
+        kernel._speed = 64 / LONGEST_BLOCK_SECONDS  # blocks of one tile
+        began = clock.now()
+        kernel.run(shard, 0, len(rows), 0, flag)
+        rounds_only.append(clock.now() - began)
+        made = algorithm.updateParameter(pytree.unflatten(zero, kernel.statistics()), theta)
+        kernel.set_parameter(pytree.flatten(made))
+        with_update.append(clock.now() - began)
+    kernel.close()
+    return {
+        "compiled calls" if kernel._compiled is not None else "interpreted calls": summary(np.array(rounds_only[10:])),
+        "with updateParameter": summary(np.array(with_update[10:])),
+    }
+
+
+def team_table(counts: list[int], rounds: int) -> dict[int, Any]:
+    found = {threads: measure_team(threads, rounds) for threads in counts}
+    print(f"{os.cpu_count()} cores; microseconds of a round of a team")
+    print(f"{'threads':>8} {'what':>22} {'median':>9} {'p90':>9} {'p99':>9}")
+    for threads, figures in found.items():
+        for what, one in figures.items():
+            print(f"{threads:8} {what:>22} {one['median_us']:9.0f} {one['p90_us']:9.0f} {one['p99_us']:9.0f}")
+    return found
+
+
 def summary(costs: np.ndarray) -> dict[str, float]:
     median, p90, p99 = np.percentile(costs, [50, 90, 99]) * 1e6
     return {"median_us": median, "p90_us": p90, "p99_us": p99, "barriers": len(costs)}
@@ -141,6 +187,7 @@ def summary(costs: np.ndarray) -> dict[str, float]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--workers", default="1,2,4,8,16", help="numbers of workers, with commas between")
+    options.add_argument("--threads", help="numbers of threads of a team, with commas between; no workers are measured")
     options.add_argument("--barriers", type=int, default=500)
     options.add_argument(
         "--interval", type=float, default=0.005, help="seconds from the start of a round to its signal"
@@ -150,6 +197,11 @@ def main() -> None:
     options.add_argument("--turns", type=int, default=1, help="measure all links so often, and take all together")
     options.add_argument("--out", type=Path, help="write the figures as JSON")
     given = options.parse_args()
+    if given.threads:
+        found_teams = team_table([int(n) for n in given.threads.split(",")], given.barriers)
+        if given.out:
+            given.out.write_text(json.dumps({"cores": os.cpu_count(), "team": found_teams}, indent=1) + "\n")
+        return
     counts = [int(n) for n in given.workers.split(",")]
     links = given.links.split(",")
     print(f"{os.cpu_count()} cores, kernels {'busy' if given.busy else 'idle'}; microseconds from signal to folded in")

@@ -19,6 +19,7 @@ import msgspec
 from flegel.algorithm import Algorithm
 from flegel.configuration.sources import changes_outside
 from flegel.core.pytree import Tree
+from flegel.datasets import Dataset
 from flegel.errors import UsageError, nearest, warn
 from flegel.job import PANELS, Job
 from flegel.loading.class_source import is_built_in
@@ -31,6 +32,7 @@ from flegel.runtime.job.observers import Functions, Observer, Observers
 from flegel.runtime.job.request import EarlierRun, Request, workers_for
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.running_jobs import noted
+from flegel.runtime.job.teams import team_for
 from flegel.runtime.job.training_data import data_location, open_training_data
 from flegel.runtime.job.warm_clusters import warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -53,6 +55,7 @@ class RunOptions(TypedDict, total=False):
     """Options of `flegel.run`; what is left out has the default of `flegel.job.Job`."""
 
     workers: int | None
+    threads: int | None
     max_iterations: int | None
     max_passes: float | None
     target: float | None
@@ -207,18 +210,31 @@ def _run_here(
     if cluster is not None and (job.workers or 1) > cluster.workers:
         raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
     dataset = open_training_data(job, data, chosen)
-    kept = cluster.workers if cluster is not None and job.workers is None else None
-    workers = workers_for(job, chosen, dataset) if kept is None else kept
-    job = msgspec.structs.replace(job, data=data_location(data), workers=workers)
+    workers, threads, why = _staff(job, chosen, dataset, cluster)
+    job = msgspec.structs.replace(job, data=data_location(data), workers=workers, threads=threads)
     session = None if job.checkpoint is None else _checkpoints(job.checkpoint, job.checkpoint_every)
     if is_built_in(chosen):
         background_compiler.start()
     with noted(type(chosen).__name__.lower(), job.data, workers) as note:
         request = Request(chosen, dataset, job, cluster, session, began, Observers([*seeing, note]))
+        if why:
+            request.observers.say(why)
         result = execute(request)
     if out is not None:
         result_store.save_or_rescue(result, out)
     return result
+
+
+def _staff(job: Job, chosen: Algorithm, dataset: Dataset, cluster: Cluster | None) -> tuple[int, int | None, str]:
+    """Workers of a job on this host, the threads of each, and why there are several workers that nobody asked for.
+    Where nothing is said one team of threads, if it can."""
+    if job.workers is not None or cluster is not None:
+        return job.workers or (cluster.workers if cluster is not None else 1), job.threads, ""
+    team = team_for(job, chosen, dataset)
+    if team.threads:
+        return 1, team.threads, ""
+    count = 1 if job.threads else workers_for(job, chosen, dataset)
+    return count, job.threads, f"{count} workers: {team.reason}" if team.reason and count > 1 else ""
 
 
 def resume(

@@ -212,11 +212,23 @@ def show_and_save(
     display.finish(result)
     if outputs.explain:
         display.say(f"kernel: {result.kernel}" + (f", {result.kernel_choice}" if result.kernel_choice else ""))
+        display.say(f"trained by: {trained_by(result)}")
     advice = start_advice(result.seconds, result.load_seconds, result.placement) if advises else ""
     if advice:
         display.say(advice)
     if result.outcome in FAILED_OUTCOMES:
         raise SystemExit(ExitCode.NOT_AS_ASKED)
+
+
+def trained_by(result: Any) -> str:
+    """Which workers trained, for people."""
+    where = "threads of this process" if result.placement == "threads" else "processes"
+    if not result.threads:
+        return f"{result.workers} workers, {where}"
+    own = f"{result.threads} thread{'s' * (result.threads > 1)}"
+    if result.workers == 1:
+        return f"a team of {own} {'of this process' if result.placement == 'threads' else 'of a worker process'}"
+    return f"{result.workers} workers, each a team of {own}, {where}"
 
 
 def _finish_job(job: Callable[..., Any], display: Any, outputs: Outputs, line: PhaseLine) -> Any:

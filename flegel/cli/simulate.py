@@ -31,6 +31,7 @@ MACHINES, NETWORK = "Machines", "Network"
 CLUSTER_OPTIONS = (
     "workers",
     "pass_time",
+    "threads",
     "spread",
     "drift",
     "spot",
@@ -96,6 +97,12 @@ class SimulateOptions(ComparisonOptions):
             "--pass", help="What the typical worker needs for a pass over its shard.", rich_help_panel=MACHINES
         ),
     ] = "1s"
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Threads of each worker: teams, so many times as fast as --pass.", rich_help_panel=MACHINES
+        ),
+    ] = 1
     spread: Annotated[
         str,
         typer.Option(
@@ -314,6 +321,7 @@ def _cluster_model(options: SimulateOptions) -> ClusterModel:
         costs,
         options.learning,
         _bytes(options.size) if options.size else None,
+        threads=options.threads,
     )
 
 

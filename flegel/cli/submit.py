@@ -55,7 +55,9 @@ Labels = Annotated[
 ]
 Explain = Annotated[
     bool,
-    typer.Option("--explain", help="Say which kernel served the rows, and why.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--explain", help="Say which kernel served the rows, and why; and who trained.", rich_help_panel=OUTPUT
+    ),
 ]
 Save = Annotated[bool, typer.Option("--save/--no-save", help="Keep model, result and trace.", rich_help_panel=OUTPUT)]
 

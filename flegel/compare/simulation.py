@@ -67,7 +67,7 @@ class ClusterModel:
     """Speeds of workers, network and costs of the coordinator."""
 
     pass_seconds: float = 1.0
-    """Seconds of the typical worker for a pass over its shard."""
+    """Seconds of one thread of the typical worker for a pass over its shard."""
     speeds: Speeds = field(default_factory=Speeds)
     network: NetworkSpec = field(default_factory=lambda: NetworkSpec(latency=MEASURED.message))
     costs: Costs = MEASURED
@@ -80,6 +80,8 @@ class ClusterModel:
     courses: dict[int, Course] = field(default_factory=dict)
     progress: FittedProgress | None = None
     """A progress curve, where one is fitted already."""
+    threads: int = 1
+    """Of each worker: a team, which is so many times as fast (docs/teams.md)."""
 
 
 class JobSimulator:
@@ -243,7 +245,7 @@ class JobSimulator:
         else:
             factors, courses = draw(model.speeds, count, seed)
             share = CURVE_POINTS_PER_WORKER if self.progress is not None else self.settings.data.rows / count
-            rates = {w: share / model.pass_seconds * factors[w] for w in range(count)}
+            rates = {w: share / model.pass_seconds * model.threads * factors[w] for w in range(count)}
         return {w: Pace(rates[w], slow, w, count, courses.get(w)) for w in range(count)}
 
     def _result(self, candidate: Candidate, job: Coordinator) -> Result:
@@ -368,7 +370,9 @@ def describe(simulator: JobSimulator) -> str:
     model, costs, network = simulator.model, simulator.model.costs, simulator.model.network
     speeds = "speeds as recorded" if model.courses else f"speeds {model.speeds.spread}"
     if model.rates is None:
-        speeds = f"a pass of the typical worker takes {model.pass_seconds:g} s, {speeds}"
+        speeds = f"a pass of the typical worker takes {model.pass_seconds / model.threads:g} s, {speeds}"
+    if model.threads > 1:
+        speeds = f"workers are teams of {model.threads} threads, {speeds}"
     if model.speeds.drift:
         speeds += f", drifting by {model.speeds.drift.size:g} every {model.speeds.drift.every:g} s"
     if model.speeds.spot:

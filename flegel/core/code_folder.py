@@ -139,8 +139,19 @@ def folder_of(path: Path) -> Path:
     return code_folder() / f"{stem_of(path)}-{content_key(path)}"
 
 
+_found: set[tuple[Path, Path]] = set()
+"""Folders of code, and packages of which some was found there: it stays, so nobody looks for it again."""
+
+
 def has_code_of(package: Path) -> bool:
     """Code of some module in this folder is kept."""
+    key = (code_folder(), package)
+    if key not in _found and _has_code_of(package):
+        _found.add(key)
+    return key in _found
+
+
+def _has_code_of(package: Path) -> bool:
     kept = {place.name.rpartition("-")[0] for place in code_folder().glob(f"{package.name}.*-*")}
     modules = (package / f"{stem.partition('.')[2]}.py" for stem in kept)
     return any(path.is_file() and folder_of(path).is_dir() for path in modules)

@@ -69,6 +69,17 @@ class EntryPoint:
             code = self._find(key, arguments)
         return code(*arguments)
 
+    def code_for(self, *arguments: Any) -> Code | None:
+        """The code for arguments of these types where it was compiled before; compiles nothing."""
+        key = kinds(arguments)
+        if key not in self._code:
+            path = self.file(arguments)
+            found = self._linked(path) if path is not None else None
+            if found is None:
+                return None
+            self._code[key] = found
+        return self._code[key]
+
     def function(self) -> Any:
         """The function as its module has it: numba's, or Python's where numba is told not to compile."""
         found = getattr(importlib.import_module(self.module), self.name)

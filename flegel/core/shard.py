@@ -15,7 +15,7 @@ import numpy as np
 
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, protected
-from flegel.core.row_windows import RowWindows
+from flegel.core.row_windows import RowWindow, RowWindows
 from flegel.core.unit_rows import unit_dense, unit_entries, unit_tiles
 from flegel.errors import AlgorithmError
 
@@ -23,6 +23,9 @@ NUMBERS = frozenset(np.dtype(t).str for t in ("f4", "f8", "i1", "i2", "i4", "i8"
 """Types of arrays that travel between processes."""
 Empty = Callable[[tuple[int, ...], Any], Array]
 """Where arrays come from: `numpy.empty`, or memory that other processes see."""
+ShareOut = Callable[[int, int, Callable[[int, int], None]], None]
+"""`share_out(count, piece, work)`: work(start, end) for all of 0 … count, in pieces, by one thread or by several."""
+TILES_LAID_OUT_AT_ONCE = 1024  # tiles that a thread lays out before it takes more: some milliseconds
 POINTS_COPIED_WITHOUT_COMPILER = 1024  # points for which it is not worth waking the compiler
 _FILL_TILES = EntryPoint("flegel.core.tiling", "fill_tiles")
 _GATHER_TILES = EntryPoint("flegel.core.tiling", "gather_tiles")
@@ -120,14 +123,19 @@ def aligned(shape: tuple[int, ...], dtype: Any) -> Array:
     return found
 
 
-def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned) -> Array:
-    """(n, d) to (tiles, d, TILE), the last tile padded with zeros."""
+def at_once(count: int, piece: int, work: Callable[[int, int], None]) -> None:
+    """work(0, count), by the calling thread; `parallel_sums.in_pieces` does it by several."""
+    work(0, count)
+
+
+def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned, share_out: ShareOut = at_once) -> Array:
+    """(n, d) to (tiles, d, TILE), the last tile padded with zeros. `share_out`: who lays tiles out."""
     points, columns = rows.shape
     tiles = -(-points // TILE)
     packed = empty((tiles, columns, TILE), rows.dtype)
     packed[points // TILE :] = 0
     if isinstance(rows, RowWindows):
-        rows.lay_out(lambda some, first: not _GATHER_TILES(*some, packed[first // TILE :]))
+        rows.lay_out(lambda some, first: _gathered(some, packed[first // TILE :], share_out))
     elif columns == 1:
         packed.reshape(-1)[:points] = rows[:, 0]
     elif points <= POINTS_COPIED_WITHOUT_COMPILER:
@@ -135,8 +143,24 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned) -> Array:
             part = rows[first : first + TILE]
             packed[first // TILE, :, : len(part)] = part.T
     else:
-        _FILL_TILES(protected(rows), packed)  # one type, writable or not
+        whole = protected(rows)  # one type, writable or not
+
+        def fill(first: int, last: int) -> None:
+            _FILL_TILES(whole[first * TILE : last * TILE], packed[first:last])
+
+        share_out(tiles, TILES_LAID_OUT_AT_ONCE, fill)
     return packed
+
+
+def _gathered(some: RowWindow, packed: Array, share_out: ShareOut) -> bool:
+    """Lay a window of rows out; whether all values are finite."""
+    wrong: list[int] = []
+
+    def gather(first: int, last: int) -> None:
+        wrong.append(_GATHER_TILES(some.rows, some.order[first * TILE : last * TILE], packed[first:last]))
+
+    share_out(-(-len(some.order) // TILE), TILES_LAID_OUT_AT_ONCE, gather)
+    return not any(wrong)
 
 
 def unpack_tiles(packed: Array, points: int) -> Array:
@@ -162,13 +186,14 @@ def make_shard(
     empty: Empty = aligned,
     weights: Array | None = None,
     unit: bool = False,
+    share_out: ShareOut = at_once,
 ) -> Shard:
     """Put a worker's rows into the layout that its kernel wants. Rows in memory are used as they are, without a copy.
 
     A floating state takes the precision of the features, and so do weights in tiles, which are loaded into the same
-    vectors. Where features must be laid out anew, `empty` makes the room. Features, labels and weights are read-only:
-    kernels never change them, and are then compiled for one type, not for two. `unit`: rows get the length
-    1, in the memory in which they are laid out anew.
+    vectors. Where features must be laid out anew, `empty` makes the room, and `share_out` says who does it. Features,
+    labels and weights are read-only: kernels never change them, and are then compiled for one type, not for two.
+    `unit`: rows get the length 1, in the memory in which they are laid out anew.
     """
     sparse = isinstance(features, Sparse)
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
@@ -186,7 +211,7 @@ def make_shard(
         )
     else:
         if tiled:
-            laid_out = pack_tiles(features, empty)
+            laid_out = pack_tiles(features, empty, share_out)
             if unit:
                 unit_tiles(laid_out)
         elif isinstance(features, RowWindows):
@@ -199,7 +224,7 @@ def make_shard(
     return Shard(
         features=held,
         labels=protected(np.zeros(points) if labels is None else np.asarray(labels)),
-        state=pack_tiles(state) if tiled and not sparse else np.ascontiguousarray(state),
+        state=pack_tiles(state, share_out=share_out) if tiled and not sparse else np.ascontiguousarray(state),
         halted=np.zeros(points, np.uint8),
         points=points,
         columns=columns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard
@@ -22,6 +22,18 @@ at the end of a job, over copies that were never visited.
 COUNTING = -1
 """The `iteration` that hand-written kernels see when points are only counted: states are thrown away, the statistics
 are reported, so they are to be as exact as float64. Hooks see 0."""
+
+
+class TeamCode(NamedTuple):
+    """Of a hand-written kernel, as its attribute `team`: how several threads take its blocks inside compiled code
+    (`flegel.core.team_loop`)."""
+
+    serve: Any
+    """The entry point of `team_loop(train)`."""
+    rest: Callable[[int], tuple[Any, ...]]
+    """What `train` takes behind the flag, by iteration."""
+    most_points: int
+    """Of a block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +72,11 @@ class KernelHooks:
     def layout_for(self: Any, columns: int) -> str:
         """How the kernel wants features of so many columns, where its kernels differ by width."""
         return str(self.kernels.layout)
+
+    def team_obstacle(self, columns: int) -> str:
+        """Why several threads should not visit rows of so many columns in turn, in a few words behind the name of the
+        class; empty where they may (docs/teams.md)."""
+        return ""
 
     def localParameter(self, parameter: Tree, aggregator: Tree) -> Tree:
         """θ as the next point of this interval sees it: θ itself, unless the kernel trains on its own copy.

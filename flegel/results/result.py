@@ -48,6 +48,8 @@ class Result:
     parameter: Tree
     placement: str = "processes"
     """Where the workers were: `processes`, or `threads` of the process that asked for the job."""
+    threads: int = 0
+    """Threads of each worker that trained together; 0: a worker was one thread."""
     outcome: str = ""
     """Why the job ended, in one word (`flegel.plan.termination.Verdict`)."""
     staleness: dict[int, int] = field(default_factory=dict)
@@ -217,6 +219,7 @@ class Result:
             "sync": self.sync,
             "workers": self.workers,
             "placement": self.placement,
+            "threads": self.threads,
             "seed": self.seed,
             "converged": self.converged,
             "outcome": self.outcome,

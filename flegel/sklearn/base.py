@@ -107,7 +107,7 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
     def _job_options(self) -> dict[str, Any]:
         backend, _ = joblib.parallel.get_active_backend()
         if (getattr(backend, "nesting_level", 0) or 0) > 0:
-            return {"workers": 1, "processes": "no"}
+            return {"threads": 1, "processes": "no"}  # the bits of a fit outside
         options = {"workers": self._asked_workers(), "cluster": self.cluster}
         return {name: value for name, value in options.items() if value is not None}
 

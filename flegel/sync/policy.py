@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, ClassVar, Protocol, get_args, get_type_hints
 
 import msgspec
@@ -270,6 +271,7 @@ class SyncModel:
             REGISTERED[cls.name] = cls
 
     @classmethod
+    @cache
     def options(cls) -> dict[str, object]:
         """The options of the model and their types: int, float, str or `Seconds`."""
         hints = get_type_hints(cls.__init__, include_extras=True)

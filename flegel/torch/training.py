@@ -35,7 +35,7 @@ PROCESSOR_SAMPLES, GPU_SAMPLES = 256, 4096
 class NetworkKernel:
     """One network on one device. The module's weights and gradients are views of flat vectors."""
 
-    kind, note, least_points, grid, room = "torch", "", 1, 1, 0
+    kind, note, least_points, grid, room, overhead = "torch", "", 1, 1, 0, 0.0
     library = f"torch {torch.__version__.partition('+')[0]}"
 
     def __init__(self, network: ModuleSpec, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:

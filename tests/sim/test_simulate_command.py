@@ -36,6 +36,17 @@ def test_the_same_seed_gives_the_same_bytes(folder: Path) -> None:
     assert again.read_bytes() == (folder.parent / "first.json").read_bytes() != other.read_bytes()
 
 
+def test_a_team_is_a_worker_that_is_so_many_times_as_fast(tmp_path: Path) -> None:
+    reached = []
+    for threads in (1, 4):
+        out = tmp_path / f"{threads}.json"
+        told = flegel("simulate", "kmeans", "--workers", "2", "--sync", "bsp", "--threads", str(threads), *SMALL,
+                      "--json", str(out))  # fmt: skip
+        assert ("teams of 4 threads" in told + out.read_text()) == (threads == 4)
+        reached.append(json.loads(out.read_text())["attempts"][0]["reached"])
+    assert reached[0] == pytest.approx(4 * reached[1], rel=0.1)
+
+
 def test_a_simulated_run_is_reported_as_a_real_one(folder: Path) -> None:
     page = folder.parent / "one.html"
     flegel("report", str(folder / "fsp"), "--out", str(page))

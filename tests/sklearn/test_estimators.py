@@ -127,7 +127,7 @@ def test_inside_workers_of_joblib_a_fit_has_one_thread() -> None:
     assert model._job_options() == {"workers": 4}
     with joblib.parallel_config(backend="threading"):
         inside = joblib.Parallel(n_jobs=2)(joblib.delayed(model._job_options)() for _ in range(2))
-    assert inside == [{"workers": 1, "processes": "no"}] * 2
+    assert inside == [{"threads": 1, "processes": "no"}] * 2
 
 
 def test_a_cluster_stays_behind_when_an_estimator_travels() -> None:

@@ -45,6 +45,11 @@ class ShardKernel(Protocol):
     """Calls that end at multiples of it give the same bits wherever a pass is cut; 1: it does not matter, or nobody
     promises that."""
 
+    @property
+    def overhead(self) -> float:
+        """Seconds that a call of `run` takes besides visits, as far as they were measured."""
+        ...
+
     def set_parameter(self, arrays: Sequence[Array]) -> None:
         """θ of the coming calls of `run`."""
 

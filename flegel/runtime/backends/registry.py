@@ -14,6 +14,7 @@ BACKENDS: dict[str, str] = {
     "torch": "flegel.runtime.backends.torch.backend",
 }
 """By kind of device: the module that has a `BACKEND`. `torch:cpu` is torch on a processor, `cuda:1` the second GPU."""
+TEAM = "flegel.runtime.backends.numba.team"  # the module of the backend whose kernels several threads run
 OWN: dict[str, str] = {"network": "flegel.torch.backend"}
 """By name: backends that algorithms ask for themselves (`Kernels.backend`), on whatever device."""
 
@@ -24,11 +25,14 @@ def library_of(device: str, own: str = "") -> str:
     return "torch" if own in OWN or device.partition(":")[0] in ("cuda", "torch") else ""
 
 
-def choose(device: str, own: str = "") -> Backend:
-    """The backend of a device; `own`: the one that an algorithm asks for, on that device."""
+def choose(device: str, own: str = "", threads: int = 0, fixed_blocks: bool = False) -> Backend:
+    """The backend of a device; `own`: the one that an algorithm asks for, on that device. `threads`: of a team, on
+    processors (`numba/team.py`, also for `fixed_blocks`); 0: no team."""
     kind = device.partition(":")[0]
     if kind not in BACKENDS:
         raise UsageError(f"No backend for the device {device!r}; there are {', '.join(sorted(BACKENDS))}.")
+    if threads and kind == "cpu" and not own:
+        return cast("Backend", import_module(TEAM).TeamBackend(threads, fixed_blocks))
     try:
         module = import_module(OWN[own] if own else BACKENDS[kind])
     except ModuleNotFoundError as error:

@@ -90,6 +90,12 @@ PARTS = (
         lambda r: _balances(r) or r.balance is not None,
         folders=("flegel.machine.balance",),
     ),
+    PartLine(
+        "threads",
+        "flegel.runtime.parts.team:ThreadsOfWorkers",
+        lambda r: r.job.threads is not None,
+        folders=("flegel.runtime.backends.numba.team", "flegel.runtime.backends.numba.team_threads"),
+    ),
 )
 
 

@@ -96,9 +96,20 @@ class JobCluster:
                 seconds = training() if training is not None else rough_seconds(self._request)
                 self.choice = choose(seconds, WARM_START if waiting else COLD_START)
             user_code = not is_built_in(self._request.algorithm)
-            lease = warm_clusters.lease(self.choice.kind, self._request.workers, renew=user_code)
+            lease = warm_clusters.lease(self._leased_kind(), self._request.workers, renew=user_code)
             self._cluster = self._leased.enter_context(lease)
         return self._cluster
+
+    @property
+    def in_this_process(self) -> bool:
+        return self.choice is not None and self.choice.kind != "processes"
+
+    def _leased_kind(self) -> Kind:
+        """The only worker of this process is called without messages, unless somebody else has to reach it."""
+        assert self.choice is not None
+        job, kind = self._request.job, self.choice.kind
+        reached = job.topology != "coordinator" or str(job.servers) != "0"
+        return "inline" if kind == "threads" and self._request.workers == 1 and not reached else kind
 
     def say(self) -> None:
         """Why it is threads, where that was decided here."""

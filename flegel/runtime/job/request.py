@@ -6,7 +6,6 @@ Checks here need no processes and read no rows, so that wrong use is told at onc
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -28,6 +27,7 @@ from flegel.runtime.job.observers import JobControl, Observers
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.system.device_memory import rows_on_devices
+from flegel.runtime.system.processors import available_processors
 from flegel.sync import balance_mode, make_policy
 from flegel.wording import listener, option
 
@@ -130,7 +130,7 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
 
 def default_workers() -> int:
     """One for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return available_processors()
 
 
 def workers_for(job: Job, algorithm: Algorithm, data: Dataset) -> int:
@@ -143,9 +143,13 @@ def workers_for(job: Job, algorithm: Algorithm, data: Dataset) -> int:
         return job.workers
     if one_gpu(job.device):
         return 1
+    return int(max(min(pass_work(algorithm, data) / WORK, default_workers(), data.rows), 1))
+
+
+def pass_work(algorithm: Algorithm, data: Dataset) -> float:
+    """Multiplications of a pass over all rows, as far as they are known; infinite otherwise."""
     columns = min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns
-    work = data.rows * hook(algorithm, KernelHooks.work)(columns)
-    return int(max(min(work / WORK, default_workers(), data.rows), 1))
+    return data.rows * hook(algorithm, KernelHooks.work)(columns)
 
 
 def may_rest(job: Job) -> bool:

@@ -17,10 +17,13 @@ from collections.abc import Iterator
 from typing import Literal
 
 from flegel.errors import FlegelError
+from flegel.runtime.processes.inline_cluster import InlineCluster
 from flegel.runtime.processes.local_cluster import HostCluster
 from flegel.runtime.processes.thread_cluster import ThreadCluster
 
-Kind = Literal["threads", "processes"]
+Kind = Literal["inline", "threads", "processes"]
+"""inline: one worker of this process, called without messages; threads: several of them."""
+AnyCluster = HostCluster | ThreadCluster | InlineCluster
 
 
 class WarmClusters:
@@ -28,7 +31,7 @@ class WarmClusters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[Kind, HostCluster | ThreadCluster] = {}
+        self._idle: dict[Kind, AnyCluster] = {}
         self._surroundings: dict[Kind, object] = {}
         self._of_parent: list[object] = []
         """Clusters of the process that this one was forked from: never touched, so never finalized here."""
@@ -52,7 +55,7 @@ class WarmClusters:
             if not (good and keep and self._give_back(kind, cluster, renew)):
                 cluster.close()
 
-    def _take(self, kind: Kind, workers: int) -> HostCluster | ThreadCluster:
+    def _take(self, kind: Kind, workers: int) -> AnyCluster:
         with self._lock:
             found = self._idle.pop(kind, None)
             usable = found is not None and self._surroundings.pop(kind) == _surroundings(kind)
@@ -62,9 +65,11 @@ class WarmClusters:
             return found
         if found is not None:
             found.close()
+        if kind == "inline":
+            return InlineCluster()
         return HostCluster(workers) if kind == "processes" else ThreadCluster(workers)
 
-    def _give_back(self, kind: Kind, cluster: HostCluster | ThreadCluster, renew: bool) -> bool:
+    def _give_back(self, kind: Kind, cluster: AnyCluster, renew: bool) -> bool:
         """False where another one waits already."""
         if renew:
             with contextlib.suppress(FlegelError, OSError):
@@ -89,10 +94,7 @@ class WarmClusters:
         self._lock = threading.Lock()
         for cluster in self._idle.values():
             self._of_parent.append(cluster)
-            for process in cluster.registry.processes.values():
-                with contextlib.suppress(OSError):
-                    if process.stdin is not None:
-                        process.stdin.close()
+            cluster.forget()
         self._idle.clear()
         self._surroundings.clear()
 

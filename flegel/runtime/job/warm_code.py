@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from flegel.algorithm import Algorithm
@@ -23,9 +24,11 @@ from flegel.declarations.optional import hook
 from flegel.errors import FlegelWarning
 from flegel.job import Criteria, Job, SyncSpec
 from flegel.runtime import clock
+from flegel.runtime.backends.numba.team import compiling_loops
 from flegel.runtime.job.find_algorithm import find_builtin
 from flegel.runtime.job.request import Request, open_job_data
 from flegel.runtime.job.run import execute
+from flegel.runtime.job.teams import obstacle
 from flegel.runtime.system.parent_death import die_with_parent
 
 EXAMPLE_ROWS, EXAMPLE_COLUMNS = 2048, 8  # enough that compiled code lays them out
@@ -119,6 +122,9 @@ def compile_case(case: Case) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlegelWarning)
         execute(Request(case.algorithm, data, job))
+        if not obstacle(case.algorithm, case.columns):
+            with compiling_loops():
+                execute(Request(case.algorithm, data, msgspec.structs.replace(job, threads=2)))
     if (
         not case.sparse and hook(case.algorithm, KernelHooks.layout_for)(case.columns) == "tiles"
     ):  # many rows from Python are laid out by code of their own

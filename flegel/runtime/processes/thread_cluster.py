@@ -7,7 +7,6 @@ compiled code ends this process. So a user's own class runs here only where the 
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import threading
@@ -20,6 +19,7 @@ import zmq
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError
 from flegel.runtime.processes.endpoints import LocalEndpoint
+from flegel.runtime.processes.held_arrays import HeldArrays
 from flegel.runtime.processes.worker_cluster import WorkerCluster
 from flegel.runtime.system.exit_codes import describe_exit
 from flegel.runtime.transport import job_sockets
@@ -30,29 +30,12 @@ from flegel.runtime.worker.process import WorkerConfig, WorkerLoop
 THREAD_END_SECONDS = 30.0  # seconds to wait for a thread that was told to end, where no other limit is given
 
 
-class HeldArray:
-    """An array of this process that its workers find by a number."""
-
-    def __init__(self, held: dict[int, Array], number: int, array: Array) -> None:
-        self.array: Array = array
-        self._held, self._number = held, number
-        held[number] = array
-
-    def describe(self) -> dict[str, Any]:
-        return {"held": self._number}
-
-    def close(self) -> None:
-        self._held.pop(self._number, None)
-        self.array = np.empty(0)
-
-
 class ThreadEndpoint(LocalEndpoint):
     """A socket that only threads of this process can reach."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: dict[int, Array] = {}
-        self._numbers = itertools.count()
+        self._held = HeldArrays()
 
     @property
     def context(self) -> zmq.Context[Any]:
@@ -64,18 +47,13 @@ class ThreadEndpoint(LocalEndpoint):
         return job_sockets.bind_inside(listener)
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
-        return HeldArray(self._held, next(self._numbers), np.empty(shape, dtype))
+        return self._held.hold(np.empty(shape, dtype))
 
     def lend_array(self, array: Array, readers: int | None) -> JobArray | None:
-        return HeldArray(self._held, next(self._numbers), array)
+        return self._held.hold(array)
 
     def open_array(self, description: dict[str, Any]) -> Array:
-        """Read-only, as arrays in shared memory are: to compiled code these are different types."""
-        if description.get("held") not in self._held:
-            raise ProtocolError("The rows of this job are not in this process any more.")
-        view = self._held[description["held"]].view()
-        view.flags.writeable = False
-        return view
+        return self._held.open(description)
 
 
 class WorkerThread:

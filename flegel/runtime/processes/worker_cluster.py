@@ -203,6 +203,13 @@ class WorkerCluster:
         for worker in list(self.registry.processes):
             self.evict(worker, gently=True)
 
+    def forget(self) -> None:
+        """In a forked process: let go of the workers, which are the parent's."""
+        for process in self.registry.processes.values():
+            with contextlib.suppress(OSError):
+                if process.stdin is not None:
+                    process.stdin.close()
+
     def prepare_spare(self) -> None:
         """Make the next start quick, where that is possible."""
         self.launcher.prepare_spare()

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -28,11 +28,9 @@ from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, DecodeError, FlegelError
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import WorkerExecutor
-from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.replica import Replica
 from flegel.messages import (
     Answer,
-    AuditPoints,
     Hello,
     LoadShard,
     MeasureMoments,
@@ -41,7 +39,6 @@ from flegel.messages import (
     Report,
     SendPoints,
     ShardLoaded,
-    Tending,
     TransferOwnership,
     WorkerBeat,
 )
@@ -60,6 +57,7 @@ from flegel.runtime.transport.socket_events import next_event
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.mover import Mover
 from flegel.runtime.worker.trainer import BeginFold, Trainer
+from flegel.runtime.worker.trainer_port import TrainerPort
 from flegel.server_messages import ServeJob, ServerMap, ServerOrder
 from flegel.wording import SPEAKS_TO, speak_to
 
@@ -95,7 +93,7 @@ class CoordinatorProcess(Protocol):
     def open_array(self, description: dict[str, Any]) -> Array: ...
 
 
-class WorkerLoop:
+class WorkerLoop(TrainerPort):
     """The thin shell around the worker machine: what its I/O thread does."""
 
     def __init__(self, config: WorkerConfig, inside: CoordinatorProcess | None = None) -> None:
@@ -278,27 +276,8 @@ class WorkerLoop:
             with contextlib.suppress(OSError, DecodeError):  # then arrays travel
                 self._buffers = BufferWriter(order.shared_buffers)
 
-    # -- the port of the executor: calls come from this thread, except those of `unreported` and `post` -----------
-
-    def measure(self, order: MeasureMoments) -> None:
-        self._trainer.order(machine.BeginMoments(order))
-
-    def load(self, order: LoadShard, arrays: tuple[Array, ...]) -> None:
-        self._trainer.order(machine.BeginLoad(order, arrays))
-
-    def train(self, order: machine.BeginTrain, now: float) -> None:
-        self._trainer.order(order)
-
-    def halt(self, now: float) -> None:
-        self._trainer.halt()
-
-    def reassign(self, order: Tending, arrays: tuple[Array, ...]) -> None:
-        self._trainer.order(machine.ReassignPoints(order, arrays))
-
-    def at_rest(self, work: Callable[[PointStore], None]) -> None:
-        store = self._trainer.store
-        assert store is not None
-        self._trainer.at_rest(store, work)
+    # -- the port of the executor: calls come from this thread, except those of `unreported` and `post` (the rest of it
+    # is in `TrainerPort`)
 
     def move(self, order: ReceivePoints | SendPoints) -> None:
         self._mover.post(self._sequencer.job, order)
@@ -307,18 +286,6 @@ class WorkerLoop:
         self._trainer.order(machine.ApplyOwnership(order))
         if order.closed:
             self._mover.post(self._sequencer.job, order)
-
-    def audit(self, order: AuditPoints, arrays: tuple[Array, ...], reported: tuple[float, ...]) -> None:
-        store = self._trainer.store
-        assert store is not None
-        work = partial(self._trainer.audit, order=order, theta=arrays, reported=reported)
-        self._trainer.at_rest(store, lambda points: self.post(*work(points)), states=False)  # counted on fresh ones
-
-    def statistics(self) -> tuple[Array, ...]:
-        return self._trainer.statistics()
-
-    def unreported(self) -> tuple[int, float]:
-        return self._trainer.unreported
 
     def set_timer(self, at: float, round_: int) -> None:
         self._timer = (at, round_)

@@ -10,9 +10,10 @@ import numpy as np
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
+from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array, Tree
 from flegel.core.row_windows import RowWindows
-from flegel.core.shard import TILE, Shard, Sparse, aligned, make_shard, unit_rows
+from flegel.core.shard import TILE, Shard, Sparse, aligned, at_once, make_shard, unit_rows
 from flegel.datasets import Rows
 from flegel.declarations.accepts import RowHooks
 from flegel.declarations.learning import LearningHooks
@@ -55,7 +56,8 @@ def load_shard(
     unit = hook(algorithm, RowHooks.unit_rows)()
     if unit and load.source.get("kind") in ("dataset", IN_PLACE) and not isinstance(features, RowWindows):
         features = unit_rows(features, own=True)  # what was read is this worker's alone
-    shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights, unit)
+    share_out = in_pieces if load.threads > 1 else at_once
+    shard = make_shard(features, labels, state, layout(columns), rows.ids, empty, rows.weights, unit, share_out)
     if shared:
         shared_points.make_shareable(shard)
     return shard

@@ -121,9 +121,11 @@ class Trainer:
         open_array: OpenArray = shared_memory.open_shared,
         inside: bool = False,
         exchange: PieceExchange | None = None,
+        piped: bool = True,
     ) -> None:
         """`open_array`: how arrays that others describe are opened. `inside`: others live in this process, too.
-        `exchange`: for folds with other workers."""
+        `exchange`: for folds with other workers. `piped`: whoever takes results sleeps until the pipe is readable; else
+        it waits for the queue."""
         self._open_array, self._inside, self._exchange = open_array, inside, exchange
         self._algorithm: Algorithm | None = None
         self._in_batches, self._visits = False, "updateDataPoint"
@@ -132,7 +134,7 @@ class Trainer:
         self.results: SimpleQueue[MomentsReady | ShardReady | TrainerDone | PointsReassigned | TrainerFailed] = (
             SimpleQueue()
         )
-        self.wakeup, self._wakeup_writer = os.pipe()
+        self.wakeup, self._wakeup_writer = os.pipe() if piped else (-1, -1)
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self.store: PointStore | None = None
         self._kernel: ShardKernel | None = None
@@ -181,6 +183,8 @@ class Trainer:
 
     def wake_io(self) -> None:
         """Wake the I/O thread."""
+        if self._wakeup_writer < 0:
+            return
         with contextlib.suppress(OSError):
             os.write(self._wakeup_writer, b"!")
 
@@ -188,7 +192,7 @@ class Trainer:
         self.halt()
         self._orders.put(None)
         self._thread.join(timeout=1.0)
-        if not self.busy:
+        if not self.busy and self.wakeup >= 0:
             for pipe in (self.wakeup, self._wakeup_writer):
                 os.close(pipe)
             self.wakeup = self._wakeup_writer = -1
@@ -339,6 +343,8 @@ class Trainer:
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         """Make the algorithm, the shard, its kernel and all that belongs to one job; earlier ones are replaced."""
         began = clock.now()
+        if self._kernel is not None:
+            self._kernel.close()
         with inside(MODULE):
             algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
         self._in_batches, self._visits = algorithm.kernels.in_batches, visit_hook(type(algorithm))
@@ -347,7 +353,7 @@ class Trainer:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
             arrays, resumed = arrays[:-behind], arrays[-behind:]
         scaling = arrays[-2:] if load.scaled else ()
-        backend = choose(load.device, algorithm.kernels.backend)
+        backend = choose(load.device, algorithm.kernels.backend, load.threads, load.fixed_blocks)
         measured, self._measured = self._measured, None
         shard = load_shard(
             load,
@@ -488,7 +494,7 @@ class Trainer:
         began = clock.now()
         if theta := local.update(kernel.statistics()):
             kernel.set_parameter(theta)
-        local.took(clock.now() - began)
+        local.took(clock.now() - began + kernel.overhead)
         if part is not None and part.complete and local.useful and (theta := part.follow(local)):
             kernel.set_parameter(theta)
         self._doing = self._visits

@@ -13,6 +13,7 @@ import inspect
 import sys
 import types
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,11 @@ def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree
     _admit_helpers(cls)
     block = _load_glue(key, text.replace("@key@", key))
     hyper = tuple(getattr(algorithm, name) for name in used)
+    return _kernel_of(algorithm, block, hyper, ahead)
+
+
+def _kernel_of(algorithm: Algorithm, block: Any, hyper: tuple[Any, ...], ahead: list[AheadCall]) -> Kernel:
+    """The loop as workers call it. `kernel.another()` is one for another thread."""
     halting, place = np.zeros(1, np.uint8), np.zeros(1, np.int64)
 
     def kernel(
@@ -163,6 +169,7 @@ def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree
                 _again(algorithm, shard, int(place[0]), parameter, aggregator, iteration)
             raise
 
+    kernel.another = partial(_kernel_of, algorithm, block, hyper, ahead)  # type: ignore[attr-defined]
     return kernel
 
 

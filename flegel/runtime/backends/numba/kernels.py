@@ -57,6 +57,21 @@ def build_kernel(
     return Built(interpreted(algorithm), "interpreted", "as asked")
 
 
+def another(algorithm: Algorithm, built: Built, shard: Shard) -> Kernel:
+    """The same kernel for another thread of a team. Most keep something between or during calls, so each thread has its
+    own; one that is made to be called by several threads at a time has a method `prepare`, and a compiled loop makes
+    others like itself."""
+    if hasattr(built.kernel, "prepare"):
+        return built.kernel
+    if built.kind == "compiled":
+        made: Kernel = built.kernel.another()  # type: ignore[attr-defined]
+        return made
+    with inside("kernel"):
+        own = hook(algorithm, KernelHooks.kernel)(shard)
+    assert own is not None
+    return own
+
+
 def choice_of(algorithm: Algorithm, shard: Shard) -> str:
     """Which of its kernels a class takes for these rows, and why."""
     return str(hook(algorithm, KernelHooks.kernel_choice)(shard))

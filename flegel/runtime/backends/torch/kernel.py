@@ -68,7 +68,7 @@ def _bytes_of(array: Any) -> int:
 class TorchKernel:
     """One algorithm on one device of torch."""
 
-    kind, note, library, grid, room = "torch", "", "", 1, 0
+    kind, note, library, grid, room, overhead = "torch", "", "", 1, 0, 0.0
 
     def __init__(self, program: BlockProgram, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
         self.device = str(device)

@@ -1,0 +1,222 @@
+"""Threads of one process that visit the points of one shard together: a team. Decides nothing about training.
+
+A call of `run` cuts its points into blocks; whoever is free takes the next one from a shared cursor, so a thread that
+is held up takes fewer. Each thread adds to statistics of its own, which are summed up when all blocks are done. Blocks
+are visited to their end: the stop flag is looked at between them, so the points that were visited are always the first
+ones.
+
+With `fixed` blocks their length depends on sizes alone, each has statistics of its own, and these are added in the
+order of the blocks: the sums are the same to the last bit, however many threads there are and whoever took what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import TILE, Shard
+from flegel.declarations.kernels import Kernel, KernelHooks, TeamCode
+from flegel.declarations.optional import hook
+from flegel.runtime import clock
+from flegel.runtime.backends.numba.backend import BACKEND, NumbaKernel
+from flegel.runtime.backends.numba.kernels import another, build_kernel
+from flegel.runtime.backends.numba.team_threads import CompiledCalls, InterpretedCalls, Sums, Team, flat_size
+
+FIXED_BLOCK_WORK = 1 << 22
+"""Multiplications in a fixed block: 0.2 to 1 ms, so that the call of a kernel, some 10 µs, costs little."""
+BLOCK_WORK_PER_STATISTIC = 64
+"""Multiplications in a fixed block for each number of the statistics, which are cleared and added for each block."""
+BLOCK_ROWS_OF_UNKNOWN_WORK = 1024
+"""Points of a fixed block where nobody knows what a visit costs."""
+BLOCK_MULTIPLE = 1024
+"""Points of a fixed block are a multiple of it: whole tiles, and what kernels keep of runs of rows."""
+BLOCK_STATISTICS_BYTES = 64 << 20
+"""Memory for the statistics of fixed blocks; with more blocks all threads meet in between."""
+LONGEST_BLOCK_SECONDS = 5e-4
+"""Of a block whose length may depend on speed: so long a thread does not look at the stop flag."""
+REMEMBERED_CALLS = 8
+"""Calls whose cost besides visits is remembered; the least of them counts, in others a thread waited for its core."""
+FEWEST_POINTS_PER_THREAD = 2048
+"""Points of the first calls, for each thread."""
+COMPILED_CALL_SECONDS = 2e-5
+"""Of a call inside compiled code, besides visits: the arguments, a look at each other, the sums."""
+
+_compiling: list[bool] = []
+
+
+@contextlib.contextmanager
+def compiling_loops() -> Iterator[None]:
+    """Inside, loops of teams that are not in the cache are compiled, for jobs to come; a job itself does without."""
+    _compiling.append(True)
+    try:
+        yield
+    finally:
+        _compiling.pop()
+
+
+def fixed_block(work: float, numbers: int) -> int:
+    """Points of a fixed block, where a visit takes so many multiplications and the statistics have so many numbers."""
+    if not math.isfinite(work):
+        return BLOCK_ROWS_OF_UNKNOWN_WORK
+    wanted = max(FIXED_BLOCK_WORK, BLOCK_WORK_PER_STATISTIC * numbers) / max(work, 1.0)
+    return max(math.ceil(wanted / BLOCK_MULTIPLE), 1) * BLOCK_MULTIPLE
+
+
+class TeamKernel:
+    """A kernel for processors whose calls are made by a team. See `flegel.runtime.backends.protocol.ShardKernel`."""
+
+    device = "cpu"
+    library = ""
+    room = 0
+
+    def __init__(
+        self,
+        kernels: Sequence[Kernel],
+        kind: str,
+        note: str,
+        parameter: Tree,
+        empty: Tree,
+        fixed: int,
+        home: Shard | None = None,
+    ) -> None:
+        """`kernels`: one for each thread. `fixed`: points of fixed blocks; 0: as long as speed makes them. `home`: the
+        shard that nearly all calls are about."""
+        self.kind, self.note = kind, note
+        self._kernels, self._team, self._fixed = kernels, Team(len(kernels)), fixed
+        threads = self._team.threads
+        self.grid: int = fixed or 1
+        self.least_points = FEWEST_POINTS_PER_THREAD * threads if kind == "hand-written" else 1
+        self._prepare: Callable[[Shard, Tree], None] | None = getattr(kernels[0], "prepare", None)
+        self._parameter = pytree.read_only(parameter)
+        self._statistics = Sums(empty)
+        size = sum(part.nbytes for part in self._statistics.flat)
+        self._most_blocks = max(BLOCK_STATISTICS_BYTES // max(size, 1), threads)
+        self._interpreted = InterpretedCalls(self._team, kernels, empty, bool(fixed))
+        self._most_points = 0
+        self._compiled = self._compiled_calls(home, parameter, empty) if threads > 1 and home is not None else None
+        self._speed = 0.0
+        """Points a second of one thread."""
+        self._costs: list[float] = []
+
+    def _compiled_calls(self, home: Shard, parameter: Tree, empty: Tree) -> CompiledCalls | None:
+        """None where the kernel has no such code, or it is not in the cache."""
+        code: TeamCode | None = getattr(self._kernels[0], "team", None)
+        if code is None or not flat_size(empty) or self._fixed > code.most_points:
+            return None
+        blocks = min(-(-home.points // self._fixed) + 1, self._most_blocks) if self._fixed else 0
+        made = CompiledCalls(self._team, code, home, parameter, empty, blocks)
+        if not made.ready(self._statistics, bool(_compiling)):
+            return None
+        self._most_points = code.most_points
+        return made
+
+    @property
+    def overhead(self) -> float:
+        """Seconds that a call takes besides visits: until all have begun, and from the last one to the sum."""
+        return min(self._costs, default=0.0)
+
+    def set_parameter(self, arrays: Sequence[Array]) -> None:
+        self._parameter = pytree.read_only(pytree.unflatten(self._parameter, arrays))
+
+    def clear_statistics(self) -> None:
+        self._statistics.clear()
+
+    def add_statistics(self, arrays: Sequence[Array]) -> None:
+        pytree.add(self._statistics.tree, pytree.unflatten(self._statistics.tree, arrays))
+
+    def statistics(self) -> tuple[Array, ...]:
+        return tuple(pytree.flatten(self._statistics.tree))
+
+    def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int:
+        end = min(end, shard.points)
+        if self.kind != "hand-written":
+            iteration = max(iteration, 0)
+        if self._prepare is not None:
+            self._prepare(shard, self._parameter)
+        while start < end and not flag[0]:
+            edges = self._edges(start, end)
+            reached = self._visit(shard, edges, iteration, flag)
+            if not reached:
+                break
+            start = edges[reached]
+        return start
+
+    def _visit(self, shard: Shard, edges: list[int], iteration: int, flag: Array) -> int:
+        """How many of these blocks were visited."""
+        began, compiled, theta = clock.now(), self._compiled, self._parameter
+        if compiled is not None and compiled.serves(shard, iteration):
+            edges = edges[: compiled.most_blocks + 1]
+            reached, cost = compiled.visit(theta, edges, flag, self._statistics), COMPILED_CALL_SECONDS
+        else:
+            if compiled is not None:
+                compiled.leave()
+            reached, cost = self._interpreted.visit(shard, theta, edges, iteration, flag, self._statistics)
+        seconds = (clock.now() - began - cost) * self._team.threads
+        if reached and seconds > 0:
+            self._speed = max((edges[reached] - edges[0]) / seconds, self._speed / 2)
+        self._costs = [*self._costs[1 - REMEMBERED_CALLS :], max(cost, 0.0)]
+        return reached
+
+    def _edges(self, start: int, end: int) -> list[int]:
+        """Where blocks begin and end. Fixed ones end at multiples of their length; others are large first and smaller
+        in the end, half of what a thread's part of the rest is, so that all threads arrive together."""
+        if step := self._fixed:
+            return [start, *range((start // step + 1) * step, end, step), end][: self._most_blocks + 1]
+        threads, edges = self._team.threads, [start]
+        longest = int(self._speed * LONGEST_BLOCK_SECONDS) or FEWEST_POINTS_PER_THREAD
+        longest = max(min(longest, self._most_points or longest) // TILE, 1) * TILE
+        least = max(longest // 8, TILE)
+        while edges[-1] < end:
+            at = edges[-1]
+            size = min(max((end - at) // (2 * threads), least), longest)
+            edge = (at + size) // TILE * TILE
+            edges.append(edge if edge + TILE < end else end)
+        return edges
+
+    def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
+        """Nothing to do: kernels write to the arrays of the shard."""
+
+    def put_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
+        """Nothing to do: kernels read the arrays of the shard."""
+
+    def forget(self, shard: Shard) -> None:
+        """Some kernels keep what they have found out about rows."""
+        for kernel in self._kernels:
+            forget = getattr(kernel, "forget", None)
+            if forget is not None:
+                forget(shard)
+
+    def close(self) -> None:
+        if self._compiled is not None:
+            self._compiled.leave()
+        self._team.close()
+
+
+class TeamBackend:
+    """Kernels for processors that a team of threads runs; one that has to be interpreted is run by one thread."""
+
+    device = "cpu"
+
+    def __init__(self, threads: int, fixed_blocks: bool) -> None:
+        self._threads, self._fixed_blocks = threads, fixed_blocks
+
+    def on(self, device: str) -> TeamBackend:
+        return self
+
+    def layout(self, algorithm: Algorithm, columns: int, interpret: bool) -> str:
+        return BACKEND.layout(algorithm, columns, interpret)
+
+    def build(
+        self, algorithm: Algorithm, shard: Shard, parameter: Tree, empty: Tree, interpret: bool
+    ) -> NumbaKernel | TeamKernel:
+        built = build_kernel(algorithm, shard, parameter, empty, interpret)
+        if built.kind == "interpreted":
+            return NumbaKernel(built, parameter, empty)
+        kernels = [built.kernel, *(another(algorithm, built, shard) for _ in range(self._threads - 1))]
+        numbers = sum(array.size for array in pytree.flatten(empty))
+        block = fixed_block(hook(algorithm, KernelHooks.work)(shard.columns), numbers) if self._fixed_blocks else 0
+        return TeamKernel(kernels, built.kind, built.note, parameter, empty, block, shard)

@@ -1,0 +1,267 @@
+"""The threads of a team, and how they visit blocks: by calls from the interpreter, or inside compiled code."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flegel.core import pytree
+from flegel.core.entry_point import Code, EntryPoint
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Shard, aligned
+from flegel.core.stop_flag import new_flag
+from flegel.core.team_control import FAILED, MAX_BLOCKS, new_control
+from flegel.declarations.kernels import Kernel, TeamCode
+from flegel.errors import FlegelError
+from flegel.runtime import clock
+
+CACHE_LINE_NUMBERS = 8
+MAX_EDGES = 4096  # blocks of a call inside compiled code whose statistics are kept by thread
+_END_TEAM = EntryPoint("flegel.core.team_loop", "end_team")
+
+
+class Team:
+    """Threads that wait for work, and the caller."""
+
+    def __init__(self, threads: int) -> None:
+        self._wanted: list[threading.Lock] = []
+        self._work: Callable[[int], None] | None = None
+        self._left = itertools.count()
+        self._others = 0
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._error: BaseException | None = None
+        for number in range(1, threads):
+            begin = threading.Lock()
+            begin.acquire()
+            thread = threading.Thread(target=self._serve, args=(number, begin), name=f"team-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads in this process
+                break
+            self._wanted.append(begin)
+
+    @property
+    def threads(self) -> int:
+        return 1 + len(self._wanted)
+
+    def together(self, work: Callable[[int], None], threads: int) -> None:
+        """`work(number)` by this thread, 0, and by others, so many in all; returns when all have, and raises what the
+        first of them raised."""
+        self.begin(work, threads)
+        try:
+            work(0)
+        finally:
+            self.wait()
+        self.check()
+
+    def begin(self, work: Callable[[int], None], threads: int) -> None:
+        """Others begin `work(number)`, so many in all with the caller, which goes on."""
+        self._others = min(threads, self.threads) - 1
+        self._work, self._left, self._error = work, itertools.count(1), None
+        for begin in self._wanted[: self._others]:
+            begin.release()
+
+    def wait(self) -> None:
+        """Until all that began have returned. It has no bound of its own: a hook that never returns is noticed by the
+        job."""
+        if self._others:
+            self._arrived.acquire()
+        self._work = None
+
+    def check(self) -> None:
+        """Raise what one of them raised."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the threads; those in the middle of something end afterwards."""
+        self._work = None
+        for begin in self._wanted:
+            begin.release()
+        self._wanted = []
+
+    def _serve(self, number: int, begin: threading.Lock) -> None:
+        while begin.acquire() and self._serve_once(number):
+            pass
+
+    def _serve_once(self, number: int) -> bool:
+        """In a function of its own, so that a thread that waits holds no arrays."""
+        work = self._work
+        if work is None:
+            return False
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            self._error = error
+        del work
+        if next(self._left) == self._others:
+            self._arrived.release()
+        return True
+
+
+class Sums:
+    """Statistics whose fields lie beside each other in memory, so that they are cleared and added at once."""
+
+    def __init__(self, empty: Tree, memory: Array | None = None) -> None:
+        """`memory`: where they lie, `flat_size` numbers."""
+        arrays = pytree.flatten(empty)
+        kinds = {a.dtype for a in arrays}
+        if len(kinds) == 1:
+            starts = [0, *itertools.accumulate(_padded(a.size) for a in arrays)]
+            whole = aligned((starts[-1],), kinds.pop()) if memory is None else memory
+            whole[:] = 0
+            self.flat = [whole]
+            fields = [whole[at : at + a.size].reshape(a.shape) for at, a in zip(starts, arrays, strict=False)]
+        else:
+            self.flat = fields = [np.zeros_like(a) for a in arrays]
+        self.tree: Tree = pytree.unflatten(empty, fields)
+
+    def clear(self) -> None:
+        for part in self.flat:
+            part[...] = 0
+
+    def add(self, other: Sums) -> None:
+        for into, extra in zip(self.flat, other.flat, strict=True):
+            np.add(into, extra, into)
+
+
+def _padded(numbers: int) -> int:
+    return -(-numbers // CACHE_LINE_NUMBERS) * CACHE_LINE_NUMBERS
+
+
+def flat_size(empty: Tree) -> int:
+    """Numbers of such statistics in memory; 0 where they are not float64 alone."""
+    arrays = pytree.flatten(empty)
+    return sum(_padded(a.size) for a in arrays) if {a.dtype for a in arrays} == {np.dtype(np.float64)} else 0
+
+
+class InterpretedCalls:
+    """The interpreter calls the kernel for each block; threads take turns at its lock, some 10 µs for a block."""
+
+    def __init__(self, team: Team, kernels: Sequence[Kernel], empty: Tree, by_block: bool) -> None:
+        """`by_block`: statistics are kept for each block, not for each thread."""
+        self._team, self._kernels, self._empty, self._by_block = team, kernels, empty, by_block
+        self._own = [Sums(empty) for _ in range(team.threads)]
+        self._never = new_flag()
+
+    def visit(
+        self, shard: Shard, parameter: Tree, edges: list[int], iteration: int, flag: Array, total: Sums
+    ) -> tuple[int, float]:
+        """Visit blocks until none is left or the flag is up, and add them to `total`; how many were visited, and the
+        seconds that this took beside visits."""
+        blocks, cursor = len(edges) - 1, itertools.count()
+        threads = min(self._team.threads, blocks)
+        last, busy, begun = [-1] * threads, [0.0] * threads, [False] * threads
+        own, by_block = self._own, self._by_block
+        while by_block and len(own) < blocks:
+            own.append(Sums(self._empty))
+        began = clock.now()
+
+        def work(number: int) -> None:
+            kernel, entered, never = self._kernels[number], clock.now(), self._never
+            while not flag[0]:
+                block = next(cursor)
+                if block >= blocks:
+                    break
+                sums = own[block if by_block else number]
+                if by_block or not begun[number]:
+                    sums.clear()
+                    begun[number] = True
+                kernel(shard, parameter, sums.tree, edges[block], edges[block + 1], iteration, never)
+                last[number] = block
+            busy[number] = clock.now() - entered
+
+        self._team.together(work, threads)
+        reached = max(last) + 1
+        for place in range(reached) if by_block else [number for number in range(threads) if begun[number]]:
+            total.add(own[place])
+        return reached, clock.now() - began - max(busy)
+
+
+class CompiledCalls:
+    """The threads stay in compiled code from call to call of one shard (`flegel.core.team_loop`)."""
+
+    def __init__(self, team: Team, code: TeamCode, home: Shard, parameter: Tree, empty: Tree, blocks: int) -> None:
+        """`home`: the shard. `blocks`: of a call whose statistics are kept by block; 0: they are kept by thread."""
+        size, threads = flat_size(empty), team.threads
+        self._team, self._entry, self._rest = team, code.serve, code.rest
+        self._home, self._arrays = home, (home.features, home.state, home.weights)
+        self._theta = pytree.copy(parameter)
+        self._seen: Any = None
+        self._control, self._never = new_control(threads), new_flag()
+        self.most_blocks = min(blocks or MAX_EDGES, MAX_BLOCKS)
+        self._edges = np.zeros(self.most_blocks + 1, np.int64)
+        self._table = aligned((self.most_blocks if blocks else 0, size), np.float64)
+        self._flats = aligned((threads, size), np.float64)
+        self._sums = [Sums(empty, self._flats[number]).tree for number in range(threads)]
+        self._shared = (self._control, self._edges, self._table, self._flats)
+        self._fixed = (*self._arrays, pytree.read_only(self._theta))
+        self._code: Code | None = None
+        self._inside = False
+
+    def ready(self, total: Sums, compile_it: bool) -> bool:
+        """Whether the code is there; `compile_it`: it is compiled where it is not."""
+        if compile_it:
+            self._control[:] = new_control(self._team.threads)
+            self._entry(*self._arguments(0, 0, new_flag(), total.flat[0]))  # no blocks
+            _END_TEAM(new_control(1))
+        self._code = self._entry.code_for(*self._arguments(0, 0, new_flag(), total.flat[0]))
+        return self._code is not None and _END_TEAM.code_for(self._control) is not None
+
+    def serves(self, shard: Shard, iteration: int) -> bool:
+        """Whether calls about this shard are made here."""
+        now = (shard.features, shard.state, shard.weights)
+        same = all(one is other for one, other in zip(now, self._arrays, strict=True))
+        return shard is self._home and same and self._rest(iteration) == self._rest(0)
+
+    def visit(self, parameter: Tree, edges: list[int], flag: Array, total: Sums) -> int:
+        """As `InterpretedCalls.visit`."""
+        if parameter is not self._seen:
+            for into, value in zip(pytree.flatten(self._theta), pytree.flatten(parameter), strict=True):
+                into[...] = value
+            self._seen = parameter
+        if not self._inside:
+            self._enter(total)
+        self._edges[: len(edges)] = edges
+        assert self._code is not None
+        try:
+            reached = int(self._code(*self._arguments(0, len(edges) - 1, flag, total.flat[0])))
+        except BaseException:
+            self.leave()
+            raise
+        if reached < 0:
+            self.leave()
+            self._team.check()
+            raise FlegelError("A thread of the team has failed.")
+        return reached
+
+    def leave(self) -> None:
+        """The threads return to the interpreter, for other work."""
+        if self._inside:
+            self._inside = False
+            _END_TEAM(self._control)
+            self._team.wait()
+
+    def _enter(self, total: Sums) -> None:
+        self._control[:] = new_control(self._team.threads)
+        code, control, flat = self._code, self._control, total.flat[0]
+        assert code is not None
+
+        def work(number: int) -> None:
+            try:
+                code(*self._arguments(number, 0, self._never, flat))
+            except BaseException:
+                control[FAILED] = 1
+                raise
+
+        self._inside = True
+        self._team.begin(work, self._team.threads)
+
+    def _arguments(self, number: int, blocks: int, flag: Array, total: Array) -> tuple[Any, ...]:
+        flags = (total, flag, self._never)
+        return (number, blocks, *self._shared, *flags, *self._fixed, self._sums[number], self._rest(0))

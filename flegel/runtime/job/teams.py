@@ -1,0 +1,94 @@
+"""Whether a job of this host trains by one team of threads or by several workers, and why. Starts nothing.
+
+A team visits the points of one shard by threads of one process (`flegel/runtime/backends/numba/team.py`): rows are in
+one place, a round needs no message, and a busy core takes fewer points. Several workers are for what a team cannot do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from flegel.algorithm import Algorithm
+from flegel.datasets import Dataset
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import defines, hook
+from flegel.job import Job
+from flegel.loading.class_source import is_built_in
+from flegel.params.ledger import sums_alone
+from flegel.runtime.job.request import pass_work
+from flegel.runtime.system.processors import computing_threads
+from flegel.sync import models
+
+WORK_OF_A_THREAD = 1 << 20
+"""Multiplications of a pass, of each thread at least: 0.1 to 1 ms, several times what it takes to begin together."""
+
+_lock = threading.Lock()
+_in_use = 0
+"""Threads of teams that train in this process now."""
+
+
+class TeamChoice(NamedTuple):
+    """Threads of the team, 0 for none; and why there is none, for people."""
+
+    threads: int
+    reason: str = ""
+
+
+def obstacle(algorithm: Algorithm, columns: int) -> str:
+    """Why threads cannot visit points of this class together; empty where they can."""
+    name = type(algorithm).__name__
+    if algorithm.kernels.backend:
+        return f"{name} trains with a library that has threads of its own"
+    if not sums_alone(algorithm):
+        return f"{name} merges statistics in its own way"
+    if defines(algorithm, KernelHooks.localParameter):
+        return f"{name} changes its parameters between two points"
+    own = hook(algorithm, KernelHooks.team_obstacle)(columns)
+    return f"{name} {own}" if own else ""
+
+
+def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
+    """The team of a job that was given no number of workers. Several workers where a class, a model or an option is
+    about them; then the reason says so."""
+    if not is_built_in(algorithm):
+        return TeamChoice(0)
+    if reason := obstacle(algorithm, data.columns):
+        return TeamChoice(0, reason)
+    model = models().get(job.sync.name)
+    if model is None or not model.all_report:
+        return TeamChoice(0, f"{job.sync.name} is about several workers")
+    about_workers = {
+        "stragglers": job.straggler,
+        "devices": job.device or job.gpus,
+        "topologies": job.topology != "coordinator",
+        "servers": str(job.servers) != "0",
+        "groups": job.sites.group or job.sites.bucket,
+        "partitions": job.partition != "shuffle",
+    }
+    for name, given in about_workers.items():
+        if given:
+            return TeamChoice(0, f"{name} are about several workers")
+    return TeamChoice(job.threads or threads_for(algorithm, data))
+
+
+def threads_for(algorithm: Algorithm, data: Dataset) -> int:
+    """One for each processor that no other team of this process uses, fewer where a pass is short."""
+    with _lock:
+        free = computing_threads() - _in_use
+    return int(max(min(pass_work(algorithm, data) / WORK_OF_A_THREAD, free, data.rows), 1))
+
+
+@contextmanager
+def in_use(threads: int) -> Iterator[None]:
+    """A team trains: other jobs of this process have fewer threads meanwhile."""
+    global _in_use
+    with _lock:
+        _in_use += threads
+    try:
+        yield
+    finally:
+        with _lock:
+            _in_use -= threads

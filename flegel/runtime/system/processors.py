@@ -1,0 +1,66 @@
+"""How many processors this process may use: its affinity, the quota of its control group, what others told it."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import cache
+from pathlib import Path
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+TOLD_BY_OTHERS = ("OMP_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
+"""Variables by which whoever started this process says how many threads it should compute with: joblib and Dask set
+them in their workers, launchers of PyTorch in theirs."""
+
+
+def available_processors() -> int:
+    """Processors for this process: those it may run on, and no more than the quota of its control group pays for."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _own_quota())))
+
+
+def computing_threads() -> int:
+    """Threads that this process should compute with at most."""
+    told = [int(text) for name in TOLD_BY_OTHERS if (text := os.environ.get(name, "").strip()).isdigit()]
+    return max(1, min([available_processors(), *(number for number in told if number > 0)]))
+
+
+@cache
+def _own_quota() -> float:
+    """Read once: a job asks several times, and quotas hardly ever change while a process runs."""
+    return _quota(CONTROL_GROUPS, _groups())
+
+
+def _groups() -> list[str]:
+    """The control groups of this process, as paths; none where the system has none."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    return [line.split(":", 2)[2].lstrip("/") for line in lines if line.count(":") >= 2]
+
+
+def _quota(root: Path, groups: list[str]) -> float:
+    """Processors that the tightest of the groups, and of those around them, pays for."""
+    found = math.inf
+    for group in {"", *groups}:
+        place = Path(group)
+        for inner in (place, *place.parents):
+            found = min(found, _of_version_2(root / inner), _of_version_1(root / "cpu" / inner))
+    return found
+
+
+def _of_version_2(folder: Path) -> float:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return math.inf
+
+
+def _of_version_1(folder: Path) -> float:
+    try:
+        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return quota / period if quota > 0 else math.inf
+    except (OSError, ValueError, ZeroDivisionError):
+        return math.inf

@@ -1,0 +1,431 @@
+"""Teams: threads of one process that train as one worker, kernels and whole jobs."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import njit
+from waiting import until
+
+import flegel
+from flegel import Algorithm
+from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gmm import GMM
+from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.lr import LR
+from flegel.algorithms.nmf import NMF
+from flegel.cli.local_job import trained_by
+from flegel.core import pytree
+from flegel.core.shard import Shard, make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.core.team_loop import team_loop
+from flegel.datasets import open_data
+from flegel.declarations.kernels import KernelHooks, TeamCode
+from flegel.declarations.optional import hook
+from flegel.job import Job, SyncSpec
+from flegel.runtime.backends.numba.team import (
+    BLOCK_MULTIPLE,
+    TeamBackend,
+    TeamKernel,
+    compiling_loops,
+    fixed_block,
+)
+from flegel.runtime.backends.numba.team_threads import Team
+from flegel.runtime.backends.registry import choose
+from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.job.request import Request
+from flegel.runtime.job.teams import in_use, team_for
+from flegel.runtime.system import processors
+
+RNG = np.random.default_rng(5)
+ROWS = np.abs(RNG.normal(size=(3000, 6)) + 3.0 * RNG.integers(0, 3, (3000, 1)))
+LABELS = (ROWS[:, 0] + ROWS[:, 1] > 4.0).astype(int)
+COUNTS = (1, 2, 7, 16)
+
+
+class Means(Algorithm):
+    """A class of the user's that compiles."""
+
+    k: int = 3
+
+    def initParameter(self, sample: Any, rng: Any) -> Any:
+        return sample.features[: self.k].astype(float)
+
+    def contribution(self, dataPoint: Any, parameter: Any) -> Any:
+        nearest, least = 0, np.inf
+        for j in range(parameter.shape[0]):
+            away = ((dataPoint.features - parameter[j]) ** 2).sum()
+            if away < least:
+                nearest, least = j, away
+        result = np.zeros((parameter.shape[0], parameter.shape[1] + 1))
+        result[nearest, :-1] = dataPoint.features
+        result[nearest, -1] = 1.0
+        return result
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return aggregator[:, :-1] / np.maximum(aggregator[:, -1:], 1.0)
+
+    def terminationCheck(self, *_: Any) -> bool:
+        return False
+
+
+class Raises(Means):
+    """Refuses a row."""
+
+    def contribution(self, dataPoint: Any, parameter: Any) -> Any:
+        if dataPoint.features[0] < 0:
+            raise ValueError("negative")
+        return np.zeros((parameter.shape[0], parameter.shape[1] + 1))
+
+
+ALGORITHMS = {
+    "kmeans": KMeans(k=5), "gmm": GMM(k=3), "fcm": FCM(k=3), "lr": LR(), "nmf": NMF(rank=2, solver="coordinate"),
+    "own": Means(),
+}  # fmt: skip
+
+
+def prepared(algorithm: Algorithm) -> tuple[Shard, Any, Any]:
+    """Shard, θ(0) and empty statistics, as a job has them."""
+    data = open_data((ROWS, LABELS) if isinstance(algorithm, LR) else ROWS)
+    made = PreparedJob(Request(algorithm, data, Job(workers=1)), None)
+    layout = hook(algorithm, KernelHooks.layout_for)(ROWS.shape[1])
+    state = algorithm.initState(len(ROWS), ROWS.shape[1], np.random.default_rng(0))
+    labels = algorithm.accepts.kept_labels(made.sample.labels)
+    return make_shard(ROWS, labels, state, layout), made.parameter, made.zero
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that 3,000 rows are several of them."""
+    monkeypatch.setattr("flegel.runtime.backends.numba.team.fixed_block", lambda work, numbers: 256)
+
+
+def visited(algorithm: Algorithm, threads: int, fixed: bool, cuts: tuple[int, ...] = ()) -> list[np.ndarray]:
+    """The statistics of two passes, the second under another θ, in calls that are cut there."""
+    shard, theta, empty = prepared(algorithm)
+    kernel = choose("cpu", "", threads, fixed).build(algorithm, shard, theta, empty, False)
+    try:
+        for round_ in range(2):
+            at = 0
+            for end in (*cuts, len(ROWS)):
+                at = kernel.run(shard, at, end, round_, new_flag())
+            assert at == len(ROWS)
+            if not round_:
+                total = pytree.unflatten(empty, [a.copy() for a in kernel.statistics()])
+                made = algorithm.updateParameter(pytree.present(total), pytree.present(pytree.read_only(theta)))
+                kernel.set_parameter(pytree.flatten(pytree.as_typed(made, theta)))
+        return [a.copy() for a in kernel.statistics()]
+    finally:
+        kernel.close()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_team_counts_what_one_thread_counts(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    small_blocks(monkeypatch)
+    alone, free = visited(ALGORITHMS[name], 0, False), visited(ALGORITHMS[name], 3, False)
+    fixed = visited(ALGORITHMS[name], 3, True)
+    for a, b, c in zip(alone, free, fixed, strict=True):
+        rounding = 2e-5 * (np.abs(a).max(initial=0.0) + 1e-12)  # kernels of mixtures add float32 parts
+        assert np.allclose(a, b, rtol=0, atol=rounding) and np.allclose(a, c, rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_fixed_blocks_give_the_same_bits_for_any_number_of_threads_and_any_cut(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    small_blocks(monkeypatch)
+    first = visited(ALGORITHMS[name], 1, True)
+    for threads in COUNTS[1:]:
+        for a, b in zip(first, visited(ALGORITHMS[name], threads, True), strict=True):
+            assert np.array_equal(a, b)
+    for a, b in zip(first, visited(ALGORITHMS[name], 2, True, (512, 768, 2560)), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_bsp_of_a_team_gives_the_same_bits_for_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch)
+    results = [flegel.run(KMeans(k=5), ROWS, threads=threads, sync="bsp", processes=False) for threads in COUNTS]
+    assert [result.threads for result in results] == list(COUNTS) and results[0].workers == 1
+    assert all(np.array_equal(r.parameters["centroids"], results[0].parameters["centroids"]) for r in results)
+    assert len({result.objective for result in results}) == 1
+
+
+class Gate:
+    """A kernel that raises the flag when it comes to a point, and notes what it visits."""
+
+    def __init__(self, flag: np.ndarray, at: int) -> None:
+        self.flag, self.at, self.seen = flag, at, list[tuple[int, int]]()
+
+    def __call__(self, shard: Any, parameter: Any, sums: Any, start: int, end: int, iteration: int, flag: Any) -> int:
+        self.seen.append((start, end))
+        sums += end - start
+        if start <= self.at < end:
+            self.flag[0] = 1
+        return end
+
+
+@pytest.mark.parametrize("fixed", [0, 64])
+def test_a_stopped_team_has_visited_the_first_points_and_no_others(fixed: int) -> None:
+    flag = new_flag()
+    gate = Gate(flag, 1500)
+    kernel = TeamKernel([gate] * 4, "hand-written", "", np.zeros(1), np.zeros(1), fixed)
+    kernel._speed = 1e5
+    shard = make_shard(np.zeros((4000, 2)), None, np.zeros((4000, 1)), "rows")
+    reached = kernel.run(shard, 0, 4000, 0, flag)
+    kernel.close()
+    assert 1500 < reached < 4000 and kernel.statistics()[0][0] == reached
+    seen = sorted(gate.seen)
+    assert seen[0][0] == 0 and seen[-1][1] == reached
+    assert all(one[1] == two[0] for one, two in itertools.pairwise(seen)), "no gap, nothing twice"
+    assert kernel.run(shard, reached, 4000, 0, flag) == reached, "the flag is looked at before the first point"
+
+
+def test_what_a_thread_raises_reaches_the_caller_and_the_team_goes_on() -> None:
+    team, here = Team(3), threading.get_ident()
+
+    def fails(number: int) -> None:
+        if threading.get_ident() != here:
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        team.together(fails, 3)
+    numbers: list[int] = []
+    team.together(numbers.append, 3)
+    assert sorted(numbers) == [0, 1, 2]
+    team.close()
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+
+
+def test_an_error_in_a_hook_is_told_with_the_line_of_the_user() -> None:
+    rows = np.abs(RNG.normal(size=(4000, 3)))
+    rows[3900] = -1.0
+    with pytest.raises(flegel.FlegelError, match="negative"):
+        flegel.run(Raises(), rows, threads=2, processes=False, max_iterations=3, partition="contiguous")
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+
+
+def test_a_class_of_ones_own_trains_by_a_team_where_that_is_asked_for() -> None:
+    options: dict[str, Any] = {"processes": False, "max_iterations": 5, "sync": "bsp", "tolerance": 0}
+    one, two = (flegel.run(Means(), ROWS, threads=threads, **options) for threads in (1, 2))
+    assert two.threads == 2 and two.kernel == "compiled"
+    assert np.array_equal(one.parameter, two.parameter)
+
+
+def descriptors() -> int:
+    """Open ones of this process; 0 where the system does not tell."""
+    open_now = Path("/proc/self/fd")
+    return len(list(open_now.iterdir())) if open_now.exists() else 0
+
+
+def test_jobs_of_teams_leave_no_threads_and_no_descriptors() -> None:
+    def job() -> None:
+        assert flegel.run(KMeans(k=3), ROWS, threads=2).placement == "threads"
+
+    flegel.shutdown()
+    others = sum(t.name == "trainer" for t in threading.enumerate())  # of hooks that never returned, in other tests
+    job()
+    before = descriptors()
+    for _ in range(12):
+        job()
+    assert descriptors() <= before
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+    assert sum(t.name == "trainer" for t in threading.enumerate()) == others + 1
+    flegel.shutdown()
+    assert until(lambda: sum(t.name == "trainer" for t in threading.enumerate()) == others)
+
+
+# -- inside compiled code ------------------------------------------------------------------------------------
+
+
+@njit(nogil=True)
+def weigh(features, state, weights, parameter, sums, start, end, flag, scale):  # type: ignore[no-untyped-def]
+    """As the compiled function of a kernel: a sum, and how often each row was visited."""
+    for i in range(start, end):
+        if features[i, 0] < 0:
+            raise ValueError("negative")
+        for t in range(features.shape[1]):
+            sums[t] += scale * parameter[t] * features[i, t]
+        state[i, 0] += 1
+    return end
+
+
+class Entry:
+    """An entry point of the loop around it, kept by this process alone."""
+
+    def __init__(self) -> None:
+        self._loop = team_loop(weigh)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._loop(*arguments)
+
+    def code_for(self, *arguments: Any) -> Any:
+        return self._loop
+
+
+ENTRY = Entry()
+
+
+def compiled_team(threads: int, fixed: int, rows: np.ndarray) -> tuple[TeamKernel, Shard]:
+    def kernel(shard: Any, theta: Any, sums: Any, start: int, end: int, iteration: int, flag: Any) -> int:
+        return int(weigh(shard.features, shard.state, shard.weights, theta, sums, start, end, flag, 2.0))
+
+    kernel.team = TeamCode(ENTRY, lambda iteration: (2.0,), 10**9)  # type: ignore[attr-defined]
+    shard = make_shard(rows, None, np.zeros((len(rows), 1), np.int64), "rows")
+    with compiling_loops():
+        made = TeamKernel([kernel] * threads, "hand-written", "", np.ones(3), np.zeros(3), fixed, shard)
+    assert (made._compiled is not None) == (threads > 1)
+    return made, shard
+
+
+@pytest.mark.parametrize("fixed", [0, 256])
+def test_threads_take_blocks_inside_compiled_code_and_leave_it_for_other_rows(fixed: int) -> None:
+    rows = np.ascontiguousarray(ROWS[:, :3])
+    kernel, shard = compiled_team(3, fixed, rows)
+    wanted = np.zeros(3)
+    for round_ in range(40):
+        theta = np.full(3, 0.5 + round_)
+        kernel.set_parameter([theta])
+        part = shard.part(0, 1000) if round_ % 10 == 9 else shard  # a part has arrays of its own
+        assert kernel.run(part, 0, 10**6, round_, new_flag()) == part.points
+        wanted += 2.0 * theta * rows[: part.points].sum(axis=0)
+    up = new_flag()
+    up[0] = 1
+    assert kernel.run(shard, 0, 10**6, 0, up) == 0
+    assert np.allclose(kernel.statistics()[0], wanted, rtol=1e-12)
+    assert (shard.state[:1000] == 40).all() and (shard.state[1000:] == 36).all(), "every row once in every call"
+    kernel.close()
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+
+
+def test_fixed_blocks_inside_compiled_code_give_the_bits_of_the_interpreter() -> None:
+    found = set()
+    for threads in COUNTS:
+        kernel, shard = compiled_team(threads, 256, np.ascontiguousarray(ROWS[:, :3]))
+        for end in (512, 1024, 3000):
+            kernel.run(shard, 0 if end == 512 else end // 2 if end == 1024 else 1024, end, 0, new_flag())
+        found.add(kernel.statistics()[0].tobytes())
+        kernel.close()
+    assert len(found) == 1
+
+
+def test_an_error_inside_compiled_code_reaches_the_caller_whoever_met_it() -> None:
+    rows = np.ascontiguousarray(ROWS[:, :3]).copy()
+    rows[2500] = -1.0
+    kernel, shard = compiled_team(3, 64, rows)
+    with pytest.raises((ValueError, flegel.FlegelError), match="negative"):
+        kernel.run(shard, 0, 3000, 0, new_flag())
+    assert kernel.run(shard, 0, 1024, 0, new_flag()) == 1024, "the team goes on"
+    kernel.close()
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+
+
+# -- who trains by a team ------------------------------------------------------------------------------------
+
+
+class OwnKMeans(KMeans):
+    """A class of the user's."""
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (Job(sync=SyncSpec("ssp")), "ssp is about several workers"),
+        (Job(straggler="0:8x"), "stragglers are about several workers"),
+        (Job(topology="allreduce"), "topologies are"),
+        (Job(servers=2), "servers are"),
+        (Job(partition="contiguous"), "partitions are"),
+    ],
+)
+def test_what_is_about_several_workers_has_no_team(job: Job, reason: str) -> None:
+    found = team_for(job, KMeans(k=10), open_data(ROWS))
+    assert found.threads == 0 and reason in found.reason
+
+
+def test_classes_that_a_team_cannot_train_say_why() -> None:
+    assert "between two points" in team_for(Job(), NMF(rank=2, solver="sgd"), open_data(ROWS)).reason
+    wide = open_data(np.zeros((2, 384), np.float32))
+    assert "bounds of each row" in team_for(Job(), KMeans(k=4096), wide).reason
+    assert team_for(Job(), OwnKMeans(k=2), open_data(ROWS)).threads == 0
+    with pytest.raises(flegel.UsageError, match="give workers"):
+        flegel.run(NMF(rank=2, solver="sgd"), ROWS, threads=2)
+
+
+def test_a_team_has_a_thread_for_each_free_processor_and_fewer_for_short_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flegel.runtime.job.teams.computing_threads", lambda: 6)
+    large = open_data(np.zeros((300_000, 28), np.float32))
+    assert team_for(Job(), KMeans(k=10), large).threads == 6
+    assert team_for(Job(), KMeans(k=10), open_data(ROWS)).threads == 1
+    assert team_for(Job(threads=3), KMeans(k=10), open_data(ROWS)).threads == 3
+    with in_use(4):
+        assert team_for(Job(), KMeans(k=10), large).threads == 2
+        with in_use(4):
+            assert team_for(Job(), KMeans(k=10), large).threads == 1
+
+
+def test_several_workers_that_nobody_asked_for_are_explained() -> None:
+    said: list[str] = []
+    rows = np.abs(RNG.normal(size=(60_000, 28)))
+    result = flegel.run(KMeans(k=10), rows, partition="contiguous", max_iterations=1, processes=False, say=said.append)
+    assert result.threads == 0 and (result.workers == 1 or any("partitions are about" in text for text in said))
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "placement", "said"),
+    [
+        (1, 2, "threads", "a team of 2 threads of this process"),
+        (1, 1, "processes", "a team of 1 thread of a worker process"),
+        (4, 0, "processes", "4 workers, processes"),
+        (2, 8, "processes", "2 workers, each a team of 8 threads, processes"),
+    ],
+)
+def test_explain_says_who_trained(workers: int, threads: int, placement: str, said: str) -> None:
+    assert trained_by(SimpleNamespace(workers=workers, threads=threads, placement=placement)) == said
+
+
+def test_fixed_blocks_are_whole_runs_of_rows_and_long_enough() -> None:
+    assert fixed_block(float("inf"), 10) % BLOCK_MULTIPLE == 0
+    for work, numbers in [(280.0, 290), (1.0, 3), (1e7, 10**6)]:
+        block = fixed_block(work, numbers)
+        assert block % BLOCK_MULTIPLE == 0 and block * work >= 1 << 20
+    assert isinstance(choose("cpu", "", 2), TeamBackend)
+
+
+# -- processors ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, float("inf")),
+        ({"cpu.max": "max 100000"}, float("inf")),
+        ({"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000"}, 1.5),
+        ({"cpu/a/cpu.cfs_quota_us": "200000", "cpu/a/cpu.cfs_period_us": "100000"}, 2.0),
+        ({"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, float("inf")),
+        ({"a/cpu.max": "no number"}, float("inf")),
+    ],
+)
+def test_the_tightest_control_group_around_a_process_counts(
+    tmp_path: Path, files: dict[str, str], quota: float
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert processors._quota(tmp_path, ["a/b"]) == quota
+
+
+def test_what_started_this_process_may_say_how_many_threads_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "available_processors", lambda: 8)
+    for name in processors.TOLD_BY_OTHERS:
+        monkeypatch.delenv(name, raising=False)
+    assert processors.computing_threads() == 8
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert processors.computing_threads() == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "0")
+    assert processors.computing_threads() == 8

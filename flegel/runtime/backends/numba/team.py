@@ -38,6 +38,11 @@ BLOCK_STATISTICS_BYTES = 64 << 20
 """Memory for the statistics of fixed blocks; with more blocks all threads meet in between."""
 LONGEST_BLOCK_SECONDS = 5e-4
 """Of a block whose length may depend on speed: so long a thread does not look at the stop flag."""
+LOCK_SECONDS = 2e-5
+"""For which a thread has the interpreter's lock between two blocks that the interpreter hands out."""
+BLOCK_LENGTH_IN_LOCKS = 8
+"""Times all threads have the lock once, in the length of such a block: with 16 threads and blocks of 0.5 ms they waited
+for each other most of the time, 118 ms for a pass that takes one thread 25 ms."""
 REMEMBERED_CALLS = 8
 """Calls whose cost besides visits is remembered; the least of them counts, in others a thread waited for its core."""
 FEWEST_POINTS_PER_THREAD = 2048
@@ -151,11 +156,11 @@ class TeamKernel:
         if compiled is not None and compiled.serves(shard, iteration):
             edges = edges[: compiled.most_blocks + 1]
             reached, cost = compiled.visit(theta, edges, flag, self._statistics), COMPILED_CALL_SECONDS
+            seconds = (clock.now() - began - cost) * self._team.threads
         else:
             if compiled is not None:
                 compiled.leave()
-            reached, cost = self._interpreted.visit(shard, theta, edges, iteration, flag, self._statistics)
-        seconds = (clock.now() - began - cost) * self._team.threads
+            reached, cost, seconds = self._interpreted.visit(shard, theta, edges, iteration, flag, self._statistics)
         if reached and seconds > 0:
             self._speed = max((edges[reached] - edges[0]) / seconds, self._speed / 2)
         self._costs = [*self._costs[1 - REMEMBERED_CALLS :], max(cost, 0.0)]
@@ -167,7 +172,7 @@ class TeamKernel:
         if step := self._fixed:
             return [start, *range((start // step + 1) * step, end, step), end][: self._most_blocks + 1]
         threads, edges = self._team.threads, [start]
-        longest = int(self._speed * LONGEST_BLOCK_SECONDS) or FEWEST_POINTS_PER_THREAD
+        longest = int(self._speed * self._longest_block) or FEWEST_POINTS_PER_THREAD
         longest = max(min(longest, self._most_points or longest) // TILE, 1) * TILE
         least = max(longest // 8, TILE)
         while edges[-1] < end:
@@ -176,6 +181,13 @@ class TeamKernel:
             edge = (at + size) // TILE * TILE
             edges.append(edge if edge + TILE < end else end)
         return edges
+
+    @property
+    def _longest_block(self) -> float:
+        """Seconds; at least so long that threads do not wait for the lock of the interpreter, where it hands out
+        blocks."""
+        locks = 0.0 if self._compiled is not None else BLOCK_LENGTH_IN_LOCKS * LOCK_SECONDS * self._team.threads
+        return max(LONGEST_BLOCK_SECONDS, locks)
 
     def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """Nothing to do: kernels write to the arrays of the shard."""

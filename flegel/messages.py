@@ -231,7 +231,8 @@ class MomentsMeasured(_Message):
 
 
 class Report(_Message):
-    """A commit: the frames are the change of statistics since the last report."""
+    """A commit: the frames are the change of statistics since the last report; with `sparse` the numbers of the rows
+    that changed, then these rows of each field (core/changed_rows.py)."""
 
     round: int
     visits: int
@@ -246,6 +247,7 @@ class Report(_Message):
     """Seconds between being told (to train, to stop) and doing so."""
     wait: float
     """Seconds between the last report and the order to go on."""
+    sparse: bool = False
 
 
 class Reduced(_Message):

@@ -99,6 +99,24 @@ def test_no_two_folders_import_each_other() -> None:
     assert not [(a, b) for a, b in arrows if a < b and (b, a) in arrows and "flegel" not in (a, b)]
 
 
+MOST_LINES_OF_A_FUNCTION = 60
+"""What fits on a screen."""
+KERNELS_IN_ONE_LOOP = {"algorithms/kmeans/wide_kernel.py": {"build", "train"}}
+"""One compiled loop over blocks of points whose steps are functions already; what is left are its buffers."""
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in SOURCES
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= MOST_LINES_OF_A_FUNCTION
+        and node.name not in KERNELS_IN_ONE_LOOP.get(str(path.relative_to(ROOT)), ())
+    ]
+    assert not long, f"functions of more than {MOST_LINES_OF_A_FUNCTION} lines: {long}"
+
+
 def test_no_class_name_is_used_twice() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for name, path in MODULES.items():

@@ -37,7 +37,7 @@ from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 from flegel.core.team_loop import team_loop
 
-MOST = 1e30  # upper bound of a squared distance in float32
+LARGEST_SQUARED_DISTANCE = 1e30  # upper bound of a squared distance in float32
 STEEP = 1024.0  # ‖y‖² per column above which a float32 tile is computed in float64; ordinary rows have about 1
 EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
 
@@ -163,7 +163,7 @@ def _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, acti
         visited = load(active, lane, LANES) > 0
         norm = load(columns, d * points + at + lane, LANES) * (1.0 if expanded else 0.0)
         zero = spread(0, norm)
-        most = spread(MOST if far.itemsize == 4 else MOST**5, zero)
+        most = spread(LARGEST_SQUARED_DISTANCE if far.itemsize == 4 else LARGEST_SQUARED_DISTANCE**5, zero)
         near = minimum(norm * (EPSILON32 if far.itemsize == 4 else EPSILON64) + NEAR, most)
         least = most
         for j in range(k):

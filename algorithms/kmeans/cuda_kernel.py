@@ -155,9 +155,13 @@ class KMeansKernel:
         group = min(SHARED // (4 * (self._wide + 1)), clusters)
         self._blocks = BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
         constants = {
-            "COLUMNS": columns, "WIDE": self._wide, "ROWS": self._rows, "THREADS": THREADS, "GROUP": group,
+            "COLUMNS": columns,
+            "WIDE": self._wide,
+            "ROWS": self._rows,
+            "THREADS": THREADS,
+            "GROUP": group,
             "SHIFTED": int(shifted),
-        }  # fmt: skip
+        }
         self._kernel = CudaKernel(SOURCE, "visit", device, constants)
 
     def set_parameter(self, origin: torch.Tensor, centres: torch.Tensor, half: torch.Tensor) -> None:
@@ -172,7 +176,15 @@ class KMeansKernel:
         if not count:
             return
         values = (
-            features, self._negated, self._half, self._shift, self._origin, self._centres, state, *sums,
-            count, len(self._centres),
-        )  # fmt: skip
+            features,
+            self._negated,
+            self._half,
+            self._shift,
+            self._origin,
+            self._centres,
+            state,
+            *sums,
+            count,
+            len(self._centres),
+        )
         self._kernel(min(self._blocks, -(-count // (THREADS * self._rows))), THREADS, values)

@@ -80,6 +80,9 @@ ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 LEAST_ROWS_A_CLUSTER = 4  # of these rows, where clusters are very many
 LISTED_SIZES = 20  # clusters whose sizes are listed; of more the range is told
 CACHED_NUMBERS = 2**14  # numbers taken together in sums over all centroids: they stay in the cache of a core
+COMPARED_BY_DIFFERENCES = 2**24  # numbers of centroids times spare rows that are compared by differences, at most
+RELOCATION_NUMBERS = 2**22  # float64 numbers that exist at a time beside θ where clusters are empty: 32 MB
+TOUCHING = 1e-9  # part of a squared length below which a distance by products may be rounding
 TRIAL_WORK = 2**24  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
@@ -487,12 +490,14 @@ def _relocates(aggregator: KMeansSums, parameter: Centroids) -> bool:
 def _relocated(centroids: Array, filled: Array, spare: Array) -> Array:
     """Centroids with each empty one at the spare row that is furthest from all others.
 
-    One that is at a spare row already stays: its points have not been visited since it went there.
+    One that is at a spare row already stays: its points have not been visited since it went there. Besides the result
+    it needs no more memory than RELOCATION_NUMBERS float64 numbers, whatever k is.
     """
-    waiting = ~filled & (centroids[:, None, :] == spare).all(axis=2).any(axis=1)
-    least = np.full(len(spare), np.inf)
-    for centroid in centroids[filled | waiting]:
-        least = np.minimum(least, ((spare - centroid) ** 2).sum(axis=1))
+    empty = np.flatnonzero(~filled)
+    waiting = np.zeros(len(centroids), bool)
+    for row in spare:
+        waiting[empty] |= _equal_rows(centroids, empty, row)
+    least = _least_distances(spare, centroids, filled | waiting)
     moved = centroids.copy()
     for j in np.flatnonzero(~filled & ~waiting):
         far = int(least.argmax())
@@ -501,6 +506,43 @@ def _relocated(centroids: Array, filled: Array, spare: Array) -> Array:
         moved[j] = spare[far]
         least = np.minimum(least, ((spare - spare[far]) ** 2).sum(axis=1))
     return moved
+
+
+def _equal_rows(centroids: Array, which: Array, row: Array) -> Array:
+    """Which of these centroids are this very row: the first columns tell nearly all that are not."""
+    same = (centroids[which, :1] == row[:1]).all(axis=1)
+    near = np.flatnonzero(same)
+    same[near] = [np.array_equal(centroids[which[i]], row) for i in near]
+    return np.asarray(same)
+
+
+def _least_distances(spare: Array, centroids: Array, taken: Array) -> Array:
+    """Of each spare row: the squared distance to the nearest centroid that is taken; exactly 0 where it is one.
+
+    Few are compared by differences. Many are products by blocks, and only the nearest by these again by differences.
+    """
+    places = np.flatnonzero(taken)
+    if len(places) * spare.size <= COMPARED_BY_DIFFERENCES:
+        least = np.full(len(spare), np.inf)
+        for j in places:
+            least = np.minimum(least, ((spare - centroids[j]) ** 2).sum(axis=1))
+        return least
+    middle = spare.mean(axis=0)
+    rows = spare - middle
+    near, which = np.full(len(spare), np.inf), np.zeros(len(spare), np.intp)
+    least = np.full(len(spare), np.inf)
+    block = max(RELOCATION_NUMBERS // (2 * (spare.shape[1] + len(spare))), 1)
+    for at in range(0, len(places), block):
+        some = places[at : at + block]
+        away = centroids[some] - middle
+        apart = 0.5 * (away**2).sum(axis=1) - rows @ away.T
+        first = apart.argmin(axis=1)
+        value = apart[np.arange(len(spare)), first]
+        which, near = np.where(value < near, some[first], which), np.minimum(value, near)
+        equal = np.flatnonzero(value + 0.5 * (rows**2).sum(axis=1) <= TOUCHING * (rows**2).sum(axis=1))
+        for i in equal:  # so near that only differences tell whether it is the same
+            least[i] = min(least[i], ((spare[i] - centroids[some[first[i]]]) ** 2).sum())
+    return np.asarray(np.minimum(least, ((spare - centroids[which]) ** 2).sum(axis=1)))
 
 
 def _shares(labels: Array, weights: Array | None, k: int) -> tuple[Array, float]:

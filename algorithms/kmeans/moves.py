@@ -60,9 +60,14 @@ def lend(book, aggregator):
     longer than moving a point. Whoever lends them uses the book afterwards, in `close_book`, and so keeps them."""
     wide, zero, away, sums, rows = book
     return (
-        borrowed(wide), borrowed(zero), borrowed(away), borrowed(sums), borrowed(rows),
-        borrowed(aggregator.counts), borrowed(aggregator.squares),
-    )  # fmt: skip
+        borrowed(wide),
+        borrowed(zero),
+        borrowed(away),
+        borrowed(sums),
+        borrowed(rows),
+        borrowed(aggregator.counts),
+        borrowed(aggregator.squares),
+    )
 
 
 @njit(**INNER)

@@ -28,13 +28,19 @@ class ServedShape(NamedTuple):
     """What was measured."""
 
 
+BOUNDS_LEAVE_OUT = "bounds by bands of clusters along leading directions leave out most distances"
 SERVED_SHAPES = (
     ServedShape(
-        columns=32,
+        columns=256,
         products=49_152,
         kernel="bounds",
-        why="rows along their leading directions and bounds by bands of clusters leave out most distances; a later "
-        "pass takes 0.7 (32 columns, k=4,096) to 0.02 (384 columns, k=4,096) of the time of tiles",
+        why=f"{BOUNDS_LEAVE_OUT}; at 384 columns a later pass takes 0.4 (k=256) to 0.02 (k=4,096) of the time of tiles",
+    ),
+    ServedShape(
+        columns=32,
+        products=131_072,
+        kernel="bounds",
+        why=f"{BOUNDS_LEAVE_OUT}; at k=4,096 a later pass takes 0.7 (32 columns) to 0.2 (96) of the time of tiles",
     ),
     ServedShape(
         columns=1,
@@ -46,12 +52,12 @@ SERVED_SHAPES = (
 """The first line that a shape reaches decides. Processor time of passes 1 to 5 from random rows on AVX-512, both
 kernels on each of {32, 64, 96, 384} columns × k {16, 64, 256, 1,024, 4,096}: later passes are equal at 32 × 1,024,
 64 × 512, 96 × 256 and 384 × 64, and bounds gain with every product more. Their first pass takes 1.4 times as long as
-that of tiles below 384 columns, so they serve from about twice these products on. Rows of fewer than 32 columns are
-always tiles."""
+that of tiles below 256 columns (at 96 × 1,024 longer than faiss), so there they serve from twice as many products on.
+Rows of fewer than 32 columns are always tiles."""
 LEAST_K_OF_SAMPLE, LEAST_COLUMNS_OF_SAMPLE = 64, 64
 """Clusters and columns from which on a start is made on a sample, whatever the kernel: below, three starts in all
 columns take less than a second."""
-WIDE_COLUMNS, WIDE_K = 64, 768
+WIDE_COLUMNS, WIDE_K = 64, 2048
 """An example of a shape that bounds serve, for `flegel warm`."""
 
 

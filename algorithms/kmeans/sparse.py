@@ -37,10 +37,21 @@ def sparse_kernel() -> Kernel:
             half = 0.5 * np.einsum("jt,jt->j", last, last)
         return int(
             _TRAIN(
-                rows.indptr, rows.indices, rows.values, shard.state, shard.weights, by_column, half,
-                aggregator.sums, aggregator.counts, aggregator.squares, start, min(end, shard.points), flag,
+                rows.indptr,
+                rows.indices,
+                rows.values,
+                shard.state,
+                shard.weights,
+                by_column,
+                half,
+                aggregator.sums,
+                aggregator.counts,
+                aggregator.squares,
+                start,
+                min(end, shard.points),
+                flag,
             )
-        )  # fmt: skip
+        )
 
     return kernel
 

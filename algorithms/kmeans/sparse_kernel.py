@@ -13,9 +13,20 @@ LOOK = 16  # rows between two looks at the stop flag
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def train(
-    indptr: Array, indices: Array, values: Array, state: Array, weights: Array | None, by_column: Array, half: Array,
-    sums: Array, counts: Array, squares: Array, start: int, end: int, flag: Array,
-) -> int:  # fmt: skip
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    state: Array,
+    weights: Array | None,
+    by_column: Array,
+    half: Array,
+    sums: Array,
+    counts: Array,
+    squares: Array,
+    start: int,
+    end: int,
+    flag: Array,
+) -> int:
     """`by_column` holds the centroids column by column, so that an entry reads k numbers beside each other; `half` is
     half of their squared lengths."""
     if start < end and raised(flag):

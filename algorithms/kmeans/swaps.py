@@ -13,13 +13,14 @@ import numpy as np
 from flegel.core.pytree import Array
 
 CANDIDATES = 8  # wide clusters, and close pairs, that are looked at
+MOST_PRODUCTS = 2**35  # multiplications of all pairs, at most: about a second. More clusters are not swapped
 CLUSTERS_AT_ONCE = 256  # clusters whose distances to all others exist at a time
 
 
 def swapped(centroids: Array, sums: Array, counts: Array, squares: Array) -> Array | None:
     """The centroids with one of a close pair moved into a wide cluster, by the most promising swap. None where no swap
     promises to lower the objective. All about the origin of the sums."""
-    if len(counts) < 3 or not (counts > 0).all():
+    if len(counts) < 3 or len(counts) ** 2 * centroids.shape[1] > MOST_PRODUCTS or not (counts > 0).all():
         return None
     means = sums / counts[:, None]
     scatter = np.maximum(squares - counts * (means**2).sum(axis=1), 0.0)

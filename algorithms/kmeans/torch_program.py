@@ -71,9 +71,13 @@ class KMeansProgram:
         return torch.from_numpy(values).to(self._device)
 
     def visit(
-        self, features: torch.Tensor, labels: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor],
+        self,
+        features: torch.Tensor,
+        labels: torch.Tensor,
+        state: torch.Tensor,
+        sums: Sequence[torch.Tensor],
         iteration: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         last = state[:, 0]
         if self._kernel is not None and features.dtype == torch.float32 and features.is_contiguous():
             return self._kernel.visit(features, last, sums)
@@ -85,9 +89,13 @@ class KMeansProgram:
         return None
 
     def _move(
-        self, features: torch.Tensor, last: torch.Tensor, proposed: torch.Tensor, moved: torch.Tensor,
+        self,
+        features: torch.Tensor,
+        last: torch.Tensor,
+        proposed: torch.Tensor,
+        moved: torch.Tensor,
         sums: Sequence[torch.Tensor],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take rows to their new clusters, where float64 agrees that these are nearer. No step waits for the device."""
         rows = features[moved].double() - self._origin
         old, new = last[moved].long(), proposed[moved].long()
@@ -123,9 +131,14 @@ class KMeansProgram:
         return torch.cat(parts).int()
 
     def _by_cluster(
-        self, old: torch.Tensor, new: torch.Tensor, joins: torch.Tensor, leaves: torch.Tensor, values: torch.Tensor,
+        self,
+        old: torch.Tensor,
+        new: torch.Tensor,
+        joins: torch.Tensor,
+        leaves: torch.Tensor,
+        values: torch.Tensor,
         clusters: int,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """Σ of the values of rows that join a cluster less those that leave it. With few clusters as a product with a
         matrix of ±1: thousands of atomic additions to one address would wait for each other."""
         if self._gpu and clusters <= PRODUCT_UP_TO:

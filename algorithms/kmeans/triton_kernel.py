@@ -54,9 +54,14 @@ def nearest(
         while PRECISIONS:
             try:
                 kernel[grid](
-                    *values, ROWS=size.rows, GROUP=size.centroids, PART=size.columns, PRECISION=PRECISIONS[0],
-                    num_warps=size.warps, num_stages=size.stages,
-                )  # fmt: skip
+                    *values,
+                    ROWS=size.rows,
+                    GROUP=size.centroids,
+                    PART=size.columns,
+                    PRECISION=PRECISIONS[0],
+                    num_warps=size.warps,
+                    num_stages=size.stages,
+                )
             except Exception:  # noqa: BLE001 - Triton's own errors: this precision, or this device, is not supported
                 PRECISIONS.pop(0)
             else:
@@ -74,9 +79,18 @@ def _kernel() -> Any:
 
     @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
     def assign(  # type: ignore[no-untyped-def]
-        rows, centres, half, found, count, clusters, columns,
-        ROWS: tl.constexpr, GROUP: tl.constexpr, PART: tl.constexpr, PRECISION: tl.constexpr,
-    ):  # fmt: skip
+        rows,
+        centres,
+        half,
+        found,
+        count,
+        clusters,
+        columns,
+        ROWS: tl.constexpr,
+        GROUP: tl.constexpr,
+        PART: tl.constexpr,
+        PRECISION: tl.constexpr,
+    ):
         at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
         inside = at < count
         least = tl.full((ROWS,), float("inf"), tl.float32)

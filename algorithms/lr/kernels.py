@@ -46,7 +46,7 @@ GROUP = 64 if VECTOR_BYTES == 64 else 32
 """Points whose scores are in registers at a time: enough independent sums to keep the multipliers busy."""
 FEW = 16
 """Points at a time where more is computed on each: four such groups are a tile."""
-TOGETHER = 8
+OUTPUTS_AT_ONCE = 8
 """Outputs that an entry of a sparse row is multiplied by at a time: 64 bytes, a cache line."""
 TILES_IN_PARTS = 16
 """A float32 part of the gradient adds up 4 products a tile; after so many it goes into the float64 sum."""
@@ -87,10 +87,10 @@ def _sparse_two(rows, labels, state, masses, theta, fixed, goal, start, end, fla
 def _sparse_scores(indices, values, first, last, weights, bias, scores):
     """Scores of one row; `weights` are by column, so that an entry reads numbers beside each other."""
     width = weights.shape[1]
-    for k in range(0, width, TOGETHER):
-        score = load(bias, k, TOGETHER)
+    for k in range(0, width, OUTPUTS_AT_ONCE):
+        score = load(bias, k, OUTPUTS_AT_ONCE)
         for t in range(first, last):
-            weight = load(weights, np.int64(indices[t]) * width + k, TOGETHER)
+            weight = load(weights, np.int64(indices[t]) * width + k, OUTPUTS_AT_ONCE)
             score = fma(spread(np.float64(values[t]), weight), weight, score)
         store(scores, k, score)
 
@@ -101,9 +101,9 @@ def _add_sparse(indices, values, first, last, steps, parts):
     width, columns = parts.shape[1], parts.shape[0] - 1
     for t in range(first, last):
         at = np.int64(indices[t]) * width
-        for k in range(0, width, TOGETHER):
-            step = load(steps, k, TOGETHER)
-            store(parts, at + k, fma(spread(np.float64(values[t]), step), step, load(parts, at + k, TOGETHER)))
+        for k in range(0, width, OUTPUTS_AT_ONCE):
+            step = load(steps, k, OUTPUTS_AT_ONCE)
+            store(parts, at + k, fma(spread(np.float64(values[t]), step), step, load(parts, at + k, OUTPUTS_AT_ONCE)))
     parts[columns] += steps
 
 
@@ -114,9 +114,9 @@ def _bend_sparse(indices, values, first, last, bends, metric, parts):
     for t in range(first, last):
         mine = values[t] / metric[1, indices[t]]
         at = np.int64(indices[t]) * width
-        for k in range(0, width, TOGETHER):
-            bend = load(bends, k, TOGETHER)
-            store(parts, at + k, fma(spread(mine * mine, bend), bend, load(parts, at + k, TOGETHER)))
+        for k in range(0, width, OUTPUTS_AT_ONCE):
+            bend = load(bends, k, OUTPUTS_AT_ONCE)
+            store(parts, at + k, fma(spread(mine * mine, bend), bend, load(parts, at + k, OUTPUTS_AT_ONCE)))
     parts[columns] += bends
 
 
@@ -124,8 +124,8 @@ def _bend_sparse(indices, values, first, last, bends, metric, parts):
 def _turn(parts, target):
     """target += the transposed parts, which begin anew."""
     outputs, columns = target.shape
-    for begin in range(0, columns, TOGETHER):
-        end = min(begin + TOGETHER, columns)
+    for begin in range(0, columns, OUTPUTS_AT_ONCE):
+        end = min(begin + OUTPUTS_AT_ONCE, columns)
         for k in range(outputs):
             for t in range(begin, end):
                 target[k, t] += parts[t, k]
@@ -189,7 +189,7 @@ class _ByColumn:
     def turned(self, weights: Array, bias: Array) -> tuple[Array, Array, Array, Array]:
         """Weights, bias, and room for sums of the gradient and the curvature, which is 0."""
         outputs, columns = weights.shape
-        width = -(-outputs // TOGETHER) * TOGETHER
+        width = -(-outputs // OUTPUTS_AT_ONCE) * OUTPUTS_AT_ONCE
         if self._weights.shape != (columns, width):
             self._last, self._weights = None, _zeros(columns, width)
             self._parts, self._bent_parts = _zeros(columns + 1, width), _zeros(columns + 1, width)

@@ -96,9 +96,11 @@ def _cores(root: Path) -> HostFact:
     text = f"{allowed} of {here} cores" if allowed < here else f"{here} cores"
     if quota is not None and quota < allowed:
         return HostFact(
-            "cores", "note", f"{text}, but a quota of {quota:g} processors",
+            "cores",
+            "note",
+            f"{text}, but a quota of {quota:g} processors",
             f"Workers are stopped when the quota is used up: use --workers {max(int(quota), 1)}, or raise the quota.",
-        )  # fmt: skip
+        )
     load = os.getloadavg()[0]
     if load > 0.5 * allowed:
         return HostFact("cores", "note", f"{text}, load {load:.1f}", "Other programs use them: timings will vary.")
@@ -172,9 +174,11 @@ def _huge_pages(root: Path) -> HostFact:
     chosen = text.partition("[")[2].partition("]")[0]
     if chosen == "never":
         return HostFact(
-            "huge pages", "note", "never",
+            "huge pages",
+            "note",
+            "never",
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root): large arrays are read faster.",
-        )  # fmt: skip
+        )
     return HostFact("huge pages", "ok", chosen or "not known here")
 
 
@@ -186,14 +190,18 @@ def _shared_memory() -> HostFact:
         probe.unlink()
     except OSError as error:
         return HostFact(
-            "shared memory", "broken", f"{SHARED_MEMORY}: {error.strerror or error}",
+            "shared memory",
+            "broken",
+            f"{SHARED_MEMORY}: {error.strerror or error}",
             "Workers of a host share rows there: mount it (docker run --shm-size 2g).",
-        )  # fmt: skip
+        )
     if free < SHARED_MEMORY_WANTED:
         return HostFact(
-            "shared memory", "note", f"{_size(free)} free in {SHARED_MEMORY}",
+            "shared memory",
+            "note",
+            f"{_size(free)} free in {SHARED_MEMORY}",
             "Larger rows from Python are copied to files instead: docker run --shm-size 2g.",
-        )  # fmt: skip
+        )
     return HostFact("shared memory", "ok", f"{_size(free)} free in {SHARED_MEMORY}")
 
 
@@ -208,9 +216,11 @@ def _compiled_code() -> HostFact:
     folder = code_folder()
     if not is_lasting():
         return HostFact(
-            "compiled code", "note", f"kept in {folder} until this process ends",
+            "compiled code",
+            "note",
+            f"kept in {folder} until this process ends",
             "Each process compiles anew: set FLEGEL_CACHE to a folder that you own and can write.",
-        )  # fmt: skip
+        )
     free = shutil.disk_usage(folder).free
     kernels = sum(1 for _ in folder.rglob("*") if _.is_file())
     if free < DISK_WANTED:
@@ -233,14 +243,18 @@ def _sockets() -> HostFact:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:
         return HostFact(
-            "sockets", "note", f"the name {socket.gethostname()!r} has no address",
+            "sockets",
+            "note",
+            f"the name {socket.gethostname()!r} has no address",
             "For a cluster give --host an address, or add the name to /etc/hosts.",
-        )  # fmt: skip
+        )
     if address.startswith("127."):
         return HostFact(
-            "sockets", "note", f"the name {socket.gethostname()!r} is {address}, which other hosts cannot reach",
+            "sockets",
+            "note",
+            f"the name {socket.gethostname()!r} is {address}, which other hosts cannot reach",
             "For a cluster give the master --host with an address that slaves can reach; one host needs nothing.",
-        )  # fmt: skip
+        )
     return HostFact("sockets", "ok", f"this host is {address}")
 
 

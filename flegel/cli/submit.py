@@ -211,16 +211,7 @@ def submit(
         outputs = Outputs(folder_for(save, out, algorithm, data), json_to, labels, explain)
         outputs.check()
         if master is not None and not here:
-            if track or metrics or dashboard:
-                raise UsageError(
-                    "--track, --metrics and --dashboard of submit work on this host only; a cluster has `flegel master "
-                    "--metrics` and `flegel dashboard`."
-                )
-            if labels is not None:
-                raise UsageError(
-                    f"--labels {labels} works on this host only; fetch the model from the cluster and apply it with "
-                    "`flegel predict`."
-                )
+            _refuse_on_cluster(bool(track or metrics or dashboard), labels)
             remote = for_cluster(options)
             cluster_jobs.submit_to(
                 master, insecure, chosen, data, remote, outputs.folder, json_to, detach, cancel_on_interrupt
@@ -228,6 +219,20 @@ def submit(
             return
         served = Served(metrics, dashboard_at if dashboard else None, f"{algorithm} on {data}")
         train_here(chosen, data, for_this_host(options, detach), outputs, served, track, line)
+
+
+def _refuse_on_cluster(watched: bool, labels: Path | None) -> None:
+    """Options of `flegel submit` that need the job in this process. `watched`: by trackers, metrics or a dashboard."""
+    if watched:
+        raise UsageError(
+            "--track, --metrics and --dashboard of submit work on this host only; a cluster has `flegel master "
+            "--metrics` and `flegel dashboard`."
+        )
+    if labels is not None:
+        raise UsageError(
+            f"--labels {labels} works on this host only; fetch the model from the cluster and apply it with "
+            "`flegel predict`."
+        )
 
 
 CheckpointPlace = Annotated[

@@ -13,7 +13,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
-BLOCK_NUMBERS = 1 << 18  # numbers that are divided at a time: they stay in a processor's own cache
+NUMBERS_AT_ONCE = 1 << 18  # numbers that are divided at a time: they stay in a processor's own cache
 ROUNDINGS = 8
 """Roundings of the rows' precision by which a squared length may differ from 1: dividing by a length that was itself
 rounded leaves two or three. What is left changes a distance between unit rows by its square only."""
@@ -22,7 +22,7 @@ LEAST_SQUARE = 1e-280  # squared lengths below it have lost digits
 
 def unit_dense(features: Array, own: bool) -> Array:
     """Dense rows with length 1. `own`: they may be changed."""
-    step = max(BLOCK_NUMBERS // max(features.shape[1], 1), 1)
+    step = max(NUMBERS_AT_ONCE // max(features.shape[1], 1), 1)
     for first in range(0, len(features), step):
         part = features[first : first + step]
         factors = _divisors(part, part.dtype)
@@ -37,7 +37,7 @@ def unit_dense(features: Array, own: bool) -> Array:
 
 def unit_tiles(tiles: Array) -> None:
     """The same for rows that are laid out in tiles of one's own, in place."""
-    step = max(BLOCK_NUMBERS // max(tiles[:1].size, 1), 1)
+    step = max(NUMBERS_AT_ONCE // max(tiles[:1].size, 1), 1)
     for first in range(0, len(tiles), step):
         part = tiles[first : first + step]
         rows = part.transpose(0, 2, 1)
@@ -65,7 +65,7 @@ def unit_entries(indptr: Array, values: Array, own: bool) -> Array:
     count = len(indptr) - 1
     first = 0
     while first < count:
-        stop = int(np.searchsorted(indptr, indptr[first] + BLOCK_NUMBERS, side="right")) - 1
+        stop = int(np.searchsorted(indptr, indptr[first] + NUMBERS_AT_ONCE, side="right")) - 1
         stop = min(max(stop, first + 1), count)
         low, high = int(indptr[first]), int(indptr[stop])
         entries = np.diff(indptr[first : stop + 1])

@@ -18,6 +18,7 @@ import numpy as np
 
 from flegel.algorithm import Algorithm, merges_reports
 from flegel.core import pytree
+from flegel.core.changed_rows import ChangedRows, read_changed_rows
 from flegel.core.pytree import Array, Tree
 from flegel.params.hooks import guarded
 
@@ -52,6 +53,8 @@ class Ledger:
         """The number of the next account."""
         self._not_in_accounts: tuple[Sequence[int], Sequence[Sequence[Array]]] = NOTHING
         """Changes that the accounts do not hold yet, field by field, and whose they are."""
+        self._mixed_not_in_accounts: list[tuple[int, Tree]] = []
+        """The same of a barrier of which some changes came as rows, in their order."""
         self._remote: dict[str, Tree] = {}
         """Statistics of other groups that train the same model; each of them is one owner."""
         self.total = pytree.copy(zero)
@@ -59,6 +62,18 @@ class Ledger:
     def bundle(self, arrays: Sequence[Array]) -> Tree:
         """The arrays of a report as statistics."""
         return self._bundle(arrays)
+
+    def rows_of(self, owner: int, arrays: Sequence[Array]) -> ChangedRows:
+        """The arrays of a sparse report. `ValueError` where they do not fit."""
+        return read_changed_rows(arrays, pytree.flatten(self._zero), f"worker {owner}")
+
+    def whole(self, change: Tree) -> Tree:
+        """A change as statistics, also where it came as rows."""
+        if not isinstance(change, ChangedRows):
+            return change
+        found = pytree.zeros_like(self._zero, typed=True)
+        change.add_to(pytree.flatten(found))
+        return found
 
     def commit(self, owner: int, change: Tree) -> None:
         """Add a worker's change to its own account and to the total."""
@@ -73,6 +88,11 @@ class Ledger:
         if not owners:
             return
         self.update_accounts()
+        if any(isinstance(change, ChangedRows) for change in changes):
+            if self._plain:
+                self._commit_rows(owners, changes)
+                return
+            changes = [self.whole(change) for change in changes]
         columns = [changes] if self._single else list(zip(*changes, strict=True))
         self._check(owners, columns)
         self._not_in_accounts = (owners, columns)
@@ -83,6 +103,18 @@ class Ledger:
             for change in changes:
                 self.total = merge(self._algorithm, self.total, change)
 
+    def _commit_rows(self, owners: Sequence[int], changes: Sequence[Tree]) -> None:
+        """Changes of which some came as rows, in this order: a number gets the same terms as if all had come whole."""
+        total = pytree.flatten(self.total)
+        for owner, change in zip(owners, changes, strict=True):
+            if isinstance(change, ChangedRows):
+                change.add_to(total)
+            else:
+                columns = [[a] for a in pytree.flatten(change)]
+                self._check((owner,), columns)
+                self._add(total, columns)
+            self._mixed_not_in_accounts.append((owner, change))
+
     def _check(self, owners: Sequence[int], columns: Sequence[Sequence[Array]]) -> None:
         for name, into, column in zip(self._names, pytree.flatten(self._zero), columns, strict=True):
             shape = into.shape
@@ -92,6 +124,13 @@ class Ledger:
 
     def update_accounts(self) -> None:
         """Bring the accounts up to date."""
+        mixed, self._mixed_not_in_accounts = self._mixed_not_in_accounts, []
+        for owner, change in mixed:
+            is_rows = isinstance(change, ChangedRows)
+            fields = change.fields if is_rows else pytree.flatten(change)
+            for keep, into, extra in zip(self._keeps, self._open(owner), fields, strict=True):
+                if keep:
+                    into[change.numbers if is_rows else slice(None)] += extra
         owners, columns = self._not_in_accounts
         if not owners:
             return
@@ -157,7 +196,7 @@ class Ledger:
 
     def restore_accounts(self, accounts: dict[int, Tree], account_of: dict[int, int]) -> None:
         """Continue with accounts that were stored; the caller sets the total."""
-        self._not_in_accounts = NOTHING
+        self._not_in_accounts, self._mixed_not_in_accounts = NOTHING, []
         self._accounts, self._account_of = accounts, account_of
 
     def detach(self, owner: int) -> int:

@@ -48,11 +48,11 @@ class LocalStore:
     def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
         return self._ledger.set_remote({group: self._ledger.bundle(arrays) for group, arrays in statistics.items()})
 
-    def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
-        return self._ledger.bundle(arrays)
+    def reported(self, worker: int, round_: int, arrays: Sequence[Array], sparse: bool = False) -> Tree:
+        return self._ledger.rows_of(worker, arrays) if sparse else self._ledger.bundle(arrays)
 
     def merged(self, first: Tree, second: Tree) -> Tree:
-        return merge(self._algorithm, pytree.copy(first), second)
+        return merge(self._algorithm, pytree.copy(self._ledger.whole(first)), self._ledger.whole(second))
 
     def fold(self, request: Fold) -> Folded:
         gains = self._commit(request)

@@ -84,8 +84,8 @@ class ParameterStore(Protocol):
         """The version of θ that servers give to workers; -1: θ goes with each order."""
         ...
 
-    def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
-        """The arrays of a report as statistics, or what stands for them."""
+    def reported(self, worker: int, round_: int, arrays: Sequence[Array], sparse: bool = False) -> Tree:
+        """The arrays of a report as statistics, or what stands for them; `sparse`: they are those of `ChangedRows`."""
         ...
 
     def merged(self, first: Tree, second: Tree) -> Tree:

@@ -94,7 +94,7 @@ class ReplicatedStore:
 
     # -- folds -----------------------------------------------------------------------------------------------
 
-    def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
+    def reported(self, worker: int, round_: int, arrays: Sequence[Array], sparse: bool = False) -> Tree:
         """Reports stay with the workers."""
         return ()
 

@@ -62,10 +62,15 @@ def html_of(report: WatchReport) -> str:
         for colour, rank in enumerate(sorted(shown))
     ]
     spent = [
-        [str(rank), *(f"{1e3 * sum(o.seconds.get(s, 0.0) for o in own) / max(sum(o.iterations for o in own), 1):.2f}"
-                      for s in SECTIONS)]
+        [
+            str(rank),
+            *(
+                f"{1e3 * sum(o.seconds.get(s, 0.0) for o in own) / max(sum(o.iterations for o in own), 1):.2f}"
+                for s in SECTIONS
+            ),
+        ]
         for rank, own in sorted(report.windows.items())
-    ]  # fmt: skip
+    ]
     changes = [
         [str(rank), f"{(window - first) * report.every:.0f}", f"{1e3 * before:.2f}", f"{1e3 * after:.2f}"]
         for rank, one in report.ranks.items()

@@ -178,7 +178,13 @@ def test_one_table_says_which_kernel_serves_a_shape() -> None:
         assert not any(is_wide(k, columns) for k in (1, 16, 4096, 40_000)), (
             "narrow rows keep their kernel, and their bits"
         )
-    for k, columns, kernel in ((16, 1536, "tiles"), (256, 96, "tiles"), (1024, 384, "bounds"), (4096, 32, "bounds")):
+    for k, columns, kernel in (
+        (16, 1536, "tiles"),
+        (1024, 96, "tiles"),
+        (256, 384, "bounds"),
+        (1024, 384, "bounds"),
+        (4096, 32, "bounds"),
+    ):
         assert served_by(k, columns).kernel == kernel
         assert KMeans(k=k).layout_for(columns) == ("rows" if kernel == "bounds" else "tiles")
         assert kernel_choice(k, columns).startswith(f"{kernel} for {columns:,} columns × {k:,} clusters")

@@ -65,7 +65,7 @@ class Commits:
         """A worker has reported."""
         job = self._job
         seen = job.view.workers[worker]
-        change = job.store.reported(worker, body.round, arrays)
+        change = job.store.reported(worker, body.round, arrays, body.sparse)
         if worker in self.held:  # it was asked for the rest, because workers come or go
             change = job.store.merged(self.held[worker], change)
         self.held[worker] = change

@@ -161,7 +161,7 @@ class ServerGroup:
         """A fold has all reports that it needs."""
         return False
 
-    def reported(self, worker: int, round_: int, arrays: Sequence[Array]) -> Tree:
+    def reported(self, worker: int, round_: int, arrays: Sequence[Array], sparse: bool = False) -> Tree:
         """The servers have the arrays."""
         return PushedReport((round_,))
 

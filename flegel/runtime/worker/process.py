@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 import msgspec
 import zmq
 
+from flegel.core.changed_rows import changed_rows
 from flegel.core.own_pauses import Deadline
 from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, DecodeError, FlegelError
@@ -318,6 +319,8 @@ class WorkerLoop(TrainerPort):
             self._send_now(body, arrays)
 
     def _send_now(self, body: Answer, arrays: tuple[Array, ...] = ()) -> None:
+        if type(body) is Report and (few := changed_rows(arrays)) is not None:
+            body, arrays = msgspec.structs.replace(body, sparse=True), few.arrays()
         packed = PackedArrays(arrays)
         if self._buffers is not None:
             if type(body) is Report and arrays:

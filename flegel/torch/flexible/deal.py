@@ -36,9 +36,19 @@ class Deal:
     """The claims of one epoch. `skipped`: spans that an earlier, interrupted run of this epoch has trained."""
 
     STATE = (
-        "ranks", "batch", "skipped", "trained", "final", "barriers_left", "least", "part", "version", "_free",
-        "_claims", "_ends",
-    )  # fmt: skip
+        "ranks",
+        "batch",
+        "skipped",
+        "trained",
+        "final",
+        "barriers_left",
+        "least",
+        "part",
+        "version",
+        "_free",
+        "_claims",
+        "_ends",
+    )
 
     def __init__(self, positions: int, ranks: int, batch: int = 1, skipped: Sequence[Span] = ()) -> None:
         """All positions that were not `skipped` are free; `begin` makes the first claims."""

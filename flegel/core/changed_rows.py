@@ -1,0 +1,73 @@
+"""A change of statistics of which few rows differ from zero: the numbers of these rows, and the rows. Arrays only.
+
+A late round of k-means with thousands of clusters changes few of them. Arrays of such a change are read once to find
+these, and then only they are written, sent, added and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from flegel.core.pytree import Array
+
+SPARSE_FROM_BYTES = 1 << 20  # bytes of statistics from which on it pays to look for rows that changed
+MAX_CHANGED_PART = 0.5  # of the rows: with more, all are sent
+
+
+class ChangedRows(NamedTuple):
+    """Rows of each field that are not zero; all fields have as many rows."""
+
+    numbers: Array
+    """Of these rows, ascending."""
+    fields: tuple[Array, ...]
+
+    def add_to(self, intos: Sequence[Array]) -> None:
+        """Add it to statistics."""
+        for into, rows in zip(intos, self.fields, strict=True):
+            into[self.numbers] += rows
+
+    def arrays(self) -> tuple[Array, ...]:
+        """As they travel."""
+        return (self.numbers, *self.fields)
+
+
+def changed_rows(arrays: Sequence[Array]) -> ChangedRows | None:
+    """What is not zero in a change; None where it is small, has fields of several lengths, or changes in most rows."""
+    if sum([a.nbytes for a in arrays]) < SPARSE_FROM_BYTES:
+        return None
+    if len({a.shape[:1] for a in arrays}) != 1 or not arrays[0].ndim:
+        return None
+    count = len(arrays[0])
+    differs = np.zeros(count, bool)
+    for a in sorted(arrays, key=lambda one: one.nbytes):  # the small ones tell most rows
+        rest = np.flatnonzero(~differs)
+        if len(rest) < (1 - MAX_CHANGED_PART) * count:
+            return None
+        differs |= _not_zero(a)
+    numbers = np.flatnonzero(differs)
+    if len(numbers) > MAX_CHANGED_PART * count:
+        return None
+    return ChangedRows(numbers, tuple(np.ascontiguousarray(a[numbers]) for a in arrays))
+
+
+def _not_zero(array: Array) -> Array:
+    """Which rows have a bit that is set: quicker than to compare numbers."""
+    rows = np.ascontiguousarray(array).reshape(len(array), -1)
+    kind = {8: np.uint64, 4: np.uint32, 2: np.uint16, 1: np.uint8}[rows.itemsize]
+    return np.asarray(np.bitwise_or.reduce(rows.view(kind), axis=1) != 0)
+
+
+def read_changed_rows(arrays: Sequence[Array], like: Sequence[Array], who: str) -> ChangedRows:
+    """Arrays that travelled; `ValueError` where they are no rows of statistics like these."""
+    numbers, fields = arrays[0], tuple(arrays[1:])
+    sound = numbers.ndim == 1 and numbers.dtype.kind == "i" and len(fields) == len(like)
+    if sound and len(numbers):
+        sound = int(numbers[0]) >= 0 and int(numbers[-1]) < len(like[0]) and bool((np.diff(numbers) > 0).all())
+    wanted = [(len(numbers), *into.shape[1:]) for into in like]
+    if not sound or [field.shape for field in fields] != wanted:
+        shapes = ", ".join(str(a.shape) for a in arrays)
+        raise ValueError(f"{who} committed rows of statistics in the shapes {shapes}, which do not fit")
+    return ChangedRows(numbers, fields)

@@ -156,19 +156,11 @@ def _sum_up(control, generation, taken, table, flats, total):
                 total[i] += flats[number, i]
 
 
-def team_loop(train: Any) -> Any:
-    """`serve(number, blocks, control, edges, table, flats, total, flag, never, features, state, weights, parameter,
-    sums, rest)`.
-
-    Number 0 leads: it visits `blocks` blocks together with the others until `flag` is up, adds what they counted to
-    `total` and returns how many were visited, or -1 where another thread has failed. Other numbers return when the team
-    is over. `edges`: where blocks begin and end. `flats`: by thread the memory of its statistics, `sums`. `table`: a
-    row for each fixed block, or none. `never`: a flag that is not raised.
-    """
+def taker(train: Any) -> Any:
+    """`take(number, …)`: visit blocks until none is left or the flag is up; arguments as those of `team_loop`."""
 
     @njit(nogil=True)
     def take(number, control, edges, table, flats, flag, never, features, state, weights, parameter, sums, rest):
-        """Visit blocks until none is left or the flag is up."""
         mine = np.int64(-1)
         while not raised(flag):
             ticket = count(control, CURSOR, 1)
@@ -187,6 +179,20 @@ def team_loop(train: Any) -> Any:
             count(control, DONE, 1)
             if look(control, LEADER_SLEEPS):
                 wake(control, DONE)
+
+    return take
+
+
+def team_loop(train: Any) -> Any:
+    """`serve(number, blocks, control, edges, table, flats, total, flag, never, features, state, weights, parameter,
+    sums, rest)`.
+
+    Number 0 leads: it visits `blocks` blocks together with the others until `flag` is up, adds what they counted to
+    `total` and returns how many were visited, or -1 where another thread has failed. Other numbers return when the team
+    is over. `edges`: where blocks begin and end. `flats`: by thread the memory of its statistics, `sums`. `table`: a
+    row for each fixed block, or none. `never`: a flag that is not raised.
+    """
+    take = taker(train)
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def serve(

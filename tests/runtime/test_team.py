@@ -102,7 +102,7 @@ def prepared(algorithm: Algorithm) -> tuple[Shard, Any, Any]:
 
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that 3,000 rows are several of them."""
-    monkeypatch.setattr("flegel.runtime.backends.numba.team.fixed_block", lambda work, numbers: 256)
+    monkeypatch.setattr("flegel.runtime.backends.numba.team.fixed_block", lambda work, numbers, by_calls: 256)
 
 
 def visited(algorithm: Algorithm, threads: int, fixed: bool, cuts: tuple[int, ...] = ()) -> list[np.ndarray]:
@@ -405,10 +405,11 @@ def test_explain_says_who_trained(workers: int, threads: int, placement: str, sa
 
 
 def test_fixed_blocks_are_whole_runs_of_rows_and_long_enough() -> None:
-    assert fixed_block(float("inf"), 10) % BLOCK_MULTIPLE == 0
+    assert fixed_block(float("inf"), 10, True) % BLOCK_MULTIPLE == 0
     for work, numbers in [(280.0, 290), (1.0, 3), (1e7, 10**6)]:
-        block = fixed_block(work, numbers)
+        block = fixed_block(work, numbers, False)
         assert block % BLOCK_MULTIPLE == 0 and block * work >= 1 << 20
+        assert fixed_block(work, numbers, True) >= block
     assert isinstance(choose("cpu", "", 2), TeamBackend)
 
 

@@ -26,8 +26,9 @@ from flegel.runtime.backends.numba.backend import BACKEND, NumbaKernel
 from flegel.runtime.backends.numba.kernels import another, build_kernel
 from flegel.runtime.backends.numba.team_threads import CompiledCalls, InterpretedCalls, Sums, Team, flat_size
 
-FIXED_BLOCK_WORK = 1 << 22
-"""Multiplications in a fixed block: 0.2 to 1 ms, so that the call of a kernel, some 10 µs, costs little."""
+FIXED_BLOCK_WORK, FIXED_BLOCK_WORK_BY_CALLS = 1 << 22, 1 << 24
+"""Multiplications in a fixed block: 0.2 to 1 ms; and 1 to 4 ms of kernels that the interpreter calls for each block, 10
+to 30 µs under its lock, which sixteen threads share."""
 BLOCK_WORK_PER_STATISTIC = 64
 """Multiplications in a fixed block for each number of the statistics, which are cleared and added for each block."""
 BLOCK_ROWS_OF_UNKNOWN_WORK = 1024
@@ -38,11 +39,9 @@ BLOCK_STATISTICS_BYTES = 64 << 20
 """Memory for the statistics of fixed blocks; with more blocks all threads meet in between."""
 LONGEST_BLOCK_SECONDS = 5e-4
 """Of a block whose length may depend on speed: so long a thread does not look at the stop flag."""
-LOCK_SECONDS = 2e-5
-"""For which a thread has the interpreter's lock between two blocks that the interpreter hands out."""
-BLOCK_LENGTH_IN_LOCKS = 8
-"""Times all threads have the lock once, in the length of such a block: with 16 threads and blocks of 0.5 ms they waited
-for each other most of the time, 118 ms for a pass that takes one thread 25 ms."""
+CALLED_BLOCK_SECONDS_PER_THREAD = 2.5e-4
+"""The same for each thread of a team whose kernel the interpreter calls: a call holds its lock for up to 30 µs, so that
+the lock is taken an eighth of the time at most, however many threads there are."""
 REMEMBERED_CALLS = 8
 """Calls whose cost besides visits is remembered; the least of them counts, in others a thread waited for its core."""
 FEWEST_POINTS_PER_THREAD = 2048
@@ -63,12 +62,13 @@ def compiling_loops() -> Iterator[None]:
         _compiling.pop()
 
 
-def fixed_block(work: float, numbers: int) -> int:
-    """Points of a fixed block, where a visit takes so many multiplications and the statistics have so many numbers."""
+def fixed_block(work: float, numbers: int, by_calls: bool) -> int:
+    """Points of a fixed block, where a visit takes so many multiplications and the statistics have so many numbers.
+    `by_calls`: the kernel has no loop for teams, so the interpreter calls it."""
     if not math.isfinite(work):
         return BLOCK_ROWS_OF_UNKNOWN_WORK
-    wanted = max(FIXED_BLOCK_WORK, BLOCK_WORK_PER_STATISTIC * numbers) / max(work, 1.0)
-    return max(math.ceil(wanted / BLOCK_MULTIPLE), 1) * BLOCK_MULTIPLE
+    wanted = max(FIXED_BLOCK_WORK_BY_CALLS if by_calls else FIXED_BLOCK_WORK, BLOCK_WORK_PER_STATISTIC * numbers)
+    return max(math.ceil(wanted / max(work, 1.0) / BLOCK_MULTIPLE), 1) * BLOCK_MULTIPLE
 
 
 class TeamKernel:
@@ -172,7 +172,8 @@ class TeamKernel:
         if step := self._fixed:
             return [start, *range((start // step + 1) * step, end, step), end][: self._most_blocks + 1]
         threads, edges = self._team.threads, [start]
-        longest = int(self._speed * self._longest_block) or FEWEST_POINTS_PER_THREAD
+        called = 0.0 if self._compiled is not None else CALLED_BLOCK_SECONDS_PER_THREAD * threads
+        longest = int(self._speed * max(LONGEST_BLOCK_SECONDS, called)) or FEWEST_POINTS_PER_THREAD
         longest = max(min(longest, self._most_points or longest) // TILE, 1) * TILE
         least = max(longest // 8, TILE)
         while edges[-1] < end:
@@ -181,13 +182,6 @@ class TeamKernel:
             edge = (at + size) // TILE * TILE
             edges.append(edge if edge + TILE < end else end)
         return edges
-
-    @property
-    def _longest_block(self) -> float:
-        """Seconds; at least so long that threads do not wait for the lock of the interpreter, where it hands out
-        blocks."""
-        locks = 0.0 if self._compiled is not None else BLOCK_LENGTH_IN_LOCKS * LOCK_SECONDS * self._team.threads
-        return max(LONGEST_BLOCK_SECONDS, locks)
 
     def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
         """Nothing to do: kernels write to the arrays of the shard."""
@@ -230,5 +224,6 @@ class TeamBackend:
             return NumbaKernel(built, parameter, empty)
         kernels = [built.kernel, *(another(algorithm, built, shard) for _ in range(self._threads - 1))]
         numbers = sum(array.size for array in pytree.flatten(empty))
-        block = fixed_block(hook(algorithm, KernelHooks.work)(shard.columns), numbers) if self._fixed_blocks else 0
+        work, by_calls = hook(algorithm, KernelHooks.work)(shard.columns), not hasattr(built.kernel, "team")
+        block = fixed_block(work, numbers, by_calls) if self._fixed_blocks else 0
         return TeamKernel(kernels, built.kind, built.note, parameter, empty, block, shard)

@@ -130,8 +130,9 @@ class Processes:
         codes, limit = {}, time.time() + seconds
         while self.running and time.time() < limit:
             for pid in list(self.running):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    codes[self.running.pop(pid)] = 0
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    codes[self.running.pop(pid)] = os.waitstatus_to_exitcode(status)
             time.sleep(0.05)
         for pid, number in self.running.items():
             os.kill(pid, signal.SIGKILL)
@@ -313,9 +314,8 @@ def main() -> int:
             done = faults(processes, options, random.Random(options.seed))
             (folder / "stop").write_text("")
             codes = processes.wait(30.0)
-            errors = {
-                e.name: e.read_text()[-2000:] for e in sorted(folder.glob("errors-*")) if "Error" in e.read_text()
-            }
+            failed = [number for number, code in codes.items() if code > 0]
+            errors = {number: (folder / f"errors-{number}").read_text()[-2000:] for number in failed}
             if not any(folder.glob("rank-*")):
                 print(json.dumps(errors, indent=1))
                 return 1

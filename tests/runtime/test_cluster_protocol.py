@@ -15,6 +15,7 @@ from flegel.errors import UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Exit, Hello, ReleaseJob
 from flegel.runtime.processes.cluster_protocol import Cluster
+from flegel.runtime.processes.inline_cluster import InlineCluster
 from flegel.runtime.processes.thread_cluster import ThreadCluster
 
 
@@ -127,3 +128,28 @@ def test_a_cluster_of_threads_behaves_as_the_protocol_says() -> None:
 
 def test_the_fake_cluster_behaves_as_the_protocol_says() -> None:
     check_cluster(FakeCluster)
+
+
+def test_a_worker_that_is_called_without_messages_stays_alone() -> None:
+    cluster = InlineCluster()
+    cluster.start()
+    cluster.wait_ready()
+    try:
+        assert cluster.workers == 1 and cluster.incarnations() == {0: 0} and cluster.deaths() == []
+        first = cluster.new_job()
+        cluster.end_job()
+        assert cluster.new_job() != first
+        held = cluster.new_array((3, 2), np.dtype("f8"))
+        assert held.describe() and not cluster.crowded(1 << 30)
+        held.close()
+        assert list(cluster.receive(0.0)) == [], "nothing was ordered, and between jobs nobody hears heartbeats"
+        for refused in (lambda: cluster.scale(2), lambda: cluster.drain(0)):
+            with pytest.raises(UsageError, match="as one worker"):
+                refused()
+        with pytest.raises(WorkerLost, match="one too many"):
+            cluster.start_worker(1)
+    finally:
+        cluster.close()
+    cluster.close()
+    with pytest.raises(UsageError, match="closed"):
+        cluster.send(0, ReleaseJob())

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from flegel.torch.flexible.compression import CompressedSum
 from flegel.torch.flexible.pace import REPORT_FIELDS, RankReport
 
 JOINED_BUCKET_BYTES = 4 << 20
@@ -70,6 +71,8 @@ class PooledBarrier:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self.watching_unused = False
         """`adopt_unused` will be called."""
+        self.compressed: CompressedSum | None = None
+        """How buckets are summed, if not in full precision."""
         self.measuring = True
         """The norms of this barrier's gradients are wanted, for the noise scale."""
 
@@ -138,7 +141,8 @@ class PooledBarrier:
         self.square.zero_()
         self.pooled.zero_()
         first = bucket.buffer()
-        self._joined = first.dtype in (torch.float32, torch.float64) and first.nbytes <= JOINED_BUCKET_BYTES
+        small = first.dtype in (torch.float32, torch.float64) and first.nbytes <= JOINED_BUCKET_BYTES
+        self._joined = small and self.compressed is None
         if not self._joined:
             self._received = self.table
             self._pending = self._sum(self.table)
@@ -170,6 +174,8 @@ class PooledBarrier:
                 gradient.add_(self._kept[parameter].view_as(gradient))
         if self.measuring:
             self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
+        if self.compressed is not None and self.compressed.fits(buffer):
+            return self._reduce_compressed(self.compressed, bucket)
         message = buffer
         if self._joined and bucket.index() == 0:
             message = torch.cat([buffer, self.table.view(-1).to(buffer.dtype)])
@@ -191,6 +197,23 @@ class PooledBarrier:
             return torch.div(total, self._received[:, 0].sum().to(total.dtype), out=buffer)
 
         return work.get_future().then(divide)
+
+    def _reduce_compressed(
+        self, compressed: CompressedSum, bucket: dist.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        """The same with fewer bytes; not overlapped, since it is for links that are slower than the computation."""
+        buffer = bucket.buffer()
+        try:
+            compressed.sum(bucket.index(), buffer)
+            self._pending.wait()
+        except RuntimeError as error:
+            self.broken(error)
+            raise
+        if self.measuring:
+            self.pooled += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(buffer.div_(self._received[:, 0].sum().to(buffer.dtype)))
+        return done
 
     def reports(self) -> list[RankReport]:
         """The rows of all ranks, after the barrier."""

@@ -284,6 +284,27 @@ def alike(rank: int) -> dict[str, Any]:
     return found
 
 
+def compressed(rank: int) -> dict[str, Any]:
+    """Gradients with 8 bits beside full precision: 30 barriers of a network with 20,000 weights, rank 0 slow."""
+    found = {}
+    for kind in ("none", "int8"):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(COLUMNS, 2000), torch.nn.Tanh(), torch.nn.Linear(2000, 1))
+        model = FlexibleDDP(net, endless=True, compress=kind, bucket_cap_mb=0.03)
+        optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.001))
+        x, y = rows(512)
+        losses = []
+        while model.barriers < 30:
+            part = slice(16 * (model.barriers % 16) + 256 * rank, 16 * (model.barriers % 16) + 256 * rank + 16)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x[part]), y[part]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            losses.append(float(torch.nn.functional.mse_loss(model.module(x), y)))
+        found[kind] = {"loss": losses[-1], "digests": gather(hash(tuple(flat(model))))}
+    return found
+
+
 def indexed(count: int) -> TensorDataset:
     x, y = rows(count)
     return TensorDataset(x, y, torch.arange(count))
@@ -452,6 +473,7 @@ CASES = {
     "epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers, "skipped": skipped,
     "unused": unused, "refused": refused, "compiled": compiled, "adversarial": adversarial, "small": small,
     "accumulated": accumulated, "left early": left_early, "stopped": stopped, "alike": alike,
+    "compressed": compressed,
 }  # fmt: skip
 
 

@@ -190,6 +190,30 @@ def test_static_graphs_activation_checkpointing_and_autocast_train_as_one_proces
         assert found["barriers"] == 6
 
 
+def test_gradients_of_8_bits_train_alike_on_all_ranks(tmp_path: Path) -> None:
+    found = play("compressed", tmp_path)
+    assert found["int8"]["digests"][0] == found["int8"]["digests"][1]
+    assert found["int8"]["loss"] == pytest.approx(found["none"]["loss"], rel=0.2)
+
+
+def test_what_rounding_leaves_out_is_sent_the_next_time() -> None:
+    from flegel.torch.flexible.compression import BLOCK_VALUES, decode, encode
+
+    torch.manual_seed(0)
+    remainder, sent, true = torch.zeros(4 * BLOCK_VALUES), torch.zeros(4 * BLOCK_VALUES), torch.zeros(4 * BLOCK_VALUES)
+    for _ in range(50):
+        gradient = torch.randn(4 * BLOCK_VALUES) * torch.linspace(0.01, 5.0, 4 * BLOCK_VALUES)
+        content = encode(gradient, remainder)
+        assert content.dtype == torch.uint8 and content.numel() == 4 * (BLOCK_VALUES + 4), "a quarter of the bytes"
+        sent += decode(content)
+        true += gradient
+    assert float((sent + remainder - true).abs().max()) < 1e-3
+    rounding = 50 * 5.0 * 4.0 / 127
+    assert float((sent - true).abs().max()) < rounding / 50, "of all 50, one rounding is missing"
+    encode(torch.full((4 * BLOCK_VALUES,), float("nan")), remainder)
+    assert bool(torch.isfinite(remainder).all()), "the next barrier begins anew"
+
+
 @pytest.mark.slow
 def test_a_compiled_module_inside_trains_alike_on_all_ranks(tmp_path: Path) -> None:
     parameters = play("compiled", tmp_path)["parameters"]
@@ -215,12 +239,34 @@ def test_after_a_restart_the_rest_of_the_epoch_is_trained_exactly_once(tmp_path:
     assert sorted(first + second) == list(range(1003))
 
 
-def test_the_example_of_the_documentation_runs_under_torchrun() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "docs/examples/flexible_ddp.py"]
+@pytest.mark.parametrize(("script", "says"), [("flexible_ddp", "epoch 0: loss"), ("flexible_amp", "epoch 0: ")])
+def test_examples_of_the_documentation_run_under_torchrun(script: str, says: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", f"docs/examples/{script}.py"]
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "EPOCHS": "1"}
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **paths}, capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
-    assert "epoch 0: loss" in ended.stdout
+    assert says in ended.stdout
+
+
+@pytest.mark.processes
+def test_the_example_of_ranks_that_heal_runs_with_its_store() -> None:
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "EPOCHS": "1"}
+    store = [sys.executable, "-m", "flegel", "ddp-store", "--port", "0"]
+    with subprocess.Popen(store, cwd=ROOT, env=paths, stdout=subprocess.PIPE, text=True) as serving:
+        try:
+            address = serving.stdout.readline().split()[-1] if serving.stdout else ""
+            command = [sys.executable, "docs/examples/healing_ddp.py", address, "2"]
+            ranks = [
+                subprocess.Popen(
+                    command, cwd=ROOT, env=paths, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                )
+                for _ in range(2)
+            ]
+            told = [rank.communicate(timeout=240) for rank in ranks]
+        finally:
+            serving.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    assert sum("epoch 0: loss" in out and "2 ranks" in out for out, _ in told) == 1, "rank 0 says so"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Where the time of a barrier goes when θ is large: k-means, one worker's report, one process, processor time.
+
+    python -m bench.micro.large_theta [--shapes 1024x384,4096x768] [--changed 1,0.1,0.01] [--repeats 3]
+
+Milliseconds of each step, for parts of the clusters that changed since the last barrier: the worker finds rows of its
+statistics that changed and copies them into a buffer; the coordinator adds them, makes θ and the objective, and copies
+θ into a buffer; the worker makes θ ready for its kernel. Asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.kmeans.kmeans import Centroids, KMeansSums
+from flegel.algorithms.kmeans.wide import WideKernel
+from flegel.core.changed_rows import changed_rows
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.params.ledger import Ledger
+from flegel.runtime.transport.codec import PackedArrays
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Milliseconds of a processor, and the result."""
+    began = time.process_time()
+    result = work()
+    return 1e3 * (time.process_time() - began), result
+
+
+def barrier(k: int, columns: int, changed: float, rng: np.random.Generator) -> dict[str, float]:
+    """Milliseconds of each step of one barrier."""
+    algorithm = KMeans(k=k)
+    total = KMeansSums(rng.normal(size=(k, columns)), np.full(k, 9.0), np.full(k, 9.0 * columns))
+    theta = Centroids(total.sums / 9.0, np.zeros(columns), np.empty((0, columns)), np.full(k, 1 / k))
+    ledger = Ledger(algorithm, KMeansSums(np.zeros((k, columns)), np.zeros(k), np.zeros(k)))
+    ledger.commit(0, total)
+    ledger.update_accounts()
+    kernel = WideKernel(k)
+    rows = rng.normal(size=(256, columns)).astype(np.float32)
+    shard = make_shard(rows, None, np.full((256, 1), -1, np.int32), "rows")
+    flag = new_flag()
+    flag[0] = 1
+    kernel(shard, theta, total, 0, 256, 0, flag)  # code is compiled
+    which = rng.choice(k, max(int(changed * k), 1), replace=False)
+    report = KMeansSums(np.zeros((k, columns)), np.zeros(k), np.zeros(k))
+    report.sums[which], report.counts[which] = rng.normal(size=(len(which), columns)), 1.0
+    report.squares[which] = columns
+    steps: dict[str, float] = {}
+    steps["find changed rows"], few = timed(lambda: changed_rows(report))
+    packed = PackedArrays(few.arrays() if few is not None else tuple(report))
+    room = np.ones(packed.nbytes, np.uint8)
+    steps["write the report"], _ = timed(lambda: packed.write(room))
+    steps["add it"], _ = timed(lambda: ledger.commit_all([0], [few if few is not None else report]))
+    steps["make θ"], new = timed(lambda: algorithm.updateParameter(ledger.total, theta))
+    steps["objective"], _ = timed(lambda: algorithm.objective(ledger.total, new))
+    order = PackedArrays(tuple(map(np.asarray, new)))
+    place = np.ones(order.nbytes, np.uint8)
+    steps["write θ"], _ = timed(lambda: order.write(place))
+    steps["make θ ready"], _ = timed(lambda: kernel(shard, new, total, 0, 256, 0, flag))
+    return steps
+
+
+def main() -> None:
+    """Print a table for each shape."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="1024x384,4096x768", help="clusters and columns")
+    parser.add_argument("--changed", default="1,0.1,0.01", help="parts of the clusters that changed")
+    parser.add_argument("--repeats", type=int, default=3, help="medians of so many barriers")
+    args = parser.parse_args()
+    for shape in args.shapes.split(","):
+        k, columns = map(int, shape.split("x"))
+        print(f"k={k:,}, {columns:,} columns: θ has {8e-6 * k * columns:.1f} MB")
+        for changed in map(float, args.changed.split(",")):
+            found = [barrier(k, columns, changed, np.random.default_rng(seed)) for seed in range(args.repeats)]
+            steps = {name: statistics.median(one[name] for one in found) for name in found[0]}
+            words = ", ".join(f"{name} {ms:.2f}" for name, ms in steps.items())
+            print(f"  {changed:g} of the clusters changed: {sum(steps.values()):.1f} ms: {words}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

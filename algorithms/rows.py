@@ -12,11 +12,15 @@ import numpy as np
 
 from flegel.core.entry_point import EntryPoint
 from flegel.core.overloads import is_array, overload
+from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, SparseRow
 
 COMPILED_PRODUCTS = 1 << 20
 """Products from which on compiled code is worth loading (20 ms): interpreted, so many take 15 ms."""
+ROWS_AT_ONCE = 1 << 11
+"""Sparse rows that a thread multiplies at a time: a start of k-means, for which everybody waits, is made of such
+products."""
 _MULTIPLY = EntryPoint("flegel.algorithms.sparse_products", "multiply")
 
 
@@ -46,7 +50,12 @@ def times(features: Any, weights: Array) -> Array:
         return np.asarray(features, dtype=np.float64) @ weights
     result = np.zeros((rows_of(features), weights.shape[1]))
     if len(features.values) * weights.shape[1] >= COMPILED_PRODUCTS:
-        _MULTIPLY(features.indptr, features.indices, features.values, np.ascontiguousarray(weights, np.float64), result)
+        dense, rows = np.ascontiguousarray(weights, np.float64), features
+
+        def multiply(first: int, stop: int) -> None:
+            _MULTIPLY(rows.indptr[first : stop + 1], rows.indices, rows.values, dense, result[first:stop])
+
+        in_pieces(len(result), ROWS_AT_ONCE, multiply)
         return result
     row = np.repeat(np.arange(len(result)), np.diff(features.indptr))
     for output in range(weights.shape[1]):

@@ -25,9 +25,12 @@ def multiply(indptr: Array, indices: Array, values: Array, weights: Array, resul
 
 
 @njit(nogil=True, cache=True)
-def add_by_label(indptr: Array, indices: Array, values: Array, labels: Array, sums: Array) -> None:
-    """sums[labels[i]] += row i."""
+def add_by_label(indptr: Array, indices: Array, values: Array, labels: Array, sums: Array, low: int, high: int) -> None:
+    """sums[labels[i]] += row i, for labels from `low` to `high`: each of several threads adds to sums of its own, in
+    the order of the rows, so that their number changes no bit."""
     for i in range(labels.shape[0]):
+        if labels[i] < low or labels[i] >= high:
+            continue
         target = sums[labels[i]]
         for t in range(indptr[i], indptr[i + 1]):
             target[indices[t]] += values[t]

@@ -4,7 +4,7 @@
 registers every source and stream (see descriptions.py). Never imports the engine.
 """
 
-from flegel.datasets.dataset import Dataset, read_rows, read_shard
+from flegel.datasets.dataset import Dataset, read_rows, read_shard, stream_shard
 from flegel.datasets.held_out import hold_out
 from flegel.datasets.resolve import open_data, open_for_prediction, open_table
 from flegel.datasets.rows.partition import plan_rows
@@ -25,4 +25,5 @@ __all__ = [
     "plan_rows",
     "read_rows",
     "read_shard",
+    "stream_shard",
 ]

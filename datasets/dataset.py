@@ -5,19 +5,22 @@ A description is plain JSON; a worker opens it and reads only its own rows. Neve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flegel.core.pytree import Array
-from flegel.core.shard import Sparse
+from flegel.core.pytree import Array, protected
+from flegel.core.row_windows import RowWindow, RowWindows
+from flegel.core.shard import TILE, WINDOW_NUMBERS, Sparse
 from flegel.datasets.rows.arrays import ArraySource
 from flegel.datasets.rows.chosen_columns import find_column
 from flegel.datasets.rows.columnar_cache import SourceStream, columnar
 from flegel.datasets.rows.descriptions import source_from
 from flegel.datasets.rows.kept_rows import KeptRows
+from flegel.datasets.rows.memory import memory_limit
 from flegel.datasets.rows.partition import (
     MIN_BLOCKS_PER_WORKER,
     Partition,
@@ -207,6 +210,15 @@ def read_rows(description: Description, ids: Array) -> Rows:
 def _read_shard(source: Source, rows: int, index: int, count: int, partition: str, seed: int) -> Rows:
     """Read the rows of shard `index` of `count`. A text file read from its beginning to its end is recorded for the
     cache on the way; a selection of its first rows is not."""
+    source, ranges, rng = _planned(source, rows, index, count, partition, seed)
+    with _recorded(source, rows, index, count, f"{count} {partition} {seed}"):
+        return source.take(ranges, rng)
+
+
+def _planned(
+    source: Source, rows: int, index: int, count: int, partition: str, seed: int
+) -> tuple[Source, Array, np.random.Generator | None]:
+    """From where a shard is read, which ranges of rows, and how they are shuffled within a window."""
     wanted = parse(partition)
     edges = clip(source.edges(), rows)
     if edges is not None:
@@ -215,16 +227,84 @@ def _read_shard(source: Source, rows: int, index: int, count: int, partition: st
             source, edges = random_access(source), None
     ranges = plan_rows(rows, index, count, wanted, seed, edges=edges, column=column_reader(source))
     rng = shard_rng(seed, count + index) if edges is not None and wanted.kind == "shuffle" else None
+    return source, ranges, rng
+
+
+@contextlib.contextmanager
+def _recorded(source: Source, rows: int, index: int, count: int, job: str) -> Iterator[None]:
     if rows < source.rows:
-        return source.take(ranges, rng)
+        yield
+        return
     good = False
-    source.record(f"{count} {partition} {seed}")
+    source.record(job)
     try:
-        found = source.take(ranges, rng)
+        yield
         good = True
     finally:
         source.finish_recording(index, count, good)
-    return found
+
+
+class StreamedShard(NamedTuple):
+    """Rows of a shard that are read while they are laid out. Only then labels, numbers and weights are there, too."""
+
+    features: RowWindows
+    labels: Array | None
+    ids: Array
+    weights: Array | None
+
+
+def stream_shard(description: Description, index: int, count: int, partition: str, seed: int) -> StreamedShard | None:
+    """The rows of `read_shard` where they exceed the memory limit: a window of them is in memory at a time, and nobody
+    needs a file of them before they are laid out. None where they do not, and where they are mapped in place."""
+    if parse(partition).kind == "contiguous" or description["rows"] < count:
+        return None
+    source = _open_source(description)
+    if source.sparse or (description["rows"] // count) * source.columns * source.dtype.itemsize <= memory_limit():
+        return None
+    rows = description["rows"]
+    source, ranges, rng = _planned(source, rows, index, count, partition, seed)
+    total = int((ranges[:, 1] - ranges[:, 0]).sum())
+    ids = np.empty(total, np.int64)
+    labels, weights = (np.empty(total) if there else None for there in (source.labelled, source.weighted))
+
+    def parts() -> Iterator[Array]:
+        at = 0
+        for window in source.windows(ranges):
+            part = source.take(window, rng)
+            assert not isinstance(part.features, Sparse)
+            end = at + len(part.ids)
+            ids[at:end] = part.ids
+            for into, values in ((labels, part.labels), (weights, part.weights)):
+                if into is not None and values is not None:
+                    into[at:end] = values
+            at = end
+            yield part.features
+            del part  # before the next one is read
+
+    def windows() -> Iterator[RowWindow]:
+        with _recorded(source, rows, index, count, f"{count} {partition} {seed}"):
+            yield from in_whole_tiles(parts(), source.columns, source.dtype)
+
+    return StreamedShard(RowWindows((total, source.columns), source.dtype, windows), labels, ids, weights)
+
+
+def in_whole_tiles(parts: Iterator[Array], columns: int, dtype: np.dtype[Any]) -> Iterator[RowWindow]:
+    """The same rows in windows of a whole number of tiles each, but for the last, in memory that is used again."""
+    room = np.empty((TILE * max(WINDOW_NUMBERS // (TILE * columns), 1), columns), dtype)
+    shown, plain = protected(room), np.arange(len(room))
+    filled = 0
+    for part in parts:
+        begin = 0
+        while begin < len(part):
+            size = min(len(part) - begin, len(room) - filled)
+            room[filled : filled + size] = part[begin : begin + size]
+            filled, begin = filled + size, begin + size
+            if filled == len(room):
+                yield RowWindow(shown, plain)
+                filled = 0
+        del part  # before the next one is read
+    if filled:
+        yield RowWindow(shown[:filled], plain[:filled])
 
 
 def random_access(source: Source) -> Source:

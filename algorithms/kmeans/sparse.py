@@ -13,10 +13,12 @@ import numpy as np
 from flegel.algorithms.rows import COMPILED_PRODUCTS, rows_of, times
 from flegel.algorithms.seeding import LLOYD_PASSES, TRIAL_PASSES
 from flegel.core.entry_point import EntryPoint
+from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
 from flegel.declarations.kernels import Kernel
 
+LABEL_PIECES = 32  # pieces in which clusters are summed by several threads: enough that none waits long for another
 SCORES_AT_ONCE = 1 << 21  # of rows with centroids, 16 MB: not as many as there are rows
 _TRAIN = EntryPoint("flegel.algorithms.kmeans.sparse_kernel", "train")
 _ADD_BY_LABEL = EntryPoint("flegel.algorithms.sparse_products", "add_by_label")
@@ -164,5 +166,9 @@ def _sums_by_label(rows: Sparse, labels: Array, k: int) -> Array:
         place = np.repeat(labels.astype(np.int64), np.diff(rows.indptr)) * rows.columns + rows.indices
         return np.bincount(place, rows.values, minlength=k * rows.columns).reshape(k, rows.columns)
     sums = np.zeros((k, rows.columns))
-    _ADD_BY_LABEL(rows.indptr, rows.indices, rows.values, labels, sums)
+
+    def add(low: int, high: int) -> None:
+        _ADD_BY_LABEL(rows.indptr, rows.indices, rows.values, labels, sums, low, high)
+
+    in_pieces(k, max(k // LABEL_PIECES, 1), add)
     return sums

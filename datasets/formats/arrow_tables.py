@@ -173,6 +173,8 @@ class TableSource(Source):
                 if labels is not None:
                     labels[at : at + hi - lo] = columns[-1]
                 at += hi - lo
+        columns, table = [], None
+        import_pyarrow().default_memory_pool().release_unused()  # otherwise each process keeps room for some blocks
 
     def labels_of(self, window: Array) -> Array:
         """Reads the label column alone."""

@@ -12,9 +12,10 @@ from typing import Any, TypedDict, TypeGuard, Unpack
 
 import numpy as np
 
+from flegel.core.mapped_arrays import release
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
-from flegel.datasets.rows.memory import memory_limit, release
+from flegel.datasets.rows.memory import memory_limit
 from flegel.datasets.rows.row_ranges import expand
 from flegel.datasets.rows.source import Description, Rows, Source, adds_up, check_finite
 from flegel.errors import DataError
@@ -68,6 +69,18 @@ def is_plain_map(array: Any) -> TypeGuard[np.memmap[Any, Any]]:
         and array.flags.c_contiguous
         and array.dtype.isnative
     )
+
+
+def own_file(array: Any) -> str | None:
+    """The `.npy` file that this array is the whole of, where it is a plain map of one: any process can then read it."""
+    if not is_plain_map(array) or not isinstance(array.filename, str | Path):
+        return None
+    try:
+        found: Any = np.load(array.filename, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    same = (found.offset, found.shape, found.dtype) == (array.offset, array.shape, array.dtype)
+    return str(array.filename) if same else None
 
 
 def read_ranges(mapped: Any, ranges: Array, out: Array) -> None:

@@ -1,16 +1,17 @@
 """Memory for shards: in RAM up to a limit, above it in a mapped scratch file that the system can page out.
 
 The limit is `FLEGEL_MEMORY` (bytes, or with K, M, G, T) for one array, or half of the memory available at the time of
-the allocation. Never reads data.
+the allocation, divided by the number of processes that load their shards at that time. Never reads data.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
+import resource
 import tempfile
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,24 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.errors import DataError, UsageError
 
+_SHARERS: ContextVar[int] = ContextVar("sharers", default=1)
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def memory_limit() -> int:
     """Bytes that one array may take in RAM."""
     configured = configured_limit()
-    return available() // 2 if configured is None else configured
+    return available() // (2 * _SHARERS.get()) if configured is None else configured
+
+
+@contextlib.contextmanager
+def shared_by(processes: int) -> Iterator[None]:
+    """So many processes of this host allocate at the same time, each without seeing what the others take."""
+    token = _SHARERS.set(max(processes, 1))
+    try:
+        yield
+    finally:
+        _SHARERS.reset(token)
 
 
 def configured_limit() -> int | None:
@@ -42,8 +54,20 @@ def configured_limit() -> int | None:
 
 
 def available() -> int:
-    """Bytes that can be allocated without swapping, and within the limits of control groups (containers)."""
-    return min([_available_on_host(), *(max(limit - used, 0) for limit, used in control_groups())])
+    """Bytes that can be allocated without swapping, and within the limits of control groups (containers) and of this
+    process (`ulimit -d`)."""
+    limits = [*control_groups(), *_process_limit()]
+    return min([_available_on_host(), *(max(limit - used, 0) for limit, used in limits)])
+
+
+def _process_limit() -> Iterator[tuple[int, int]]:
+    """Limit and use in bytes of the private memory of this process, where it is limited."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit == resource.RLIM_INFINITY:
+        return
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        yield limit, int(next(line for line in lines if line.startswith("VmData:")).split()[1]) << 10
 
 
 def _available_on_host() -> int:
@@ -92,8 +116,12 @@ def _memory_groups(root: Path) -> Iterator[tuple[Path, str, tuple[str, str]]]:
 def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An uninitialized C-ordered array; above the limit it is a map of an unnamed scratch file."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if size <= memory_limit():
-        return np.empty(shape, dtype)
+    return np.empty(shape, dtype) if size <= memory_limit() else scratch(shape, dtype)
+
+
+def scratch(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The same in an unnamed scratch file in any case; it is gone with the array."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     try:
         with tempfile.TemporaryFile(prefix="flegel-shard-", dir=os.environ.get("FLEGEL_SCRATCH")) as file:
             file.truncate(size)
@@ -103,17 +131,3 @@ def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
             f"A shard of {size:,} bytes is above the memory limit and cannot be put into a scratch file "
             f"({error.strerror or error}); point FLEGEL_SCRATCH to a folder with space that you may write to."
         ) from None
-
-
-def release(array: Array, lo: int, hi: int) -> None:
-    """Free the pages of rows lo … hi of a mapped array; they are read again on the next access."""
-    base = array.base if isinstance(array, np.memmap) else None
-    if not isinstance(array, np.memmap) or not isinstance(base, mmap.mmap):
-        return
-    skip = array.offset % mmap.ALLOCATIONGRANULARITY
-    start = -(-(skip + lo * array.strides[0]) // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (skip + hi * array.strides[0]) // mmap.PAGESIZE * mmap.PAGESIZE - start
-    if length > 0:
-        if array.mode != "r":
-            base.flush(start, length)
-        base.madvise(mmap.MADV_DONTNEED, start, length)

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from flegel.core.mapped_arrays import release
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.rows.memory import allocate, release
+from flegel.datasets.rows.memory import allocate
 from flegel.datasets.rows.row_ranges import compress, cut, expand, group
 from flegel.errors import DataError
 from flegel.wording import number, option

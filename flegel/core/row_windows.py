@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.core.mapped_arrays import release
 from flegel.core.pytree import Array
 
 
@@ -52,7 +53,9 @@ class RowWindows:
             part = into[first : first + len(window.order)]
             np.take(window.rows, window.order, axis=0, out=part, mode="clip")  # other modes make a second copy first
             with np.errstate(over="ignore", invalid="ignore"):
-                return bool(np.isfinite(part.sum()) or np.isfinite(part).all())
+                sound = bool(np.isfinite(part.sum()) or np.isfinite(part).all())
+            release(into, first, first + len(part))
+            return sound
 
         self.lay_out(put)
         return into

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flegel.core.entry_point import EntryPoint
+from flegel.core.mapped_arrays import read_in_order, release
 from flegel.core.pytree import Array, protected
 from flegel.core.row_windows import RowWindow, RowWindows
 from flegel.core.unit_rows import unit_dense, unit_entries, unit_tiles
@@ -30,6 +31,7 @@ POINTS_COPIED_WITHOUT_COMPILER = 1024  # points for which it is not worth waking
 _FILL_TILES = EntryPoint("flegel.core.tiling", "fill_tiles")
 _GATHER_TILES = EntryPoint("flegel.core.tiling", "gather_tiles")
 _FILL_ROWS = EntryPoint("flegel.core.tiling", "fill_rows")
+WINDOW_NUMBERS = 1 << 21  # numbers that are laid out in a mapped file at a time
 CACHE_LINE_BYTES = 64  # bytes of a cache line
 TILE = 64  # points a tile; a multiple of every vector width, and how often a kernel looks at the stop flag
 
@@ -134,6 +136,8 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned, share_out: Shar
     tiles = -(-points // TILE)
     packed = empty((tiles, columns, TILE), rows.dtype)
     packed[points // TILE :] = 0
+    if isinstance(packed, np.memmap):
+        return _pack_mapped(rows, packed)
     if isinstance(rows, RowWindows):
         rows.lay_out(lambda some, first: _gathered(some, packed[first // TILE :], share_out))
     elif columns == 1:
@@ -150,6 +154,31 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned, share_out: Shar
 
         share_out(tiles, TILES_LAID_OUT_AT_ONCE, fill)
     return packed
+
+
+def _pack_mapped(rows: Array | RowWindows, packed: Array) -> Array:
+    """The same into a mapped file, of which a window is in memory at a time, as of rows that are mapped themselves."""
+    into = np.asarray(packed)
+    step = TILE * max(WINDOW_NUMBERS // (TILE * max(rows.shape[1], 1)), 1)
+
+    def gather(some: RowWindow, first: int) -> bool:
+        bad = 0
+        for at in range(0, len(some.order), step):
+            order, tile = some.order[at : at + step], (first + at) // TILE
+            bad += _GATHER_TILES(some.rows, order, into[tile:])
+            release(packed, tile, tile + len(order) // TILE)
+        return not bad
+
+    if isinstance(rows, RowWindows):
+        rows.lay_out(gather)
+    else:
+        for first in range(0, len(rows), step):
+            part = protected(np.ascontiguousarray(rows[first : first + step]))
+            _FILL_TILES(part, into[first // TILE : -(-(first + len(part)) // TILE)])
+            release(packed, first // TILE, (first + step) // TILE)
+            release(rows, first, first + len(part))
+    read_in_order(packed)
+    return into
 
 
 def _gathered(some: RowWindow, packed: Array, share_out: ShareOut) -> bool:

@@ -12,7 +12,7 @@ from flegel.core.pytree import Array
 from flegel.core.row_windows import RowWindows
 from flegel.core.shard import Sparse
 from flegel.core.unit_rows import unit_dense, unit_entries
-from flegel.datasets import Rows, read_rows, read_shard
+from flegel.datasets import Rows, read_rows, read_shard, stream_shard
 from flegel.datasets.rows import scale
 from flegel.errors import DataError, ProtocolError
 from flegel.messages import LoadShard
@@ -187,6 +187,10 @@ def load_rows(
         if moved and ids is not None and load.source.get("kind") == "dataset":
             rows = open_ids(load.source, ids, open_array)
         else:
+            if load.source.get("kind") == "dataset" and ids is None and not scaling:
+                where = load.source["description"], load.index, load.count, load.source["partition"], load.seed
+                if (streamed := stream_shard(*where)) is not None:
+                    return ShardRows(*streamed)
             rows = open_rows(load.source, load.index, load.count, load.seed, ids, open_array)
     features = scale.apply(rows.features, scale.Scaling(*scaling)) if scaling else rows.features
     return ShardRows(features, rows.labels, rows.ids, rows.weights)

@@ -15,6 +15,7 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.row_windows import RowWindows
 from flegel.core.shard import TILE, Shard, Sparse, aligned, at_once, make_shard, unit_rows
 from flegel.datasets import Rows
+from flegel.datasets.rows import memory
 from flegel.declarations.accepts import RowHooks
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import hook
@@ -41,7 +42,9 @@ def load_shard(
     """Rows and hidden states, those of a checkpoint where the job is `resumed`. `layout`: for so many
     columns. `doing` is told what may fail now.
     `threads`: all workers are in this process, so that points can be lent wherever they are."""
-    rows = load_rows(load, scaling, resumed[2] if resumed else None, measured, open_array)
+    with memory.shared_by(load.count):
+        rows = load_rows(load, scaling, resumed[2] if resumed else None, measured, open_array)
+        limit = memory.memory_limit()
     features = rows.features
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
     columns = features.columns if isinstance(features, Sparse) else features.shape[1]
@@ -50,8 +53,9 @@ def load_shard(
     with inside("initState"):
         state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
     doing("loading")
-    shared = load.lend and shared_points.wanted() and not threads
-    empty = shared_memory.empty if shared else aligned
+    large = not isinstance(features, Sparse) and points * columns * features.dtype.itemsize > limit
+    shared = load.lend and shared_points.wanted() and not threads and not large
+    empty = in_scratch_file if large else shared_memory.empty if shared else aligned
     labels = algorithm.accepts.kept_labels(rows.labels)
     unit = hook(algorithm, RowHooks.unit_rows)()
     if unit and load.source.get("kind") in ("dataset", IN_PLACE) and not isinstance(features, RowWindows):
@@ -61,6 +65,11 @@ def load_shard(
     if shared:
         shared_points.make_shareable(shard)
     return shard
+
+
+def in_scratch_file(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Room for rows above the memory limit."""
+    return memory.scratch(shape, np.dtype(dtype))
 
 
 def growing_part(algorithm: Algorithm, shard: Shard, parameter: Tree) -> GrowingPart | None:

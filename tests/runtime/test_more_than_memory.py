@@ -1,0 +1,108 @@
+"""Rows above the memory limit: shards lie in mapped scratch files, laid out window by window, and train as ever."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flegel
+from flegel.algorithms.kmeans import KMeans
+from flegel.core.pytree import Array
+from flegel.core.shard import Shard, make_shard, pack_tiles
+from flegel.datasets import open_data
+from flegel.datasets.rows import memory
+from flegel.runtime.worker import shard_loading
+from flegel.runtime.worker.shard_loading import in_scratch_file
+
+RNG = np.random.default_rng(0)
+ROWS = (RNG.normal(size=(4, 9))[RNG.integers(4, size=5003)] * 3 + RNG.normal(size=(5003, 9))).astype(np.float32)
+
+
+def is_mapped(array: Any) -> bool:
+    while array is not None:
+        if isinstance(array, np.memmap):
+            return True
+        array = getattr(array, "base", None)
+    return False
+
+
+@pytest.fixture
+def shards(monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
+    """Those that workers of this process load."""
+    found: list[Shard] = []
+
+    def make(*given: Any, **more: Any) -> Shard:
+        found.append(make_shard(*given, **more))
+        return found[-1]
+
+    monkeypatch.setattr(shard_loading, "make_shard", make)
+    return found
+
+
+@pytest.mark.parametrize("points", [64, 5003])
+def test_tiles_in_a_scratch_file_are_those_in_memory(points: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flegel.core.shard.WINDOW_NUMBERS", 64 * 9 * 3)
+    packed = pack_tiles(ROWS[:points], in_scratch_file)
+    assert is_mapped(packed) and np.array_equal(packed, pack_tiles(ROWS[:points]))
+
+
+@pytest.mark.parametrize("kind", ["file", "map", "array", "parquet"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_a_job_above_the_limit_is_the_job_below_it(
+    tmp_path: Path, shards: list[Shard], monkeypatch: pytest.MonkeyPatch, kind: str, metric: str
+) -> None:
+    data: Any = tmp_path / "rows.npy"
+    np.save(data, ROWS)
+    if kind == "map":
+        data = np.load(data, mmap_mode="r")
+    elif kind == "array":
+        data = ROWS
+    elif kind == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        data = tmp_path / "rows.parquet"
+        columns = {f"c{t}": ROWS[:, t] for t in range(ROWS.shape[1])}
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), data, row_group_size=300)
+    objectives = []
+    for limit, mapped in (("1G", False), ("20K", True)):
+        monkeypatch.setenv("FLEGEL_MEMORY", limit)
+        shards.clear()
+        model = KMeans(k=4, init=ROWS[:4], metric=metric)
+        result = flegel.run(model, data, workers=2, processes="no", sync="bsp", seed=3)
+        objectives.append(result.objective)
+        assert [is_mapped(shard.features) for shard in shards] == [mapped, mapped]
+    assert objectives[0] == pytest.approx(objectives[1], rel=1e-9)
+
+
+def test_a_map_of_a_whole_file_is_read_from_the_file_where_it_exceeds_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    mapped: Array = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    assert open_data(mapped).in_memory
+    monkeypatch.setenv("FLEGEL_MEMORY", "20K")
+    found = open_data(mapped)
+    assert not found.in_memory and found.describe()["source"]["paths"] == [str(tmp_path / "rows.npy"), None]
+    assert open_data(mapped[10:]).in_memory, "a part of the file has no name"
+    assert open_data(ROWS).in_memory
+    assert open_data((mapped, np.zeros(len(ROWS)))).in_memory, "labels are in the memory of this process"
+
+
+def test_processes_that_load_at_the_same_time_share_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 8000)
+    assert memory.memory_limit() == 4000
+    with memory.shared_by(4):
+        assert memory.memory_limit() == 1000
+    assert memory.memory_limit() == 4000
+
+
+def test_the_limit_of_a_process_counts_like_that_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = memory.available()
+    assert whole > 1 << 20
+    data = next(limit for limit in Path("/proc/self/status").read_text().splitlines() if limit.startswith("VmData:"))
+    used = int(data.split()[1]) << 10
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (used + (64 << 20), -1))
+    assert memory.available() <= 128 << 20

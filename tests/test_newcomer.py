@@ -134,7 +134,7 @@ def test_commands_that_train_in_another_way_read_tables_as_submit_does(
         seen.extend([*given, *named.values()])
         raise UsageError("seen")
 
-    home = f"flegel.compare.{runner}" if runner else "flegel.checks.conformance.check_algorithm"
+    home = f"flegel.compare.{runner}" if runner else "flegel.checks.conformance.kept_promises"
     monkeypatch.setattr(home, stop)
     ratings = [f"{user},{item},{1 + user * item % 5}" for user in range(20) for item in range(15) if (user + item) % 3]
     (tmp_path / "listed.csv").write_text("\n".join(["a,b,c", *ratings]) + "\n")

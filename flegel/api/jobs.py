@@ -228,8 +228,10 @@ def _run_here(
 def _staff(job: Job, chosen: Algorithm, dataset: Dataset, cluster: Cluster | None) -> tuple[int, int | None, str]:
     """Workers of a job on this host, the threads of each, and why there are several workers that nobody asked for.
     Where nothing is said one team of threads, if it can."""
-    if job.workers is not None or cluster is not None:
-        return job.workers or (cluster.workers if cluster is not None else 1), job.threads, ""
+    if job.workers is not None:
+        return job.workers, job.threads, ""
+    if cluster is not None:
+        return cluster.workers, job.threads, ""
     team = team_for(job, chosen, dataset)
     if team.threads:
         return 1, team.threads, ""

@@ -8,6 +8,9 @@ from datetime import timedelta
 now = time.monotonic
 """Seconds on a clock that never goes back; comparable between processes of one host."""
 
+thread_seconds = time.thread_time
+"""Seconds that a processor has worked for this thread."""
+
 
 def sleep(seconds: float) -> float:
     """Suspend this thread; returns how long that really took."""

@@ -22,6 +22,7 @@ from flegel.runtime.job import warm_code
 def forget() -> None:
     for remembered in (code_folder._text, code_folder._files, code_folder.content_key):
         remembered.cache_clear()
+    code_folder._found.clear()
 
 
 @pytest.fixture

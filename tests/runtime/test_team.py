@@ -185,6 +185,21 @@ def test_a_stopped_team_has_visited_the_first_points_and_no_others(fixed: int) -
     assert kernel.run(shard, reached, 4000, 0, flag) == reached, "the flag is looked at before the first point"
 
 
+def test_waiting_for_the_lock_of_the_interpreter_does_not_make_blocks_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorter blocks would make threads wait for it more often, and that would make blocks shorter still."""
+    now, worked = itertools.count(0.0, 1.0), itertools.count(0.0, 1e-6)
+    monkeypatch.setattr("flegel.runtime.clock.now", lambda: next(now))
+    monkeypatch.setattr("flegel.runtime.clock.thread_seconds", lambda: next(worked))
+    kernel = TeamKernel([lambda *_: 0] * 4, "hand-written", "", np.zeros(1), np.zeros(1), 0)
+    shard = make_shard(np.zeros((40_000, 2)), None, np.zeros((40_000, 1)), "rows")
+    blocks = []
+    for _ in range(4):
+        kernel.run(shard, 0, 40_000, 0, new_flag())
+        blocks.append(len(kernel._edges(0, 40_000)))
+    kernel.close()
+    assert blocks == sorted(blocks, reverse=True)
+
+
 def test_what_a_thread_raises_reaches_the_caller_and_the_team_goes_on() -> None:
     team, here = Team(3), threading.get_ident()
 

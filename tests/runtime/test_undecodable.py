@@ -51,7 +51,7 @@ def test_checkpoints(tmp_path: Path) -> None:
 
 def test_a_comparison(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(b'{"' + BAD + b'":"' + BAD + b'","format":"' + BAD + b'"}')
-    with pytest.raises(FlegelError, match="is no comparison"):
+    with pytest.raises(FlegelError, match="is no record"):
         record.read(tmp_path / "x.json")
 
 

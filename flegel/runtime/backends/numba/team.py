@@ -156,11 +156,11 @@ class TeamKernel:
         if compiled is not None and compiled.serves(shard, iteration):
             edges = edges[: compiled.most_blocks + 1]
             reached, cost = compiled.visit(theta, edges, flag, self._statistics), COMPILED_CALL_SECONDS
+            seconds = (clock.now() - began - cost) * self._team.threads
         else:
             if compiled is not None:
                 compiled.leave()
-            reached, cost = self._interpreted.visit(shard, theta, edges, iteration, flag, self._statistics)
-        seconds = (clock.now() - began - cost) * self._team.threads
+            reached, cost, seconds = self._interpreted.visit(shard, theta, edges, iteration, flag, self._statistics)
         if reached and seconds > 0:
             self._speed = max((edges[reached] - edges[0]) / seconds, self._speed / 2)
         self._costs = [*self._costs[1 - REMEMBERED_CALLS :], max(cost, 0.0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -140,6 +140,17 @@ def flat_size(empty: Tree) -> int:
     return sum(_padded(a.size) for a in arrays) if {a.dtype for a in arrays} == {np.dtype(np.float64)} else 0
 
 
+class InterpretedVisit(NamedTuple):
+    """How a call by the interpreter went."""
+
+    reached: int
+    """Blocks that were visited."""
+    cost: float
+    """Seconds that it took beside visits."""
+    worked: float
+    """Seconds that processors worked, of all threads together: without waiting for the interpreter's lock."""
+
+
 class InterpretedCalls:
     """The interpreter calls the kernel for each block; threads take turns at its lock, some 10 µs for a block."""
 
@@ -151,12 +162,11 @@ class InterpretedCalls:
 
     def visit(
         self, shard: Shard, parameter: Tree, edges: list[int], iteration: int, flag: Array, total: Sums
-    ) -> tuple[int, float]:
-        """Visit blocks until none is left or the flag is up, and add them to `total`; how many were visited, and the
-        seconds that this took beside visits."""
+    ) -> InterpretedVisit:
+        """Visit blocks until none is left or the flag is up, and add them to `total`."""
         blocks, cursor = len(edges) - 1, itertools.count()
         threads = min(self._team.threads, blocks)
-        last, busy, begun = [-1] * threads, [0.0] * threads, [False] * threads
+        last, busy, begun, worked = [-1] * threads, [0.0] * threads, [False] * threads, [0.0] * threads
         own, by_block = self._own, self._by_block
         while by_block and len(own) < blocks:
             own.append(Sums(self._empty))
@@ -164,6 +174,7 @@ class InterpretedCalls:
 
         def work(number: int) -> None:
             kernel, entered, never = self._kernels[number], clock.now(), self._never
+            before = clock.thread_seconds()
             while not flag[0]:
                 block = next(cursor)
                 if block >= blocks:
@@ -174,13 +185,13 @@ class InterpretedCalls:
                     begun[number] = True
                 kernel(shard, parameter, sums.tree, edges[block], edges[block + 1], iteration, never)
                 last[number] = block
-            busy[number] = clock.now() - entered
+            busy[number], worked[number] = clock.now() - entered, clock.thread_seconds() - before
 
         self._team.together(work, threads)
         reached = max(last) + 1
         for place in range(reached) if by_block else [number for number in range(threads) if begun[number]]:
             total.add(own[place])
-        return reached, clock.now() - began - max(busy)
+        return InterpretedVisit(reached, clock.now() - began - max(busy), sum(worked))
 
 
 class CompiledCalls:

@@ -41,8 +41,8 @@ class Option:
     accepts: str = "str"
     """Types besides the field's own that `parse` takes, as Python source."""
     check: Callable[[Any, str], None] | None = None
-    """Given a value, and how a message shows it (`--missing drop`, `missing="drop"`); raises `UsageError` "
-    "where the value cannot be used."""
+    """Given a value, and how a message shows it (`--missing drop`, `missing="drop"`); raises `UsageError` where the
+    value cannot be used."""
     resume: str = ""
     """Help of `flegel resume`, for an option that may change there; it cannot where empty."""
     local: bool = True

@@ -60,7 +60,8 @@ class HoldSlices(_ServerMessage):
     owners: tuple[int, ...] = ()
     """Workers that share one account of these statistics."""
     known: bool = True
-    """Whether it is known what each owner contributed."""
+    """Whether these statistics are the account that the owners share. If not, accounts are unknown until the
+    coordinator has all owners share one."""
     rounds: dict[int, int] = {}
     """By worker: the last round that is in these statistics."""
     zero: dict[int, tuple[tuple[int, ...], str]] = {}

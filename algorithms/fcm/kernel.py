@@ -40,37 +40,44 @@ from flegel.core.team_loop import team_loop
 LARGEST_SQUARED_DISTANCE = 1e30  # upper bound of a squared distance in float32
 STEEP = 1024.0  # ‖y‖² per column above which a float32 tile is computed in float64; ordinary rows have about 1
 EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
+WIDE_LANE_SUMS = 5  # place of the lane sums among the buffers that `_room` makes
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def train(features, state, weights, parameter, aggregator, start, end, flag, tiles, m, exact):
-    """`exact`: every tile in float64, and changes as they are before the state rounds them."""
+    """`tiles`: so many are held in buffers before they are added up. `exact`: every tile in float64, and changes as
+    they are before the state rounds them.
+
+    Float32 tiles whose rows lie too far from the origin for that type go through buffers in float64 (`wide`), which are
+    made with the first of them.
+    """
     k, d = parameter.centroids.shape
     lanes = lane_count(features, LANES)
     expanded = m <= 2.0
     slopes, offsets, levels = _pack(features, parameter, k, expanded)
     changes, columns, lane_sums, table = soft_buffers(features, k, d + 2, tiles)
-    wide, opened = _room(0, d, parameter, expanded), False
+    wide, wide_made = _room(0, d, parameter, expanded), False
     columns[d + 1] = 1
     zeros, scales = units(columns, parameter.origin, parameter.unit)
     ones = np.ones(d, features.dtype)
     limit = STEEP * d
     far = np.empty((levels.size, TILE), features.dtype)
     active = np.empty(TILE, features.dtype)
-    slot, held, reached, seen = 0, 0, end, 0.0
+    buffered, unflushed = 0, 0  # tiles in the buffers, points since the lane sums were added to the table
+    reached, seen = end, 0.0
     for tile in range(start // TILE, -(-end // TILE)):
         if raised(flag):
             reached = max(start, tile * TILE)
             break
-        at = slot * TILE
+        at = buffered * TILE
         standardized(features, tile, zeros, scales, columns, at)
         norms(columns, d, at, ones, d)
         if not expanded:  # `products` asks for the next tile
             fetch(features, tile + 1)
             fetch(state, tile + 1)
         if features.itemsize == 4 and (exact or beyond(columns, d, at, limit)):
-            if not opened:
-                wide, opened = _room(k, d, parameter, expanded), True
+            if not wide_made:
+                wide, wide_made = _room(k, d, parameter, expanded), True
             seen += _wide_tile(features, state, weights, tile, start, end, parameter, m, wide, exact)
             continue
         mark_active(active, tile, start, end)
@@ -79,19 +86,19 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
         else:
             square_distances(columns, d, at, slopes, offsets, levels, far)
         seen += _memberships(far, columns, d, at, k, m, expanded, state, tile, weights, active, changes)
-        slot, held = slot + 1, held + TILE
-        if slot == tiles:
+        buffered, unflushed = buffered + 1, unflushed + TILE
+        if buffered == tiles:
             accumulate(changes, columns, lane_sums)
-            slot = 0
-            if held >= FLUSH * lanes:
+            buffered = 0
+            if unflushed >= FLUSH * lanes:
                 flush(lane_sums, table)
-                held = 0
-    if slot:
-        forget(changes, slot * TILE)
+                unflushed = 0
+    if buffered:
+        forget(changes, buffered * TILE)
         accumulate(changes, columns, lane_sums)
     flush(lane_sums, table)
-    if opened:
-        flush(wide[5], table)
+    if wide_made:
+        flush(wide[WIDE_LANE_SUMS], table)
     for j in range(k):
         aggregator.counts[j] += table[j, d + 1]
         aggregator.squares[j] += table[j, d]
@@ -106,7 +113,7 @@ serve = team_loop(train)
 
 @njit(**INNER)
 def _room(k, d, parameter, expanded):
-    """Buffers for a tile in float64; empty ones for k = 0."""
+    """Buffers for a tile in float64, the lane sums at `WIDE_LANE_SUMS`; empty ones for k = 0."""
     wide = np.empty(0)
     slopes, offsets, levels = _pack(wide, parameter, k, expanded)
     changes, columns, lane_sums, _ = soft_buffers(wide, k, d + 2, 1)

@@ -193,34 +193,42 @@ class GMM(Algorithm):
         clipped rows in units of the middle of each column, so that they do not."""
         if self.k > len(y):
             raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-        some, own = some_weighted(y, mass, int(np.clip(ROWS_A_COMPONENT * self.k, *FEWEST_AND_MOST_TRIAL_ROWS)), rng)
+        some, row_weights = some_weighted(
+            y, mass, int(np.clip(ROWS_A_COMPONENT * self.k, *FEWEST_AND_MOST_TRIAL_ROWS)), rng
+        )
         best, most = None, -np.inf
         blank = self._blank(origin, unit, floor)
         for trial in range(self.n_init):
             seen = clipped(some) if trial % 2 else in_deviations(some)
-            labels = lloyd(seen, self.k, rng, own)[1]
+            labels = lloyd(seen, self.k, rng, row_weights)[1]
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
-            mixture, value = self._passes(some, own, self._step(some, own, shares, blank), EM_TRIAL_PASSES - 1)
+            mixture, value = self._passes(
+                some, row_weights, self._step(some, row_weights, shares, blank), EM_TRIAL_PASSES - 1
+            )
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
         passes = polishing_passes(len(some) * self.k * self._width(y.shape[1]))
-        best, _ = self._passes(some, own, best, max(passes, EM_TRIAL_PASSES))
-        return best._replace(points=coverage(points, float(len(some) if own is None else own.sum()), True))
+        best, _ = self._passes(some, row_weights, best, max(passes, EM_TRIAL_PASSES))
+        return best._replace(
+            points=coverage(points, float(len(some) if row_weights is None else row_weights.sum()), True)
+        )
 
-    def _step(self, y: Array, own: Array | None, shares: Array, mixture: Mixture) -> Mixture:
-        return self.updateParameter(self._moments(y, shares if own is None else shares * own[:, None]), mixture)
+    def _step(self, y: Array, row_weights: Array | None, shares: Array, mixture: Mixture) -> Mixture:
+        return self.updateParameter(
+            self._moments(y, shares if row_weights is None else shares * row_weights[:, None]), mixture
+        )
 
-    def _passes(self, y: Array, own: Array | None, mixture: Mixture, passes: int) -> tuple[Mixture, float]:
+    def _passes(self, y: Array, row_weights: Array | None, mixture: Mixture, passes: int) -> tuple[Mixture, float]:
         """EM over these rows until it comes to rest; the mixture and its log-likelihood, a mean or weighted sum."""
         value = -np.inf
         for left in range(passes, -1, -1):
             shares, densities = self._expectation(y, mixture)
-            before, value = value, float(densities.mean() if own is None else own @ densities)
+            before, value = value, float(densities.mean() if row_weights is None else row_weights @ densities)
             if not left or value - before <= EM_ENDS_BELOW_GAIN * abs(value):
                 break
-            mixture = self._step(y, own, shares, mixture)
+            mixture = self._step(y, row_weights, shares, mixture)
         return mixture, value
 
     def _moments(self, y: Array, shares: Array) -> MixtureMoments:

@@ -486,8 +486,13 @@ def _eight(slot: int) -> Any:
 
 @cache
 def _examiner(lanes: int, group: int, slot: int) -> Any:
-    """`examine(…)`: the points `who` and the centroids of a band: whichever of them may be nearer is compared in full.
-    Leaves new bounds of the band for these points: of all its centroids but the nearest.
+    """`examine(…)`: points of the block from row `begin` on, and the centroids of a band: whichever of them may be
+    nearer is compared in full. Leaves new bounds of the band for these points: of all its centroids but the nearest.
+
+    Which points is in `room`, the buffers of a block: the first `count` numbers of `who`, counted from `begin`. `kept`
+    has the lower bounds that stay from visit to visit, by row and band. `gone` is how far the centroids of each band
+    have moved in all: a bound is kept as distance + `gone`, and `scan` subtracts the `gone` of its own time from it.
+    `doubts` are the errors of distances between short rows.
 
     One function with all its arrays at hand: to take them out of tuples for every pair takes longer than the pair.
     """

@@ -50,6 +50,8 @@ OUTPUTS_AT_ONCE = 8
 """Outputs that an entry of a sparse row is multiplied by at a time: 64 bytes, a cache line."""
 TILES_IN_PARTS = 16
 """A float32 part of the gradient adds up 4 products a tile; after so many it goes into the float64 sum."""
+UNKNOWN = 4
+"""Place of the rows with unknown labels in a kernel's sums, which are loss, seen, stamps, visits and these."""
 
 
 @njit(nogil=True, cache=True)
@@ -65,7 +67,7 @@ def _sparse_two(rows, labels, state, masses, theta, fixed, goal, start, end, fla
             return i
         target = class_number(labels[i], classes)
         if target < 0:
-            sums[4] += 1.0
+            sums[UNKNOWN] += 1.0
             continue
         first, last = indptr[i], indptr[i + 1]
         score = bias[0]
@@ -134,30 +136,35 @@ def _turn(parts, target):
 
 @njit(nogil=True, cache=True)
 def _sparse_many(rows, labels, state, masses, turned, fixed, goal, start, end, flag):
-    """Sparse rows of more classes. `weights`, `bias` and parts have a number an output, and zeros up to whole vectors;
-    parts are 0 before and after."""
+    """Sparse rows of three or more classes.
+
+    `turned`: what `_ByColumn.turned` returns; each row has a number an output, and zeros up to whole vectors, and
+    `parts` and `bent_parts` are 0 before and after. `fixed`: labels of the classes, `metric` (precondition.py; its row
+    1 is the unit of each column) and what `visit` takes of the model. `goal`: the statistics that are added to, of
+    which `sums` are those of one call, and `curvature` has one row an output where only its diagonal is kept.
+    """
     indptr, indices, values = rows
     (weights, bias, parts, bent_parts), (classes, metric, model) = turned, fixed
     gradient, curvature, counts, sums = goal
     outputs, columns = gradient.shape
     width, diagonal = weights.shape[1], curvature.shape[1] == 1
     scores, steps, bends = np.empty(width), np.zeros(width), np.zeros(width)
-    bent, i = False, start
+    curvature_changed, i = False, start
     while i < end and not raised(flag):
         target = class_number(labels[i], classes)
         if target < 0:
-            sums[4] += 1.0
+            sums[UNKNOWN] += 1.0
             i += 1
             continue
         first, last = indptr[i], indptr[i + 1]
         _sparse_scores(indices, values, first, last, weights, bias, scores)
         mass = 1.0 if masses is None else masses[i]
-        counts[target] += mass if state[i, 2 * outputs + 1] == 0.0 else 0.0
-        mine, change, bend = scores[:outputs], steps[:outputs], bends[:outputs]
-        changed = visit(mine, target, mass, state[i], model, change, bend, sums)
+        last_theta = state[i, 2 * outputs + 1]  # the number of θ at the last visit; 0: there was none
+        counts[target] += mass if last_theta == 0.0 else 0.0
+        changed = visit(scores[:outputs], target, mass, state[i], model, steps[:outputs], bends[:outputs], sums)
         _add_sparse(indices, values, first, last, steps, parts)
         if changed and diagonal:
-            bent = True
+            curvature_changed = True
             _bend_sparse(indices, values, first, last, bends, metric, bent_parts)
         elif changed:
             for k in range(outputs):
@@ -165,7 +172,7 @@ def _sparse_many(rows, labels, state, masses, turned, fixed, goal, start, end, f
                     sparse_outer(indices[first:last], values[first:last], bends[k], metric, curvature[k])
         i += 1
     _turn(parts, gradient)
-    if bent:
+    if curvature_changed:
         _turn(bent_parts, curvature.reshape(outputs, columns))
     return i
 
@@ -211,7 +218,7 @@ def _some_lanes(tile, lanes, features, labels, state, masses, theta, fixed, goal
     for lane in range(lanes[0], lanes[1]):
         target = class_number(labels[tile * TILE + lane], classes)
         if target < 0:
-            sums[4] += 1.0
+            sums[UNKNOWN] += 1.0
             continue
         for k in range(outputs):
             score = bias[k]
@@ -525,7 +532,7 @@ def kernel_for(memory: bool) -> Kernel:
     by_column = _ByColumn()
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
-        sums = np.zeros(5)  # loss, seen, stamps, visits, unknown
+        sums = np.zeros(5)  # loss, seen, stamps, visits, UNKNOWN
         penalty, epoch, part, floor, cap = parameter.internal_visit[:5]
         numbers = (float(penalty), keep, float(epoch), float(part), float(floor), float(cap))
         model = (parameter.internal_importance, numbers)

@@ -181,6 +181,17 @@ def verify(path: Path, remote: RemoteFile) -> None:
         )
 
 
+def _check_readable(archive: Path, member: zipfile.ZipInfo) -> None:
+    """Refuse a member that is whole and cannot be unpacked here: to fetch it again would not help."""
+    try:
+        check_zip_member(member)
+    except ValueError as error:
+        raise DataError(
+            f"{archive} cannot be unpacked here ({error}); unpack it with another program and give the file that comes "
+            "out as data."
+        ) from None
+
+
 def unpack(archive: Path, folder: Path) -> None:
     """The files of a zip below `folder`; a member that points elsewhere is refused before anything is
     written.
@@ -189,7 +200,7 @@ def unpack(archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as packed:
             members = [m for m in packed.infolist() if not m.is_dir()]
             for member in members:
-                check_zip_member(member)
+                _check_readable(archive, member)
                 target = (folder / member.filename).resolve()
                 if not target.is_relative_to(folder.resolve()):
                     raise DataError(

@@ -34,16 +34,19 @@ class TextStream(Stream):
         self.named_classes = dialect.text_label
 
     def chunks(self) -> Iterator[Chunk]:
+        """Blank lines are dropped at the end of the file and refused elsewhere. Those at the end of a piece are put
+        before the next one, because only that tells which of the two they are."""
         line = self.dialect.skip_lines + 1
         blank = b""
         for piece in line_pieces(self.path, self.dialect.header, TEXT_PIECE_BYTES, LINE_LIMIT):
             text = blank + piece
-            body = text.rstrip(b"\r\n \t")
-            blank = text[len(body) :].partition(b"\n")[2]
+            written = len(text.rstrip(b"\r\n \t"))
+            end = text.index(b"\n", written) + 1 if written else 0  # a tab at the end of a line may end a field
+            body, blank = text[:end], text[end:]
             if not body:
                 continue
-            lines = body.count(b"\n") + 1
-            columns, labels = parse(body + b"\n", self.dialect, self.dtype, lines, line, self.origin)
+            lines = body.count(b"\n")
+            columns, labels = parse(body, self.dialect, self.dtype, lines, line, self.origin)
             line += lines
             yield Chunk(np.stack(columns, axis=1), labels)
 

@@ -84,6 +84,7 @@ def shape(cell: str) -> str:
 
 def plain_numbers(texts: Sequence[str]) -> Array | None:
     """The values of texts that are all plain numbers or gaps (NaN); None where one is something else."""
+    # No word of MISSING has more than four characters: most numbers are longer, and are not looked up.
     present = ["nan" if len(text) < 5 and text.lower() in MISSING else text for text in texts]
     if not _PLAIN_SIGNS.issuperset("".join(present)):
         return None

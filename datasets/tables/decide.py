@@ -123,8 +123,9 @@ def feature_column(table: RawTable, found: ColumnSurvey, evidence: Evidence, opt
 
 
 def _mixed(table: RawTable, found: ColumnSurvey, what: str) -> DataError:
+    """The refusal of a column of numbers or dates (`what`) in which some cells are something else: names the first."""
     usual = cells.NUMBERS if what == "number" else cells.DATES
-    row, text = min((place for name, place in found.first.items() if name not in usual), key=lambda place: place[0])
+    row, text = min((cell for shape, cell in found.first.items() if shape not in usual), key=lambda cell: cell[0])
     others = found.present - sum(found.shapes[name] for name in usual)
     more = f" (and {others - 1:,} more cells of that column)" if others > 1 else ""
     return DataError(

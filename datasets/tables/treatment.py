@@ -324,7 +324,7 @@ def numbers_of(column: ColumnTreatment, raw: RawColumn, where: Callable[[int], s
                 f"give {column.use}s there."
             )
         return raw.values
-    values = np.full(len(raw.texts) + 1, np.nan)
+    values = np.full(len(raw.texts) + 1, np.nan)  # by text; the last is that of gaps, whose number is −1
     if column.use == "number" and column.written == CellFormat():
         plain = plain_numbers(raw.texts)
         if plain is not None:

@@ -181,7 +181,8 @@ class Served(NamedTuple):
     title: str
 
     def observers(self, stack: ExitStack) -> list[Observer]:
-        """What serves it ends with the stack."""
+        """Start what was asked for, metrics and dashboard: observers that feed them. They are served until the stack
+        ends."""
         found: list[Observer] = []
         if self.metrics is not None:
             from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint
@@ -232,7 +233,8 @@ def trained_by(result: Any) -> str:
 
 
 def _finish_job(job: Callable[..., Any], display: Any, outputs: Outputs, line: PhaseLine) -> Any:
-    """Run it under a display, save and tell the result."""
+    """Run it under a display and save its result, which the caller tells once the display is left. Where it cannot be
+    saved, it is told here, before the error, so that training was not in vain."""
     import warnings
 
     with warnings.catch_warnings():

@@ -231,7 +231,7 @@ class Client:
                 with (scratch / check_name(file, "file")).open("wb") as stream:
                     for piece in self._pieces(view.job, file):
                         stream.write(piece)
-            figures = self._set_model(scratch / "result.json", folder)
+            figures = self._name_folder(scratch / "result.json", folder)
             if folder.exists():
                 folder.rmdir()
             scratch.rename(folder)
@@ -247,7 +247,8 @@ class Client:
             found: dict[str, Any] = json.loads(b"".join(self._pieces(view.job, "result.json")))
             return {**found, "model": None}
 
-    def _set_model(self, path: Path, folder: Path) -> dict[str, Any]:
+    def _name_folder(self, path: Path, folder: Path) -> dict[str, Any]:
+        """Write into `result.json` where the model lies now: the master's own folder stands there."""
         figures = read_json(path)
         figures["model"] = str(folder)
         path.write_text(json.dumps(figures, indent=1), encoding="utf-8")

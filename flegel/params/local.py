@@ -24,11 +24,13 @@ class LocalStore:
     def __init__(
         self, algorithm: Algorithm, parameter: Tree, zero: Tree, adder: Adder = add_in_order, attribute: bool = False
     ) -> None:
-        """`attribute`: find out what each report alone does for the objective, which costs an evaluation for each."""
+        """`parameter`: θ to begin with; `zero`: statistics of no points; `adder`: adds reports to them. `attribute`:
+        find out what each report alone does for the objective, which costs an evaluation for each."""
         self.parameter = parameter
         self._algorithm = algorithm
         self._attribute = attribute
         self._ledger = Ledger(algorithm, zero, adder)
+        # What a store does with the accounts of workers is all done by the ledger.
         self.join = self._ledger.join
         self.detach = self._ledger.detach
         self.forget = self._ledger.forget

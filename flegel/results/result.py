@@ -304,7 +304,9 @@ def _plain(value: Any) -> Any:
 
 
 def worker_rows(machine: Coordinator) -> list[dict[str, Any]]:
-    """The time account of each worker."""
+    """The time account of each worker, also of those that rest, by number. Of the time between its reports it computed,
+    waited (`wait`, in part for others to merge reports and for θ: `merge`), or was about to follow an order
+    (`barrier`)."""
     merging = merging_seconds(machine)
     every = [*machine.view.workers.values(), *machine.state.resting.values()]
     return [

@@ -54,7 +54,8 @@ class FlexibleBarrier(SyncModel):
         self._stopped = False
         """All workers have been told to end this round."""
         self._idle_speed = self._idle_speed_limit = 0.0
-        """Points a second of workers that have finished their shards, and how much of that ends the round."""
+        """Points a second of workers that have finished their shards, and how much of that ends the round; 0 while no
+        speed is known."""
         self._finished_at: list[float] = []
         """When each of them finished, in seconds of the job."""
         self._round_ended_at = 0.0
@@ -99,9 +100,8 @@ class FlexibleBarrier(SyncModel):
                     return Decision((Update(tuple(view.workers)),))
                 if exhausted:
                     self._idle_speed += view.workers[worker].rate
-                    if self._idle_speed >= self._idle_speed_limit and (
-                        self._idle_speed_limit or self._half_have_finished(view)
-                    ):
+                    speeds_known = self._idle_speed_limit > 0.0
+                    if self._idle_speed >= self._idle_speed_limit and (speeds_known or self._half_have_finished(view)):
                         if timers:
                             timers.cut(now)
                         return self._stop(view)
@@ -137,7 +137,7 @@ class FlexibleBarrier(SyncModel):
         return 2 * len(self._finished_at) >= sum(w.points > 0 for w in view.workers.values())
 
     def _limit(self, view: View) -> float:
-        """Points a second that may stand idle before it is better to begin a new round."""
+        """Points a second that may stand idle before it is better to begin a new round; 0 while no speed is known."""
         seen = list(view.workers.values())
         one = speed_of_one_worker(seen)
         if not one or not self._phi:

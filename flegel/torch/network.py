@@ -44,6 +44,9 @@ BLOCK_WEIGHTS = 4096
 """Weights of a block: gradients are measured block by block, and slices of servers end between blocks."""
 NOISE_PASSES = 0.25
 """Passes over which the gradient noise is averaged: of a small batch ‖G‖² is mostly chance, and B changes slowly."""
+PASS_FADES = 4.0
+"""What the running means of loss and accuracy held a pass ago has the weight e⁻⁴, 2 %: they tell about the last
+pass."""
 
 
 def squares_of_blocks(vector: Array) -> Array:
@@ -245,10 +248,14 @@ class NeuralNetwork(Algorithm):
         return None
 
     def _progressed(self, aggregator: NetworkSums, pooled: float, course: TrainingCourse) -> TrainingCourse:
-        """The course after one more step. Loss and accuracy are means over the last pass, recent visits more."""
+        """The course after one more step; `pooled`: the squared length of the summed gradient.
+
+        Loss and accuracy are running means, which begin at 0: a step replaces a part `fresh` of them, and `known` is
+        the part that is replaced so far, by which they are divided where they are read.
+        """
         sums = aggregator.sums
         visits = float(sums[VISITS])
-        fresh = 1.0 - math.exp(-4.0 * visits / course.points)
+        fresh = 1.0 - math.exp(-PASS_FADES * visits / course.points)
         memory = 1.0 - min(0.1, visits / (NOISE_PASSES * course.points))
         noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator, pooled), memory)
         return TrainingCourse(

@@ -201,6 +201,17 @@ def test_a_name_that_points_elsewhere_is_refused(name: str, tmp_path: Path) -> N
         fetch(RemoteFile("http://127.0.0.1:9/x", name), tmp_path)
 
 
+def test_an_encrypted_zip_is_not_to_be_fetched_again(tmp_path: Path) -> None:
+    path = tmp_path / "secret.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("rows.csv", "1,2\n")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag of encryption, in the directory
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"\(rows.csv is encrypted\); unpack it with another program"):
+        unpack(path, tmp_path)
+
+
 def test_a_zip_member_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

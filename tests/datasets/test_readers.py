@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 
 from flegel.datasets import open_data
+from flegel.datasets.formats import text_stream
+from flegel.datasets.formats.text_dialect import Dialect
 from flegel.errors import DataError, UsageError
 from tests.datasets.helpers import check_shards, dense
 
@@ -41,6 +43,27 @@ def test_text_tables(tmp_path: Path, header: bool, suffix: str, delimiter: str, 
     assert np.array_equal(features, TABLE)
     assert np.array_equal(labels, LABELS)
     check_shards(data, 3)
+
+
+@pytest.mark.parametrize("piece", [8, 1 << 20])
+def test_an_empty_last_field_of_a_tsv_is_a_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(text_stream, "TEXT_PIECE_BYTES", piece)
+    path = tmp_path / "table.tsv"
+    path.write_bytes(b"1\t2\ta\n3\t4\t\n5\t6\tb\n7\t8\t\n\n")
+    dialect = Dialect("\t", 0, 3, [0, 1], label=2, text_label=True)
+    chunks = list(text_stream.TextStream(path, dialect, "float64").chunks())
+    assert np.concatenate([chunk.features for chunk in chunks]).tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert np.concatenate([chunk.labels for chunk in chunks]).tolist() == ["a", "", "b", ""]
+
+
+def test_a_blank_line_inside_is_refused_with_its_number_also_between_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_stream, "TEXT_PIECE_BYTES", 4)
+    path = tmp_path / "table.csv"
+    path.write_bytes(b"1,2\n\n\n\n\n\n\n3,4\n5\n")
+    with pytest.raises(DataError, match="line 2 "):
+        list(text_stream.TextStream(path, Dialect(",", 0, 2, [0, 1]), "float64").chunks())
 
 
 @pytest.mark.parametrize("packing", [".bz2", ".xz", ".zip"])

@@ -71,7 +71,9 @@ class LaunchRequest(NamedTuple):
 
 
 def launch(request: LaunchRequest, make: Callable[..., Any]) -> None:
-    """Start, run and end; `make` takes the options of a launch and gives the cluster."""
+    """Start a cluster, run the command on it and end it, with the exit code of that command. With --keep a second
+    process holds the cluster, and this one ends; that process runs the same command line, and knows by
+    `HOLDER_VARIABLE` that it is the holder. `make` takes the options of a launch and gives the cluster."""
     with errors_as_sentences():
         holder = os.environ.pop(HOLDER_VARIABLE, "")
         if holder:

@@ -216,8 +216,9 @@ class KubernetesCluster(LaunchedCluster):
         api: KubernetesApi | None = None,
         **launch: Any,
     ) -> None:
-        """`image` has Flegel in it (packaging/Dockerfile); `cpus` of each pod are one for each slot by default;
-        `memory` is the limit of each process in bytes, and that of a pod so much for each slot and its coordinator."""
+        """`slaves` pods, each a slave with `slots`, the workers that it runs at a time. `image` has Flegel in it
+        (packaging/Dockerfile); `cpus` of a pod are one for each slot by default. `memory` is the limit of each process
+        in bytes; a pod gets so much for every slot, and once more for a coordinator that may run on its slave."""
         if not image:
             raise UsageError("Say which image the pods run, such as --image registry/flegel:1 (packaging/Dockerfile).")
         whole = None if memory is None else memory * (slots + 1)

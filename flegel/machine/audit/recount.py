@@ -95,29 +95,31 @@ class Recount:
         part, start, end = _cut(shard, start, end)
         self._kernel.clear_statistics()
         self._visit(self._clone(part), start, end, (pytree.flatten(self._first), theta))
-        both = [a.copy() for a in self._kernel.statistics()]
+        twice = [a.copy() for a in self._kernel.statistics()]
         worst = 0.0
-        for one, two in zip(direct, both, strict=True):
+        for one, two in zip(direct, twice, strict=True):
             scale = max(float(np.abs(one).sum()), float(np.abs(two).sum()), 1e-300)
             worst = max(worst, float(np.abs(one - two).max(initial=0.0)) / scale)
         precision = rounding(_type_of(shard))
         if worst <= max(EQUAL_STATISTICS_WITHIN, precision):
             return 0.0
-        if self._same_objective(direct, both, theta, precision):
+        if self._same_objective(direct, twice, theta, precision):
             return 0.0
         return worst
 
     def _same_objective(
-        self, direct: Sequence[Array], both: Sequence[Array], theta: Sequence[Array], precision: float
+        self, direct: Sequence[Array], twice: Sequence[Array], theta: Sequence[Array], precision: float
     ) -> bool:
-        """Ties that were decided otherwise change statistics and not their objective."""
+        """Whether two statistics of the same points have one objective under `theta`: ties that were decided otherwise
+        change statistics and not their objective. `direct`: after one visit under `theta`; `twice`: after another one
+        before it, under the first θ."""
         present = pytree.present(pytree.unflatten(self._first, theta))
 
         def objective(statistics: Tree) -> Any:
             return self._algorithm.objective(pytree.present(statistics), present)
 
         whole = pytree.unflatten(self._empty, direct)
-        one, two = objective(whole), objective(pytree.unflatten(self._empty, both))
+        one, two = objective(whole), objective(pytree.unflatten(self._empty, twice))
         if one is None or two is None:
             return False
         apart = abs(one - two)

@@ -397,7 +397,8 @@ class Coordinator(JobReader):
     # -- workers that come and go --------------------------------------------------------------------------
 
     def _lost(self, worker: int, why: str, fault: bool, now: float, silent: bool = False) -> None:
-        """Every part forgets the worker; what it reported and was not handed to the store does not count."""
+        """Every part forgets the worker; what it reported and was not handed to the store does not count. `fault`:
+        as in `WorkerDied`; also of one that falls `silent` while it loads, where its own code may be the reason."""
         if not self.membership.knows(worker) or self._folds.defers(events.WorkerDied(worker, why, fault)):
             return
         for lost in self._when_lost:
@@ -503,22 +504,28 @@ class Coordinator(JobReader):
     # -- deadlines -----------------------------------------------------------------------------------------
 
     def _check_deadlines(self, now: float) -> None:
-        """Every wait has a deadline and names its peer."""
+        """Every wait has a deadline and names its peer. Once a `TICK`:
+
+        - silent (no sign of life) or late (hired, and not here): the worker is lost, and the job goes on;
+        - overdue (owes an answer) or stuck (beats, and does not leave a hook): the job ends with an error, because
+          another worker in its place would probably do the same.
+        """
         state, start = self.state, self.state.timeouts.start
         self.liveness.look(now)
         for worker, why in self.liveness.silent(now):
             loading = state.phase == "loading"
-            self._lost(worker, why, loading, now, silent=loading)
+            self._lost(worker, why, fault=loading, now=now, silent=loading)
         for worker in self.membership.roster.late(now, start):
-            self._lost(worker, f"did not start within {start:.0f} s", False, now)
+            self._lost(worker, f"did not start within {start:.0f} s", fault=False, now=now)
         for check in self._deadline_checks:
             check(now)
         if state.phase == "over":
             return
         checks: list[OverdueCheck] = [self.membership.overdue, self.orders.overdue, self.collection.overdue]
         checks += [partial(overdue, now=now) for overdue in self._overdue]
-        late = self.liveness.overdue(now, checks) or self.liveness.stuck(state.place, now)
-        if late:  # the next job should not have to wait for it
-            state.out.append(events.EvictWorker(late[0], "does not progress"))
-            return self.finish(ProtocolError(late[1]))
+        found = self.liveness.overdue(now, checks) or self.liveness.stuck(state.place, now)
+        if found:
+            worker, why = found
+            state.out.append(events.EvictWorker(worker, "does not progress"))  # so that the next job gets another one
+            return self.finish(ProtocolError(why))
         state.out.append(SetTimer(now + TICK, Timer("watch")))

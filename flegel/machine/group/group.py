@@ -135,6 +135,7 @@ class Group:
         self._result: tuple[RoundResult, list[Array]] | None = None
         self._previous: RoundResult | None = None
         self._current: tuple[int, str] = (0, "")
+        """The round that the object `current` names, and the tag of the object as it was read."""
         self._headers: dict[int, RoundResult] = {}
         """Of the last results, to leave them behind without their θ."""
         self._cleaned = 0
@@ -388,7 +389,12 @@ class Group:
     # -- joining -------------------------------------------------------------------------------------------
 
     def _join(self, now: float) -> None:
-        """With the newest result that `current` or a beat tells of; with round 1 where nothing does."""
+        """Enter with the newest result that `current` or a beat tells of; with round 1 where nothing does.
+
+        Round 1 is only entered when `current` is absent (or stays unreadable) and the beats of all listed members were
+        read. A result that stays unreadable ends this group, unless θ is exchanged and a member is beyond that round:
+        who knows this θ writes it again.
+        """
         self._calls.get(CURRENT, now, MAX_BEAT_BYTES)
         newest = max(self.table.newest(), self._current[0])
         if newest >= max(self.round, 1):
@@ -397,12 +403,12 @@ class Group:
             key = result_key(self.round)
             self._calls.get(key, now, self._settings.largest)
             known = any(beat.round > self.round for beat in self.table.live())
-            lost = self._settings.exchange == "statistics" or not known  # else who knows this θ writes it again
-            if self._unreadable.given_up(key, self._awake) and lost:
+            final = self._settings.exchange == "statistics" or not known
+            if final and self._unreadable.given_up(key, self._awake):
                 self._abandon(f"{key} cannot be read: {self._unreadable.why(key)}")
             return
-        nothing = self._no_current or self._unreadable.given_up(CURRENT, self._awake)
-        if nothing and self._listed and self.table.known <= self._asked:
+        without_current = self._no_current or self._unreadable.given_up(CURRENT, self._awake)
+        if without_current and self._listed and self.table.known <= self._asked:
             self._calls.out.append(RoundOpened(1))
             self._enter(1)
 
@@ -621,14 +627,14 @@ class Group:
             self._no_current, self._current = False, (current.round, event.tag)
             self._calls.again("get", CURRENT, now + self._settings.beat)
             if self.phase != "joining" and self._previous is not None and current.round < self._previous.round:
-                self._raise_current(now)
+                self._advance_current(now)
         elif event.outcome == "refused":
             self._current_lost(event.why, event.tag, now)
         elif event.outcome == "absent":
             self._no_current = True
             if self._previous is not None:
                 self._current = (0, "")
-                self._raise_current(now)
+                self._advance_current(now)
         return None
 
     def _current_lost(self, why: str, tag: str, now: float) -> None:
@@ -653,7 +659,7 @@ class Group:
         self._calls.out.append(RoundOpened(self.round + 1))
         self._enter(self.round + 1)
 
-    def _raise_current(self, now: float) -> None:
+    def _advance_current(self, now: float) -> None:
         """`current` only ever grows: it is replaced where it is what was read."""
         assert self._previous is not None
         newest, (known, tag) = self._previous.round, self._current
@@ -734,7 +740,7 @@ class Group:
         for old in [r for r in self._headers if r <= min(result.round, self._current[0]) - 3 * KEPT_ROUNDS]:
             del self._headers[old]
         if result.by == self._settings.name:
-            self._raise_current(now)
+            self._advance_current(now)
             self._clean_up(now)
         kept = {e.key for e in result.entries}
         self._contributions.keep(kept)

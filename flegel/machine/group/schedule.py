@@ -52,9 +52,14 @@ class SendSchedule:
         self._open = False
         self._due_commit, self._due_at = 0, 0.0
         self._advance = False
+        """A group joined while no round was open: the next contribution is made at the next commit."""
 
     def opened(self, now: float, comparable: bool = False) -> None:
-        """The last result was applied; the next round is open. `comparable`: the same groups as in the last one."""
+        """The last result was applied; the next round is open. `comparable`: the same groups as in the last one.
+
+        What the ended round cost may change the interval. The next contribution is due when both a number of commits
+        and a time are reached; at the next commit where another group joined meanwhile (`_advance`).
+        """
         self._open = True
         ended = self._meter.opened(now, comparable)
         if ended is not None:

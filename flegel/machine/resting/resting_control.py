@@ -68,6 +68,8 @@ class RestingControl:
             if self._agreeing < rules.decisions_to_rest or saved < price:
                 return Next.NOTHING
             return membership.rest(set(wanted.resting) - set(job.resting), wanted.reason, now)
+        # Every recall so far doubles what the next one must have saved: a job whose measurements change to and fro ends
+        # with few changes.
         needed = rules.recall_savings * price * 2**self._recalls
         if self._agreeing >= rules.decisions_to_recall and saved >= needed:
             self._recalls += 1

@@ -132,7 +132,7 @@ class ServerCare:
                 self._heard[number] = now
                 self.group.out.send(number, self._serve)
             case WorkerDied(number, why):
-                return self._lose(number, why, now)
+                self._lose(number, why, now)
             case FromWorker(number, TransfersSeen(transfers)):
                 if self.network is not None:
                     self.network.seen(transfers)
@@ -166,14 +166,12 @@ class ServerCare:
                 raise AlgorithmError(f"{error} (server {number - FIRST_SERVER}, {where})", trace)
         return []
 
-    def look(self, now: float) -> list[Event]:
+    def look(self, now: float) -> None:
         """Once a second: who is silent, who does not start?"""
-        events: list[Event] = []
         for number in [n for n in self._live if now - self._heard[n] > self._timeouts.silence]:
-            events += self._lose(number, f"was silent for {self._timeouts.silence:g} s", now)
+            self._lose(number, f"was silent for {self._timeouts.silence:g} s", now)
         for number in [n for n, since in self._starting.items() if now - since > self._timeouts.start]:
-            events += self._lose(number, f"did not start within {self._timeouts.start:.0f} s", now)
-        return events
+            self._lose(number, f"did not start within {self._timeouts.start:.0f} s", now)
 
     def finish(self) -> None:
         """The job is over."""
@@ -269,7 +267,9 @@ class ServerCare:
     # -- the map -------------------------------------------------------------------------------------------
 
     def _joined(self, number: int) -> None:
-        """A server is ready. The first map is published with the last of them; later ones get slices by a new plan."""
+        """A server is ready. Before the first map: once all are, the map is published, and every server gets its slices
+        from the coordinator. Later: it gets copies and then slices by a new plan; all slices where no other server that
+        had some is up."""
         if self._map is None:
             if len(self._live) == len(self.numbers):
                 self._publish(first_map(self.group.cuts.sizes, self._order(), self._replicas))
@@ -319,11 +319,11 @@ class ServerCare:
 
     # -- losses --------------------------------------------------------------------------------------------
 
-    def _lose(self, number: int, why: str, now: float) -> list[Event]:
+    def _lose(self, number: int, why: str, now: float) -> None:
         """A server is gone: replace it and recover its slices, or fail where it is lost again and again."""
         was_live = self._live.pop(number, None) is not None
-        if not was_live and number not in self._starting:
-            return []
+        if not was_live and number not in self._starting:  # it was lost already
+            return
         self._starting.pop(number, None)
         self.lost += 1
         if self.network is not None:
@@ -343,7 +343,6 @@ class ServerCare:
             self._start(number, now)
         if self._map is not None and was_live and self._live:
             self._recover()
-        return []
 
     def _recover(self, all_lost: bool = False) -> None:
         """Slices of lost servers go to the holders of their copies; `all_lost`: the only server is a new one."""

@@ -155,7 +155,9 @@ class SliceClient:
     # -- reports -------------------------------------------------------------------------------------------
 
     def report(self, body: Report, arrays: tuple[Array, ...]) -> list[Push]:
-        """A report: its arrays go to the servers, and are kept."""
+        """A report: a copy of its arrays goes to the servers, and is kept until backups hold it; the worker goes on
+        adding to its own. Its body goes to the coordinator once every server has its part. Nothing is pushed while no
+        map is known: `use_map` does that later."""
         kept = KeptReport(tuple(np.array(a) for a in arrays))
         self._kept[body.round] = kept
         self._reports[body.round] = (body, ())

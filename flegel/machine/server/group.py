@@ -374,7 +374,8 @@ class ServerGroup:
         )
 
     def hand_out(self, server: int, numbers: Sequence[int], known: bool) -> None:
-        """The state of the mirror to the server of these slices. `known`: the owners share one account in it."""
+        """The state of the mirror to the server of these slices. `known`: the owners share one account, that of
+        these statistics; else that has to be said by `share`."""
         owners = tuple(sorted(self.book.accounts()[1]))
         for at in range(0, len(numbers), SLICES_PER_MESSAGE):
             some = tuple(numbers[at : at + SLICES_PER_MESSAGE])

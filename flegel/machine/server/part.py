@@ -51,7 +51,7 @@ class ServersPart(CoordinatorPart):
                 elif isinstance(event, WorkerDied):
                     care.worker_gone(event.worker)
                 elif event == Timer("watch"):
-                    follow = care.look(now)
+                    care.look(now)
                 commands = handle(event, now)
             for each in follow:
                 commands = commands + handle(each, now)

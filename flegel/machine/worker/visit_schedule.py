@@ -234,7 +234,7 @@ class VisitSchedule:
         if segment is None:
             raise ProtocolError(f"Window {transfer} was settled, but is not locked here; {self._story()}.")
         segment.status, segment.transfer = "away", None
-        segment.block = segment.block or transfer
+        segment.block = segment.block or transfer  # a block has the name of the first transfer of its points
         return segment
 
     # -- taking --------------------------------------------------------------------------------------------

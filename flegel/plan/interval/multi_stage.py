@@ -82,7 +82,9 @@ class MultiStage:
         self._lost = Recent(5)
         """Seconds from order to signal in which workers did not train, because a large θ arrives late."""
         self._loss = rules.expected_loss
+        """κ: what g loses from no interval to a whole pass, as known so far."""
         self._doubt = rules.expected_loss_error
+        """The standard error of κ."""
         self._eta = first or 0.0
         self._queue: list[float] = []
         self._samples: list[tuple[float, float, float]] = []
@@ -275,15 +277,20 @@ class MultiStage:
     # -- arithmetic ----------------------------------------------------------------------------------------
 
     def _weigh(self, fit: Fit) -> float:
-        """Measured β and prior, weighted by inverse variance. What is known is κ, of which a part x of a pass shows x:
-        β = κx / (1 − κx). So a probe of short rounds, which can hardly measure β, changes little."""
+        """β = −d ln g / d ln η from a probe and from what was known, weighted by inverse variance; κ and its error
+        follow.
+
+        Where g falls by κx in a part x of a pass, β = κx / (1 − κx), and dβ/dκ = x / (1 − κx)². So a probe of short
+        rounds, which can hardly measure β, changes κ little.
+        """
         rules = active().interval
         x = self._share(self._eta)
         rest = max(1.0 - self._loss * x, rules.smallest_rest)
         known, slope = self._loss * x / rest, x / rest**2
-        doubt, error = self._doubt * slope, fit.error
-        doubt *= max(1.0, abs(fit.elasticity - known) / math.hypot(doubt, error) / 2.0)
-        old, new = doubt**-2, error**-2
+        known_error, error = self._doubt * slope, fit.error
+        # Where the two differ by more than twice their common error, κ has changed, and what was known counts less.
+        known_error *= max(1.0, abs(fit.elasticity - known) / math.hypot(known_error, error) / 2.0)
+        old, new = known_error**-2, error**-2
         beta = (known * old + fit.elasticity * new) / (old + new)
         self._doubt = rules.error_kept * (old + new) ** -0.5 / slope
         self._loss = min(max(beta / ((1.0 + beta) * x), 0.0), 1.0 / x) if beta > 0 else 0.0

@@ -77,15 +77,19 @@ class GroupSession:
         self._seal = read_key_file(job.sites.group_key, job.sites.group)
         self._bucket = open_bucket(job.sites.bucket)
         self._gate = self._make_gate()
+        """Whether a change of θ is good enough to be sent; None: all are."""
         if job.sites.group_listen:
             parse_listen(job.sites.group_listen)
         self._submitted = _plain(algorithm)
         self._package: tuple[Package, list[Array]] | None = None
         self._form: DataForm | None = None
+        """What the rows of this group are; None until they are read."""
         self._ignored: set[str] = set()
         """Objects that were not used for θ(0), and were told of."""
         self._life = 0
+        """Tells this process from earlier ones with the name of this group: it is larger than theirs."""
         self._base: list[Array] = []
+        """Where groups exchange changes of θ: the fields of θ(0) from which they are counted; else empty."""
         self.link: GroupLink | None = None
         self.ended = "left"
         """What the last beat says; `finished` once there is a result."""

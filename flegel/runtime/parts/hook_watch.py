@@ -29,9 +29,11 @@ from flegel.runtime import clock
 from flegel.runtime.job.part import Part
 
 LOOK = 0.25
+"""Seconds between two looks."""
 AGAIN = 1.0
 """Seconds until a hook that caught the interruption is interrupted again."""
 AWAY = 2.0
+"""Seconds between two looks from which on this process was paused meanwhile."""
 COMPILER = ("numba.core.", "llvmlite.", "flegel.runtime.backends.numba.compile_turns")
 """Modules in which a function is compiled, or waited for while another process compiles it."""
 INTERRUPTION = signal.SIGURG
@@ -119,20 +121,20 @@ class HookWatch:
 
     def _watch(self) -> None:
         """Interrupt a hook that runs longer than its limit. Time in which this process was paused or compiled does not
-        count."""
-        pauses, since, number, again, looked = OwnPauses(AWAY), 0.0, 0, 0.0, 0.0
+        count: `began`, when the hook that is watched was first seen, is moved on by it."""
+        pauses, number, began, next_interruption, looked_at = OwnPauses(AWAY), 0, 0.0, 0.0, 0.0
         while not self._over.wait(LOOK):
             now = clock.now()
-            away, running, passed, looked = pauses.look(now), self._running, now - looked, now
-            if running is None or running.number != number:
-                since, number, again = now, running.number if running else 0, 0.0
+            paused, running, passed, looked_at = pauses.look(now), self._running, now - looked_at, now
+            if running is None or running.number != number:  # another hook than at the last look
+                number, began, next_interruption = running.number if running else 0, now, 0.0
                 continue
-            since += away
+            began += paused
             if compiles(sys._current_frames().get(self._thread)):
-                since += passed - away
+                began += passed - paused
                 continue
-            if now - since > running.limit and now >= again:
-                self._late, again = (number, now - since), now + AGAIN
+            if now - began > running.limit and now >= next_interruption:
+                self._late, next_interruption = (number, now - began), now + AGAIN
                 self._interrupt()
 
     def _interrupt(self) -> None:

@@ -2,7 +2,8 @@
 
 A worker gets its keys when it starts. With its own pair it proves to the coordinator which incarnation of which worker
 it is; the pair `between` is the job's: every process of this job has it. Without keys all are children of one
-process on one host, and sockets are local ones that no other user can open.
+process on one host. Where the system has abstract sockets (Linux), theirs are such ones, which no other user can open;
+elsewhere they are TCP on 127.0.0.1, which every user of that host can dial.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class JobSockets:
         return dealer
 
     def listen(self, near: str) -> tuple[zmq.Socket[bytes], str]:
-        """A socket that others of this job can dial, and its address; `near`: how the coordinator is reached."""
+        """A socket that others of this job can dial, and its address. `near`: the address of the coordinator, which
+        says where the others are: threads of this process, processes of this host, or hosts on the way to it."""
         listener = self._socket(zmq.ROUTER)
         if near.startswith(INPROC):
             return listener, bind_inside(listener)

@@ -278,13 +278,14 @@ class Mover:
         zmq_frames.send(self._listener, self._sequencer.wrap(received), sender)
 
     def _open_shared(self, window: Window, store: PointStore) -> tuple[Shard | None, tuple[Array, ...], bool]:
-        """The shard that a window refers to, where this worker has no copy; its states; False where it refers to memory
-        that cannot be opened from here."""
-        native = store.shards[0]
+        """What a window refers to in memory of its sender (`lent`): the shard of its points, None where this worker has
+        a copy of them (`copied`); their states; and whether that could be opened from here. Nothing is opened where all
+        of the window comes in frames."""
         if window.lent is None:
             return None, (), True
+        loaded = store.shards[0]  # tells the types and the layout that a borrowed shard must have
         try:
-            states = self._sharing.states(window.lent, window.points, native)
-            return None if window.copied else self._sharing.borrow(window.lent, native), states, True
+            states = self._sharing.states(window.lent, window.points, loaded)
+            return None if window.copied else self._sharing.borrow(window.lent, loaded), states, True
         except (OSError, DecodeError):
             return None, (), False

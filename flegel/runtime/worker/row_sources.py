@@ -92,6 +92,8 @@ class SharedRows:
         return shared.describe()
 
     def describe(self) -> dict[str, Any]:
+        """The arrays as plain data, by which `load_rows` opens them in a worker; the rows of worker i lie between
+        bounds i and i + 1."""
         return {
             "kind": "memory",
             "bounds": self._bounds,

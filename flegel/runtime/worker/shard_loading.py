@@ -4,7 +4,7 @@ first. Trains nothing."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,12 +28,24 @@ from flegel.runtime.worker.row_sources import load_rows
 from flegel.runtime.worker.rows_in_place import IN_PLACE, OpenArray
 
 
+class ResumedArrays(NamedTuple):
+    """Frames of a `CheckpointPart`, with which a worker begins."""
+
+    states: Array
+    halted: Array
+    """Halting votes of the points."""
+    ids: Array
+    """Their numbers in the whole data."""
+    statistics: tuple[Array, ...]
+    """Changes that had not been reported."""
+
+
 def load_shard(
     load: LoadShard,
     algorithm: Algorithm,
     layout: Callable[[int], str],
     scaling: tuple[Array, ...],
-    resumed: tuple[Array, ...],
+    resumed: ResumedArrays | None,
     measured: tuple[Any, Rows] | None,
     open_array: OpenArray,
     doing: Callable[[str], None],
@@ -43,7 +55,7 @@ def load_shard(
     columns. `doing` is told what may fail now.
     `threads`: all workers are in this process, so that points can be lent wherever they are."""
     with memory.shared_by(load.count):
-        rows = load_rows(load, scaling, resumed[2] if resumed else None, measured, open_array)
+        rows = load_rows(load, scaling, resumed.ids if resumed else None, measured, open_array)
         limit = memory.memory_limit()
     features = rows.features
     points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
@@ -51,7 +63,7 @@ def load_shard(
     doing("initState")
     rng = np.random.default_rng([load.seed, load.index])
     with inside("initState"):
-        state = np.array(resumed[0]) if resumed else algorithm.initState(points, columns, rng)
+        state = np.array(resumed.states) if resumed else algorithm.initState(points, columns, rng)
     doing("loading")
     large = not isinstance(features, Sparse) and points * columns * features.dtype.itemsize > limit
     shared = load.lend and shared_points.wanted() and not threads and not large

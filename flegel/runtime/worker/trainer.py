@@ -75,7 +75,7 @@ from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
 from flegel.runtime.worker.row_sources import open_rows
 from flegel.runtime.worker.rows_in_place import OpenArray
-from flegel.runtime.worker.shard_loading import growing_part, load_shard
+from flegel.runtime.worker.shard_loading import ResumedArrays, growing_part, load_shard
 from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 if TYPE_CHECKING:
@@ -348,10 +348,11 @@ class Trainer:
         with inside(MODULE):
             algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
         self._in_batches, self._visits = algorithm.kernels.in_batches, visit_hook(type(algorithm))
-        resumed: tuple[Array, ...] = ()
+        resumed: ResumedArrays | None = None
         if load.kept is not None:
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
-            arrays, resumed = arrays[:-behind], arrays[-behind:]
+            states, halted, ids, *unreported = arrays[-behind:]
+            arrays, resumed = arrays[:-behind], ResumedArrays(states, halted, ids, tuple(unreported))
         scaling = arrays[-2:] if load.scaled else ()
         backend = choose(load.device, algorithm.kernels.backend, load.threads, load.fixed_blocks)
         measured, self._measured = self._measured, None
@@ -378,7 +379,7 @@ class Trainer:
         self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
         self._local = LocalUpdates(parameter, empty, self._call_hook) if load.alone else None
         self._part = growing_part(algorithm, shard, parameter) if load.alone and load.growing else None
-        if load.kept is not None:
+        if load.kept is not None and resumed is not None:
             self._resume(load.kept, kernel, self.store, resumed)
         self._injection = None
         if load.straggler:
@@ -405,14 +406,14 @@ class Trainer:
 
         return ShardAudit(Recount(algorithm, self._kernel, parameter, empty, fresh_states), shard.ids)
 
-    def _resume(self, kept: CheckpointPart, kernel: ShardKernel, store: PointStore, resumed: tuple[Array, ...]) -> None:
-        """Votes, passes and unreported changes of a checkpoint."""
-        store.resume(kept.runs, resumed[1], kept.version)
+    def _resume(self, kept: CheckpointPart, kernel: ShardKernel, store: PointStore, resumed: ResumedArrays) -> None:
+        """Votes, passes and unreported changes of a checkpoint; its states came with the shard."""
+        store.resume(kept.runs, resumed.halted, kept.version)
         kernel.put_states(store.shards)
         if kept.visits:
             self._unreported = (kept.visits, kept.compute)
             kernel.clear_statistics()
-            kernel.add_statistics(resumed[3:])
+            kernel.add_statistics(resumed.statistics)
 
     def _train(self, order: BeginTrain) -> TrainerDone:
         """Visit points until the order's number is reached, none is left, or the coordinator's signal stops it."""

@@ -284,13 +284,18 @@ def level(held: Sequence[int], rates: Sequence[float], pool: int, batch: int, cl
 
 
 def _blocks(load: Sequence[int], speeds: Sequence[float], blocks: int, batch: int) -> list[int]:
-    """Whole batches for each rank: the level by bisection, the last few one by one."""
-    low, high = 0.0, (max(load) + blocks * batch) / min(speeds) + 1.0
+    """How many of `blocks` whole batches each rank gets, so that all ranks finish at about the same time. `load`:
+    samples that each has already.
+
+    Bisection finds the latest end at which the batches that fit into every rank's time until then are no more than
+    there are. What is left of them goes, one by one, to the rank that would finish it first.
+    """
+    early, late = 0.0, (max(load) + blocks * batch) / min(speeds) + 1.0
     for _ in range(100):
-        middle = (low + high) / 2
-        given = sum(max(0, math.floor((middle * s - x) / batch)) for s, x in zip(speeds, load, strict=True))
-        low, high = (middle, high) if given <= blocks else (low, middle)
-    counts = [max(0, math.floor((low * s - x) / batch)) for s, x in zip(speeds, load, strict=True)]
+        end = (early + late) / 2
+        fitting = sum(max(0, math.floor((end * s - x) / batch)) for s, x in zip(speeds, load, strict=True))
+        early, late = (end, late) if fitting <= blocks else (early, end)
+    counts = [max(0, math.floor((early * s - x) / batch)) for s, x in zip(speeds, load, strict=True)]
     for _ in range(blocks - sum(counts)):
         rank = min(range(len(load)), key=lambda r: (load[r] + (counts[r] + 1) * batch) / speeds[r])
         counts[rank] += 1

@@ -85,7 +85,8 @@ class Healer:
         return self.members.index(self.log.own) if self.members else 0
 
     def begin(self, sampler: FlexibleSampler | None) -> None:
-        """Joins, and takes the state of a peer if the training runs already."""
+        """Joins, and takes the state of a peer if the training runs already. A process that the others excluded while
+        it joined, because it was silent for too long, drops all that it has and joins again as a new member."""
         self.sampler = sampler
         while True:
             if self._agent is not None:
@@ -147,7 +148,9 @@ class Healer:
         self._due = len(prepared) == 1 and prepared.pop() > self.log.generation.number
 
     def apply_change(self, change: Change) -> None:
-        kept, drawn, windows = self._kept(change)
+        """Other members from now on: pace, barrier and sampler are told of the new ranks, and rank 0 tells the user.
+        The first change that a process applies is that by which it becomes a member."""
+        previous_ranks, drawn, windows = self._regrouping(change)
         if not self.members and self._agent is not None:
             self._agent.mark_begun()
         self.members = change.generation.members
@@ -155,22 +158,24 @@ class Healer:
         self.changes.append(change.generation.reason)
         self._model.barrier.rank, self._model.barrier.ranks = self.rank, len(self.members)
         if self.sampler is not None:
-            self.sampler.regroup(self.rank, kept, drawn, windows)
+            self.sampler.regroup(self.rank, previous_ranks, drawn, windows)
         if self.rank == 0 and change.generation.number > 1:
             told = f"flegel: {change.generation.reason}; training goes on with {len(self.members)} ranks"
             print(f"{told} (generation {change.generation.number}, barrier {self._model.barriers}).", file=sys.stderr)
 
     def has_room(self, change: Change) -> bool:
-        return self.sampler is None or self.sampler.has_room(*self._kept(change))
+        return self.sampler is None or self.sampler.has_room(*self._regrouping(change))
 
     def is_still_last(self) -> bool:
         return self.sampler is None or self.sampler.is_last()
 
-    def _kept(self, change: Change) -> tuple[list[int | None], list[int], list[int]]:
+    def _regrouping(self, change: Change) -> tuple[list[int | None], list[int], list[int]]:
+        """What `FlexibleSampler.regroup` takes, by new rank: the rank before, None of a new member; claims of the epoch
+        that its loader has read; samples of the unfinished interval that its loop has taken."""
         before = {member: rank for rank, member in enumerate(self.members)}
-        rows = change.statuses
-        kept = [before.get(member) for member in change.generation.members]
-        return kept, [row.drawn for row in rows], [row.window for row in rows]
+        previous_ranks = [before.get(member) for member in change.generation.members]
+        statuses = change.statuses
+        return previous_ranks, [status.drawn for status in statuses], [status.window for status in statuses]
 
     # -- what the agreement asks for -------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._reader: weakref.ref[Any] | None = None
         self._drawn = self._handed = self._ended_with = 0
         self._closed = False
-        self._takes = (0, 0)
+        self._last_samples = (0, 0)
         """Samples that each of the last two iterations of the training loop took from the loader."""
         self._measured = False
         """An iteration has ended, so its samples are known."""
@@ -209,7 +209,9 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         return self._finished and self._begun > 0 and self.handed() > self._ended_with
 
     def decide(self, count: int, in_time: bool) -> bool:
-        """Whether the iteration that begins is the last before a barrier: by time, or because the rank's claims end.
+        """Whether the iteration that begins is the last before a barrier: by time (`in_time`: that is up), or because
+        the rank's claims end. Never after the last barrier of an epoch: what is left for a rank is below one iteration
+        (`has_remainder`), and the other ranks would wait at a barrier for it.
 
         `count`: samples of the model's micro-batch; the loader's are counted by the loader, where it can be asked."""
         deal = self.deal
@@ -220,25 +222,26 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             self._handed = min(self._handed + count, self._drawn)
         handed = self.handed()
         if self._handed_at_begin:
-            took = handed - self._handed_at_begin
-            self._takes, self._measured = (self._takes[1] if self._measured else took, took), True
+            samples = handed - self._handed_at_begin  # of the iteration that has just ended
+            before = self._last_samples[1] if self._measured else samples
+            self._last_samples, self._measured = (before, samples), True
         # What is left of an iteration that began in the last epoch tells nothing about the next ones.
         self._handed_at_begin = 0 if iteration.running.carried else handed
         if not self.training:
             return False
-        window = handed + self._take - self._own_batch - deal.trained[self.rank]
+        window = handed + self._iteration_samples - self._own_batch - deal.trained[self.rank]
         unread = deal.claimed(self.rank) - self._drawn
-        return deal.is_last(self.rank, window, unread, self._take, in_time)
+        return deal.is_last(self.rank, window, unread, self._iteration_samples, in_time)
 
     @property
-    def _take(self) -> int:
+    def _iteration_samples(self) -> int:
         """Samples that an iteration takes: more than a batch where gradients are accumulated, or batches left out. One
         that happened to take more tells nothing about the next."""
-        return max(min(self._takes), self._own_batch)
+        return max(min(self._last_samples), self._own_batch)
 
     @property
     def _least_own(self) -> int:
-        return self._take if self._take > self._own_batch or self.drop_last else 1
+        return self._iteration_samples if self._iteration_samples > self._own_batch or self.drop_last else 1
 
     def progress(self) -> LoaderProgress:
         """What this rank reports at a barrier."""
@@ -246,12 +249,12 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             return LoaderProgress(epoch=self._begun)
         handed = self.handed()
         if not self._measured:  # the first iteration, which may take several batches
-            took = handed - self._handed_at_begin + self._own_batch
-            self._takes = (took, took)
+            samples = handed - self._handed_at_begin + self._own_batch
+            self._last_samples = (samples, samples)
         return LoaderProgress(
             self._drawn - handed,
             handed - self.deal.trained[self.rank],
-            self._take,
+            self._iteration_samples,
             self._least_own,
             self._closed and not self.reopens,
             self._begun,
@@ -331,7 +334,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         if deal is None or not self.training:
             return True
         window = self.handed() - deal.trained[self.rank]
-        return deal.is_last(self.rank, window, deal.claimed(self.rank) - self._drawn, self._take, True)
+        return deal.is_last(self.rank, window, deal.claimed(self.rank) - self._drawn, self._iteration_samples, True)
 
     LIVE = ("epoch", "seed", "_begun", "_rates", "_interval", "_ahead", "_batch", "_least", "_skipped", "_finished")
 

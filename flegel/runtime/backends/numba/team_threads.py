@@ -259,6 +259,8 @@ class CompiledCalls:
             self._team.wait()
 
     def _enter(self, total: Sums) -> None:
+        """All threads but this one enter the compiled loop, and stay there until `leave`. A thread that fails says so
+        in `control`, so that the one in `visit` does not wait for it."""
         self._control[:] = new_control(self._team.threads)
         code, control, flat = self._code, self._control, total.flat[0]
         assert code is not None

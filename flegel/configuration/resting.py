@@ -72,7 +72,11 @@ class RestingSettings:
         int, Setting("decisions in a row", "Decisions that must agree before workers are called back.", 1)
     ] = 3
     recall_savings: Annotated[
-        float, Setting("pauses of a change", "Workers are called back where this would have saved so much; twice as much each time.")
+        float,
+        Setting(
+            "pauses of a change",
+            "Workers are called back where this would have saved so much; twice as much each time.",
+        ),
     ] = 4.0
     speed_memory: Annotated[
         float,

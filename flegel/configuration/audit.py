@@ -13,25 +13,31 @@ class AuditSettings:
     """How often and on how many points is checked, and which differences are rounding or lag."""
 
     points_each_worker: Annotated[
-        int, Setting("points", "Checked on each worker at a time: two tiles, visited three times each.")
+        int, Setting("points", "Points that are checked on each worker at a time: two tiles, visited three times each.")
     ] = 128
-    first_after_seconds: Annotated[float, Setting("seconds", "From the start of training to the first audit.")] = 0.1
-    least_seconds_between: Annotated[float, Setting("seconds", "Between two audits.")] = 0.5
+    first_after_seconds: Annotated[float, Setting("seconds", "Time from the start of training to the first audit.")] = (
+        0.1
+    )
+    least_seconds_between: Annotated[float, Setting("seconds", "Shortest time between two audits.")] = 0.5
     max_share_of_time: Annotated[
         float,
-        Setting("of training time", "That audits take; after a long one the next comes later.", 1e-6, 1),
+        Setting("of training time", "Largest part that audits take; after a long one the next comes later.", 1e-6, 1),
     ] = 0.005
     max_recounts: Annotated[
         int,
-        Setting("of a job", "Statistics that are wrong again have a cause that counting anew does not remove."),
+        Setting(
+            "times a job",
+            "So often the statistics are counted anew: if they are wrong again, counting anew does not remove the"
+            " cause.",
+        ),
     ] = 2
     final_lag: Annotated[
         float,
         Setting(
             "changes of the objective in the last two passes",
-            "By which the objective of the statistics may differ from that of the final θ.",
+            "The objective of the statistics, which lags behind, may differ by so much from that of the final θ.",
         ),
     ] = 3.0
     equal_within: Annotated[
-        float, Setting("relative", "Smaller differences of objectives are rounding of float32 kernels.")
+        float, Setting("relative", "Objectives that differ by less are equal: this is the rounding of float32 kernels.")
     ] = 1e-6

@@ -19,17 +19,18 @@ class BalanceSettings:
         float,
         Setting(
             "passes",
-            "Largest |P*_i − C| that counts as balanced (Eq. 8). 0.5 would let passes differ by one; 0.3 leaves a "
-            "margin until the next plan, and until points have moved. Ablation: 0 costs 10 % (pauses).",
+            "Training is balanced where the predicted passes of every super worker are this near to the target, "
+            "|P*_i − C| ≤ ε (Eq. 8 of the FSP paper). 0.5 would let passes differ by one; 0.3 leaves a margin "
+            "until the next plan, and until points have moved. Ablation: 0 costs 10 % (pauses).",
         ),
     ] = 0.3
     split_passes: Annotated[
         float,
         Setting(
             "passes of the median worker",
-            "Length of a split, also if the job may end before: points given to make up lost passes in a shorter time "
-            "would have to come back. Shorter in proportion for a worker with fewer points than the median. "
-            "Ablation: all of T costs 2.5 % (pauses).",
+            "Length of a split, the time that a plan looks ahead, also if the job may end before: points given to"
+            " make up lost passes in a shorter time would have to come back. Shorter in proportion for a worker "
+            "with fewer points than the median. Ablation: all of T costs 2.5 % (pauses).",
         ),
     ] = 3.0
     split_move_times: Annotated[
@@ -39,30 +40,30 @@ class BalanceSettings:
         ),
     ] = 2.0
     replan_passes: Annotated[
-        float, Setting("passes", "Between two plans. Ablation: a plan at each barrier costs 3.4 % (pauses).")
+        float,
+        Setting("passes", "Time from one plan to the next. Ablation: a plan at each barrier costs 3.4 % (pauses)."),
     ] = 0.25
     group_tolerance: Annotated[
         float,
         Setting(
             "relative",
-            "Difference of N and V up to which two workers belong to one super worker. Ablation: 0 costs 5.4 % "
-            "(pauses).",
+            "Two workers whose N and V differ by no more belong to one super worker. Ablation: 0 costs 5.4 % (pauses).",
         ),
     ] = 0.03
     error_multiple: Annotated[
         float,
         Setting(
             "standard errors",
-            "That a deviation must exceed; `target_passes.error_multiple` scales it with the workers. Ablation: 0 "
-            "costs 2.2 % (none slow).",
+            "A deviation counts only where it exceeds so many standard errors; the multiple grows with the number"
+            " of workers. Ablation: 0 costs 2.2 % (none slow).",
         ),
     ] = 1.2
     short_memory: Annotated[
         float,
         Setting(
             "of the past",
-            "Decay per round of the short-term speed estimate (mean age 10 rounds). Ablation: without it 1.5 %, 0.18 "
-            "passes.",
+            "Decay per round of the short-term speed estimate (mean age 10 rounds). Ablation: without this "
+            "estimate 1.5 %, 0.18 passes.",
             0,
             0.9999,
         ),
@@ -71,8 +72,8 @@ class BalanceSettings:
         float,
         Setting(
             "of the past",
-            "Decay per round of the long-term estimate, used while the speed does not change (mean age 50 rounds). "
-            "Ablation: without it 1.1 %, 0.35 passes (shared processors).",
+            "Decay per round of the long-term speed estimate, used while the speed does not change (mean age 50 "
+            "rounds). Ablation: without this estimate 1.1 %, 0.35 passes (shared processors).",
             0,
             0.9999,
         ),
@@ -81,23 +82,24 @@ class BalanceSettings:
         float,
         Setting(
             "latencies of a move",
-            "Smallest remaining time for a move, if speeds are uncertain. Ablation: without it 1.8 % (shared "
-            "processors).",
+            "Where speeds are uncertain, points move only if the job has so much time left. Ablation: without "
+            "this rule 1.8 % (shared processors).",
         ),
     ] = 1.0
     guessed_time_share: Annotated[
         float,
         Setting(
             "of the time",
-            "Share of a remaining time guessed from the objective that `min_payoff` is compared with. Ablation: 1 "
-            "costs 2.6 %; 3.7 % without `min_payoff` too.",
+            "Where the remaining time is guessed from the objective, this share of it is compared with "
+            "`min_payoff`. Ablation of the sparing rules: 1 in place of 0.5 costs 2.6 %; 3.7 % without "
+            "`min_payoff` too.",
         ),
     ] = 1.0
     uncertain_error: Annotated[
         float,
         Setting(
             "relative",
-            "Standard error from which a speed counts as uncertain; below, `min_payoff` shrinks in proportion. "
+            "A speed is uncertain from this standard error on; below, `min_payoff` shrinks in proportion. "
             "Ablation: 0 costs 1.9 % (pauses), ∞ 1.8 % (shared processors).",
             1e-12,
         ),
@@ -106,25 +108,25 @@ class BalanceSettings:
         float,
         Setting(
             "ratio",
-            "Of pass times to the median, beyond the error, from which a worker is an outlier and its error is "
-            "ignored: sharing a processor does not cause such ratios for long. Ablation: ∞ costs 43 % (stragglers on "
-            "shared processors).",
+            "A worker whose pass takes longer than the median by this factor, beyond the error, is an outlier and"
+            " its error is ignored: sharing a processor does not cause such ratios for long. Ablation: ∞ costs 43"
+            " % (stragglers on shared processors).",
         ),
     ] = 3.0
     max_plan_age: Annotated[
         float,
         Setting(
             "times since the first plan",
-            "Longest time until the next plan: early estimates rest on little. Ablation: ∞ costs 5.9 % (pauses), 1.04 "
-            "passes (shared processors).",
+            "Longest time until the next plan: early estimates rest on few rounds. Ablation: ∞ costs 5.9 % "
+            "(pauses), 1.04 passes (shared processors).",
         ),
     ] = 1.0
     straggler_factor: Annotated[
         float,
         Setting(
             "ratio",
-            "Of seconds per point to the lower quartile, beyond the error, that makes a worker a straggler. Ablation: "
-            "never sparing costs 4.1 % (shared processors), always 0.80 passes.",
+            "A worker whose seconds per point exceed the lower quartile by this factor, beyond the error, is a "
+            "straggler. Ablation: never the sparing rules costs 4.1 % (shared processors), always 0.80 passes.",
         ),
     ] = 2.0
 

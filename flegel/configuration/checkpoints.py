@@ -16,11 +16,11 @@ class CheckpointSettings:
         float,
         Setting(
             "seconds",
-            "That a due checkpoint waits for a barrier, at most half the time between two checkpoints; then a round "
-            "that may be stopped is stopped.",
+            "Time that a due checkpoint waits for a barrier, at most half the time between two checkpoints; then "
+            "a round that may be stopped is stopped.",
         ),
     ] = 1.0
     suspend_within_seconds: Annotated[
-        float, Setting("seconds", "That a job which is to be suspended waits for its last checkpoint.")
+        float, Setting("seconds", "Time that a job which is to be suspended waits for its last checkpoint.")
     ] = 10.0
-    seconds_between_commits: Annotated[float, Setting("seconds", "Between two commit records at least.")] = 0.1
+    seconds_between_commits: Annotated[float, Setting("seconds", "Shortest time between two commit records.")] = 0.1

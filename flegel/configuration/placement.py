@@ -1,6 +1,6 @@
 """Settings of placement: how slices of θ are cut, and when they move between servers (plan/placement, machine/server).
 
-003 is the paper on network-aware placement that docs/servers.md cites.
+The placement paper is the one on which network awareness in docs/servers.md is based (003 elsewhere in the code).
 """
 
 from __future__ import annotations
@@ -18,59 +18,81 @@ class PlacementSettings:
     first_slice_cost: Annotated[
         float,
         Setting(
-            "parameters", "α of 003, Section 3.1: fixed cost of a slice until transfers of two sizes were seen.", 1e-9
+            "parameters",
+            "Fixed cost of transferring a slice, until transfers of two sizes were seen (α of the placement "
+            "paper, Section 3.1).",
+            1e-9,
         ),
     ] = 1.2e5
-    fewest_slices_each_server: Annotated[int, Setting("slices", "Those of a lost server can go to two others.", 1)] = 2
+    fewest_slices_each_server: Annotated[
+        int, Setting("slices", "Slices of a server at least: those of a lost server can go to two others.", 1)
+    ] = 2
     most_slices_each_server: Annotated[
-        int, Setting("slices", "A load can be divided to a sixteenth of a server's.", 1)
+        int,
+        Setting("slices", "Slices of a server at most: a load can then be divided to a sixteenth of a server's.", 1),
     ] = 16
     smallest_slice: Annotated[
-        int, Setting("parameters", "Of a slice, where a server would have more than the fewest.", 1)
+        int, Setting("parameters", "Smallest slice, where a server would have more than the fewest slices.", 1)
     ] = 8192
     slice_cost_memory: Annotated[
-        float, Setting("of the past", "Kept when one more transfer is seen: the last 50 count for most.", 0, 0.9999)
+        float,
+        Setting(
+            "of the past", "Weight of the past when one more transfer is seen: the last 50 count for most.", 0, 0.9999
+        ),
     ] = 0.98
     load_tolerance: Annotated[float, Setting("of its share", "A load that is so near its share stays as it is.")] = 0.05
     measuring_slices: Annotated[
         int,
-        Setting("slices", "That a server with a share of 0 keeps, so that its link is measured (003, Section 3.2)."),
+        Setting(
+            "slices",
+            "Slices that a server with a share of 0 keeps, so that its link is measured (placement paper, Section"
+            " 3.2).",
+        ),
     ] = 2
     peak_share: Annotated[
         float,
-        Setting("of a node's bytes", "That the largest total rate must have carried: a burst is no throughput.", 0, 1),
+        Setting(
+            "of a node's bytes",
+            "The rate of a node is the largest one at which at least this part was carried: a burst is no throughput.",
+            0,
+            1,
+        ),
     ] = 0.1
-    newest_weight: Annotated[float, Setting("of a mean", "Weight of the last round in the forecast.", 0, 1)] = 0.5
+    newest_weight: Annotated[
+        float, Setting("of a mean", "Weight of the last round in the forecast of a link's rate.", 0, 1)
+    ] = 0.5
     first_noise: Annotated[
         float,
         Setting(
             "relative",
-            "Error of a rate that was measured once: on equal links under load single rounds differ by up to 15 %.",
+            "Assumed error of a rate that was measured once: on equal links under load single rounds differ by up"
+            " to 15 %.",
         ),
     ] = 0.2
     changed_link: Annotated[
-        float, Setting("ratio", "A rate that changed by it replaces the forecast: the link has changed.", 1)
+        float, Setting("ratio", "A rate that changed by this factor replaces the forecast: the link has changed.", 1)
     ] = 2.0
     savings_over_cost: Annotated[
         float,
-        Setting("ratio", "Of what a move saves in the remaining rounds to what it costs: both are forecasts."),
+        Setting("ratio", "A move must save so many times what it costs in the remaining rounds: both are forecasts."),
     ] = 2.0
     least_gain: Annotated[
         float,
-        Setting("of a round's transfers", "From which slices move; rounds are not divided more finely."),
+        Setting("of a round's transfers", "Slices move only where that saves at least this part."),
     ] = 0.05
     noise_multiple: Annotated[
         float,
         Setting(
             "times the noise",
-            "Without trials a gain must exceed it. On four equal links whose rates differ by 25 % from round to round, "
-            "this moved slices in 15 of 20 simulated jobs of 40 rounds, trials in 3. Where one link has 60 % of the "
-            "others' rate, trials move within 6 rounds in half of the jobs.",
+            "A gain must exceed so many times the error of the rates where plans are not tried first. (A trial: "
+            "what would the plan have saved in later rounds?) On four equal links whose rates differ by 25 % from"
+            " round to round, this rule moved slices in 15 of 20 simulated jobs of 40 rounds, trials in 3. Where "
+            "one link has 60 % of the others' rate, trials move slices within 6 rounds in half of the jobs.",
         ),
     ] = 2.0
     least_bytes: Annotated[
         int, Setting("bytes", "θ and statistics below it are no load for a network: nothing is measured or moved.")
     ] = 1_000_000
     first_remaining_rounds: Annotated[
-        int, Setting("rounds", "A job is taken to have as many rounds left as it has done, and at least these.", 1)
+        int, Setting("rounds", "A job is assumed to have as many rounds left as it has done, and at least so many.", 1)
     ] = 5

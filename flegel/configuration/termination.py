@@ -13,43 +13,72 @@ class TerminationSettings:
     """Multiples of the first objective and of the tolerance of a job."""
 
     diverged_multiple: Annotated[
-        float, Setting("first objectives", "Worse by so much is diverged; transients of converging runs stay below.", 1)
+        float,
+        Setting(
+            "first objectives",
+            "A job whose objective is worse than the first one by so much has diverged; transients of converging "
+            "jobs stay below.",
+            1,
+        ),
     ] = 10.0
     half_gain: Annotated[
         float,
         Setting(
             "tolerances",
-            "Methods with slow gains: gain of the second half of all passes at rest; where F − F* ∝ 1/passes it is "
-            "what remains.",
+            "Methods with slow gains: a job has converged only where the second half of all passes gained less "
+            "than this. Where the distance to the optimum falls as 1/passes, as much remains to be gained.",
         ),
     ] = 100.0
     shrinking_gain: Annotated[
         float,
         Setting(
             "ratio",
-            "Methods with slow gains: gain of the last quarter of all passes over the quarter before, at rest; 0.5 "
-            "where F − F* ∝ 1/passes.",
+            "Methods with slow gains: a job has converged only where the gain of the last quarter of all passes "
+            "is below this part of that of the quarter before (or see `steady_gain`). It is 0.5 where the "
+            "distance to the optimum falls as 1/passes.",
             0,
             1,
         ),
     ] = 0.6
     steady_gain: Annotated[
-        float, Setting("tolerances a pass", "Gains that do not shrink may go on for a thousand passes.")
+        float,
+        Setting(
+            "tolerances a pass",
+            "Methods with slow gains: gains below this need not shrink, for they may stay equal for a thousand passes.",
+        ),
     ] = 0.1
     kept_objectives_ratio: Annotated[
-        float, Setting("ratio of passes", "Between two objectives that are kept: 230 in 1,000 passes.", 1.0001)
+        float,
+        Setting(
+            "ratio of passes",
+            "An objective is kept for these rules when so many times the passes of the last kept one are done: "
+            "230 in 1,000 passes.",
+            1.0001,
+        ),
     ] = 1.02
-    stall_passes: Annotated[int, Setting("passes", "Without progress to the target: the job stalls.", 1)] = 12
+    stall_passes: Annotated[
+        int, Setting("passes", "A job stalls after so many passes without progress to its target (`stall_part`).", 1)
+    ] = 12
     stall_part: Annotated[
         float,
         Setting(
-            "of the distance to the target", "Less progress in `stall_passes` would take 12,000 passes more.", 0, 1
+            "of the distance to the target",
+            "Less progress in `stall_passes` counts as none: the target would take 12,000 passes more.",
+            0,
+            1,
         ),
     ] = 1e-3
     fitted_share_of_time: Annotated[
         float,
-        Setting("of the elapsed time", "Whose objectives predict the end of a job, by which moves are planned.", 0, 1),
+        Setting(
+            "of the elapsed time",
+            "The end of a job, by which moves are planned, is predicted from the objectives of this last part of "
+            "the time.",
+            0,
+            1,
+        ),
     ] = 0.25
     fewest_fitted_barriers: Annotated[
-        int, Setting("barriers", "Of that prediction; with fewer no decay of progress is estimated.", 2)
+        int,
+        Setting("barriers", "Barriers that this prediction needs; with fewer no decay of progress is estimated.", 2),
     ] = 6

@@ -45,12 +45,8 @@ WIDE_LANE_SUMS = 5  # place of the lane sums among the buffers that `_room` make
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def train(features, state, weights, parameter, aggregator, start, end, flag, tiles, m, exact):
-    """`tiles`: so many are held in buffers before they are added up. `exact`: every tile in float64, and changes as
-    they are before the state rounds them.
-
-    Float32 tiles whose rows lie too far from the origin for that type go through buffers in float64 (`wide`), which are
-    made with the first of them.
-    """
+    """`tiles`: held in buffers before they are added up. `exact`: every tile in float64, and changes as they are before
+    the state rounds them."""
     k, d = parameter.centroids.shape
     lanes = lane_count(features, LANES)
     expanded = m <= 2.0
@@ -63,8 +59,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
     limit = STEEP * d
     far = np.empty((levels.size, TILE), features.dtype)
     active = np.empty(TILE, features.dtype)
-    buffered, unflushed = 0, 0  # tiles in the buffers, points since the lane sums were added to the table
-    reached, seen = end, 0.0
+    buffered, unflushed, reached, seen = 0, 0, end, 0.0  # tiles in buffers, points that the table lacks, …
     for tile in range(start // TILE, -(-end // TILE)):
         if raised(flag):
             reached = max(start, tile * TILE)
@@ -113,7 +108,8 @@ serve = team_loop(train)
 
 @njit(**INNER)
 def _room(k, d, parameter, expanded):
-    """Buffers for a tile in float64, the lane sums at `WIDE_LANE_SUMS`; empty ones for k = 0."""
+    """Buffers for a float32 tile in float64, of which the lane sums are at `WIDE_LANE_SUMS`. Empty ones for k = 0: real
+    ones are made with the first tile that lies too far from the origin for float32."""
     wide = np.empty(0)
     slopes, offsets, levels = _pack(wide, parameter, k, expanded)
     changes, columns, lane_sums, _ = soft_buffers(wide, k, d + 2, 1)

@@ -76,7 +76,9 @@ class _Points(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What stays from visit to visit, by row (`wide.RowBounds`)."""
+    """What stays from visit to visit, by row (`wide.RowBounds`). `lower` is by row and band: a lower bound of the
+    distances plus the `gone` of the band at that time (`_Theta`), so that less the `gone` of a later time it is one
+    then."""
 
     own: Any
     upper: Any
@@ -85,7 +87,8 @@ class _Kept(NamedTuple):
 
 
 class _Theta(NamedTuple):
-    """θ as `wide.PackedTheta` lays it out."""
+    """θ as `wide.PackedTheta` lays it out. `gone`: how far the centroids of each band have moved in all, rounded down,
+    then the same rounded up."""
 
     minus: Any
     half: Any
@@ -110,7 +113,7 @@ class _Found(NamedTuple):
 
 class _Rounding(NamedTuple):
     """By point of the block: its squared length, the product that nothing of interest exceeds, the error of a product,
-    and that of a distance between short rows."""
+    and that of a distance between short rows (`doubts`)."""
 
     norms: Any
     limits: Any
@@ -119,8 +122,9 @@ class _Rounding(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """Intermediate results of a block: short rows, least products by band, masks of points by band and panel, numbers
-    of points, products of a group, and the least products of points with a band."""
+    """Buffers for intermediate results of a block: short rows, least products by band, masks of points by band and
+    panel, the points that a band is examined for (`who`, numbers in the block), products of a group, and the least
+    products of points with a band."""
 
     rows: Any
     low: Any
@@ -486,13 +490,8 @@ def _eight(slot: int) -> Any:
 
 @cache
 def _examiner(lanes: int, group: int, slot: int) -> Any:
-    """`examine(…)`: points of the block from row `begin` on, and the centroids of a band: whichever of them may be
-    nearer is compared in full. Leaves new bounds of the band for these points: of all its centroids but the nearest.
-
-    Which points is in `room`, the buffers of a block: the first `count` numbers of `who`, counted from `begin`. `kept`
-    has the lower bounds that stay from visit to visit, by row and band. `gone` is how far the centroids of each band
-    have moved in all: a bound is kept as distance + `gone`, and `scan` subtracts the `gone` of its own time from it.
-    `doubts` are the errors of distances between short rows.
+    """`examine(…)`: the points `who` and the centroids of a band: whichever of them may be nearer is compared in full.
+    Leaves new bounds of the band for these points: of all its centroids but the nearest.
 
     One function with all its arrays at hand: to take them out of tuples for every pair takes longer than the pair.
     """

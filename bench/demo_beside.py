@@ -6,6 +6,7 @@ own with full barriers (`bsp`), to its end; then ours until its objective is as 
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import time
 import warnings
@@ -43,6 +44,7 @@ def line(who: str, seconds: float, objective: float) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     rows = open_data("higgs").read().features
     start = rows[np.random.default_rng(0).choice(len(rows), CLUSTERS, replace=False)].astype(np.float64)
     if importlib.util.find_spec("sklearn") is not None:

@@ -71,6 +71,9 @@ from flegel.errors import UsageError
 from flegel.wording import setting
 
 ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference of two such sums in float64
+SINGLE_POINT_ROUNDING = 2.0**-40
+"""Scatter of a cluster that weighs 1 or less, relative to its sum of squares, below which it is rounding: that of a
+single point is exactly 0. Clusters of many points may weigh less than 1, too."""
 SPARE = 64  # rows of the sample, at most, that θ keeps as places for clusters that become empty
 SPARE_NUMBERS = 2**20  # numbers in them, at most: fewer where rows are wide
 TRIAL_ROWS = 4096  # rows of the sample on which starts are tried, where clusters are few
@@ -342,7 +345,8 @@ class KMeans(Algorithm):
             means = sums[part] / counts[part, None]
             lengths[part] = (means**2).sum(axis=1)
             away[part] = (((centroids[part] - parameter.origin) - means) ** 2).sum(axis=1)
-        within = np.where(counts > 1, np.maximum(squares - counts * lengths, 0.0), 0.0)
+        within = np.maximum(squares - counts * lengths, 0.0)
+        within[(counts <= 1) & (within <= SINGLE_POINT_ROUNDING * squares)] = 0.0
         return float(within.sum() + counts @ away)
 
     def part_noise(self, objective: float, points: int, parameter: Centroids) -> float:
@@ -402,9 +406,10 @@ class KMeans(Algorithm):
                 f"{len(empty)} of {len(aggregator.counts)} clusters are empty ({_some(empty)}): no row of the sample "
                 "was left for them that is not a centroid already. Fewer clusters may fit better."
             )
-        shared = aggregator.counts > 1  # the scatter of a single point is exactly 0
-        coarse = ROUNDING * float(np.abs(aggregator.squares[shared]).sum())
         value = self.objective(aggregator, parameter)
+        coarse = ROUNDING * float(
+            np.abs(aggregator.squares[aggregator.counts != 1.0]).sum()
+        )  # one point has no scatter
         if coarse > 1e-6 * value and coarse > 0:
             found.append(
                 f"points lie so far from the others that float64 sums give the objective to ±{coarse:.2g} only; "

@@ -91,8 +91,7 @@ def epochs(
                 digest = zlib.crc32(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
                 line = ["barrier", time.time(), model.barriers, digest, model.samples_seen, epoch]
                 print(json.dumps(line), file=log)
-                model._asks_to_stop = (folder / "stop").exists()
-                if model._stopping:
+                if model.should_stop(seconds=0.0 if (folder / "stop").exists() else None):
                     return True
     return True
 

@@ -155,7 +155,7 @@ def measure_team(threads: int, rounds: int) -> dict[str, dict[str, float]]:
     assert isinstance(kernel, TeamKernel)
     flag, rounds_only, with_update = new_flag(), [], []
     for _ in range(rounds):
-        kernel._speed = 64 / LONGEST_BLOCK_SECONDS  # blocks of one tile
+        kernel.expect_speed(64 / LONGEST_BLOCK_SECONDS)  # blocks of one tile
         began = clock.now()
         kernel.run(shard, 0, len(rows), 0, flag)
         rounds_only.append(clock.now() - began)
@@ -164,7 +164,7 @@ def measure_team(threads: int, rounds: int) -> dict[str, dict[str, float]]:
         with_update.append(clock.now() - began)
     kernel.close()
     return {
-        "compiled calls" if kernel._compiled is not None else "interpreted calls": summary(np.array(rounds_only[10:])),
+        "compiled calls" if kernel.has_compiled_loop else "interpreted calls": summary(np.array(rounds_only[10:])),
         "with updateParameter": summary(np.array(with_update[10:])),
     }
 

@@ -120,16 +120,16 @@ def streamed(rows: np.ndarray[Any, Any], k: int) -> dict[str, Any]:
     algorithm = KMeans(k=k, init="random")
     theta = algorithm.initParameter(Sample(rows[:8192], None, len(rows), rows.shape[1]), np.random.default_rng(0))
     shard = make_shard(rows, None, algorithm.initState(len(rows), rows.shape[1], np.random.default_rng(0)), "tiles")
-    fit, found = device_kernel.TorchKernel._rows_that_fit, {}
+    fit, found = device_kernel.TorchKernel.rows_that_fit, {}
     for name, share in (("all rows stay", 1.0), ("a quarter stays", 0.25)):
         staying = int(share * shard.points) // TILE * TILE
-        device_kernel.TorchKernel._rows_that_fit = lambda *_, staying=staying: staying  # type: ignore[method-assign]
+        device_kernel.TorchKernel.rows_that_fit = lambda *_, staying=staying: staying  # type: ignore[method-assign]
         kernel = choose("cuda:0").build(algorithm, shard, theta, _empty(algorithm, theta), False)
         visit = partial(kernel.run, shard, 0, shard.points, 0, new_flag())
         times = [timed(visit)[0] for _ in range(4)]
         found[name] = round(statistics.median(times[1:]), 4)
         kernel.close()
-    device_kernel.TorchKernel._rows_that_fit = fit  # type: ignore[method-assign]
+    device_kernel.TorchKernel.rows_that_fit = fit  # type: ignore[method-assign]
     found["GB/s of rows that come"] = round(0.75 * rows.nbytes / found["a quarter stays"] / 1e9, 1)
     return found
 

@@ -208,7 +208,10 @@ def _shared_memory() -> HostFact:
 def _open_files() -> HostFact:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FILES_WANTED:
-        return HostFact("open files", "note", f"{soft} at most", f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}")
+        higher = "Ask the administrator of this host for more: the hard limit is as low."
+        if hard < 0 or hard > soft:
+            higher = f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}"
+        return HostFact("open files", "note", f"{soft} at most", higher)
     return HostFact("open files", "ok", f"{soft} at most")
 
 

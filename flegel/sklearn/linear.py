@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from typing import Any
 
@@ -169,8 +170,8 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
 
     def _penalty(self) -> tuple[float, float]:
         """1/C, and the part of it that is absolute; `penalty` says the same in the words of earlier versions."""
-        if not self.C > 0:
-            raise ValueError(f"C must be positive, not {self.C!r}.")
+        if not isinstance(self.C, numbers.Real) or not self.C > 0:
+            raise ValueError(f"C must be a positive number, not {self.C!r}.")
         ratio = 0.0 if self.l1_ratio is None else float(self.l1_ratio)
         if not 0 <= ratio <= 1:
             raise ValueError(f"l1_ratio must lie between 0 and 1, not {self.l1_ratio!r}.")

@@ -206,6 +206,19 @@ def test_words_of_scikit_learn_for_the_same_model_are_taken() -> None:
             LogisticRegression(**wrong).fit(rows, labels)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1 / 240, 1e-12])
+def test_weights_that_sum_to_little_scale_the_objective_and_nothing_else(scale: float) -> None:
+    """A cluster that weighs 1 or less may hold many points."""
+    options: dict[str, Any] = {"sync": "bsp", "seed": 0, "processes": False}
+    plain = flegel.run(KMeansAlgorithm(k=5), (X, None, np.ones(len(X))), **options)
+    light = flegel.run(KMeansAlgorithm(k=5), (X, None, np.full(len(X), scale)), **options)
+    assert plain.objective is not None and plain.objective > 0
+    assert light.objective == pytest.approx(scale * plain.objective, rel=1e-3)
+    inertia = light.algorithm.evaluate(X, None, light.parameter).objective
+    assert light.objective == pytest.approx(scale * inertia, rel=1e-6)
+    assert not light.warnings
+
+
 def test_a_logistic_regression_of_one_class_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 2 classes"):
         LogisticRegression().fit(X, np.zeros(len(X)))

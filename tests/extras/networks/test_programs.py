@@ -102,7 +102,7 @@ def test_rows_that_do_not_fit_come_anew_in_each_pass(
     empty = algorithm.initAggregator(sample, theta)
     shards = [make_shard(ROWS, None, algorithm.initState(len(ROWS), 5, RNG), layout) for _ in range(2)]
     whole = choose(device).build(algorithm, shards[0], theta, empty, False)
-    monkeypatch.setattr("flegel.runtime.backends.torch.kernel.TorchKernel._rows_that_fit", lambda *_: staying)
+    monkeypatch.setattr("flegel.runtime.backends.torch.kernel.TorchKernel.rows_that_fit", lambda *_: staying)
     monkeypatch.setattr("flegel.runtime.backends.torch.streaming.STREAMED_BYTES", 128 * 5 * 8)
     part = choose(device).build(algorithm, shards[1], theta, empty, False)
     for kernel, shard in ((whole, shards[0]), (part, shards[1])):
@@ -203,7 +203,7 @@ def test_devices_are_given_to_workers(text: str, gpus: int, found: dict[int, str
 @pytest.mark.parametrize(
     ("text", "gpus", "sentence"),
     [
-        ("0=tpu", 0, "not of the form"),
+        ("0=tpu", 0, "nor of the form"),
         ("4=cuda:0", 0, "names worker 4"),
         ("", 5, "gpus=5"),
         ("gpu", 0, "neither a device"),

@@ -120,6 +120,15 @@ class TeamKernel:
         return made
 
     @property
+    def has_compiled_loop(self) -> bool:
+        """Threads take blocks inside compiled code."""
+        return self._compiled is not None
+
+    def expect_speed(self, points_per_second: float) -> None:
+        """Of one thread: the next call is cut into blocks by it."""
+        self._speed = points_per_second
+
+    @property
     def overhead(self) -> float:
         """Seconds that a call takes besides visits: until all have begun, and from the last one to the sum."""
         return min(self._costs, default=0.0)

@@ -194,12 +194,12 @@ class TorchKernel:
         kinds = [torch.from_numpy(np.zeros(0, a.dtype)).dtype for a in (features, shard.state)]
         labels = torch.empty(shard.points, dtype=torch.float64, device=self._place)
         state = torch.empty((shard.points, width), dtype=kinds[1], device=self._place)
-        staying = self._rows_that_fit(shard)
+        staying = self.rows_that_fit(shard)
         rows = torch.empty((staying, shard.columns), dtype=kinds[0], device=self._place)
         pinned = PinnedRows(features, self._place) if staying < shard.points else None
         return DeviceShard(shard, rows, labels, state, np.zeros(shard.tiles, bool), pinned=pinned)
 
-    def _rows_that_fit(self, shard: Shard) -> int:
+    def rows_that_fit(self, shard: Shard) -> int:
         """Of a shard: all, or whole tiles of its first rows, so that memory is left for the work of the program."""
         if self._place.type != "cuda":
             return shard.points

@@ -153,6 +153,7 @@ def _linear_algebra() -> HostFact:
 
 
 def _memory(root: Path) -> HostFact:
+    """Free memory, and the limit of a control group."""
     fields = dict(line.split(":", 1) for line in _read(root / "proc/meminfo").splitlines() if ":" in line)
     free = int(fields.get("MemAvailable", "0 kB").split()[0]) << 10
     limits = [
@@ -183,6 +184,7 @@ def _huge_pages(root: Path) -> HostFact:
 
 
 def _shared_memory() -> HostFact:
+    """Whether a file can be made there, and how much fits."""
     try:
         free = shutil.disk_usage(SHARED_MEMORY).free
         probe = SHARED_MEMORY / f"flegel-doctor-{os.getpid()}"
@@ -216,6 +218,7 @@ def _open_files() -> HostFact:
 
 
 def _compiled_code() -> HostFact:
+    """Whether the folder of compiled code lasts, has room and is filled."""
     folder = code_folder()
     if not is_lasting():
         return HostFact(

@@ -154,6 +154,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
         return np.asarray(each[numbers] * (np.ones(rows) if weights is None else weights))
 
     def _check_solver(self, classes: int) -> None:
+        """Refuse names that scikit-learn does not know, and what liblinear cannot do there."""
         if self.solver not in SOLVERS:
             raise ValueError(f"solver must be one of {list(SOLVERS)}, not {self.solver!r}; all give the same model.")
         if self.solver == "liblinear" and classes > 2:

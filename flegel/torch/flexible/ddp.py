@@ -625,6 +625,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         }
 
     def load_live_state(self, state: dict[str, Any]) -> None:
+        """Take the state of another rank, so that this one goes on as if it had always been there."""
         mine = [len(self._optimizers), len(self._schedules), len(self._scalers), sorted(self._states)]
         theirs = [len(state[name]) for name in ("optimizers", "schedules", "scalers")] + [sorted(state["states"])]
         if mine != theirs:

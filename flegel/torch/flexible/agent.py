@@ -147,7 +147,7 @@ class Agent:
     # -- in a thread of its own ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Until the end: sign that this process lives, look who else does, and propose or follow the next generation."""
+        """Until the end: sign that this process lives, see who else does, propose or follow the next generation."""
         last = clock.now()
         times: dict[int, float] = {}
         while self._ended is None:

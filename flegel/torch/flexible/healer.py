@@ -207,7 +207,7 @@ class Healer:
             agent.goes_on()
 
     def _answer(self, agent: Agent, ask: Ask) -> Any:
-        """Do what the agreement asks of the network, and return what it waits for; raises `Broken` where a rank is lost."""
+        """Do what the agreement asks of the network, and return what it waits for; `Broken` where a rank is lost."""
         agent.wait_for(self.log.position)
         if isinstance(ask, AwaitGeneration):
             self._connection = None

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
 
 from flegel.cli import help_pages
 from flegel.cli.app import app
@@ -27,8 +26,8 @@ from flegel.cli.predict import predict
 from flegel.cli.simulate import SimulateCommand, simulate
 from flegel.cli.submit import ResumeCommand, SubmitCommand, resume, submit
 from flegel.cli.top import top
-from flegel.errors import ExitCode, Terminated
 from flegel.runtime.system.descendants import ended_with_this_block
+from flegel.runtime.system.signals import terminate
 from flegel.runtime.system.standard_streams import protect
 
 __all__ = ["app", "main"]
@@ -70,14 +69,10 @@ for name, (group, subject) in GROUPS.items():
 def main() -> None:
     """Entry point."""
     protect("stdout", "stderr")
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, terminate)
     one_job = sys.argv[1:2] in (["submit"], ["resume"])  # this process exists for it alone
     with ended_with_this_block() if one_job else contextlib.nullcontext():
         app()
-
-
-def _terminated(*_: object) -> NoReturn:
-    raise Terminated(ExitCode.TERMINATED)
 
 
 if __name__ == "__main__":

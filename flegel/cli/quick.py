@@ -10,11 +10,11 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from flegel.cli.job_options import FLAGS, default_of, for_this_host
-from flegel.errors import ExitCode, Terminated
 from flegel.options import NamedOption
+from flegel.runtime.system.signals import terminate
 
 OWN_OPTIONS = {"--data": "data", "--set": "hyper", "--out": "out", "--json": "json_to"}
 SWITCHES = {"--save": ("save", True), "--no-save": ("save", False)}
@@ -103,7 +103,7 @@ def main(waiting: bool) -> bool:
     from flegel.runtime.system.standard_streams import protect
 
     protect("stdout", "stderr")
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, terminate)
     with ended_with_this_block():
         submit(told)
     return True
@@ -126,7 +126,3 @@ def submit(told: Submission) -> None:
         outputs.check()
         served = Served(None, None, f"{told.algorithm} on {told.data}")
         train_here(chosen, told.data, for_this_host(told.options, False), outputs, served, None, line)
-
-
-def _terminated(*_: object) -> NoReturn:
-    raise Terminated(ExitCode.TERMINATED)

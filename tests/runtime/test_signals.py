@@ -15,6 +15,10 @@ import numpy as np
 import psutil
 import pytest
 
+import flegel
+from flegel.algorithms.kmeans import KMeans
+from flegel.errors import Terminated
+from flegel.runtime.system import signals
 from flegel.runtime.system.parent_death import process_starter
 from flegel.runtime.system.signals import DeferredSignals
 
@@ -159,3 +163,17 @@ def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:
 def test_a_process_that_cannot_be_started_is_the_caller_s_error() -> None:
     with pytest.raises(FileNotFoundError):
         process_starter.start(lambda: subprocess.Popen(["/no/such/program"]))
+
+
+def test_a_sigterm_whose_exception_was_lost_ends_the_job_before_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python drops what a handler raises while it folds constants of a module that it compiles."""
+    monkeypatch.setattr(signals, "_terminated", [])
+    rows = np.random.default_rng(0).normal(size=(60, 5))
+    seen: list[Any] = []
+    with pytest.raises(Terminated):
+        signals.terminate(signal.SIGTERM)
+    with pytest.raises(Terminated):
+        flegel.run(KMeans(k=6), rows, processes=False, watch=seen.append)
+    assert not seen
+    monkeypatch.setattr(signals, "_terminated", [])
+    assert flegel.run(KMeans(k=6), rows, processes=False).converged

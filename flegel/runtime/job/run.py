@@ -40,6 +40,7 @@ from flegel.runtime.job.request import Request, check_data, check_numbers, defau
 from flegel.runtime.job.rows_of_job import own_parts, shared_rows
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
+from flegel.runtime.system.signals import raise_lost_signal
 from flegel.sync import check_topology, make_policy
 
 
@@ -52,6 +53,8 @@ def execute(request: Request) -> Result:
             running.ending.enter_context(part.around())
         with using(request.job.settings):
             for stage in STAGES:
+                if stage is not collect:
+                    raise_lost_signal()
                 stage(running)
     assert running.result is not None
     return running.result

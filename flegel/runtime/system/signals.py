@@ -12,13 +12,30 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-from flegel.errors import Interrupted
+from flegel.errors import ExitCode, Interrupted, Terminated
 
 SIGNALS_BEFORE_IMMEDIATE_EXIT = 2
 """Signals that wait for their turn; a person who sends one more cannot wait."""
 REASONS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
+
+
+_terminated: list[int] = []
+"""Signals that ended a command, or should have."""
+
+
+def terminate(number: int, frame: FrameType | None = None) -> NoReturn:
+    """Handler of SIGTERM for a command. The signal is noted: what a handler raises while Python compiles a module that
+    it imports is lost, unless that is a KeyboardInterrupt."""
+    _terminated.append(number)
+    raise Terminated(ExitCode.TERMINATED)
+
+
+def raise_lost_signal() -> None:
+    """Raise what a handler raised in vain."""
+    if _terminated:
+        raise Terminated(ExitCode.TERMINATED)
 
 
 class Signals:

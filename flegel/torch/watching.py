@@ -46,7 +46,9 @@ class Watch:
         self._file.write_text("", encoding="utf-8")
         self._seconds = dict.fromkeys(SECTIONS, 0.0)
         self._iterations, self._window, self._opened = 0, self._now_window(), clock.now()
-        self._forward = self._step = 0.0
+        self._forward = 0.0
+        self._steps: list[float] = []
+        """When steps began that have not ended: that of a class may call that of its base, and both are told."""
         self._evaluated = 0.0
         self._backward: float | None = None
         self._fresh = True
@@ -113,10 +115,12 @@ class Watch:
         torch.autograd.Variable._execution_engine.queue_callback(exchanged)
 
     def _step_begins(self) -> None:
-        self._step = clock.now()
+        self._steps.append(clock.now())
 
     def _step_ends(self) -> None:
-        self.add("step", clock.now() - self._step)
+        began = self._steps.pop() if self._steps else clock.now()
+        if not self._steps:
+            self.add("step", clock.now() - began)
 
     def _write(self) -> None:
         """The window that has ended; what no hook measured is the host's."""
@@ -127,6 +131,7 @@ class Watch:
             line = {"window": self._window, "every": self._every, "iterations": self._iterations}
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({**line, "seconds": {k: round(v, 6) for k, v in self._seconds.items()}}) + "\n")
+        self._steps.clear()  # one that raised has no end
         self._seconds = dict.fromkeys(SECTIONS, 0.0)
         self._iterations, self._evaluated, self._opened, self._window = 0, 0.0, now, self._now_window()
 

@@ -64,6 +64,7 @@ class SlowSGD(torch.optim.SGD):  # type: ignore[misc]
 def test_sections_of_an_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flexible: bool) -> None:
     monkeypatch.setattr("flegel.runtime.clock.now", lambda: VirtualClock.now)
     monkeypatch.setattr("flegel.runtime.clock.microseconds", lambda: int(VirtualClock.now * 1e6))
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # from now on its own step is told too, inside the slow one
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         if flexible:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flegel.checks import host
-from flegel.checks.host import cpu_quota, examine_host
+from flegel.checks.host import examine_host
 from flegel.cli.main import app
 
 
@@ -17,24 +17,6 @@ def _write(root: Path, name: str, text: str) -> None:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({"sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
-        ({"sys/fs/cgroup/cpu.max": "max 100000"}, None),
-        ({"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/cpu.max": "50000 100000"}, 0.5),
-        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 2.0),
-        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, None),
-        ({"proc/self/cgroup": "nonsense\n:::\n", "sys/fs/cgroup/cpu.max": "0 0"}, None),
-        ({}, None),
-    ],
-)
-def test_the_quota_of_a_control_group_is_found(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
-    for name, text in files.items():
-        _write(tmp_path, name, text)
-    assert cpu_quota(tmp_path) == quota
 
 
 def test_what_could_be_better_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

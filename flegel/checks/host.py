@@ -17,8 +17,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from flegel.core.code_folder import code_folder, is_lasting
+from flegel.datasets.rows.memory import control_groups
 from flegel.runtime import clock
 from flegel.runtime.system.device_memory import free_memory
+from flegel.runtime.system.processors import processor_quota
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_WANTED = 1 << 30  # bytes: rows of Python travel through it, and Docker gives 64 MiB
@@ -92,9 +94,9 @@ def _cores(root: Path) -> HostFact:
     """Cores of the machine, those that this process may use, and a quota of its control group."""
     here = os.cpu_count() or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else here
-    quota = cpu_quota(root)
+    quota = processor_quota(root)
     text = f"{allowed} of {here} cores" if allowed < here else f"{here} cores"
-    if quota is not None and quota < allowed:
+    if quota < allowed:
         return HostFact(
             "cores",
             "note",
@@ -105,29 +107,6 @@ def _cores(root: Path) -> HostFact:
     if load > 0.5 * allowed:
         return HostFact("cores", "note", f"{text}, load {load:.1f}", "Other programs use them: timings will vary.")
     return HostFact("cores", "ok", f"{text}, load {load:.1f}")
-
-
-def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Processors that the control group of this process grants at most; None without a limit."""
-    for folder in _control_groups(root):
-        words = _read(folder / "cpu.max").split()
-        if len(words) == 2 and words[0].isdigit() and float(words[1]) > 0:
-            return int(words[0]) / float(words[1])
-        quota, period = (_read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
-        if quota.isdigit() and period.isdigit() and int(period) > 0:
-            return int(quota) / int(period)
-    return None
-
-
-def _control_groups(root: Path) -> Iterator[Path]:
-    """Folders of the control groups that this process is in, in version 2 and in version 1."""
-    base = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        yield base / controllers / path.lstrip("/") if controllers else base / path.lstrip("/")
-    yield base
-    yield base / "cpu"
-    yield base / "memory"
 
 
 def _vector_units(root: Path) -> HostFact:
@@ -156,12 +135,7 @@ def _memory(root: Path) -> HostFact:
     """Free memory, and the limit of a control group."""
     fields = dict(line.split(":", 1) for line in _read(root / "proc/meminfo").splitlines() if ":" in line)
     free = int(fields.get("MemAvailable", "0 kB").split()[0]) << 10
-    limits = [
-        _read(folder / name).strip()
-        for folder in _control_groups(root)
-        for name in ("memory.max", "memory.limit_in_bytes")
-    ]
-    limit = min((int(text) for text in limits if text.isdigit() and int(text) < 1 << 60), default=None)
+    limit = min((most for most, _ in control_groups(str(root)) if most < 1 << 60), default=None)
     text = f"{_size(free)} free" + (f", a limit of {_size(limit)}" if limit is not None else "")
     if 0 < free < MEMORY_WANTED or (limit is not None and limit < MEMORY_WANTED):
         return HostFact(

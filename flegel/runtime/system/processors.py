@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
+CONTROL_GROUPS = Path("sys/fs/cgroup")
 TOLD_BY_OTHERS = ("OMP_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
 """Variables by which whoever started this process says how many threads it should compute with: joblib and Dask set
 them in their workers, launchers of PyTorch in theirs."""
@@ -28,13 +28,18 @@ def computing_threads() -> int:
 @cache
 def _own_quota() -> float:
     """Read once: a job asks several times, and quotas hardly ever change while a process runs."""
-    return _quota(CONTROL_GROUPS, _groups())
+    return processor_quota()
 
 
-def _groups() -> list[str]:
+def processor_quota(root: Path = Path("/")) -> float:
+    """Processors that the control groups of this process pay for; `root`: where /proc and /sys are."""
+    return _quota(root / CONTROL_GROUPS, _groups(root))
+
+
+def _groups(root: Path) -> list[str]:
     """The control groups of this process, as paths; none where the system has none."""
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
     return [line.split(":", 2)[2].lstrip("/") for line in lines if line.count(":") >= 2]

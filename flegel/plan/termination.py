@@ -46,7 +46,8 @@ class Verdict:
 
 
 def unsound(verdict: Verdict, problem: str) -> Verdict:
-    """The job has ended, and its books are wrong also after a recount."""
+    """The verdict of a job that has ended with statistics that an audit found wrong, also after all points were counted
+    again. `verdict`: why it would have ended otherwise; `problem`: what the audit found, without a full stop."""
     return Verdict(
         False,
         f"the result cannot be trusted: {problem}; `flegel check` tests a class, and {option('sync', 'bsp')} "

@@ -95,7 +95,7 @@ class SimWorker(InlineWorker):
         shard = store.shards[0]
         put_states(shard, np.arange(shard.points), state)
         store.resume(order.kept.runs, halted, order.kept.version)
-        self.visits = store.schedule.traversed
+        self.visits = store.schedule.pass_sum
         if pending:
             assert isinstance(self.learner, KernelLearner)
             self.learner.add(tuple(pending))

@@ -152,7 +152,7 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe:
     from flegel.runtime.job.request import Request
     from flegel.runtime.job.run import execute
     from flegel.runtime.job.training_data import open_training_data
-    from flegel.runtime.worker.current_hook import MODULE
+    from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE
 
     spec, observers = assignment.spec, Observers([ProgressReports(pipe)])
     ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
@@ -161,7 +161,7 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe:
     kept_before = (assignment.resume or spec.checkpoint is not None) and holds_job(open_store(place))
     if kept_before and spec.checkpoint is None:
         return replace(place, workers=assignment.workers, **told)
-    observers.phase("init", MODULE)
+    observers.phase("init", CLASS_MODULE_CODE)
     algorithm = instantiate(ref, Consent.SUBMITTED)
     if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
         changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}

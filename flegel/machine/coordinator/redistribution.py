@@ -96,7 +96,7 @@ class Redistribution:
         self._owed[worker] = max(self._owed.get(worker, 0) - 1, 0)
         seen = view.workers[worker]
         seen.points, seen.unseen, seen.halted = body.points, body.unseen, body.halted
-        seen.carried = body.traversed - seen.visits
+        seen.carried = body.pass_sum - seen.visits
         match body:
             case PointsListed():
                 self._censuses[worker] = arrays[0]

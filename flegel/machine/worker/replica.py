@@ -123,7 +123,7 @@ class SliceSum:
                 into[...] = piece
             self._summed.add(sender)
 
-    def own_sum(self) -> Arrays | None:
+    def take_own_sum(self) -> Arrays | None:
         """The new sum of this worker's slice, as soon as all reports are here, and once."""
         if self._worker in self._summed or not set(self._order.reporting) <= self._reports.keys():
             return None

@@ -36,7 +36,7 @@ from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpre
 from flegel.runtime.backends.numba.kernels import Built, build_kernel, choice_of, warm
 from flegel.runtime.job.request import Request
 from flegel.runtime.system.signals import DeferredSignals
-from flegel.runtime.worker.current_hook import inside
+from flegel.runtime.worker.current_hook import EnteredHook
 
 SAMPLE_ROWS = 100_000
 SAMPLE_VALUES = 50_000_000
@@ -97,7 +97,7 @@ class PreparedJob:
         made = self._guard(maker, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = hook_values.tree(made, maker, lambda v: pytree.zeros_like(v, self.algorithm.placement.typed))
         if not default and not defines(self.algorithm, KernelHooks.kernel):
-            self._check_a_visit(presented)
+            self._check_first_visit(presented)
         if not sums_alone(self.algorithm):
             self._check_aggregate(self.zero)
 
@@ -154,7 +154,7 @@ class PreparedJob:
         if not is_built_in(self.algorithm) or self.algorithm.kernels.backend or self.request.resumed:
             return None
         shard = self._shard(PROBE_ROWS, self.state)
-        with inside("kernel"):
+        with EnteredHook("kernel"):
             own = hook(self.algorithm, KernelHooks.kernel)(shard)
         if own is None:
             return None
@@ -228,7 +228,7 @@ class PreparedJob:
                     raise better from error
             raise
 
-    def _check_a_visit(self, presented: Tree) -> None:
+    def _check_first_visit(self, presented: Tree) -> None:
         """One point is visited by the hooks as they are. θ refuses writes, which compiled code does not notice, and
         `aggregate` gets what it gets on workers: a point's change, which may have another form than the statistics."""
         changes: list[Tree] = []

@@ -104,7 +104,7 @@ class JobMailbox:
         if self._buffers is None:
             return load
         name = identity(worker, self._registry.sequencers[worker].incarnation)
-        return msgspec.structs.replace(load, shared_buffers=self._buffers.describe(worker, name))
+        return msgspec.structs.replace(load, shared_buffers=self._buffers.assign_slots(worker, name))
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class JobMailbox:
                 continue
             waited = True
             try:
-                message = decode(parts, self._buffers.rooms(sender) if self._buffers else ())
+                message = decode(parts, self._buffers.slots(sender) if self._buffers else ())
             except DecodeError as error:
                 # the shared buffers of a former job are gone, and so is the use of its messages
                 if not isinstance(error, MissingSharedBuffer) or error.job == self._job:

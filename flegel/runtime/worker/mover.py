@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import NamedTuple
 
 import zmq
 
@@ -57,23 +57,45 @@ FEWEST_SHARED_WINDOWS_PER_SHARD = 1  # one in shared memory is under way for a m
 USABLE_FREE_MEMORY_SHARE = 0.5  # of the free memory may be used for what arrives
 
 
+class JobOrder(NamedTuple):
+    """An order of the coordinator, and the job that it belongs to."""
+
+    job: str
+    order: ReceivePoints | SendPoints | TransferOwnership | DropShard
+
+
+class DeferredWork(NamedTuple):
+    """Work that the trainer thread hands back to the mover thread, for the executor that asked for it."""
+
+    executor: MigrationExecutor | None
+    work: Callable[[], None]
+
+
 class Mover:
-    """`post` orders from the I/O thread; take what the coordinator should hear from `answers`."""
+    """Sends and receives the windows of migrations for one worker, in a thread of its own. The I/O thread gives it
+    orders with `post` and takes from `answers` what the coordinator should hear."""
 
     def __init__(
-        self, sockets: JobSockets, trainer: Trainer, near: str, worker: int, incarnation: int, inside: bool = False
+        self,
+        sockets: JobSockets,
+        trainer: Trainer,
+        near: str,
+        worker: int,
+        incarnation: int,
+        same_process: bool = False,
     ) -> None:
-        """`inside`: all workers are in this process."""
+        """`same_process`: all workers are in this process."""
         self._sockets, self._trainer, self._near = sockets, trainer, near
         self._worker, self._incarnation = worker, incarnation
         self.answers: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
-        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._inbox: SimpleQueue[JobOrder | DeferredWork | None] = SimpleQueue()
+        """What the mover thread is to do next; None: end."""
         self._wakeup, self._wakeup_writer = -1, -1
         self._thread: threading.Thread | None = None
         self._job = ""
         self._executor: MigrationExecutor | None = None
         self._links = Links(sockets.dial)
-        self._place_of = shared_memory.place_here if inside else shared_memory.place_of
+        self._place_of = shared_memory.place_here if same_process else shared_memory.place_of
         self._sharing = PointSharing(self._place_of)
         self._listener: zmq.Socket[bytes] | None = None
         self._address = ""
@@ -86,7 +108,7 @@ class Mover:
             self._wakeup, self._wakeup_writer = os.pipe()
             self._thread = threading.Thread(target=self._loop, name="mover", daemon=True)
             self._thread.start()
-        self._put((job, order))
+        self._put(JobOrder(job, order))
 
     def quit(self) -> None:
         if self._thread is not None:
@@ -97,7 +119,7 @@ class Mover:
                 os.close(self._wakeup_writer)
                 self._thread = None
 
-    def _put(self, item: Any) -> None:
+    def _put(self, item: JobOrder | DeferredWork | None) -> None:
         self._inbox.put(item)
         os.write(self._wakeup_writer, b"!")
 
@@ -124,7 +146,7 @@ class Mover:
             if item is None:
                 self._reset()
                 return False
-            self._take_item(item)
+            self._take_work(item)
         for link in sockets:
             self._receive(link)
         if self._executor is not None:
@@ -136,22 +158,25 @@ class Mover:
         due = self._executor.due() if self._executor is not None else None
         return max(due - clock.now(), 0.0) if due is not None else 3600.0
 
-    def _take_item(self, item: Any) -> None:
+    def _take_work(self, item: JobOrder | DeferredWork) -> None:
+        """Do what an order of the I/O thread, or work that the trainer handed back, asks for. Orders of a job that is
+        over, and work of a former executor, are dropped."""
         match item:
-            case (str() as job, DropShard()):
+            case JobOrder(job, DropShard()):
                 if job == self._job:
                     self._reset()
-            case (str() as job, (ReceivePoints() | SendPoints()) as order):
-                self._enter(job)
+            case JobOrder(job, (ReceivePoints() | SendPoints()) as order):
+                self._switch_to(job)
                 if self._executor is not None:
                     self._executor.begin(order)
-            case (str() as job, TransferOwnership(closed=closed)) if job == self._job:
-                for move in closed:
-                    self._close(move)
-            case (MigrationExecutor() as executor, work) if executor is self._executor:
+            case JobOrder(job, TransferOwnership(closed=ended_moves)) if job == self._job:
+                for move in ended_moves:
+                    self._end_move(move)
+            case DeferredWork(executor, work) if executor is not None and executor is self._executor:
                 work()
 
-    def _enter(self, job: str) -> None:
+    def _switch_to(self, job: str) -> None:
+        """Begin to move points of this job; nothing of the job before is kept."""
         if job != self._job:
             self._reset()
             self._job = self._sequencer.job = job
@@ -165,7 +190,7 @@ class Mover:
             self._listener.close(linger=0)
             self._listener = None
 
-    def _close(self, move: int) -> None:
+    def _end_move(self, move: int) -> None:
         """Keep what is known of the link, and close it where no other move uses it."""
         executor = self._executor
         if executor is None:
@@ -214,7 +239,7 @@ class Mover:
         window = max(int(largest) // TILE * TILE, TILE)
         first = window if near else link.fitting or max(int(FIRST_WINDOW_BYTES / each) // TILE * TILE, TILE)
         travels = each if order.address.startswith("tcp:") and not near else 0.0
-        return MigrationSource(order.move, order.points, window, first, each=travels, depth=link.depth)
+        return MigrationSource(order.move, order.points, window, first, each=travels, send_buffer=link.send_buffer)
 
     def _shares_memory(self, address: str) -> bool:
         """The worker at this address can read the memory of this one."""
@@ -237,8 +262,9 @@ class Mover:
             self._trainer.at_rest(self._executor.store, work, states=False)
 
     def resume(self, work: Callable[[], None]) -> None:
-        """From the trainer thread, while this one may have entered another job: then the work is dropped."""
-        self._put((self._executor, work))
+        """Have the mover thread do `work`. Called by the trainer thread, while the mover may have begun with another
+        job: then the work is dropped."""
+        self._put(DeferredWork(self._executor, work))
 
     # -- what comes in -------------------------------------------------------------------------------------
 

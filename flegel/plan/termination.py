@@ -207,6 +207,8 @@ class Termination:
         return worse > EQUAL_WITHIN * abs(other) and worse > progress.error()
 
     def _quality(self, progress: Progress) -> Verdict | None:
+        """The verdict where all points voted to halt, the algorithm says that training is over, or the target is
+        reached."""
         if progress.points and progress.halted >= progress.points:
             return Verdict(True, "every point voted to halt", "halted")
         if progress.finished:

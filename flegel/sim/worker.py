@@ -78,6 +78,7 @@ class SimWorker(InlineWorker):
     # -- the ports -----------------------------------------------------------------------------------------
 
     def load(self, order: LoadShard, arrays: tuple[Array, ...]) -> None:
+        """Load the shard: all its points, those of a checkpoint, or none for a worker that joins later."""
         if order.kept is not None and self.store is not None:
             self._resume(order, self.store, arrays)
         points = self.learner.points

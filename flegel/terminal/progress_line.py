@@ -59,6 +59,8 @@ class ProgressLine(Observer):
         self._draw("")
 
     def see(self, event: JobEvent) -> None:
+        """Before the first snapshot, show phases; then redraw the line, or print plain lines where it is no
+        terminal."""
         match event:
             case PhaseBegan() if self._over:
                 self._phases.see(event)

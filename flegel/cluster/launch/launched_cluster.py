@@ -141,6 +141,8 @@ class LaunchedCluster(ConnectedCluster):
         self._placer.place(ticket)
 
     def _wait_for_slaves(self, slaves: int, timeout: float) -> None:
+        """Wait until `slaves` slaves have registered; an error where one ends before, or `timeout` seconds have
+        passed."""
         deadline = Deadline(timeout, clock.now())
         while (here := sum(slave.state == "here" for slave in self.slaves())) < slaves:
             for name, why in self._placer.ended().items():

@@ -101,6 +101,7 @@ class ProgressReports(Observer):
         """When saved progress was last reported, and the iteration of that time; None before training."""
 
     def see(self, event: JobEvent) -> None:
+        """Send phases and progress to the slave; remarks go to the log."""
         match event:
             case PhaseBegan(name, hook):
                 self._pipe.send(coordinator_protocol.PhaseChanged(name, hook=hook))
@@ -110,6 +111,8 @@ class ProgressReports(Observer):
                 self._look(seen)
 
     def _look(self, seen: JobSnapshot) -> None:
+        """Tell the slave of a new phase, of checkpoints that are due, and of progress, the latter about once a
+        second."""
         now = clock.now()
         if seen.phase != self._phase:
             self._phase = seen.phase
@@ -183,6 +186,7 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe:
 def _saved(
     result: Any, assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPipe
 ) -> coordinator_protocol.JobFinished:
+    """Save the result of a job in its folder on this host; returns the message that says so."""
     from flegel.runtime.job import result_store
 
     pipe.send(coordinator_protocol.PhaseChanged("saving"))

@@ -103,6 +103,8 @@ class Audit:
         return True
 
     def _ask(self, job: JobState, points: int, parameter: Tree) -> None:
+        """Order an audit of all workers under this θ: `points` points of each, or all (0); the statistics are summed up
+        now, while no worker trains."""
         self._number += 1
         self._answers.clear()
         self._awaited = set(job.view.workers)

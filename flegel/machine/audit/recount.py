@@ -141,6 +141,8 @@ class Recount:
     def _sum(
         self, runs: Sequence[tuple[Shard, int, int]], theta: Sequence[Array], iteration: int = 0
     ) -> tuple[Array, ...]:
+        """The statistics of these runs of points (shard, start, end) under `theta`, as if never visited; in chunks,
+        because each needs fresh states."""
         self._kernel.clear_statistics()
         for shard, first, last in runs:
             fitting = RECOUNTED_STATE_BYTES_AT_ONCE // max(shard.state.nbytes // max(shard.points, 1), 1) // TILE * TILE

@@ -237,6 +237,7 @@ costs depends on the host on which the job continues."""
 
 
 def _hand_over(view: View, change: OwnershipChange) -> None:
+    """Change the view of both workers after points changed owner: points, passes, halting votes and unseen points."""
     source, target = view.workers[change.source], view.workers[change.target]
     arrived = change.arrived
     source.points -= arrived.points

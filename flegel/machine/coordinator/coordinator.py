@@ -177,6 +177,8 @@ class Coordinator(JobReader):
         self._resumed_at = event, now, fresh
 
     def _from_worker(self, event: FromWorker, now: float) -> None:
+        """A message of a worker: a sign of life, and a report or an answer to an order. Workers that rest are not
+        heard: they sent it before."""
         worker, body, state = event.worker, event.body, self.state
         if worker in state.resting:  # said before it came to rest
             return

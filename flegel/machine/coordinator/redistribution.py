@@ -31,6 +31,7 @@ class Redistribution:
     """One change of owners after another."""
 
     def __init__(self, roster: Roster, rows: int) -> None:
+        """`rows`: of the whole data set."""
         self.rows = rows
         self.phase = ""
         """quieting, asking or sharing; empty while nothing changes."""

@@ -86,6 +86,8 @@ class SliceSum:
     """One member's part of a fold: the pieces that it sends, and the statistics from the pieces that it gets."""
 
     def __init__(self, order: ReduceReports, worker: int, total: Arrays, report: Sequence[Array] | None) -> None:
+        """`order` names the members and who of them reports; `total`: the statistics before this fold; `report`: of
+        this worker."""
         self.members = [number for number, _ in order.members]
         self._order, self._report = order, report
         self._here = self.members.index(worker)

@@ -289,6 +289,8 @@ class Worker:
         return []  # late or doubled: the coordinator has moved on
 
     def _begin(self, body: Train, arrays: tuple[Array, ...], now: float) -> list[Command]:
+        """Begin a round as ordered; the time since the last report counts as waiting, less what was trained
+        meanwhile."""
         self.phase, self.round, self._linger = "training", body.round, body.linger
         self._told_at, self._stop_at = now, None
         idle = now - self._reported_at if self._reported_at is not None else 0.0

@@ -70,6 +70,7 @@ class GroupSession:
     """One group at one site, from the options of its job to its end."""
 
     def __init__(self, job: Job, algorithm: Algorithm) -> None:
+        """Check the options of the group, read its key file, and open its bucket."""
         self._job, self._algorithm = job, algorithm
         self.exchange_kind = exchange_of(algorithm)
         self._every = parse_every(job.sites.every)
@@ -313,6 +314,7 @@ class GroupSession:
         return found
 
     def _write_package(self, content: bytes) -> None:
+        """Store the package under its checksum, and the object that names it, unless there is one already."""
         sha, seal = digest_of(content), self._seal
         key = f"package/{sha}"
         self._bucket.put(key, seal.seal(key, content))
@@ -469,6 +471,8 @@ def form_of_data(data: Dataset, job: Job) -> DataForm:
 
 
 def _are_means(means: Array | None, weights: Array | None, columns: int) -> bool:
+    """Whether arrays of another group are weighted means of rows with this many columns: shapes fit, all numbers are
+    finite, no weight is negative."""
     return (
         means is not None
         and weights is not None

@@ -344,6 +344,8 @@ class JobDriver:
                     self._ports.commands[type(command)](command)
 
     def _start_worker(self, worker: int) -> None:
+        """Have the cluster start a process for this worker. It joins at once, or when its `Hello` arrives; where it
+        cannot be started, the machine hears that it died."""
         self._awaiting_hello.add(worker)
         try:
             if self._cluster.start_worker(worker):

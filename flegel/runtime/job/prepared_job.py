@@ -220,6 +220,8 @@ class PreparedJob:
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args), extra)
 
     def _guard(self, name: str, call: Callable[[], Any], extra: float = 0.0) -> Any:
+        """Call a hook of the user's class before training; parts may explain its error better. `name`: of the hook;
+        `extra`: seconds that it may take besides the usual limit."""
         try:
             return guarded(self.algorithm, name, "before training", call, extra=extra)
         except AlgorithmError as error:
@@ -234,6 +236,8 @@ class PreparedJob:
         changes: list[Tree] = []
 
         def visit() -> None:
+            """Visit one point in the interpreter and keep its change. Errors are left to the compiler, but for writes
+            to arrays that hooks must not change."""
             try:
                 point = sample_point(self.algorithm, self.sample)
                 changes.append(self.algorithm.updateDataPoint(point, presented, 0))
@@ -280,6 +284,7 @@ def sample_rows(columns: int, sparse: bool) -> int:
 
 
 def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:
+    """The rows of `a`, then those of `b`, dense or sparse."""
     if isinstance(a, Sparse) and isinstance(b, Sparse):
         return Sparse(
             np.concatenate([a.indptr, b.indptr[1:] + a.indptr[-1]]),

@@ -64,6 +64,7 @@ class CalledWorker(TrainerPort):
     """The worker: its state machine, its trainer, and what it has sent."""
 
     def __init__(self, held: HeldArrays) -> None:
+        """`held`: arrays of the caller, opened without a copy."""
         self._trainer = Trainer(held.open, same_process=True, piped=False)
         self._executor = WorkerExecutor(self)
         self.sent: deque[Message] = deque()

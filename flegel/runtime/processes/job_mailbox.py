@@ -76,6 +76,8 @@ class JobMailbox:
     # -- out -------------------------------------------------------------------------------------------------------
 
     def send(self, worker: int, body: Order, arrays: PackedArrays = EMPTY) -> None:
+        """Send an order to a worker, with θ in shared buffers where it can open them. Raises `WorkerLost` with the
+        reason where it cannot be reached."""
         socket, sequencer = self._opened(), self._registry.sequencers[worker]
         if type(body) is LoadShard:
             body = self._with_buffers(worker, body, arrays)

@@ -44,6 +44,7 @@ class PieceExchange:
     thread."""
 
     def __init__(self, sockets: JobSockets, near: str, worker: int, incarnation: int) -> None:
+        """`near`: the address of the coordinator, by which this host's own address is found."""
         self._sockets, self._near, self.worker = sockets, near, worker
         self._sequencer = Sequencer("", 0, worker, incarnation)
         self._listener: zmq.Socket[bytes] | None = None

@@ -102,6 +102,7 @@ class Mover:
         self._sequencer = Sequencer("", 0, worker, incarnation)
 
     def post(self, job: str, order: ReceivePoints | SendPoints | TransferOwnership | DropShard) -> None:
+        """Give the mover thread an order; the thread starts with the first order to send or receive points."""
         if self._thread is None:
             if not isinstance(order, (ReceivePoints, SendPoints)):
                 return
@@ -111,6 +112,7 @@ class Mover:
         self._put(JobOrder(job, order))
 
     def quit(self) -> None:
+        """End the thread, and close its pipe where it has ended."""
         if self._thread is not None:
             self._put(None)
             self._thread.join(timeout=2.0)
@@ -126,6 +128,8 @@ class Mover:
     # -- in the mover thread -------------------------------------------------------------------------------
 
     def _loop(self) -> None:
+        """The mover thread: steps until one says that it should end; an error goes to the coordinator as a failure of
+        this worker."""
         malloc_settings.keep_buffers(2 * MAX_WINDOW_BYTES, 2 * endpoints.WINDOWS_UNDER_WAY * MAX_WINDOW_BYTES)
         try:
             while self._step():
@@ -227,6 +231,8 @@ class Mover:
         return ""
 
     def new_source(self, order: SendPoints) -> MigrationSource:
+        """The sending end of a move: its largest window by bytes and by share of the shard, its first window by what is
+        known of the link."""
         assert self._executor is not None
         link = self._links.use(order.address)
         native = self._executor.store.shards[0]
@@ -269,6 +275,8 @@ class Mover:
     # -- what comes in -------------------------------------------------------------------------------------
 
     def _receive(self, link: zmq.Socket[bytes]) -> None:
+        """Hand on all messages that wait at a socket: windows at the listening one, answers at all others. Messages of
+        other jobs are dropped."""
         listener = link is self._listener
         while not link.closed and zmq_frames.waiting(link):
             sender, parts = zmq_frames.receive_from(link) if listener else (b"", zmq_frames.receive(link))
@@ -294,6 +302,8 @@ class Mover:
         size: int,
         sender: bytes,
     ) -> None:
+        """Pass a window on to the executor, with the points and states that it refers to in shared memory. `size`: its
+        bytes; `sender`: the socket's name for the peer, for the reply."""
         if executor.expects(window.move, worker):
             shared, states, visible = self._open_shared(window, executor.store)
             reply = partial(self._reply, sender)

@@ -32,6 +32,8 @@ class PointReassigner:
         columns: int,
         open_array: OpenArray = open_shared,
     ) -> None:
+        """`layout` of shards, `scaling`: shift and factor of each column, `columns` after that; `open_array` opens
+        arrays that another process describes."""
         self._open_array = open_array
         self._load, self._algorithm, self._layout, self._scaling = load, algorithm, layout, scaling
         self._columns = columns

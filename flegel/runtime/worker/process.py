@@ -198,6 +198,8 @@ class WorkerLoop(TrainerPort):
                 self._alive, self._exit_code = False, DISCONNECTED_EXIT_CODE
 
     def _take_results(self) -> None:
+        """Pass results of the trainer to the machine, and send answers of trainer and mover; those of an earlier job
+        are dropped."""
         while not self._trainer.results.empty():
             self._executor.handle(self._trainer.results.get(), clock.now())
         while not self._posted.empty():
@@ -323,6 +325,8 @@ class WorkerLoop(TrainerPort):
             self._send_now(body, arrays)
 
     def _send_now(self, body: Answer, arrays: tuple[Array, ...] = ()) -> None:
+        """Send a message to the coordinator: a report with few changed rows sends only those, a report that fits goes
+        into shared buffers. A coordinator that does not read any more ends this worker."""
         if type(body) is Report and (few := changed_rows(arrays)) is not None:
             body, arrays = msgspec.structs.replace(body, sparse=True), few.arrays()
         packed = PackedArrays(arrays)

@@ -189,6 +189,7 @@ class Trainer:
             os.write(self._wakeup_writer, b"!")
 
     def quit(self) -> None:
+        """End the thread; its pipe is closed where it is not in the middle of something."""
         self.halt()
         self._orders.put(None)
         self._thread.join(timeout=1.0)
@@ -271,6 +272,8 @@ class Trainer:
         return True
 
     def _guarded(self, round_: int, work: Any) -> None:
+        """Call `work` and put its result into `results`; an error of any kind becomes `TrainerFailed`, with the user's
+        own traceback. `round_`: for the message; -1 outside a round."""
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - a hook may raise anything; it must reach the user
@@ -333,6 +336,8 @@ class Trainer:
         return MomentsReady(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
+        """Carry out an order about points that change owner, with the kernel's states fetched before and put back after
+        where they are concerned."""
         assert self.store is not None and self._reassigner is not None and self._kernel is not None
         self._local = self._part = None  # what it has reported is no longer what its points have contributed
         order, states = command.order, isinstance(command.order, GiveUpPoints | ResetPoints)

@@ -59,8 +59,7 @@ class ProgressLine(Observer):
         self._draw("")
 
     def see(self, event: JobEvent) -> None:
-        """Before the first snapshot, show phases; then redraw the line, or print plain lines where it is no
-        terminal."""
+        """Redraw one line in a terminal or notebook, at most every `REDRAW_SECONDS`; elsewhere print plain lines."""
         match event:
             case PhaseBegan() if self._over:
                 self._phases.see(event)

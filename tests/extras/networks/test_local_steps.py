@@ -76,6 +76,21 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         assert whole == interrupted
 
 
+@pytest.mark.processes
+def test_ranks_that_are_lost_are_replaced_while_the_others_make_local_steps(tmp_path: Path) -> None:
+    out = tmp_path / "healing.json"
+    command = [
+        sys.executable, "-m", "bench.chaos.healing", "--ranks", "3", "--seconds", "12", "--every", "4",
+        "--samples", "900", "--limit", "60", "--local-steps", "8", "--out", str(out),
+    ]  # fmt: skip
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **paths}, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = json.loads(out.read_text())
+    assert found["faults"] >= 2 and found["epochs"] >= 1
+    assert not any(found[k] for k in ("unequal_barriers", "lost_samples", "repeated_samples", "hung", "errors"))
+
+
 def test_the_state_for_others_has_the_weights_of_all_ranks() -> None:
     net = torch.nn.Linear(3, 2)
     before = {name: value.clone() for name, value in net.state_dict().items()}

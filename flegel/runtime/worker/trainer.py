@@ -414,16 +414,14 @@ class Trainer:
         """Visit points until the order's number is reached, none is left, or the coordinator's signal stops it."""
         store, kernel, local = self.store, self._kernel, self._local
         assert store is not None and kernel is not None
-        schedule, began = store.schedule, clock.now()
+        schedule, began, batched = store.schedule, clock.now(), active().training.batched_call_multiple
         if order.arrays:
             kernel.set_parameter(order.arrays if local is None else local.begin(order.arrays))
             schedule.begin()
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
-        least = active().training.batched_call_multiple if self._in_batches else 1
-        if store.shards[0].layout == "tiles":
-            least = TILE
+        least = TILE if store.shards[0].layout == "tiles" else batched if self._in_batches else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         visits, grid = 0, kernel.grid if order.until is None and local is None else 1
         if points > 0 and self._halted:

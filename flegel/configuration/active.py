@@ -20,7 +20,7 @@ from flegel.configuration.audit import AuditSettings
 from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.configuration.barriers import BarrierSettings
 from flegel.configuration.checkpoints import CheckpointSettings
-from flegel.configuration.groups import GroupSettings
+from flegel.configuration.groups import SiteSettings
 from flegel.configuration.interval import IntervalSettings
 from flegel.configuration.liveness import LivenessSettings
 from flegel.configuration.moves import MoveSettings
@@ -48,7 +48,7 @@ class Settings:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     moves: MoveSettings = field(default_factory=MoveSettings)
     liveness: LivenessSettings = field(default_factory=LivenessSettings)
-    groups: GroupSettings = field(default_factory=GroupSettings)
+    groups: SiteSettings = field(default_factory=SiteSettings)
 
 
 DEFAULTS = Settings()

@@ -9,7 +9,7 @@ from flegel.configuration.setting import Setting
 
 
 @dataclass(frozen=True)
-class GroupSettings:
+class SiteSettings:
     """How groups exchange what they have learned. Give all groups of a job the same."""
 
     outer_rate: Annotated[

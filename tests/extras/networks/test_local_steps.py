@@ -80,7 +80,7 @@ def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 def test_ranks_that_are_lost_are_replaced_while_the_others_make_local_steps(tmp_path: Path) -> None:
     out = tmp_path / "healing.json"
     command = [
-        sys.executable, "-m", "bench.chaos.healing", "--ranks", "3", "--seconds", "12", "--every", "4",
+        sys.executable, "-m", "bench.chaos.healing", "--ranks", "3", "--seconds", "16", "--every", "4",
         "--samples", "900", "--limit", "60", "--local-steps", "8", "--out", str(out),
     ]  # fmt: skip
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}

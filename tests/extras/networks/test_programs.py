@@ -49,6 +49,14 @@ def test_statistics_are_those_of_the_hooks(device: str, algorithm: Any, labels: 
     check_backend(choose(device), algorithm, rows, answers, close=1e-5)
 
 
+@pytest.mark.parametrize("far", [0.0, 50.0])
+def test_wide_rows_on_a_gpu_move_in_one_kernel(far: float) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    rows = (np.random.default_rng(4).normal(size=(3000, 80)) + far).astype(np.float32)
+    check_backend(choose("cuda:0"), KMeans(k=64, init="random"), rows, close=1e-5)
+
+
 def test_far_away_rows_keep_their_clusters() -> None:
     check_backend(choose("torch:cpu"), KMeans(k=4, init="random"), (ROWS + 1000.0).astype(np.float32), close=1e-5)
 

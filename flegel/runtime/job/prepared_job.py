@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, keep_contributions, sample_point, visit_hook
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.hook_limits import BUILT_IN_START_SECONDS, COMPILING_SECONDS
 from flegel.core.pytree import Array, Tree
@@ -38,13 +39,7 @@ from flegel.runtime.job.request import Request
 from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
 
-SAMPLE_ROWS = 100_000
-SAMPLE_VALUES = 50_000_000
-"""Numbers of a dense sample: 400 MB as float64, of which hooks make copies."""
-LEAST_SAMPLE = 4096
-HEAD_ROWS = 1024
 PROBE_ROWS = 256
-TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
 
 
 class StartHooks(Protocol):
@@ -189,7 +184,7 @@ class PreparedJob:
 
     def _some_rows(self, rng: np.random.Generator) -> Shard:
         """More rows of the sample than are laid out by hand."""
-        count = min(TIMED_ROWS, self.sample.points)
+        count = min(active().starts.timed_rows, self.sample.points)
         return self._shard(count, self.algorithm.initState(count, self.sample.columns, rng))
 
     def pass_seconds(self, built: Built) -> float:
@@ -253,13 +248,13 @@ class PreparedJob:
 
 
 def take_sample(data: Dataset, seed: int) -> Sample:
-    """All rows in their order where they are few; else the first `HEAD_ROWS`, then others drawn evenly."""
+    """All rows in their order where they are few; else the first `starts.head_rows`, then others drawn evenly."""
     most = sample_rows(data.columns, data.sparse)
     if data.rows <= most:
         rows = data.read() if data.in_memory else data.draw(data.rows, seed)
         return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)
-    head = data.source.take(np.array([[0, HEAD_ROWS]]))
-    rows = data.draw(most - HEAD_ROWS, seed)
+    head = data.source.take(np.array([[0, active().starts.head_rows]]))
+    rows = data.draw(most - active().starts.head_rows, seed)
     labels, weights = (
         None if a is None or b is None else np.concatenate([a, b])
         for a, b in ((head.labels, rows.labels), (head.weights, rows.weights))
@@ -276,7 +271,9 @@ def with_classes(sample: Sample, data: Dataset) -> Sample:
 
 def sample_rows(columns: int, sparse: bool) -> int:
     """Rows of a sample: fewer where they are wide, since the first parameters are chosen in memory, by one process."""
-    return SAMPLE_ROWS if sparse else min(SAMPLE_ROWS, max(LEAST_SAMPLE, SAMPLE_VALUES // max(1, columns)))
+    rules = active().starts
+    dense = max(rules.fewest_sample_rows, rules.sample_numbers // max(1, columns))
+    return rules.sample_rows if sparse else min(rules.sample_rows, dense)
 
 
 def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:

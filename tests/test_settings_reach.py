@@ -23,6 +23,7 @@ from flegel.machine.migration.endpoints import MigrationSource
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.plan.growing_part import first_part
 from flegel.runtime.group.link import GroupLink
+from flegel.runtime.job.prepared_job import sample_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = np.random.default_rng(7).normal(size=(4000, 3))
@@ -116,3 +117,19 @@ def test_groups_the_thread_of_a_group_decides_by_the_settings_of_its_job(monkeyp
     link.start()
     link._thread.join()
     assert seen == [3.0]
+
+
+def test_starts_the_sample_has_as_many_rows_as_it_says() -> None:
+    assert sample_rows(10, sparse=True) == 100_000
+    with using({"starts.sample_rows": 5000}):
+        assert sample_rows(10, sparse=True) == sample_rows(10, sparse=False) == 5000
+
+
+def test_starts_of_a_job_are_tried_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(
+        "flegel.algorithms.kmeans.kmeans.best_start",
+        lambda rows, k, *_: seen.append(active().starts.swap_rounds) or rows[:k],
+    )
+    flegel.run(KMeans(k=3), ROWS, settings={"starts.swap_rounds": 2}, workers=1, processes="no", max_passes=1.0)
+    assert seen == [2]

@@ -27,6 +27,7 @@ from flegel.configuration.moves import MoveSettings
 from flegel.configuration.placement import PlacementSettings
 from flegel.configuration.resting import RestingSettings
 from flegel.configuration.setting import DescribedSetting, Setting, described
+from flegel.configuration.starts import StartSettings
 from flegel.configuration.termination import TerminationSettings
 from flegel.configuration.training import TrainingSettings
 from flegel.errors import UsageError, nearest
@@ -49,6 +50,7 @@ class Settings:
     moves: MoveSettings = field(default_factory=MoveSettings)
     liveness: LivenessSettings = field(default_factory=LivenessSettings)
     groups: SiteSettings = field(default_factory=SiteSettings)
+    starts: StartSettings = field(default_factory=StartSettings)
 
 
 DEFAULTS = Settings()

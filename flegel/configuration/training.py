@@ -125,3 +125,21 @@ class TrainingSettings:
     greatest_growth_of_part: Annotated[
         float, Setting("ratio", "Largest ratio of the next part to this one: the noise is known only roughly.", 1)
     ] = 8.0
+    swap_candidates: Annotated[
+        int,
+        Setting(
+            "clusters",
+            "Wide clusters, and close pairs, that are compared for a swap while parts of the points grow.",
+            1,
+            4096,
+        ),
+    ] = 8
+    swap_products: Annotated[
+        int,
+        Setting(
+            "multiplications",
+            "Of all pairs of clusters, at most: about a second. More clusters are not swapped.",
+            0,
+            1152921504606846976,
+        ),
+    ] = 2**35

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from flegel.algorithm import Algorithm, Sample
-from flegel.algorithms.seeding import REPRESENTATIVES, representatives
+from flegel.algorithms.seeding import representatives
 from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
@@ -243,7 +243,7 @@ class GroupSession:
         found: dict[str, list[Array]] = {}
         assert self._form is not None
         own, columns = self._job.sites.group, self._form.columns
-        largest = 2 * 8 * REPRESENTATIVES * (columns + 1) + MAX_RECORD_HEADER_BYTES
+        largest = 2 * 8 * active().starts.group_representatives * (columns + 1) + MAX_RECORD_HEADER_BYTES
         for key in self._bucket.names(STARTS):
             group = key.removeprefix(STARTS)
             try:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import WorkerLost
 from flegel.machine.coordinator.events import (
@@ -44,12 +45,6 @@ from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 
 _log = logging.getLogger(__name__)
-
-LOOK_AROUND = 0.1  # seconds between two looks at the processes, at requests and at the display
-UNREACHABLE = 1.0  # seconds without a connection, while the process seems to live
-PAUSE = 0.03  # seconds after the release_rows message, when those who were answered have the processors they need
-NO_LONGER = 1.0  # seconds for which background work is deferred at most
-SPARE_AFTER = 0.5  # seconds after a replacement is up, when the job has its processors back
 
 
 class Machine(Protocol):
@@ -182,7 +177,7 @@ class JobDriver:
                 if woken or now >= self._look_at:  # not after each message: it is a look at every process
                     self._report_deaths(now)
                 if now >= self._look_at:
-                    self._look_at = now + LOOK_AROUND
+                    self._look_at = now + active().liveness.driver_check_seconds
                     self._look_around(now)
                 if now >= self._pause_at:
                     self._use_pause(now)
@@ -220,7 +215,7 @@ class JobDriver:
             if self._done is not None or self._now() >= self._due():
                 break
         if messages:
-            self._pause_at = self._now() + PAUSE
+            self._pause_at = self._now() + active().liveness.quiet_seconds
         return messages
 
     def _use_pause(self, now: float) -> None:
@@ -268,22 +263,22 @@ class JobDriver:
             self._execute(self._machine_answer(self._queued_events.popleft()))
 
     def _report_deaths(self, now: float) -> None:
-        """Tell the machine of processes that have ended, and of workers that were unreachable for `UNREACHABLE`
-        seconds."""
+        """Tell the machine of processes that have ended, and of workers that were unreachable for
+        `liveness.disconnected_seconds`."""
         for worker, why, fault in self._cluster.deaths():
             self._fence.expel(worker)
             self._cluster.evict(worker)
             self._unreachable.pop(worker, None)
             self._deliver(WorkerDied(worker, why, fault))
         for worker, (since, why) in list(self._unreachable.items()):
-            if now - since > UNREACHABLE:
+            if now - since > active().liveness.disconnected_seconds:
                 del self._unreachable[worker]
                 self._deliver(WorkerDied(worker, why))
 
     def _look_around(self, now: float) -> None:
         """What is done ten times a second and not after each message: requests of the cluster, questions of parts,
         observers."""
-        if now - self._paused_at > NO_LONGER:
+        if now - self._paused_at > active().liveness.longest_deferral_seconds:
             self._use_pause(now)
         for request in self._cluster.take_requests():
             self._deliver(request)
@@ -358,7 +353,7 @@ class JobDriver:
         self._awaiting_hello.discard(worker)
         _log.info("worker %d joins", worker, extra={"worker": worker})
         self._fence.admit(worker, self._cluster.incarnations()[worker])
-        self._prepare_spare_at = self._now() + SPARE_AFTER
+        self._prepare_spare_at = self._now() + active().liveness.spare_start_delay_seconds
         self._queued_events.append(WorkerJoined(worker))
 
     def _note_unreachable(self, worker: int, lost: WorkerLost) -> None:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from flegel.algorithm import Algorithm, visit_hooks
+from flegel.configuration.active import active
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, open_data
 from flegel.datasets.rows.partition import parse
@@ -20,7 +21,6 @@ from flegel.declarations.optional import defines, hook
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.part import CoordinatorPart
-from flegel.machine.worker.growing_part import MAX_PASSES_OVER_PARTS
 from flegel.options import check_options
 from flegel.plan.devices import FirstPartition, Work, first_partition, one_gpu, parse_devices, relative_speeds
 from flegel.runtime.job.observers import JobControl, Observers
@@ -108,7 +108,8 @@ class Request:
         """Such a worker may begin with a part of its points: their order is random, and no limit ends the job before it
         has visited all of them."""
         limits = self.job.criteria
-        limited = limits.max_iterations or (limits.max_passes or math.inf) < 2.0 * (MAX_PASSES_OVER_PARTS + 1.0)
+        enough = 2.0 * (active().training.max_passes_over_parts + 1.0)
+        limited = limits.max_iterations or (limits.max_passes or math.inf) < enough
         return parse(self.partition).kind == "shuffle" and not limited
 
 

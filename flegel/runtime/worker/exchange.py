@@ -2,7 +2,7 @@
 thread, which has nothing else to do at a barrier. The sums are made in `machine/worker/replica.py`.
 
 A worker listens once it has loaded its shard, and dials the other workers at the first fold. A fold that waits ends
-when the coordinator drops it, because a member is lost, and otherwise after `MAX_EXCHANGE_SECONDS`.
+when the coordinator drops it, because a member is lost, and otherwise after `liveness.exchange_seconds`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import zmq
 
+from flegel.configuration.active import active
 from flegel.core.own_pauses import LONGEST_WAIT_SECONDS, Deadline
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, ProtocolError
@@ -27,8 +28,6 @@ from flegel.runtime.transport.job_sockets import JobSockets
 from flegel.runtime.transport.poller import wait_any
 
 _log = logging.getLogger(__name__)
-
-MAX_EXCHANGE_SECONDS = 90.0  # seconds; the coordinator ends a fold after 60
 
 
 class Piece(NamedTuple):
@@ -96,7 +95,8 @@ class PieceExchange:
             self._send(addresses[member], StatisticsPiece(order.fold, summed=False), arrays)
         for piece in self._pieces_before_order.pop(order.fold, []):
             part.put(*piece)
-        deadline = Deadline(MAX_EXCHANGE_SECONDS, clock.now())
+        limit = active().liveness.exchange_seconds
+        deadline = Deadline(limit, clock.now())
         while True:
             own = part.take_own_sum()
             if own is not None:
@@ -108,9 +108,7 @@ class PieceExchange:
             if self._dropped >= order.fold:
                 return None
             if deadline.passed(clock.now()):
-                raise ProtocolError(
-                    f"workers {part.missing} sent nothing for {MAX_EXCHANGE_SECONDS:.0f} s in {order.place}"
-                )
+                raise ProtocolError(f"workers {part.missing} sent nothing for {limit:.0f} s in {order.place}")
             self._receive(part, order.fold, job)
 
     def _receive(self, part: SliceSum, fold: int, job: str) -> None:

@@ -210,7 +210,7 @@ def pass_cell(columns: int, k: int, seed: int, isotropic: bool) -> dict[str, Any
                     began = time.process_time()
                     made.append(peer(rows, start, count)[1])
                     timed.append(time.process_time() - began)
-                if made[1] > made[0]:  # it may have converged in the first
+                if made[1] > made[0] and timed[1] > timed[0]:  # it may have converged in the first
                     seconds[name].append((timed[0], (timed[1] - timed[0]) / (made[1] - made[0])))
             except Exception as error:  # noqa: BLE001 - a peer that cannot do a shape is a result
                 found[name] = {"error": f"{type(error).__name__}: {error}"[:200]}

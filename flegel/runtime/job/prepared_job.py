@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from typing import Any, Protocol
 
@@ -40,6 +40,22 @@ from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
 
 PROBE_ROWS = 256
+
+
+_loaded: set[Hashable] = set()
+"""Classes, their kernels and the forms of all arrays for which this process has code in memory: a further job of the
+same kind has nothing to compile, nor to read from the cache."""
+
+
+def _form(array: Array | None) -> tuple[Any, ...] | None:
+    """What code may depend on: the type, and how long a row is."""
+    return None if array is None else (array.dtype, array.ndim, array.shape[1:])
+
+
+def _arrays(shard: Shard) -> tuple[Array | None, ...]:
+    rows = shard.features
+    parts = rows[:3] if isinstance(rows, Sparse) else (rows,)
+    return (*parts, shard.labels, shard.state, shard.weights)
 
 
 class StartHooks(Protocol):
@@ -80,7 +96,7 @@ class PreparedJob:
             self.sample = self.sample._replace(features=unit_rows(self.sample.features))
         self._hook("validate", self.sample)
         self.parameter: Tree = self._first_parameter()
-        presented = pytree.present(pytree.read_only(self.parameter))
+        presented = pytree.presented(self.parameter)
         count = min(PROBE_ROWS, self.sample.points)
         visit = visit_hook(type(self.algorithm))
         self._guard(visit, lambda: keep_contributions(self.algorithm, self.sample, presented))
@@ -153,17 +169,25 @@ class PreparedJob:
             own = hook(self.algorithm, KernelHooks.kernel)(shard)
         if own is None:
             return None
-        thread = threading.Thread(target=self._warm, args=(own, shard), name="compiler", daemon=True)
-        thread.start()
-        ending.callback(thread.join)  # a compiler must not run while the interpreter ends
-        return Built(own, "hand-written", choice_of(self.algorithm, shard))
+        choice = choice_of(self.algorithm, shard)
+        types = (type(self.algorithm), choice, shard.layout, *map(_form, (*_arrays(shard), *self._trees())))
+        if types not in _loaded:
+            thread = threading.Thread(target=self._warm, args=(own, shard, types), name="compiler", daemon=True)
+            thread.start()
+            ending.callback(thread.join)  # a compiler must not run while the interpreter ends
+        return Built(own, "hand-written", choice)
 
-    def _warm(self, kernel: Kernel, shard: Shard) -> None:
+    def _warm(self, kernel: Kernel, shard: Shard, types: Hashable) -> None:
         if self.compiler is not None:
             self.compiler.wait()
         with contextlib.suppress(Exception):  # workers meet the same error, and say where
             self._some_rows(np.random.default_rng(0))  # what lays rows out: workers need it first
             warm(kernel, shard, self.parameter, self.zero)
+            _loaded.add(types)
+
+    def _trees(self) -> list[Array]:
+        """The arrays of θ and of the statistics."""
+        return [*pytree.flatten(self.parameter), *pytree.flatten(self.zero)]
 
     def _shard(self, most: int, state: Array) -> Shard:
         """The first rows of the sample, as a worker would have them."""

@@ -499,7 +499,7 @@ class Trainer:
         """A hook that makes θ; what it raises reaches the user from here."""
         self._doing = hook
         with inside(hook):
-            return hook_named(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
+            return hook_named(self._algorithm, hook)(*(pytree.presented(a) for a in args))
 
     def _step(
         self,

@@ -14,6 +14,7 @@ from flegel.algorithm import Algorithm, visit_hooks
 from flegel.configuration.active import active
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, open_data
+from flegel.datasets.rows.memory import configured_limit
 from flegel.datasets.rows.partition import parse
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.learning import LearningHooks
@@ -163,6 +164,7 @@ def check_numbers(request: Request) -> None:
     if not 1 <= request.workers <= MAX_WORKERS:
         raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
     check_options(request.job)
+    configured_limit()
     cls = type(request.algorithm)
     halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck

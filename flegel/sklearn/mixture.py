@@ -192,7 +192,7 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         self._set(self._start_of(algorithm, X, weights) if start is None else start, X.dtype)
         self.converged_, self.n_iter_ = False, 0
         self.lower_bound_ = self._bound(X, weights)
-        self.lower_bounds_ = []
+        self.lower_bounds_: list[float] = []
         warnings.warn(self._not_converged("max_iter=0 makes no pass"), ConvergenceWarning, stacklevel=3)
 
     def _take(self, result: Any, X: Any, weights: Array | None) -> None:

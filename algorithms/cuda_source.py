@@ -68,6 +68,7 @@ def _libraries() -> tuple[Any, Any]:
 
 
 def _compiled(library: Any, source: str, options: list[str]) -> bytes:
+    """Compile CUDA source text to machine code; raises `CudaError` with the compiler's log."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     if library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None):
         raise CudaError("NVRTC could not begin")

@@ -62,6 +62,7 @@ def proposer(lanes: int, group: int) -> Any:
 
     @njit(**INLINE)
     def propose(near, at, columns, minus, half, far, ahead):
+        """Least and second least value of ½‖c‖² − x·c for `lanes` points, and the centroid of the least."""
         zero = spread(0, load(near, at, lanes))
         least, second, which = spread(np.inf, zero), spread(np.inf, zero), zero
         for g in range(half.size // group):

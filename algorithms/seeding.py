@@ -94,7 +94,7 @@ def some_rows(rows: Array, most: int, rng: np.random.Generator) -> Array:
 def some_weighted(
     rows: Array, weights: Array | None, most: int, rng: np.random.Generator
 ) -> tuple[Array, Array | None]:
-    """At most `most` rows with their weights, drawn as `some_rows` draws them."""
+    """Draw at most `most` rows with their weights, as `some_rows` does."""
     if weights is None or len(rows) <= most:
         return some_rows(rows, most, rng), weights
     chosen = rng.choice(len(rows), most, replace=False)

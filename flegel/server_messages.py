@@ -173,7 +173,7 @@ class SlicesStable(_ServerMessage):
 
 
 class SlicesTaken(_ServerMessage):
-    """By the new map these slices are mine; the state that I have of each, -1: none."""
+    """The sender holds these slices by the new map; the state that it has of each, -1: none."""
 
     map: int
     slices: tuple[tuple[int, int], ...]
@@ -249,7 +249,7 @@ class ReplicateSlices(_ServerMessage):
 
 
 class ReplicaStored(_ServerMessage):
-    """These copies are here."""
+    """The sender has stored these copies."""
 
     op: int
     map: int

@@ -196,6 +196,7 @@ class FCM(Algorithm):
         return MembershipChange(changes, y)
 
     def aggregate(self, target: Weights, change: MembershipChange | Weights) -> Weights:
+        """Add the change of one point's memberships, or a worker's report, to the sums."""
         if len(change) == 4:  # Weights, a worker's report; numba removes this branch for a MembershipChange
             pytree.add(target, change)
             return target
@@ -210,6 +211,8 @@ class FCM(Algorithm):
         return target
 
     def updateParameter(self, aggregator: Weights, oldParameter: Prototypes) -> Prototypes:
+        """Centroids are weighted means; unseen points count as if they lay at the old centroids, by their shares in the
+        sample."""
         old, seen = oldParameter, float(aggregator.seen[0])
         if holds(old.points, seen):
             return old
@@ -243,6 +246,7 @@ class FCM(Algorithm):
             raise UsageError(f"FCM: k={self.k} is more than the number of points, {sample.points}")
 
     def warnings(self, aggregator: Weights, parameter: Prototypes) -> list[str]:
+        """Say how many centroids coincide with another one, where some do."""
         centres = (parameter.centroids - parameter.origin) / parameter.unit
         means = aggregator.sums.sum(axis=0) / max(aggregator.counts.sum(), 1e-300)
         spread = aggregator.squares.sum() / max(aggregator.counts.sum(), 1e-300) - (means**2).sum()

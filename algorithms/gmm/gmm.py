@@ -130,6 +130,8 @@ class GMM(Algorithm):
     # -- start ---------------------------------------------------------------------------------------------
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Mixture:
+        """Means by k-means or as the user gives them, equal weights, and one covariance for all components: the scatter
+        of the rows about their nearest means."""
         rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, unit, floor = self._units(rows)
         if isinstance(self.init, str) and self.init == DRAWN:
@@ -345,6 +347,8 @@ class GMM(Algorithm):
         return made._replace(weights=weights)
 
     def objective(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
+        """The log-likelihood bound from the statistics alone: the levels of the components, less half the whitened
+        scatter about their means, plus the entropy of the memberships."""
         d = parameter.means.shape[1]
         filled = aggregator.counts > EMPTY
         counts = aggregator.counts[filled, None]
@@ -368,7 +372,8 @@ class GMM(Algorithm):
         return {"bic": misfit + free * float(np.log(points)), "aic": misfit + 2.0 * free}
 
     def _free_numbers(self, parameter: Mixture) -> int:
-        """Of weights, means and covariances; tied ones count once, and a spherical one is a single number."""
+        """How many numbers the model has: weights, means and covariances; tied ones count once, and a spherical one is
+        a single number."""
         width = parameter.whiten.shape[1]
         of_shapes = {"tied": width, "spherical": self.k}.get(self.covariance, self.k * width)
         return int(parameter.weights.size - 1 + parameter.means.size + of_shapes)
@@ -431,6 +436,7 @@ class GMM(Algorithm):
         return np.concatenate([shares for shares, _ in parts]), np.concatenate([top for _, top in parts])
 
     def _expectation(self, y: Array, parameter: Mixture) -> tuple[Array, Array]:
+        """For rows in units of the sample: memberships, and the log-likelihood of each row."""
         k, d = parameter.means.shape
         means = (parameter.means - parameter.origin) / parameter.unit
         logits = np.empty((len(y), k))

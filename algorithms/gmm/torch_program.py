@@ -57,7 +57,7 @@ class MixtureProgram:
         sums: Sequence[torch.Tensor],
         iteration: int,
     ) -> None:
-        """As `GMM.updateDataPoint`, for a block of rows at once."""
+        """Do what `GMM.updateDataPoint` does for a block of rows at once."""
         counts, totals, squares, entropy = sums
         y = (features.double() - self._origin) / self._unit
         below = self._level - 0.5 * self._distances(y)

@@ -41,6 +41,8 @@ def build(lanes: int, group: int) -> Any:
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def train(features, state, weights, parameter, aggregator, start, end, flag):
+        """Visit points `start` to `end` tile by tile: find the nearest centroid of all points of a tile, then move
+        those that changed from one cluster's sums to another's. Returns the point after the last visited one."""
         columns = features.shape[1]
         points, last, weights = borrowed(flat(features)), borrowed(flat(state)), borrowed(weights)
         centres = centred(parameter, aggregator)
@@ -86,6 +88,8 @@ def assigner(lanes: int, group: int) -> Any:
 
     @njit(**INLINE)
     def assign(source, at, columns, minus, half, far, ahead):
+        """The nearest centroids of `lanes` points from place `at`: centroids are compared in groups by ½‖c‖² − x·c,
+        while the next tile is brought into the cache."""
         zero = spread(0, load(source, at, lanes))
         least, which = spread(np.inf, zero), zero
         for g in range(half.size // group):

@@ -197,6 +197,8 @@ class KMeans(Algorithm):
         return start._replace(centroids=_directions(start.centroids, place))
 
     def _start(self, sample: Sample, rng: np.random.Generator) -> Centroids:
+        """Centroids, and spare rows for clusters that become empty, from a sample: drawn by k-means++ with trials, or
+        given."""
         if isinstance(sample.features, Sparse):
             return self._sparse_start(sample.features, sample, rng)
         rows, weights = weighted_rows(np.asarray(sample.features), sample.weights)
@@ -287,6 +289,7 @@ class KMeans(Algorithm):
         return PointReassignment(dataPoint.features, parameter.origin, last, nearest, dataPoint.weight)
 
     def aggregate(self, target: KMeansSums, change: PointReassignment | KMeansSums) -> KMeansSums:
+        """Add one point's change of cluster, or a worker's report, to the sums."""
         if len(change) == 3:  # KMeansSums, a worker's report; numba removes this branch for a PointReassignment
             pytree.add(target, change)
             return target
@@ -307,6 +310,8 @@ class KMeans(Algorithm):
     def updateSlice(
         self, aggregator: KMeansSums, oldParameter: Centroids, start: int, stop: int, summary: Array | None
     ) -> Centroids:
+        """New centroids of clusters `start` to `stop`: means of their points; empty clusters take spare rows.
+        `summary`: the centroids of all slices, where θ is on several servers."""
         seen = float(aggregator.counts.sum())
         if holds(oldParameter.points, seen):
             return oldParameter
@@ -334,6 +339,8 @@ class KMeans(Algorithm):
         return 0.5 * squared if self.metric == "cosine" else squared
 
     def _squared_distances(self, aggregator: KMeansSums, parameter: Centroids) -> float:
+        """The sum of squared distances of all points to their centroids, from the statistics: scatter within clusters,
+        plus what centroids are away from the means."""
         filled = aggregator.counts > 0
         whole = bool(filled.all())  # nearly always: then nothing is copied
         sums, counts, squares = aggregator if whole else (a[filled] for a in aggregator)
@@ -353,6 +360,8 @@ class KMeans(Algorithm):
         return objective * self.k / points
 
     def alternative(self, aggregator: KMeansSums, parameter: Centroids) -> Centroids | None:
+        """Another θ worth trying: one centroid moves from where two are close to where one serves too many; None where
+        no such move helps."""
         moved = swapped(parameter.centroids - parameter.origin, *aggregator)
         if moved is None:
             return None
@@ -398,6 +407,7 @@ class KMeans(Algorithm):
         return [f"{len(counts)} clusters of {low:,.6g} to {high:,.6g} rows, {middle:,.6g} in the median"]
 
     def warnings(self, aggregator: KMeansSums, parameter: Centroids) -> list[str]:
+        """Say which clusters are empty, and where float64 sums cannot give the objective exactly."""
         found = []
         empty = np.flatnonzero(aggregator.counts <= 0)
         if len(empty):
@@ -521,7 +531,7 @@ def _equal_rows(centroids: Array, which: Array, row: Array) -> Array:
 
 
 def _least_distances(spare: Array, centroids: Array, taken: Array) -> Array:
-    """Of each spare row: the squared distance to the nearest centroid that is taken; exactly 0 where it is one.
+    """The squared distance of each spare row to the nearest centroid that is taken; exactly 0 where it is one.
 
     Few are compared by differences. Many are products by blocks, and only the nearest by these again by differences.
     """

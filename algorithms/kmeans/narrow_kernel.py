@@ -36,6 +36,8 @@ def build(lanes: int, group: int, exact_lanes: int, exact_group: int) -> Any:
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def train(features, state, weights, parameter, aggregator, start, end, flag):
+        """Visit points as `kernel.py` does, but propose the nearest centroid in float32; points for which that is not
+        certain are decided in the type of the rows."""
         columns, origin = features.shape[1], parameter.origin
         points, last, weights = borrowed(flat(features)), borrowed(flat(state)), borrowed(weights)
         centres = centred(parameter, aggregator)

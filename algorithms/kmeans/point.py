@@ -41,6 +41,8 @@ def reassign(row: Array | SparseRow, origin: Array, last: int, nearest: int, wei
 
 @overload(nearest_centroid)
 def _nearest_centroid(row: Any, centroids: Any, last: Any) -> Any:
+    """The compiled nearest centroid of one row, dense or sparse; a tie keeps the `last` one."""
+
     def dense(row: Any, centroids: Any, last: Any) -> Any:
         nearest, least = 0, np.inf
         for j in range(centroids.shape[0]):
@@ -69,6 +71,9 @@ def _nearest_centroid(row: Any, centroids: Any, last: Any) -> Any:
 
 @overload(reassign)
 def _reassign(row: Any, origin: Any, last: Any, nearest: Any, weight: Any, sums: Any) -> Any:
+    """Compiled: move a row from cluster `last` (-1: none) to `nearest` in the sums; returns its squared distance to the
+    origin."""
+
     def dense(row: Any, origin: Any, last: Any, nearest: Any, weight: Any, sums: Any) -> Any:
         square = 0.0
         for t in range(row.shape[0]):

@@ -20,7 +20,7 @@ MANY = 16
 
 
 class ServedShape(NamedTuple):
-    """From so many columns, and from so many products of columns and clusters on, this kernel serves dense rows."""
+    """A kernel for dense rows, and from how many columns, and products of columns and clusters, it is used."""
 
     columns: int
     products: int

@@ -25,6 +25,7 @@ _ADD_BY_LABEL = EntryPoint("flegel.algorithms.sparse_products", "add_by_label")
 
 
 def sparse_kernel() -> Kernel:
+    """A kernel for sparse rows; centroids are laid out by column, once for each θ."""
     last: Array | None = None
     """The centroids that `by_column` and `half` were made of: a call may visit a few rows only."""
     by_column = half = np.empty(0)
@@ -163,6 +164,7 @@ def _lloyd(rows: Sparse, norms: Array, centres: Array, passes: int) -> tuple[Arr
 
 
 def _sums_by_label(rows: Sparse, labels: Array, k: int) -> Array:
+    """The sum of the sparse rows of each label, as a dense array (k, columns)."""
     if len(rows.values) * k < COMPILED_PRODUCTS:
         place = np.repeat(labels.astype(np.int64), np.diff(rows.indptr)) * rows.columns + rows.indices
         return np.bincount(place, rows.values, minlength=k * rows.columns).reshape(k, rows.columns)

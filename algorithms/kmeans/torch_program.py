@@ -40,6 +40,8 @@ class KMeansProgram:
         return BLOCK if self._gpu else 8192
 
     def set_parameter(self, parameter: Any) -> None:
+        """Bring θ to the device: centroids about the origin, and half their squared lengths. Rows are shifted only
+        where the origin is far away."""
         origin, centroids = (self._put(np.array(a, np.float64)) for a in (parameter.origin, parameter.centroids))
         centres = centroids - origin
         half = 0.5 * (centres**2).sum(1)
@@ -62,6 +64,7 @@ class KMeansProgram:
         self._kernel = None
 
     def _made(self, clusters: int, columns: int, shifted: bool) -> KMeansKernel | None:
+        """The kernel for this shape, compiled once; None, with a note, where it cannot be compiled."""
         key = clusters, columns, shifted
         if key not in self._kernels:
             try:
@@ -95,6 +98,8 @@ class KMeansProgram:
         sums: Sequence[torch.Tensor],
         iteration: int,
     ) -> None:
+        """Assign a block of rows and move those that changed cluster in the sums: by a kernel of our own for float32,
+        else by torch."""
         last = state[:, 0]
         if self._kernel is not None and features.dtype == torch.float32 and features.is_contiguous():
             return self._kernel.visit(features, last, sums)

@@ -17,7 +17,7 @@ from flegel.core.pytree import Array
 def rows_by_scatter(
     rows: Array, weights: Array | None, most: int, rng: np.random.Generator
 ) -> tuple[Array, Array | None]:
-    """At most `most` different rows about their origin, and weights with which they stand for all.
+    """Draw at most `most` different rows about their origin, with weights by which they stand for all rows.
 
     A row is taken with a chance between 0 and 1, half of which is its part of all weight and half its part of the
     scatter about the origin (Bachem, Lucic and Krause 2018), and weighs what it did divided by that chance. So sums
@@ -105,7 +105,7 @@ def _squared(rows: Array, lengths: Array, centres: Array) -> Array:
 
 
 def _two_nearest(squared: Array, each: Array) -> tuple[Array, Array, Array]:
-    """Of each row: the nearest centroid, the squared distance to it, and that to the second nearest."""
+    """For each row: the nearest centroid, the squared distance to it, and that to the second nearest."""
     nearest = squared.argmin(axis=1)
     first = squared[each, nearest]
     squared[each, nearest] = np.inf

@@ -71,6 +71,7 @@ def nearest(
 
 @cache
 def _kernel() -> Any:
+    """The Triton kernel that assigns rows to centroids; None where Triton is not installed."""
     try:
         import triton
         import triton.language as tl

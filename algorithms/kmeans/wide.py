@@ -86,6 +86,8 @@ class WideKernel:
     def __call__(
         self, shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
     ) -> int:
+        """Visit points `start` to `end`, with bounds that are kept from visit to visit so that most distances need not
+        be computed. Rows are shortened, in runs, before their first visit."""
         end = min(end, shard.points)
         rows = np.ascontiguousarray(shard.features)
         if not self._chosen:
@@ -128,6 +130,7 @@ class WideKernel:
         self._held = [held for held in self._held if held.features is not shard.features]
 
     def _kept(self, rows: Array) -> tuple[RowBounds, int]:
+        """The bounds of these rows and where they begin there; new ones for rows that were not visited before."""
         for held in self._held:
             at = held.position(rows)
             if at is not None:

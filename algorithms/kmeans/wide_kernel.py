@@ -143,6 +143,8 @@ def build(lanes: int, group: int, slot: int) -> Any:
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def train(features, state, weights, short, first, shift, kept, theta, number, origin, aggregator, start, end, flag):
+        """Visit blocks of points: `scan` finds those whose bounds do not prove that their centroid stays, products with
+        all centroids are made for these, and `examine` decides where they are not exact enough."""
         own, upper, known, lower = kept
         minus, half, centres, drift, gone, largest, reach, scale, unit, width, block, several = theta
         kept = _Kept(borrowed(own), borrowed(upper), borrowed(known), borrowed(lower))
@@ -219,6 +221,8 @@ def _scanner(lanes: int) -> Any:
 
     @njit(**INNER)
     def scan(p, begin, here, stop, points, kept, theta, found, room):
+        """Which points of a panel of `lanes` points may have another nearest centroid, by their bounds; bits of them
+        are noted by band of centroids."""
         features, last, first, origin = points.features, points.last, points.first, points.origin
         own, upper, known, lower = kept.own, kept.upper, kept.known, kept.lower
         centres, drift, gone, scale = theta.centres, theta.drift, theta.gone, theta.scale
@@ -325,6 +329,7 @@ def _multiplier(lanes: int, group: int, slot: int) -> Any:
 
     @njit(**INNER)
     def multiply(near, p, chunk, count, theta, low):
+        """The least product value of each band of centroids, for all points of a panel."""
         minus, half, gone, width, several = theta.minus, theta.half, theta.gone, theta.width, theta.several
         first_low = p * (gone.size // 2) * lanes
         for g in range(chunk, min(chunk + count, half.size // slot)):
@@ -349,6 +354,7 @@ def _guesser(lanes: int, group: int, slot: int) -> Any:
 
     @njit(**INNER)
     def guess(p, begin, points, kept, theta, found, room):
+        """Give points without a centroid the best one of the band with the least value."""
         features, first, origin = points.features, points.first, points.origin
         minus, half, centres, gone, scale, width, several = (
             theta.minus,
@@ -399,6 +405,8 @@ def _settler(lanes: int) -> Any:
 
     @njit(**INNER)
     def settle(p, begin, multiplied, kept, theta, found, bounds, room):
+        """Bounds of the error of each point's products, the limit below which a centroid must be examined, and new
+        lower bounds of all bands."""
         own, known, lower = kept.own, kept.known, kept.lower
         gone, largest, reach, scale, width = theta.gone, theta.largest, theta.reach, theta.scale, theta.width
         distance, far = found.distance, found.far
@@ -440,6 +448,7 @@ def _one(slot: int) -> Any:
 
     @njit(**INLINE)
     def one(rows, at, width, minus, half, g):
+        """Product values of one row with one group of centroids."""
         c_at = g * width * slot
         a = load(half, g * slot, slot)
         b, c, d = spread(0, a), spread(0, a), spread(0, a)
@@ -460,6 +469,7 @@ def _eight(slot: int) -> Any:
 
     @njit(**INLINE)
     def eight(rows, who, at, width, minus, half, g, values):
+        """Product values of eight rows with one group of centroids: each load of centroids serves all of them."""
         c_at = g * width * slot
         r0, r1, r2, r3 = who[at] * width, who[at + 1] * width, who[at + 2] * width, who[at + 3] * width
         r4, r5, r6, r7 = who[at + 4] * width, who[at + 5] * width, who[at + 6] * width, who[at + 7] * width
@@ -499,6 +509,7 @@ def _examiner(lanes: int, group: int, slot: int) -> Any:
 
     @njit(**INNER)
     def examine(band, count, begin, points, kept, theta, found, bounds, room):
+        """Compare `count` points exactly with those centroids of a band whose product value is below their limit."""
         features, last, first, origin = points.features, points.last, points.first, points.origin
         lower, minus, half, centres, gone = kept.lower, theta.minus, theta.half, theta.centres, theta.gone
         scale, width, several = theta.scale, theta.width, theta.several

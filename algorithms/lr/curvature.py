@@ -41,6 +41,8 @@ def add_outer(row: Array | SparseRow, step: float, metric: Array, target: Array)
 
 @overload(add_outer)
 def _add_outer(row: Any, step: Any, metric: Any, target: Any) -> Any:
+    """Compiled: add `step` times the outer product of a row, dense or sparse, in the coordinates of `metric`."""
+
     def dense(row: Any, step: Any, metric: Any, target: Any) -> Any:
         dense_outer(row, step, metric, target)
 

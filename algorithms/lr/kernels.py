@@ -532,6 +532,8 @@ def kernel_for(memory: bool) -> Kernel:
     by_column = _ByColumn()
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+        """Visit points by the kernel for this layout (dense tiles, or sparse with two or many classes) and add what
+        they change."""
         sums = np.zeros(5)  # loss, seen, stamps, visits, UNKNOWN
         penalty, epoch, part, floor, cap = parameter.internal_visit[:5]
         numbers = (float(penalty), keep, float(epoch), float(part), float(floor), float(cap))

@@ -629,6 +629,8 @@ class LR(Algorithm):
         return parameter._replace(weights=best[:, :-1].copy(), bias=best[:, -1].copy())
 
     def warnings(self, aggregator: Gradients, parameter: Linear) -> list[str]:
+        """Say that there is one class only, that the classes are separable, or why the search did not reach the
+        minimum."""
         if len(parameter.classes) == 1:
             only = shown_label(float(parameter.classes[0]), self._words)
             return [f"There is only one class: every label is {only}, so the model can only answer that."]

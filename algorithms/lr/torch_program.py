@@ -59,7 +59,7 @@ class LogisticProgram:
         self._visit(features.double(), self._places[place], state, sums)
 
     def _visit(self, x: torch.Tensor, target: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor]) -> None:
-        """As `LR.updateDataPoint`, for a block of rows at once."""
+        """Do what `LR.updateDataPoint` does for a block of rows at once."""
         gradient, curvature, counts, loss, seen, stamps, visits, _ = sums
         outputs = len(self._weights)
         residual, cost = self._residuals(torch.addmm(self._bias, x, self._weights.T), target)

@@ -273,7 +273,8 @@ def _open(factors, moves, energy, gathered, progress, local, local_energy, local
 
 @njit(nogil=True, cache=True)
 def _close(factors, moves, energy, gathered, progress, spread_, local, local_energy, local_progress):
-    """Only columns that were visited: the others differ by rounding only."""
+    """Bring what was computed locally back into the sums, for columns that were visited; all others differ by rounding
+    only."""
     for j in range(factors.shape[0]):
         if local_progress[j] != progress[j]:
             for f in range(factors.shape[1]):
@@ -300,6 +301,8 @@ def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int, fraction
     """The H from which `local` was computed."""
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
+        """Visit rows: solve for their factors, then take steps on the local copy of the columns' factors, which is
+        brought back into the sums at the end."""
         nonlocal opened
         theirs = (
             parameter.factors,
@@ -407,6 +410,7 @@ def _add_moves(turned, values, changes):
 
 @njit(nogil=True, cache=True)
 def _whole_sparse(rows, factors, scale, state, masses, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
+    """Visit sparse rows of a matrix whose missing entries are zeros."""
     indptr, indices, entries = rows
     gram_h = gram_of(factors)
     for i in range(start, end):

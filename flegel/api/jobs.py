@@ -315,13 +315,14 @@ class LocalCluster(HostCluster):
         say: Callable[[str], None] | None = None,
         **options: Unpack[RunOptions],
     ) -> Result:
-        """As `flegel.run`, on these workers."""
+        """Train on these workers; arguments and result are those of `flegel.run`."""
         return run(algorithm, data, y, out=out, cluster=self, progress=progress, watch=watch, say=say, **options)
 
     def submit(
         self, algorithm: Algorithm | type[Algorithm] | str, data: Any, **options: Unpack[RunOptions]
     ) -> BackgroundJob:
-        """As `run`, without waiting: `.result()`, `.cancel()`, `.progress()`. One job after the other."""
+        """Start a job without waiting for it; the returned job has `.result()`, `.cancel()` and `.progress()`. Jobs run
+        one after the other."""
         chosen = resolve(algorithm)
 
         def execute_here(observer: Observer) -> Result:

@@ -25,6 +25,7 @@ class EarlyStopping(Callback):
         self._passes = 0.0
 
     def after_barrier(self, snapshot: JobSnapshot) -> str | None:
+        """End the job, with a reason, where the objective has not improved enough during `patience` passes."""
         value = snapshot.objective
         if value is None or not snapshot.points:
             return None

@@ -40,6 +40,8 @@ class CallbackRunner(Observer):
         slow: float = SLOW_CALL_SECONDS,
         grace: float = FINISH_SECONDS,
     ) -> None:
+        """`slow`: seconds of a call after which it is remarked; `grace`: seconds that callbacks have to finish at the
+        end."""
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 raise UsageError(f"{callback!r} is no callback; give instances of subclasses of flegel.Callback.")
@@ -48,6 +50,7 @@ class CallbackRunner(Observer):
         self._grace, self._visits = grace, 0
 
     def see(self, event: JobEvent) -> None:
+        """Start the threads with the job, hand barriers over to them, and finish them at its end."""
         match event:
             case JobBegan(job, control):
                 self._control = control
@@ -68,6 +71,7 @@ class CallbackRunner(Observer):
         self._report()
 
     def _finish(self, result: Result | None) -> None:
+        """Close all callbacks with the result, wait for them within the grace time, and remark those that are late."""
         until = clock.now() + self._grace
         started = [thread for thread in self._threads if thread.started]
         for thread in started:
@@ -140,6 +144,7 @@ class CallbackThread:
             self.remarks.append(f"Callback {self.name} {what}; training goes on without it.")
 
     def _run(self) -> None:
+        """The thread: make queued calls in their order until it is closed."""
         while True:
             with self._wake:
                 while not self._calls:

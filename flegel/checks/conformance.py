@@ -76,7 +76,7 @@ def check_algorithm(
 def kept_promises(
     algorithm: Algorithm | type[Algorithm], features: Any = None, labels: Array | None = None
 ) -> Iterator[str]:
-    """As `check_algorithm`, with each promise as soon as it was checked."""
+    """Do what `check_algorithm` does, and yield each promise as soon as it was checked."""
     subject = algorithm() if isinstance(algorithm, type) else algorithm
     if subject.kernels.backend:
         yield from _check_own_backend(subject, features, labels)

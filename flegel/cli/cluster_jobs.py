@@ -254,6 +254,7 @@ def status(
 
 
 def _for_people(key: str, value: Any) -> str:
+    """A value of a job as text: times of day, slots by slave, lists joined."""
     if key in ("submitted", "started", "ended"):
         from flegel.runtime import clock
 

@@ -187,7 +187,8 @@ def _run_in_checkout(suite: Path, *words: str) -> NoReturn:
 
 
 def show_comparison(found: Comparison, json_to: str | None, out: Path | None) -> None:
-    """Its notes, then a table and a verdict, or JSON; the record and the page where files were asked for."""
+    """Show the notes of a comparison, then a table and a verdict, or JSON; write the record and the page where files
+    were asked for."""
     import msgspec
 
     from flegel.compare import write
@@ -205,7 +206,7 @@ def show_comparison(found: Comparison, json_to: str | None, out: Path | None) ->
 
 
 def check_places(json_to: str | None, out: Path | None) -> None:
-    """Before a comparison runs: its record and its page can be written."""
+    """Check, before a comparison runs, that its record and its page can be written."""
     from flegel.runtime.job import result_store
 
     if json_to not in (None, "-"):

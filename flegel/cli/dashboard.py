@@ -73,6 +73,7 @@ def dashboard(
 
 
 def _save(runs: list[Path], target: Path) -> None:
+    """Write saved runs as one page (deprecated in favour of `flegel report`)."""
     from flegel.report.write import load, render, save
     from flegel.runtime.job.result_store import check_file
 

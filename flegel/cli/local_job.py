@@ -132,7 +132,7 @@ class Outputs(NamedTuple):
     """Say in the terminal which kernel served the rows, and why."""
 
     def check(self) -> None:
-        """Before anything is done: raise `UsageError` where something could not be written."""
+        """Raise `UsageError`, before anything is done, where some output could not be written."""
         from flegel.runtime.job import result_store
 
         if self.folder is not None:
@@ -159,6 +159,7 @@ class Outputs(NamedTuple):
             result_store.save_or_rescue(result, self.folder)
 
     def _tell(self, result: Any) -> None:
+        """Print the JSON of the result, or write it into a file."""
         import json
 
         from flegel.runtime.job import result_store

@@ -67,6 +67,7 @@ def _column_names(found: Any) -> list[str]:
 
 
 def _print_rows(found: Any) -> None:
+    """Print one line for each row, until the reader of the output has seen enough."""
     from flegel.runtime.system.standard_streams import output_taken
 
     for begin in range(0, len(found), LINES_PER_CHECK):

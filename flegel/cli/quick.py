@@ -79,7 +79,7 @@ def _note(told: dict[str, Any], name: str, value: str) -> None:
 
 
 def _value(option: NamedOption, value: str) -> Any:
-    """Of the type that Typer would give it; raises `ValueError` for what it might read in another way."""
+    """The text as the type that Typer would give it; raises `ValueError` for what Typer might read in another way."""
     kind = option.word_type
     odd = (
         value.strip() != value
@@ -110,7 +110,7 @@ def main(waiting: bool) -> bool:
 
 
 def submit(told: Submission) -> None:
-    """As `flegel.cli.submit.submit` does for a job on this host."""
+    """Run a job on this host as `flegel.cli.submit.submit` does."""
     from flegel.cli.local_job import Outputs, Served, folder_for, make_algorithm, start_logging, train_here
     from flegel.runtime.processes import fork_server
     from flegel.terminal.reporting import WORKERS_STOPPED, PhaseLine, errors_as_sentences

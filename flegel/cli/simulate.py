@@ -338,6 +338,7 @@ def _bytes(text: str) -> int:
 
 
 def _quantity(text: str, units: dict[str, float], what: str) -> float:
+    """A positive number with one of these units, in the base unit; `what`: for the error, what was expected."""
     stripped = text.strip()
     for unit, factor in units.items():
         if stripped.endswith(unit):

@@ -111,7 +111,7 @@ class SubmitCommand(ShortHelpCommand):
     )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As Typer does, after two frequent mistakes were looked for that have a better answer than Typer's."""
+        """Parse as Typer does, after looking for two frequent mistakes that have a better answer than Typer's."""
         flags = {flag: option for option in self.params for flag in (*option.opts, *option.secondary_opts)}
         valued = {flag for flag, option in flags.items() if not getattr(option, "is_flag", False)}
         plain = [
@@ -131,7 +131,7 @@ class SubmitCommand(ShortHelpCommand):
 
 
 def _hyper_parameters(algorithm: str) -> set[str]:
-    """Of the class that a word names; none where it names no class."""
+    """Names of the hyper-parameters of the class that a word names; none where it names no class."""
     from flegel.runtime.job.find_algorithm import find_algorithm
 
     try:

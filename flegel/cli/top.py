@@ -155,7 +155,7 @@ def _table(*columns: tuple[str, Any]) -> Any:
 
 
 def _text(value: str) -> Any:
-    """As it is: names may look like markup."""
+    """The value as plain text: names may look like markup."""
     from rich.text import Text
 
     return Text("".join(c if c.isprintable() else "�" for c in value))

@@ -71,7 +71,8 @@ class ConnectedCluster:
         observers: Iterable[Observer] = (),
         **options: Any,
     ) -> Result:
-        """As `flegel.run`, on this cluster. Ctrl-C cancels the job. `observers` hear remarks and see snapshots."""
+        """Train on this cluster; arguments and result are those of `flegel.run`. Ctrl-C cancels the job. `observers`
+        hear remarks and see snapshots."""
         told = Observers([Functions(watch, say), *observers])
         if out is not None:
             result_store.check_target(out)

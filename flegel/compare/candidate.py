@@ -43,7 +43,7 @@ def parse_candidates(text: str) -> list[Candidate]:
 
 
 def parse_candidate(word: str) -> Candidate:
-    """One of them."""
+    """Read one candidate: a model, with options after a colon."""
     sync, *switches = word.split(":")
     known, options = sync_options(), dict[str, Any]()
     for switch in switches:

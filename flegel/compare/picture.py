@@ -89,7 +89,7 @@ def timeline(
 
 
 def segments(spans: Sequence[Span]) -> list[tuple[float, float, str]]:
-    """Of one worker, in order of time. Between a report and the next order it waits, or trains overtime.
+    """What one worker did, in order of time. Between a report and the next order it waits, or trains overtime.
 
     Computing is drawn first and what remains until the report arrived after it: that is where a worker is late.
     Overtime is computing in excess of the time between order and report; it was done right after the last report.

@@ -201,7 +201,7 @@ def _line(name: str, mine: list[Attempt], time: Spread | None, best: float | Non
 
 
 def write(document: msgspec.Struct, path: Path) -> None:
-    """As JSON, in one step."""
+    """Write a comparison as JSON, in one step."""
     scratch = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -90,13 +90,13 @@ class Recorded:
             ) from None
 
     def _built_in(self) -> Algorithm:
-        """By its name alone: a file that a record names is never opened."""
+        """The built-in algorithm of the recorded name: a file that a record names is never opened."""
         cls = find_builtin(self.result["algorithm"])
         with damage_as(self.damage):
             return cls(**self.result["hyperparameters"])
 
     def data(self, given: str, label: str | None) -> Dataset:
-        """Its data, by the name in the record where none is given."""
+        """The data of the recorded job, by the name in the record where none is given."""
         about = self.result["dataset"]
         for name in [given] if given else [f"{about['name']}:{about['rows']}", about["name"]]:
             try:

@@ -20,6 +20,7 @@ def borrowed(typing_context: Any, array: Any) -> Any:
         return array(array), lambda context, builder, signature, args: context.get_dummy_value()
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        """Emit code for an array that shares the data and owns no reference."""
         kind = context.make_array(signature.args[0])
         lent, result = kind(context, builder, args[0]), kind(context, builder)
         for field in ("data", "nitems", "itemsize", "shape", "strides"):

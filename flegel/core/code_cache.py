@@ -140,6 +140,8 @@ class ContentCache(FunctionCache):  # type: ignore[misc, unused-ignore]
                 self._compiling = before
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load compiled code from the cache. Where it is missing, wait for another process that compiles the same, then
+        look again."""
         found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         if found is not None:
             return found

@@ -121,7 +121,7 @@ def compiler_version() -> str:
 
 @lru_cache
 def content_key(path: Path) -> str:
-    """Of everything that decides what the functions of a file compile to, except the types and the processor."""
+    """A hash of everything that decides what the functions of a file compile to, except the types and the processor."""
     digest = hashlib.sha256(repr((compiler_version(), sys.version)).encode())
     for source in sources(path):
         text = _text(source).encode()

@@ -42,6 +42,8 @@ def described(values: tuple[Any, ...]) -> str | None:
 
 
 def _word(value: Any) -> str | None:
+    """The type of one argument as text, such as dtype, dimensions and layout of an array; None for types that are not
+    known."""
     if type(value) is np.ndarray:
         flags = value.flags
         layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"

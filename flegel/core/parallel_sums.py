@@ -83,8 +83,8 @@ def _share_out(pieces: Sequence[T], work: Callable[[T], None]) -> None:
 
 
 def _together(work: Work, others: int) -> None:
-    """This thread works too, with so many `others` at most, and waits for none that has not begun: there may be no
-    others."""
+    """Do the work in this thread and at most `others` more. This thread waits for none that has not begun: there may be
+    no others."""
     number, wanted = _hands(os.getpid())
     promises = [Future[None]() for _ in range(min(number, others))]
     for promise in promises:
@@ -119,7 +119,7 @@ def _serve(wanted: SimpleQueue[tuple[Work, Future[None]]]) -> None:
 
 
 def _do(work: Work, promise: Future[None]) -> None:
-    """In a function of its own, so that a thread that waits holds no arrays."""
+    """Do one piece of work. A function of its own, so that a thread that waits holds no arrays."""
     if promise.set_running_or_notify_cancel():
         try:
             work()

@@ -155,7 +155,7 @@ def _as_given(array: Array) -> Any:
 
 
 def present(value: Tree) -> Tree:
-    """As hooks see it: fields without dimensions are plain numbers."""
+    """The bundle as hooks see it: fields without dimensions are plain numbers."""
     arrays = flatten(value)
     if all(a.ndim for a in arrays):
         return value

@@ -83,7 +83,7 @@ def bytes_cut(bundle: Tree, along: Sequence[int]) -> int:
 
 
 def even_slices(extent: int, granule: int, wanted: int) -> tuple[tuple[int, int], ...]:
-    """So many slices of about equal size whose ends lie at multiples of `granule`."""
+    """Cut into `wanted` slices of about equal size whose ends lie at multiples of `granule`."""
     granules = -(-extent // granule)
     count = max(1, min(wanted, granules))
     ends = [min(granules * at // count * granule, extent) for at in range(1, count)] + [extent]

@@ -26,7 +26,7 @@ class Subscription:
         self._lost, self.dropped = True, 0
 
     def put(self, frame: bytes) -> None:
-        """Under the hub's lock."""
+        """Queue a frame for this page. Called under the hub's lock."""
         if self._lost:
             self.dropped += 1
         elif len(self._frames) >= MAX_QUEUED_FRAMES:

@@ -19,7 +19,7 @@ def static(name: str) -> str:
 
 
 def files() -> dict[str, tuple[bytes, str]]:
-    """By path: content and media type of everything that the server has."""
+    """Content and media type of everything that the server has, by path."""
     names = (*SCRIPTS, *STYLES, "favicon.svg")
     found = {f"/{n}": (static(n).encode(), MEDIA_TYPES[n.rpartition(".")[2]]) for n in names}
     links = "".join(f'<link rel="stylesheet" href="{name}">\n' for name in STYLES)

@@ -23,7 +23,7 @@ def read_run(path: Path) -> RunHistory:
 
 
 def history_of(name: str, result: dict[str, Any], rows: list[dict[str, Any]] | None) -> RunHistory:
-    """From the JSON of a result and, where there are, the rows of its trace."""
+    """A history made from the JSON of a result and, where there are, the rows of its trace."""
     trace = [_row(r) for r in rows] if rows is not None else [_bare(r) for r in result["trace"]]
     about = {
         "title": name,

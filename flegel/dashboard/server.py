@@ -55,7 +55,7 @@ class Actions(Protocol):
 
 
 class Guard:
-    """In front of everything: the Host, the session, and headers of every answer."""
+    """Stands in front of the application: checks the Host and the session, and adds headers to every answer."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access

@@ -42,7 +42,7 @@ def read_npz(
     optional: Collection[str] = (),
     error: type[FlegelError] = StorageError,
 ) -> dict[str, npt.NDArray[Any]]:
-    """These members of an `.npz` file, and those of `optional` that it has."""
+    """Read these members of an `.npz` file, and those of `optional` that it has."""
     text = f"{os.fspath(path)} is no file of arrays"
     with open_regular(path, error) as (stream, _), damage_as(text, error), zipfile.ZipFile(stream) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()[:MAX_ARCHIVE_MEMBERS]}

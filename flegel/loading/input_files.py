@@ -46,7 +46,7 @@ def allowed_folders() -> tuple[Path, ...]:
 
 
 def check_allowed(path: str, folders: Collection[Path], owner: str) -> None:
-    """By where a path leads in the end, whatever links and dots are on the way."""
+    """Check where a path leads in the end, whatever links and dots are on the way."""
     end = Path(path).expanduser().resolve()
     if folders and not any(end.is_relative_to(folder.resolve()) for folder in folders):
         allowed = ", ".join(map(str, folders))

@@ -66,7 +66,7 @@ class MetricsEndpoint:
         return []
 
     def collect(self) -> Iterable[Any]:
-        """For the library: the families as its own records."""
+        """The metric families as records of the Prometheus library, which calls this."""
         from prometheus_client.core import Metric
 
         for family in self._families:

@@ -62,7 +62,7 @@ class BarrierHistogram:
 
 
 class JobFigures:
-    """Of one job, from its barriers and snapshots."""
+    """The metrics of one job, from its barriers and snapshots."""
 
     def __init__(self) -> None:
         self._barriers = BarrierHistogram()
@@ -129,7 +129,7 @@ def job_families(jobs: Sequence[tuple[Labels, JobSnapshot, float]]) -> list[Fami
 
 
 def cluster_families(jobs: Sequence[Any], slaves: Sequence[Any]) -> list[Family]:
-    """Of a master: `jobs` and `slaves` are its views of them."""
+    """The metrics of a master: `jobs` and `slaves` are its views of them."""
     states = Counter(job.state for job in jobs)
     present = Counter(slave.state for slave in slaves)
     running = [job for job in jobs if job.state == "running" and job.glance][:MAX_LABELLED_JOBS]

@@ -188,7 +188,8 @@ class ReplicatedStore:
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """As `LocalStore` would tell it where all owners share one account, so that either can go on."""
+        """The same record as `LocalStore` makes where all owners share one account, so that either store can continue
+        from it."""
         assert self._links is not None
         owners = sorted(self._links.members)
         arrays = pytree.flatten(self.statistics)

@@ -127,7 +127,8 @@ class Termination:
         return self._behind < 0
 
     def _lacks(self, worker: int, seen: Traversal) -> bool:
-        """It has not visited as many points since the last check as it has. One that is new counts from now on."""
+        """Whether a worker has visited fewer points since the last check than it owns. A new worker counts from now
+        on."""
         before = self._visits.get(worker, seen.visits if self._checked_at else 0)
         before = self._visits[worker] = min(before, seen.visits)  # one that was replaced begins anew
         return seen.visits - before < seen.points * (1.0 - EQUAL_WITHIN)

@@ -42,7 +42,7 @@ COLUMNS = ["rank", "all", *OWN_SECTIONS, "own past", "waited, s", "others waited
 
 
 def text_of(report: WatchReport) -> str:
-    """For a terminal."""
+    """The report for a terminal."""
     rows = [COLUMNS, *rank_rows(report)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

@@ -49,7 +49,7 @@ class RankWindow:
 
 @dataclass(frozen=True)
 class RankScores:
-    """Of one rank."""
+    """The measurements of one rank."""
 
     relative: dict[str, float]
     """By section; "all" for everything that it does by itself."""
@@ -64,7 +64,7 @@ class RankScores:
 
 @dataclass(frozen=True)
 class WatchReport:
-    """Of all ranks."""
+    """The measurements of all ranks."""
 
     every: float
     ranks: dict[int, RankScores]

@@ -29,7 +29,7 @@ class SavedRun(NamedTuple):
 
 
 def read_saved_run(path: Path) -> SavedRun:
-    """From a folder with result.json and trace.msgpack, or from a file."""
+    """Read a run from a folder with result.json and trace.msgpack, or from a file."""
     from flegel.runtime.job.result_store import read_figures
 
     result, rows = read_figures(path)
@@ -38,7 +38,7 @@ def read_saved_run(path: Path) -> SavedRun:
 
 
 def of_result(result: dict[str, Any], rows: list[dict[str, Any]] | None = None) -> SavedRun:
-    """From the JSON of a result and, where there are, the rows of its trace."""
+    """A run made from the JSON of a result and, where there are, the rows of its trace."""
     bare = rows is None
     if rows is None:
         rows = [

@@ -69,7 +69,7 @@ class Canvas:
         self.add("text", content, x=x, y=y, text_anchor=anchor, class_=class_ or None, **more)
 
     def svg(self, standalone: bool = False) -> str:
-        """As part of a page, or as a file of its own with its own style sheet and background."""
+        """The picture as part of a page, or as a file of its own with its own style sheet and background."""
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_number(self.width)} {_number(self.height)}" '
         size = f'width="{_number(self.width)}" height="{_number(self.height)}"' if standalone else ""
         label = f' role="img" aria-label={quoteattr(self.label)}' if self.label else ""
@@ -85,7 +85,7 @@ def _number(value: object) -> str:
 
 @dataclass(frozen=True)
 class AxisScale:
-    """From values to places on the canvas."""
+    """Maps values to places on the canvas."""
 
     low: float
     high: float

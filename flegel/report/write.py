@@ -72,7 +72,7 @@ def _section(item: Item) -> str:
 
 
 def save(text: str, path: Path) -> Path:
-    """In one step, so that a browser never sees half a page."""
+    """Write a page in one step, so that a browser never sees half of it."""
     scratch = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

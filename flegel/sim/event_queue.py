@@ -30,7 +30,7 @@ class EventQueue:
         return not self._heap
 
     def run(self, limit: int) -> None:
-        """Until `over` is set, or until nothing is left to do, or `limit` things were done."""
+        """Run events until `over` is set, nothing is left to do, or `limit` of them were run."""
         heap = self._heap
         for _ in range(limit):
             if self.over or not heap:

@@ -39,7 +39,8 @@ class FittedProgress:
 def fit(
     fine: Sequence[tuple[float, float]], coarse: Sequence[tuple[float, float]], step: float, maximize: bool
 ) -> FittedProgress:
-    """From (passes, objective) of training with an update every `step` of a pass, and with one update a pass.
+    """Fit the curve to pairs (passes, objective) of training with an update every `step` of a pass, and with one update
+    a pass.
 
     Where the fine training is r times quicker to some objective, (1 − κ·step) / (1 − κ) = r; κ is from the median of r
     over the second half of the way that the coarse one has come.

@@ -66,7 +66,7 @@ class Simulation:
             worker.peers = self.workers
 
     def run(self, limit: int | None = None, watch: Callable[[JobSnapshot], None] | None = None) -> Coordinator:
-        """To its end; raises what made it fail. `watch` is called every few thousand events."""
+        """Run the job to its end; raises the error that made it fail. `watch` is called every few thousand events."""
         with no_collections():
             self._run(limit, watch)
         if self._done is None:

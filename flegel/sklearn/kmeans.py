@@ -210,7 +210,7 @@ def for_engine(X: Any) -> Any:
 
 
 def cosines(X: Any, labels: Array, centres: Array) -> Array:
-    """Of each row the cosine with the centre of its label; 0 for a row of zeros. No copy of all rows is made."""
+    """The cosine of each row with the centre of its label; 0 for a row of zeros. No copy of all rows is made."""
     found = np.empty(len(labels))
     for at in range(0, len(labels), ROWS_COMPARED_AT_ONCE):
         own = labels[at : at + ROWS_COMPARED_AT_ONCE]

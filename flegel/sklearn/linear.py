@@ -213,7 +213,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
                 options["start"] = self._with_column(options["start"])
 
         def algorithm(rows: int) -> LR:
-            """Its objective is a mean over rows, scikit-learn's a sum."""
+            """The algorithm for a number of rows: its objective is a mean over rows, scikit-learn's a sum."""
             return LR(
                 classes=[float(c) for c in range(len(self.classes_))],
                 l2=(1.0 - ratio) * strength / rows,

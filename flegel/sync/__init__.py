@@ -67,6 +67,7 @@ def check_topology(spec: SyncSpec, topology: str) -> None:
 
 
 def _check(spec: SyncSpec) -> None:
+    """Refuse options of a synchronization model that are out of range."""
     if spec.interval is not None and not 0 < spec.interval < 86400:
         raise UsageError(f"{option('interval', f'{spec.interval:g}')} must be more than 0 and less than a day.")
     if spec.coordination not in (None, "semi", "centralized"):

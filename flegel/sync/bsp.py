@@ -25,6 +25,7 @@ class BSP(SyncModel):
     all_report = True
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
+        """Order a pass of all workers, and update when all have reported."""
         match event:
             case Reported():
                 if view.all_reported():

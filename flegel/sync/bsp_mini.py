@@ -42,6 +42,8 @@ class BSPMini(SyncModel):
         return self._search.trial
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
+        """Order a part of a pass from all workers, update when all have reported, and search for the best size of that
+        part."""
         match event:
             case Started():
                 self._search.size = max(self._search.size, 0.0 if self._search.settled else view.least)

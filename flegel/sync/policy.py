@@ -53,7 +53,7 @@ class WorkerView:
     """Points that the memory of its device can hold; 0: not known."""
 
     def hear(self, visits: int, compute: float, respond: float, wait: float) -> None:
-        """It has reported so many visits, and where its seconds went."""
+        """Note a report: how many points were visited, and where the worker's seconds went."""
         self.phase, self.stopping = "reported", False
         self.clock += 1
         self.visits += visits

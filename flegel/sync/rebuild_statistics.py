@@ -25,7 +25,7 @@ class RebuildStatistics:
         return self.model.interval if self._phase == "done" else None
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
-        """One round of whole passes under the last θ; from then on the wrapped model decides."""
+        """Order one round of whole passes under the last θ; from then on the wrapped model decides."""
         if self._phase == "done":
             return self.model.decide(event, view, now)
         match event:

@@ -89,7 +89,7 @@ class _Clocks:
         self._workers = 0
 
     def look(self, view: View) -> None:
-        """At everybody: in the beginning, and when workers came or went."""
+        """Count the clocks of all workers anew: in the beginning, and when workers came or went."""
         self._count = Counter(w.clock for w in view.workers.values())
         self._workers = len(view.workers)
         self.least, self.advanced = min(self._count, default=0), True
@@ -97,6 +97,7 @@ class _Clocks:
         self._parked = {w.id for w in view.workers.values() if w.phase == "idle"}
 
     def reported(self, worker: int, view: View) -> None:
+        """A worker has finished a round: count its clock, and note where the slowest clock has moved on."""
         clock = view.workers[worker].clock
         if len(view.workers) != self._workers or not self._count[clock - 1]:
             self.look(view)
@@ -110,7 +111,8 @@ class _Clocks:
             self.advanced = True
 
     def folded(self, workers: tuple[int, ...], view: View) -> None:
-        """Everybody at once: workers may have come or gone, and reports of such a round are not told one by one."""
+        """Count anew after a fold of all workers: some may have come or gone, and reports of such a round are not told
+        one by one."""
         if len(view.workers) != self._workers or len(workers) == self._workers:
             self.look(view)
         self.held.difference_update(workers)

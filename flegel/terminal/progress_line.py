@@ -98,7 +98,7 @@ def line(seen: JobSnapshot, limits: Criteria) -> str:
 
 
 def part_done(seen: JobSnapshot, limits: Criteria) -> float | None:
-    """Of the nearest limit; None where only convergence ends the job."""
+    """How far the job is towards its nearest limit, from 0 to 1; None where only convergence ends it."""
     passes = seen.visits / seen.points if seen.points else 0.0
     reached = (
         (seen.iteration, limits.max_iterations),

@@ -32,6 +32,7 @@ class ImageNetwork(NeuralNetwork):
         super().validate(sample)
 
     def _find_image(self, columns: int) -> None:
+        """Find the shape of square images in rows of so many columns, where the user gave none."""
         if self.shape is None:
             for channels in (1, 3):
                 side = math.isqrt(columns // channels)

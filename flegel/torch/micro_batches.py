@@ -76,6 +76,7 @@ class MicroBatches:
         return call, max((self._seconds[many] - call) / many, 1e-12)
 
     def _choose(self) -> None:
+        """Choose the size: doubled while a micro-batch stays a small part of a round, halved where it is too long."""
         if not self._seconds:
             return
         call, each = self._cost()

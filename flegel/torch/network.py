@@ -157,6 +157,7 @@ class NeuralNetwork(Algorithm):
     # -- start ---------------------------------------------------------------------------------------------
 
     def validate(self, sample: Sample) -> None:
+        """Refuse rows that a network cannot learn from, and find shape and kind of its inputs by trying."""
         require_torch()
         from flegel.torch import probing
 
@@ -167,6 +168,7 @@ class NeuralNetwork(Algorithm):
         probing.learn_inputs(self, sample)
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> NetworkWeights:
+        """Weights and buffers of a fresh module, the start of the optimizer, and an empty course."""
         from flegel.torch import flat, probing
 
         made = probing.fresh_module(self, seed=int(rng.integers(2**31)))
@@ -237,6 +239,7 @@ class NeuralNetwork(Algorithm):
         return NetworkWeights(weights, buffers, following, state, np.array(course))
 
     def _step(self, weights: Array, gradient: Array, state: Array, rate: float, number: int) -> None:
+        """Take one step of the optimizer in place: one of our own, or a class of torch.optim."""
         if self.optimizer not in OPTIMIZERS:
             from flegel.torch.torch_optimizer import step
 
@@ -348,6 +351,7 @@ class NeuralNetwork(Algorithm):
         return found.argmax(axis=1) if found.ndim == 2 and found.shape[1] > 1 else (found.reshape(-1) > 0).astype(int)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: NetworkWeights) -> Evaluation:
+        """Mean loss, and accuracy where labels are classes."""
         from flegel.torch.probing import loss_of
 
         if labels is None:

@@ -34,6 +34,7 @@ def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
 
 
 def _make(network: ModuleSpec, shapes: list[tuple[int, ...]], rate: float) -> tuple[Any, list[torch.nn.Parameter]]:
+    """An optimizer of torch.optim over parameters of these shapes, and the parameters."""
     kind = torch.float64 if network.precision == "float64" else torch.float32
     parameters = [torch.nn.Parameter(torch.zeros(shape, dtype=kind)) for shape in shapes]
     options = dict(network.options)

@@ -76,6 +76,8 @@ class NetworkKernel:
     # -- θ and statistics ----------------------------------------------------------------------------------
 
     def set_parameter(self, arrays: Sequence[Array]) -> None:
+        """Take a new θ: weights, buffers and learning rate; what was trained under the last one is added to the sums
+        first."""
         self._add_buffers_and_local_steps()
         weights, buffers, rate = arrays[:3]
         host = torch.from_numpy(np.array(weights))

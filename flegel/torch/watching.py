@@ -37,9 +37,11 @@ def _timed_next(loader: Any) -> Any:
 
 
 class Watch:
-    """Of one model on one rank."""
+    """Measures one model on one rank."""
 
     def __init__(self, model: torch.nn.Module, folder: Path, every: float, rank: int) -> None:
+        """Register hooks that time forward, backward, exchange and steps. `every`: seconds of a window of
+        measurements."""
         self._every, self._rank = every, rank
         self._file = folder / f"rank-{rank}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,6 +89,7 @@ class Watch:
         self._forward = clock.now()
 
     def _forward_ends(self, outputs: Any) -> None:
+        """Count the time of a forward pass, and note when its backward pass begins."""
         spent = clock.now() - self._forward
         if not torch.is_grad_enabled():
             self._evaluated += spent
@@ -104,6 +107,7 @@ class Watch:
             torch.autograd.Variable._execution_engine.queue_callback(self._gradients_ready)
 
     def _gradients_ready(self) -> None:
+        """Count the time of the backward pass; what follows until the engine's last callback is the exchange."""
         ready = clock.now()
         if self._backward is not None:
             self.add("backward", ready - self._backward)

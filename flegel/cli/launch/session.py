@@ -59,7 +59,7 @@ class LaunchRequest(NamedTuple):
     words: list[str]
 
     def options(self) -> dict[str, Any]:
-        """Of `LaunchedCluster`."""
+        """The arguments of `LaunchedCluster` that the command line gave."""
         return {
             "slaves": self.slaves,
             "slots": self.slots,
@@ -111,6 +111,7 @@ def _keep(request: LaunchRequest) -> None:
 
 
 def _hold(request: LaunchRequest, make: Callable[..., Any], name: str) -> None:
+    """Start the cluster and hold it until it is told to end; runs in a process of its own."""
     from flegel.cluster.launch import kept
 
     folder = kept.folder_of(name)

@@ -145,7 +145,7 @@ def stop(name: str) -> None:
 
 
 def _alive(record: KeptCluster) -> bool:
-    """Its process runs, and is that of a launch: numbers of processes are used again."""
+    """Whether the process that holds the cluster runs, and is that of a launch: numbers of processes are used again."""
     try:
         return b"launch" in Path(f"/proc/{record.pid}/cmdline").read_bytes()
     except OSError:

@@ -95,7 +95,8 @@ def _selector(labels: Mapping[str, str]) -> str:
 
 
 def find_api(namespace: str = "", kubeconfig: str = "") -> KubernetesApi:
-    """That of the pod around this process, or of the kubeconfig file that is given or that `KUBECONFIG` names."""
+    """The Kubernetes API of the pod around this process, or of the kubeconfig file that is given or that `KUBECONFIG`
+    names."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST")
     if host and not kubeconfig and (SERVICE_ACCOUNT_FOLDER / "token").exists():
         port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
@@ -108,7 +109,7 @@ def find_api(namespace: str = "", kubeconfig: str = "") -> KubernetesApi:
 
 
 def from_kubeconfig(path: Path, namespace: str = "") -> KubernetesApi:
-    """Its current context; a token or a client certificate, no login programs."""
+    """The API of the current context of a kubeconfig file; with a token or a client certificate, no login programs."""
     try:
         import yaml
     except ImportError:

@@ -122,7 +122,8 @@ class MasterDaemon:
             self._report_failure("the periodic check", error)
 
     def _handle(self, received: Received) -> None:
-        """One message. Whatever is wrong with it, later ones are handled; a journal that fails ends the master."""
+        """Handle one message. Whatever is wrong with it, later ones are handled; a journal that fails ends the
+        master."""
         sender, body, _ = received
         try:
             self._dispatch(received, clock.now())

@@ -80,7 +80,7 @@ class Ended(_Fact):
 
 
 class Requeued(_Fact):
-    """Its owner wants a job that is over to go on."""
+    """The owner of a job that is over wants it to continue."""
 
 
 class Forgotten(_Fact):

@@ -85,7 +85,7 @@ class JobLifecycle:
         self._staffing.coordinator_reported(job, status)
 
     def check_coordinator(self, job: JobEntry, slave: KnownSlave) -> None:
-        """Its slave should run it; an order that had no effect is given again."""
+        """Check that the slave of a job runs its coordinator; an order that had no effect is given again."""
         if job.boot != slave.beat.boot:
             self.attempt_lost(job, f"slave {slave.name} was restarted", fault=False)
             return

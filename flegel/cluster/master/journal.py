@@ -139,7 +139,7 @@ class Journal:
         self._broken = False
 
     def append(self, facts: Iterable[Fact]) -> None:
-        """On the disk when this returns. The facts must have been applied to `table` by the caller."""
+        """Write facts to the disk, where they are when this returns. The caller must have applied them to `table`."""
         content = b"".join(map(frame, facts))
         if not content:
             return

@@ -162,7 +162,7 @@ class Master:
             self._staffing.worker_ended(slave, job, process)
 
     def _lose_slave(self, slave: KnownSlave) -> None:
-        """Its processes have ended, or will be told to when it comes back."""
+        """A slave is gone: its processes count as ended, or are told to end when it comes back."""
         del self.slaves[slave.name]
         why = f"slave {slave.name} is lost"
         for job in self.table.of_state(RUNNING):

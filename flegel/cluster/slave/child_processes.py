@@ -178,7 +178,8 @@ def assign(spare: SpareProcess, name: Name, limits: ProcessLimits, line: bytes, 
 
 
 def write_input(child: ChildProcess, content: bytes = b"") -> None:
-    """To its standard input, as far as it reads; what is left, in later calls. Never waits."""
+    """Write to the standard input of a process as far as it reads; what is left is written in later calls. Never
+    waits."""
     child.inbox += content
     assert child.process.stdin is not None
     with contextlib.suppress(OSError, ValueError):
@@ -248,7 +249,7 @@ def kill_overdue(child: ChildProcess) -> None:
 
 
 def clean_up(child: ChildProcess) -> None:
-    """After its end: kill what it has started, read its last output, close everything."""
+    """Clean up after a process has ended: kill what it has started, read its last output, close everything."""
     _signal_group(child, signal.SIGKILL)  # until it is reaped, its pid cannot belong to another process
     child.code = child.process.wait()
     for _ in range(1024):  # a descendant may still hold the pipe and write without end
@@ -298,7 +299,7 @@ def measure_and_reap(children: list[ChildProcess], spare: SpareProcess | None) -
 
 
 def is_stopped(pid: int) -> bool:
-    """By a signal, such as SIGSTOP, or by a debugger."""
+    """Whether a process is stopped by a signal, such as SIGSTOP, or by a debugger."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except (OSError, IndexError):

@@ -58,7 +58,8 @@ class CoordinatorDeadlines:
             self.since, self.last_report = min(self.since + seconds, now), min(self.last_report + seconds, now)
 
     def exceeded(self, now: float, last_loss: str = "") -> str:
-        """Why it must end; empty while it may continue. `last_loss`: how it lost a worker, perhaps why it is late."""
+        """Why the coordinator's process must end; empty while it may continue. `last_loss`: how it lost a worker,
+        perhaps why it is late."""
         silent, compiling = now - self.last_report, self.phase == "compiling"
         waits = self.loops and silent < OVERTIME_SECONDS
         more = (

@@ -184,7 +184,7 @@ class SlaveDaemon:
             self._stopping = now > self._drain_until or not waiting
 
     def _wait(self) -> None:
-        """Until a message, output of a process, a signal, or the next thing that is due."""
+        """Wait until a message, output of a process or a signal comes, or the next thing is due."""
         now = clock.now()
         living = self.attempts.living()
         pipes = [fd for child in living for fd in child.pipes]
@@ -284,7 +284,7 @@ class SlaveDaemon:
     # -- orders ----------------------------------------------------------------------------------------------------
 
     def _handle(self, order: Any, frames: tuple[bytes, ...]) -> None:
-        """One order. Whatever is wrong with it, later ones are handled and running processes continue."""
+        """Carry out one order. Whatever is wrong with it, later ones are handled and running processes continue."""
         try:
             self._execute(order, frames)
         except Exception as error:  # noqa: BLE001 - one bad order must not end all that runs here

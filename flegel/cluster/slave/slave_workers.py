@@ -103,7 +103,7 @@ class SlaveLauncher:
             self._update_at = clock.now() + UPDATE_DELAY_SECONDS
 
     def worker_removed(self, worker: int) -> None:
-        """It is not wanted any more, so its slave ends it."""
+        """A worker is not wanted any more: its slave ends it."""
         process = self._processes.pop(worker, None)
         self._ready.discard(worker)
         if process is not None:

@@ -183,7 +183,7 @@ class KeyRegistry:
         return fitting[0].key
 
     def add(self, key: str, role: str, name: str = "", address: str = "") -> KeyEntry:
-        """From now on this key may connect; a key has one role, so a second one replaces the first."""
+        """Let this key connect from now on; a key has one role, so a second one replaces the first."""
         raw(key)
         if role not in (*ROLES, MASTER):
             raise UsageError(f"There is no role {role!r}{nearest(role, [*ROLES, MASTER])}")

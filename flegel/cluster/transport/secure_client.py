@@ -124,7 +124,7 @@ class SecureClient:
                     return
 
     def wait_ready(self, timeout: float = 10.0) -> None:
-        """Until the server has answered; otherwise one sentence that says what is wrong."""
+        """Wait until the server has answered; otherwise one sentence that says what is wrong."""
         deadline = Deadline(timeout, clock.now())
         self._acknowledge()
         while not self._server_id:
@@ -146,7 +146,8 @@ class SecureClient:
         return f"{self._failed}." if self._failed else "nothing answers there; is `flegel master` running?"
 
     def drain(self, timeout: float) -> bool:
-        """Until everything sent is acknowledged, at most so long; what arrives meanwhile is dropped."""
+        """Wait until everything sent is acknowledged, for `timeout` seconds at most; what arrives meanwhile is
+        dropped."""
         deadline = Deadline(timeout, clock.now())
         while self.channel.pending and not deadline.passed(clock.now()):
             for _ in self.receive(0.05):

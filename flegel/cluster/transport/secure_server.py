@@ -148,7 +148,7 @@ class SecureServer:
                     return
 
     def send(self, to: Sender, body: msgspec.Struct, frames: Sequence[Any] = ()) -> None:
-        """To the conversation that a message came from; raises `PeerSlow` if too much is unacknowledged.
+        """Send to the conversation that a message came from; raises `PeerSlow` if too much is unacknowledged.
 
         What the client has not acknowledged is sent again when it comes back, as long as its conversation is known.
         """

@@ -211,7 +211,8 @@ class Commits:
         self._estimate = estimate
 
     def _scaled(self, value: float | None, unseen: int) -> float | None:
-        """While some points are unseen, the objective of the others scaled up to all; None while all are unseen."""
+        """The objective of the points that were visited, scaled up to all, while some are unseen; None while all
+        are."""
         points = self._job.totals.points
         if unseen and (unseen >= points or self._job.store.remote):
             return None

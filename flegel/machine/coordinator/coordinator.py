@@ -443,7 +443,7 @@ class Coordinator(JobReader):
                 self.decide(sync.Started(), now)
 
     def _change_workers(self, now: float) -> None:
-        """Everybody commits and rests; no points are on their way any more."""
+        """Begin a change of workers: all of them commit and rest, and no points are on their way any more."""
         state = self.state
         self.membership.begin_change()
         if state.verdict is not None:

@@ -47,7 +47,7 @@ class ScaleTo(msgspec.Struct, frozen=True):
 
 
 class LeaveJob(msgspec.Struct, frozen=True):
-    """This worker is to give its points to the remaining workers and end."""
+    """A worker is to give its points to the remaining workers and end."""
 
     worker: int
 

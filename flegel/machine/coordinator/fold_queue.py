@@ -34,7 +34,7 @@ AfterFold = Callable[[Fold, Folded, float], None]
 
 
 class FoldQueue:
-    """At most one fold, and what happened since it was asked for."""
+    """Holds the fold under way, if any, and the events that have come since it was asked for."""
 
     def __init__(self, job: JobState, liveness: Liveness, give_back: Callable[[Fold], None]) -> None:
         """`give_back`: takes the reports of a fold that was undone."""

@@ -251,7 +251,7 @@ class Membership:
     # -- resting -------------------------------------------------------------------------------------------
 
     def rest(self, workers: Collection[int], why: str, now: float) -> Next:
-        """These workers give their points to the remaining workers and rest."""
+        """Begin to send these workers to rest: they give their points to the remaining ones."""
         resting = set(workers) & set(self.roster.staying(self._job.view))
         if self._ending or self.changing or not resting or not set(self.roster.staying(self._job.view)) - resting:
             return Next.NOTHING
@@ -261,7 +261,7 @@ class Membership:
         return Next.BRING_TO_REST
 
     def recall(self, why: str, now: float) -> None:
-        """Everybody who rests comes back. Training goes on until all of them are ready."""
+        """Call all resting workers back. Training goes on until all of them are ready."""
         if self._job.resting and not self._ending:
             self.incidents.append(Incident("recall", -1, why, now - self._job.began))
             self._call_back(now, urgent=False)
@@ -285,7 +285,7 @@ class Membership:
     # -- more or fewer workers, as somebody wants ----------------------------------------------------------
 
     def scale(self, workers: int, now: float) -> Next:
-        """So many workers from now on: hire the missing ones, or let the last ones go."""
+        """Have `workers` workers from now on: hire the missing ones, or let the last ones go."""
         job, roster, rows = self._job, self.roster, self.redistribution.rows
         have = sorted({*roster.staying(job.view), *roster.hired, *job.resting, *self._arrived})
         if job.phase == "loading":
@@ -303,7 +303,7 @@ class Membership:
         return Next.NOTHING
 
     def leave(self, workers: tuple[int, ...], now: float) -> Next:
-        """These workers give their points to the remaining workers and end."""
+        """Begin to let these workers go: they give their points to the remaining ones and end."""
         job, roster = self._job, self.roster
         waiting = {*roster.hired, *job.resting, *self._arrived}
         present = {*roster.staying(job.view), *waiting}

@@ -158,7 +158,8 @@ class Redistribution:
         return commands
 
     def _hand_on(self, source: int, arrays: tuple[Array, ...], view: View, store: ParameterStore) -> list[Command]:
-        """To newcomers until they have their share, the rest to everybody who stays."""
+        """Give points without an owner to newcomers until they have as many as others, the rest to all workers that
+        stay."""
         left, at = len(arrays[0]), 0
         takers: list[tuple[int, int]] = []
         for newcomer in [n for n, need in self._need.items() if need > 0]:

@@ -26,7 +26,7 @@ class Totals:
         self.slowest_pass = 0.0
 
     def count(self, workers: Sequence[int]) -> None:
-        """These workers have reported."""
+        """Update the sums over all workers after these workers have reported."""
         everybody = self._view.workers
         if self.stale or len(self._known) != len(everybody) or FEW * len(workers) >= len(everybody):
             self._recount()

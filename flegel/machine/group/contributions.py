@@ -36,7 +36,7 @@ class ReceivedContribution:
 
 
 class Contributions:
-    """Those of the round that is open, and of the last result."""
+    """The contributions of the round that is open, and of the last result."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], package: str = "") -> None:
         self._shapes, self._package = list(shapes), package

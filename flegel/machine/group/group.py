@@ -545,7 +545,7 @@ class Group:
             self._calls.out.append(Remark(f"{key} was refused: {why}"))
 
     def _not_read(self, key: str, why: str, tag: str) -> None:
-        """It is there, and is not what it should be."""
+        """An object is there, and is not what it should be: note it, so that it is read again or given up."""
         self._refuse(key, why)
         self._calls.again("get", key, self._now + self._settings.beat)
         if key == CURRENT or key == result_key(self.round) or self._wanted(key) is not None:
@@ -755,7 +755,7 @@ class Group:
         return len(here) >= self._settings.least_groups and self.table.seen() <= here
 
     def _confirmed(self) -> bool:
-        """Before the end: one more beat is in the store, so no other process has this name."""
+        """Whether, before the end, one more beat is in the store, so that no other process has this name."""
         if self._confirm is None:
             self._confirm, self._beat_at = self._beats, -np.inf
         told = self._beat_object.told

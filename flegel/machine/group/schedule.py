@@ -18,7 +18,8 @@ from flegel.wording import option
 
 @dataclass(frozen=True)
 class Every:
-    """So many commits, so many seconds, or an interval that is found; the others are 0."""
+    """How often groups exchange: a number of commits, of seconds, or an interval that is found; the fields that do not
+    apply are 0."""
 
     commits: int = 0
     seconds: float = 0.0

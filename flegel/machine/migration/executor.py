@@ -82,7 +82,7 @@ class InboundMove:
 
 
 class MigrationExecutor:
-    """Of one worker in one job."""
+    """Carries out the moves of one worker in one job."""
 
     def __init__(self, store: PointStore, port: MigrationPort) -> None:
         self.store = store

@@ -122,7 +122,7 @@ class Migrations:
     def settle(
         self, committed: Collection[int], now: float
     ) -> tuple[list[OwnershipChange], dict[int, TransferOwnership]]:
-        """At a barrier: windows change owner between workers that have both committed; complete moves end."""
+        """Change the owner of windows at a barrier, between workers that have both committed; complete moves end."""
         changes: list[OwnershipChange] = []
         given: dict[int, list[Transfer]] = {}
         taken: dict[int, list[Transfer]] = {}

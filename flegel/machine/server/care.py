@@ -187,7 +187,7 @@ class ServerCare:
         self.group.out.commands.append(command)
 
     def snapshot(self) -> PlacementSnapshot | None:
-        """For observers; None before the servers are ready."""
+        """What observers see of the servers; None before the servers are ready."""
         if self._map is None:
             return None
         network, loads = self.network, self._assignment().loads()
@@ -249,7 +249,7 @@ class ServerCare:
         return events
 
     def _follow_plan(self) -> None:
-        """After each fold: do the measured rates ask for another map?"""
+        """Ask after each fold whether the measured rates call for another map of slices."""
         if self.network is None:
             return
         busy = self._goal is not None or len(self._live) < len(self.numbers)

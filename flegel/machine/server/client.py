@@ -34,7 +34,7 @@ Message = tuple[Answer, tuple[Array, ...]]
 
 
 class Push(msgspec.Struct, frozen=True):
-    """To a server."""
+    """A message to a server."""
 
     server: int
     body: ServerBetween

@@ -274,7 +274,8 @@ class ServerGroup:
         self.version = self._reserved = self._reserved + 1
 
     def expect(self, rounds: Mapping[int, int], place: str) -> None:
-        """These workers were just told to train: servers may fold their reports as soon as they have them."""
+        """Tell the servers which workers were just ordered to train, so that they may fold those reports as soon as
+        they have them."""
         if self.assignment is None or self._fold is not None:
             return
         self._reserved += 1
@@ -407,7 +408,7 @@ class ServerGroup:
         }
 
     def restore(self, state: Mapping[str, Any], owners: Collection[int] | None = None) -> None:
-        """Before the servers are up: they begin with this."""
+        """Take over the state of a checkpoint, before the servers are up: they begin with it."""
         self.mirror.parameter = pytree.unflatten(self.parameter, state["parameter"])
         self.mirror.statistics = pytree.unflatten(self.statistics, state["statistics"])
         everybody = tuple(sorted(owners if owners is not None else state["account_of"]))

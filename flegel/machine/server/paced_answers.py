@@ -21,7 +21,7 @@ Answer = tuple[SlicesFolded, tuple[Array, ...]]
 
 @dataclass
 class PacedAnswers:
-    """Of one server."""
+    """Paces the answers of one server."""
 
     at_once: int = 8 << 20
     """Bytes of one answer, unless a single slice has more."""

@@ -88,7 +88,7 @@ class ServersPart(CoordinatorPart):
         return [*rest, *self.care.take(), *done]
 
     def _announce(self, commands: list[Command]) -> None:
-        """Everybody trains one round: the next fold will probably have all their reports."""
+        """Tell the servers that all workers train one round: the next fold will probably have all their reports."""
         state = self.coordinator.state
         orders = {c.worker: c.body for c in commands if type(c) is Send and type(c.body) is Train}
         everybody = len(orders) > 1 and orders.keys() == state.view.workers.keys()

@@ -43,7 +43,7 @@ class ReportInbox:
         return report.rest, report.parts[number]
 
     def used(self, worker: int, round_: int, number: int) -> None:
-        """This slice holds everything of this worker up to that round."""
+        """Note that a slice holds everything of this worker up to that round."""
         mine = self._reports.get(worker, {})
         for each in [each for each in mine if each <= round_]:
             mine[each].parts.pop(number, None)

@@ -40,7 +40,7 @@ def packed(cut: list[Array], axes: Sequence[int]) -> list[Array]:
 
 
 def changed(cut: Sequence[Array], axes: Sequence[int]) -> Array:
-    """Of each unit: is anything in it?"""
+    """Whether anything in a unit is not zero, for each unit."""
     found = np.zeros(cut[0].shape[axes[0]], dtype=bool)
     for array, axis in zip(cut, axes, strict=True):
         others = tuple(each for each in range(array.ndim) if each != axis)
@@ -74,7 +74,7 @@ def fits(part: list[Array], like: Sequence[Array], axes: Sequence[int]) -> bool:
 
 
 def _picked(array: Array, axis: int, units: Array | slice, into: Array | None = None) -> Array:
-    """These units of a field; with `into` they become that."""
+    """These units of a field, or, with `into`, write `into` in their place."""
     place = (slice(None),) * axis + (units,)
     if into is not None:
         array[place] = into

@@ -27,7 +27,7 @@ def _weights(numbers: int) -> Array:
 
 
 def checksum(arrays: Sequence[Array]) -> Array:
-    """Of these statistics: (fields, 2)."""
+    """Two sums for each field of the statistics, as an array (fields, 2): Σ w·x and Σ w·|x|, with fixed weights w."""
     found = np.zeros((len(arrays), 2))
     for at, array in enumerate(arrays):
         flat = array.reshape(-1)
@@ -39,7 +39,8 @@ def checksum(arrays: Sequence[Array]) -> Array:
 
 
 def differences(statistics: Array, reports: Array, kinds: Sequence[Any]) -> Array:
-    """By field: how far the statistics are from what was reported, in multiples of what rounding explains.
+    """How far each field of the statistics is from what was reported, in multiples of what rounding explains.
+    `statistics`, `reports`: checksums; `kinds`: types of the fields.
 
     `reports` holds Σ |w·x| of all reports: a sum of them may be off by about that times the precision of its type.
     """

@@ -22,7 +22,7 @@ class DeadlineEstimate:
         self._away: deque[float] = deque(maxlen=active().training.remembered_steps)
 
     def add(self, points: int, seconds: float, away: bool) -> None:
-        """So many points took so long; `away`: nothing could have called the worker back meanwhile."""
+        """Note that `points` points took `seconds`; `away`: nothing could have called the worker back meanwhile."""
         if seconds >= active().training.shortest_measured_step_seconds:
             self._steps.append((points, seconds))
         if away:

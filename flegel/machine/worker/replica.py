@@ -104,7 +104,7 @@ class SliceSum:
         return tuple(a.reshape(-1)[a.size * at // count : a.size * (at + 1) // count] for a in arrays)
 
     def outgoing(self) -> Mapping[int, Arrays]:
-        """By member: the slice of this worker's report that it adds up."""
+        """The slice of this worker's report that each member adds up, by member."""
         if self._worker not in self._order.reporting or self._report is None:
             return {}
         return {
@@ -150,7 +150,7 @@ class SliceSum:
 
 
 def digest(arrays: Sequence[Array]) -> int:
-    """Of all bits, for comparing copies."""
+    """A hash of all bits of these arrays, for comparing copies."""
     found = 0
     for array in arrays:
         found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)

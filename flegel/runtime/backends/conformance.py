@@ -80,7 +80,7 @@ def _train(kernel: ShardKernel, shard: Shard, pieces: int, iteration: int) -> No
 def _check_two_passes(
     kernel: ShardKernel, mine: Shard, expected: Shard, algorithm: Algorithm, theta: Tree, empty: Tree, close: float
 ) -> None:
-    """In one call and in several; statistics are cleared between the passes."""
+    """Two passes must give the same in one call and in several; statistics are cleared between the passes."""
     for iteration, pieces in enumerate((1, 3)):
         total = pytree.copy(empty)
         interpreted(algorithm)(expected, theta, total, 0, expected.points, iteration, new_flag())

@@ -122,7 +122,8 @@ class CheckpointsOfJob(Part):
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """From where the job stood. The first Ctrl-C suspends the job instead of ending it."""
+        """Restore the coordinator to where the job stood, and, while it trains, have the first Ctrl-C suspend the job
+        instead of ending it."""
         running, request, session, prepared = self.running, self.request, self._session, self.running.prepared
         machine = running.machine
         session.restore(machine, self._held)

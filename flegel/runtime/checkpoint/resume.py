@@ -211,7 +211,8 @@ def _folder(store: CheckpointStore) -> Path | None:
 
 
 def _with_its_hyper(ref: AlgorithmRef, cls: type[Algorithm] | None, place: str, trusted: bool) -> Algorithm:
-    """As it was submitted; a built-in one may have become another since."""
+    """The algorithm with the hyper-parameters as they were submitted; an error where a built-in one has changed
+    since."""
     try:
         return instantiate(ref, Consent.TRUSTED if trusted else None) if cls is None else with_hyper(cls, ref)
     except (UsageError, ImportError, AttributeError) as error:

@@ -307,7 +307,7 @@ class CheckpointSession:
 
 
 def new_session(place: str | os.PathLike[str], every: float) -> CheckpointSession:
-    """For a job that begins: the store must be free."""
+    """The session of a job that begins; the place must not be in use, and must not hold another job."""
     store = open_store(place)
     try:
         taken = holds_job(store)

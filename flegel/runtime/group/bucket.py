@@ -115,7 +115,8 @@ class FolderBucket:
         return digest_of(content)
 
     def _tag(self, key: str, expected: str) -> str:
-        """Of what is there, to be compared with one that `get` has told; empty where nothing is."""
+        """A tag of the object's present content, to be compared with one that `get` has returned; empty where there is
+        no object."""
         if expected.startswith(BY_STAT):
             return self._stat_tag(key)
         try:

@@ -114,7 +114,7 @@ class PeerMessages:
         self._inbox.close()
 
     def send(self, name: str, content: bytes, addresses: Iterable[str]) -> None:
-        """To everybody; connects to those who are new, forgets those who are gone."""
+        """Send to all other groups that listen; connects to those that are new, forgets those that are gone."""
         wanted = set(addresses)
         for address in [a for a in self._peers if a not in wanted]:
             self._peers.pop(address).close()

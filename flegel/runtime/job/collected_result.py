@@ -84,7 +84,8 @@ def _of_machine(running: JobRun) -> dict[str, Any]:
 
 
 def _objective(machine: Coordinator) -> float | None:
-    """By a pass over all points under the final θ, where one was made; else of the last barrier that has one."""
+    """The objective by a pass over all points under the final θ, where one was made; else of the last barrier that has
+    one."""
     count = machine.state.final_count
     if count is not None and count.objective is not None:
         return count.objective

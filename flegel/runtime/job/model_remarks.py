@@ -15,7 +15,7 @@ NAMED_CLASSES = 5  # that are listed; of more the number is told
 
 
 def description(algorithm: Algorithm, statistics: Tree, parameter: Tree) -> list[str]:
-    """As the class describes it; nothing where training has failed."""
+    """The description that the class gives of the model; nothing where training has failed."""
     if not (pytree.is_finite(parameter) and pytree.is_finite(statistics)):
         return []
     said = call_hook(algorithm, "the end", "description", statistics, parameter)

@@ -38,7 +38,7 @@ class RemarkMade:
 
 @dataclass(frozen=True)
 class JobBegan:
-    """Before the first worker loads."""
+    """The job begins: sent before the first worker loads."""
 
     job: Job
     control: JobControl

@@ -177,7 +177,7 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
 
 
 def check_target(folder: str | os.PathLike[str]) -> None:
-    """Before training: raise `UsageError` where the result could not be saved."""
+    """Raise `UsageError`, before training, where the result could not be saved."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UsageError(
@@ -187,7 +187,7 @@ def check_target(folder: str | os.PathLike[str]) -> None:
 
 
 def check_file(file: str | os.PathLike[str], option: str) -> None:
-    """Before anything is done: raise `UsageError` where this file cannot be written; what it holds may be replaced."""
+    """Raise `UsageError`, before anything is done, where this file cannot be written; what it holds may be replaced."""
     path = Path(file)
     if path.is_dir():
         raise UsageError(f"{option} {path} is a folder; name a file in it.")
@@ -199,7 +199,7 @@ def check_file(file: str | os.PathLike[str], option: str) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Before anything is done: raise `UsageError` where no files can be put into this folder, which may exist."""
+    """Raise `UsageError`, before anything is done, where no files can be put into this folder, which may exist."""
     path = Path(folder)
     parent = next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())
     if not parent.is_dir():

@@ -133,7 +133,7 @@ def load(running: JobRun) -> None:
 
 
 def train(running: JobRun) -> None:
-    """To the end of training; once more where a part has removed the cause of an error."""
+    """Train to the end; once more where a part has removed the cause of an error."""
     while True:
         try:
             return _train_once(running)

@@ -92,7 +92,8 @@ class WarmClusters:
             cluster.close()
 
     def forget(self) -> None:
-        """In a forked process: these workers belong to the parent, which must not wait for us to let go of them."""
+        """Drop all clusters in a forked process: their workers belong to the parent, which must not wait for this
+        process."""
         self._lock = threading.Lock()
         for cluster in self._idle.values():
             self._of_parent.append(cluster)

@@ -107,7 +107,7 @@ class HookWatch:
         self._running = None
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread: raise inside the hook, unless it has just returned."""
+        """Raise inside the hook, unless it has just returned. Runs in the main thread."""
         running, late = self._running, self._late
         if running is not None and late is not None and running.number == late[0] and not compiles(frame):
             raise HookTimeout(late[1])

@@ -35,7 +35,7 @@ class BarrierLog(Observer):
 
 
 class LookSchedule:
-    """Whose turn it is to look, and which barriers each has seen."""
+    """Knows whose turn it is to look at the job, and which barriers each observer has seen."""
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers

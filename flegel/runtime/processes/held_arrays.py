@@ -13,7 +13,7 @@ from flegel.runtime.transport.shared_memory import JobArray
 
 
 class HeldArray:
-    """One of them, until it is closed."""
+    """An array of the caller, held until it is closed."""
 
     def __init__(self, held: dict[int, Array], number: int, array: Array) -> None:
         self.array: Array = array
@@ -29,7 +29,7 @@ class HeldArray:
 
 
 class HeldArrays:
-    """Those of one cluster."""
+    """The arrays that the caller lends to the workers of one cluster, in the same process."""
 
     def __init__(self) -> None:
         self._held: dict[int, Array] = {}

@@ -85,7 +85,7 @@ class CalledWorker(TrainerPort):
         self._executor.order(body, arrays, clock.now())
 
     def wait(self, timeout: float) -> None:
-        """Until the trainer has a result, the worker's timer is due or the timeout has passed; what follows is done."""
+        """Wait until the trainer has a result, the worker's timer is due or the timeout has passed, and act on it."""
         now = clock.now()
         due = min(now + timeout, self._timer[0] if self._timer else now + timeout, self._beat_at)
         with contextlib.suppress(Empty):
@@ -260,7 +260,7 @@ class InlineCluster:
 
 
 def _read_only(array: Array) -> Array:
-    """As arrays that came in a message are: to compiled code these are different types."""
+    """The arrays as read-only views, as if they came in a message: to compiled code these are different types."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -91,7 +91,7 @@ class JobMailbox:
             raise WorkerLost(f"Worker {worker} {why}.", why) from None
 
     def send_exit(self, worker: int, incarnation: int) -> None:
-        """To an evicted incarnation, as far as it can be reached."""
+        """Tell an evicted incarnation to end, if it can be reached."""
         sequencer = self._registry.former.get((worker, incarnation))
         if sequencer is not None:
             with contextlib.suppress(zmq.ZMQError):

@@ -76,7 +76,7 @@ class WorkerCluster:
         self.registry.processes[worker] = self.launcher.launch(config)
 
     def wait_ready(self) -> None:
-        """Until every worker has said hello; a worker that dies or is late is named."""
+        """Wait until every worker has said hello; a worker that dies or is late is named."""
         deadline = clock.now() + active().liveness.worker_start_seconds
         deaths = 0
         while not self.registry.ready >= set(range(self.workers)):
@@ -204,7 +204,7 @@ class WorkerCluster:
             self.evict(worker, gently=True)
 
     def forget(self) -> None:
-        """In a forked process: let go of the workers, which are the parent's."""
+        """Let go of the workers in a forked process: they are the parent's."""
         for process in self.registry.processes.values():
             with contextlib.suppress(OSError):
                 if process.stdin is not None:
@@ -215,7 +215,8 @@ class WorkerCluster:
         self.launcher.prepare_spare()
 
     def scale(self, workers: int) -> None:
-        """From any thread: so many workers from now on, for the job that runs and for those that follow.
+        """Have `workers` workers from now on, for the job that runs and for those that follow. May be called from any
+        thread.
 
         Points are handed over while the job pauses for a moment; workers that have to go hand theirs over first.
         """
@@ -225,7 +226,8 @@ class WorkerCluster:
             self._requests.append(ScaleTo(workers))
 
     def drain(self, worker: int) -> None:
-        """From any thread: this worker, for instance one whose host is about to go, hands its points over and ends."""
+        """Have this worker, for instance one whose host is about to go, hand its points over and end. May be called
+        from any thread."""
         if not self._busy:
             raise UsageError(f"No job is running, so worker {worker} has nothing to hand over.")
         self._requests.append(LeaveJob(worker))

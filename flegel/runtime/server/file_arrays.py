@@ -30,7 +30,7 @@ class FileArrays:
         return _empty_file(like) if like.nbytes >= FILE_ARRAY_FROM_BYTES else np.empty_like(like)
 
     def let_go(self, arrays: Iterable[Array]) -> None:
-        """These arrays are not read soon: their pages may leave memory."""
+        """Tell the system that these arrays are not read soon: their pages may leave memory."""
         for array in arrays:
             held = _mapping(array)
             if held is not None:

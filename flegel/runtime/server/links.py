@@ -28,7 +28,7 @@ while a message of several parts is half sent (session_base.cpp, clean_pipes).""
 
 
 class ServerLinks:
-    """To each server of the map, by its number."""
+    """The connections to each server of the map, by its number."""
 
     def __init__(self, sockets: JobSockets, poller: Poller, job: str, worker: int, incarnation: int) -> None:
         self._sockets, self._poller = sockets, poller

@@ -55,7 +55,7 @@ class Confinement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def confine(plan: Confinement) -> None:
-    """From now on this process is confined. Raises `FlegelError` with a sentence where that failed."""
+    """Confine this process from now on. Raises `FlegelError` with a sentence where that failed."""
     try:
         if plan.join is None or not _join(plan.join):
             _enter()
@@ -112,7 +112,8 @@ def _user_namespace(pid: str) -> int:
 
 
 def _is_confined(pid: int, own: int) -> bool:
-    """In another user namespace than this process, and done with its mounts: it has given up its rights."""
+    """Whether a process is in another user namespace than this one and done with its mounts: it has given up its
+    rights."""
     if _user_namespace(str(pid)) == own:
         return False
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -188,7 +189,7 @@ def _read_only(name: str, on: bool, recursive: bool = True) -> None:
 
 
 def _give_up_rights() -> None:
-    """Those that came with the namespace: otherwise its mounts could be taken away again."""
+    """Give up the rights that came with the namespace: otherwise its mounts could be taken away again."""
     for capability in range(64):
         _libc().prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     header, none = struct.pack("Ii", CAPABILITY_VERSION, 0), bytes(24)
@@ -198,7 +199,7 @@ def _give_up_rights() -> None:
 
 
 def _limit_signals() -> None:
-    """By Landlock: signals and abstract sockets reach this process and its descendants alone."""
+    """Limit signals and abstract sockets to this process and its descendants, by Landlock."""
     if _libc().syscall(LANDLOCK_CREATE, None, 0, 1) < SCOPE_SINCE:
         raise OSError("this kernel cannot limit signals (Linux 6.12 can)")
     rules = struct.pack("QQQ", 0, 0, SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS)

@@ -37,7 +37,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Those of all its threads; none of a process that has ended."""
+    """The children of all threads of a process; none of a process that has ended."""
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ def kill_descendants(pid: int, keep: Collection[int] = ()) -> int:
 
 @contextlib.contextmanager
 def ended_with_this_block() -> Iterator[None]:
-    """For a process that exists for one job: whatever was started in the block ends with it."""
+    """End whatever is started in the block together with it; for a process that exists for one job."""
     adopt_orphans()
     try:
         yield

@@ -15,7 +15,7 @@ M_MMAP_THRESHOLD = -3
 
 
 def return_freed_memory() -> None:
-    """For this process, from now on."""
+    """Have this process return freed memory to the system at once, from now on."""
     try:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, RETURNED_FROM_BYTES)
     except (OSError, AttributeError):

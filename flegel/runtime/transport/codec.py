@@ -99,7 +99,7 @@ class PackedArrays:
 
     @property
     def parts(self) -> list[Any]:
-        """As they travel."""
+        """The arrays as frames of a message."""
         if self._parts is None:
             together = len(self.arrays) > 1 and sum(a.nbytes for a in self.arrays) <= PACKED_UP_TO_BYTES
             ready: list[Any] = [b"".join(map(_padded, self.arrays))] if together else list(self.arrays)
@@ -118,7 +118,7 @@ class PackedArrays:
         return self
 
     def write(self, buffer: Array, copy: Callable[[Array, Array], None] = np.copyto) -> None:
-        """One after the other."""
+        """Write the arrays one after the other into `buffer`."""
         offset = 0
         for a in self.arrays:
             copy(buffer[offset : offset + a.nbytes], a.reshape(-1).view(np.uint8))

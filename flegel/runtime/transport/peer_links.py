@@ -19,7 +19,7 @@ Socket = zmq.Socket[bytes]
 
 
 class Link:
-    """To one worker."""
+    """The connection to one worker."""
 
     def __init__(self, dial: Callable[[int], Socket], send_buffer: SendBufferTrial) -> None:
         self._dial, self.send_buffer = dial, send_buffer
@@ -34,7 +34,7 @@ class Link:
 
     @property
     def socket(self) -> Socket:
-        """To send on."""
+        """The socket to send on; a second one is opened when the trial of send buffers has changed its mind."""
         if self.send_buffer.small_buffer != self._has_small_buffer:
             self._has_small_buffer = self.send_buffer.small_buffer
             self.sockets.append(self._open())
@@ -51,7 +51,7 @@ class Link:
 
 
 class Links:
-    """By address, the one that was used last behind the others."""
+    """Connections to other workers by address, the one that was used last at the end."""
 
     def __init__(self, dial: Callable[[str, int], Socket]) -> None:
         self._dial = dial

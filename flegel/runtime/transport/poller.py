@@ -44,7 +44,7 @@ class Poller:
                 self._always.add(pipe)
 
     def drop(self, pipe: int) -> None:
-        """Before it is closed."""
+        """Stop watching a pipe, before it is closed."""
         self._pipes.discard(pipe)
         if pipe in self._always:
             self._always.discard(pipe)

@@ -97,7 +97,7 @@ class ArrayServer:
 
 
 class ServedArray:
-    """As `memory.SharedArray`, for readers on any host."""
+    """An array that readers on any host can fetch; the counterpart of `SharedArray` (`shared_memory.py`)."""
 
     def __init__(self, server: ArrayServer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._server = server

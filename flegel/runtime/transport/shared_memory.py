@@ -74,7 +74,7 @@ def _name(fd: int) -> str:
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """As `numpy.empty`, in memory that can be lent where this system has such memory. Holds zeros."""
+    """An array of zeros in memory that can be lent to other processes, where this system has such memory."""
     try:
         return shareable(shape, dtype)
     except OSError:
@@ -99,7 +99,7 @@ def shareable(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def room(shape: tuple[int, ...], dtype: Any) -> Array:
-    """As `numpy.zeros`, in huge pages where the system has them, and filled in by a thread of its own.
+    """An array of zeros in huge pages, where the system has them, filled in by a thread of its own.
 
     First touch of fresh memory takes longer than the copy that goes there; whoever receives should not wait for it.
     """

@@ -65,13 +65,14 @@ class PieceExchange:
         return self._address
 
     def drop(self, fold: int) -> None:
-        """From the I/O thread: leave this fold and all before it."""
+        """Leave this fold and all before it. Called by the I/O thread."""
         self._dropped = max(self._dropped, fold)
         with contextlib.suppress(OSError):
             os.write(self._wakeup_writer, b"!")
 
     def close(self) -> None:
-        """From the trainer thread, or from the I/O thread when that has ended or does not come back from a hook."""
+        """Close all sockets. Called by the trainer thread, or by the I/O thread when that has ended or does not come
+        back from a hook."""
         for socket in (*self._links.values(), *([self._listener] if self._listener is not None else [])):
             socket.close(linger=0)
         if self._wakeup >= 0:

@@ -139,7 +139,7 @@ class WorkerLoop(TrainerPort):
         return self._trainer.busy
 
     def run(self, parent: int) -> int:
-        """Until the coordinator says so, or `parent`, the descriptor of a pipe, closes; returns the exit code."""
+        """Run until the coordinator says so, or `parent`, the descriptor of a pipe, closes; returns the exit code."""
         try:
             self.send(Hello(os.getpid(), socket.gethostname()))
             self._listen(parent)

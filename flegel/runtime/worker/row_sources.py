@@ -160,7 +160,7 @@ def open_rows(
     ids: Array | None = None,
     open_array: OpenArray = open_shared,
 ) -> Rows:
-    """This worker's features and labels, and the numbers of its rows in the whole data.
+    """Features, labels, weights and ids of the rows of one worker.
 
     `ids`: the rows must be these, in this order. Those of a share as it was dealt are read as ever and compared.
     `open_array`: how the arrays that a source describes are opened.

@@ -29,7 +29,7 @@ SLEEP_CHECK_SECONDS = 0.00025  # seconds: how often a worker that sleeps for a f
 
 
 class StragglerInjection:
-    """Of one worker; used by the trainer thread only."""
+    """Slows one worker down on purpose; used by the trainer thread only."""
 
     def __init__(self, stragglers: Stragglers, worker: int, workers: int, elapsed: float = 0.0) -> None:
         """`stragglers`: what the job asks for. `elapsed`: seconds of training before this worker began."""

@@ -486,7 +486,8 @@ class Trainer:
         return 0 if run is None else self._step(kernel, store, run, run.end, round_, new_flag(), part)
 
     def _fold(self, command: BeginFold) -> None:
-        """With the reports of all workers; nothing where the fold is dropped meanwhile."""
+        """Add the reports of all workers to this worker's copy of the statistics; nothing where the fold is dropped
+        meanwhile."""
         assert self._exchange is not None and self._algorithm is not None
         algorithm, order = self._algorithm, command.order
         total = self._exchange.fold(command.job, order, command.copy, command.report)
@@ -520,7 +521,7 @@ class Trainer:
         flag: Array,
         part: GrowingPart | None = None,
     ) -> int:
-        """One call of the kernel; points that it trained."""
+        """Call the kernel once; returns how many points it trained."""
         reached = kernel.run(store.shards[run.shard], run.start, end, round_, flag)
         store.schedule.advance(run, reached, first_pass=part is not None)
         if part is not None:

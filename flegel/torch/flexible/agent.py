@@ -53,6 +53,8 @@ class Agent:
     """One membership of one process: from its wish to join until it leaves or is excluded."""
 
     def __init__(self, connect: Callable[[], dist.Store], run: str, limits: MembershipLimits) -> None:
+        """Get an identity from the store and start the thread that keeps this process a member. `connect` opens the
+        store; `run`: the name of the training."""
         self._connect, self._prefix, self._limits = connect, f"flegel/heal/{run}", limits
         self._store = self._client()
         self.own = int(self._store.add("identities", 1))
@@ -177,13 +179,13 @@ class Agent:
                 self._changed.wait(LOOK_SECONDS)
 
     def _sign(self) -> None:
-        """This process lives."""
+        """Write this process's sign of life into the store."""
         self._beat += 1
         waits = self._waits
         self._store.set(f"alive/{self.own}", f"{self._beat} {self._wants} {waits[0] if waits else -1}")
 
     def _look(self, times: dict[int, float], last: float, now: float) -> Observation:
-        """At the signs of life of all others."""
+        """Read the signs of life of all other processes."""
         count = int(self._store.add("identities", 0))
         for identity in range(1, count + 1):
             if identity not in self._seen and identity not in self._gone and self._store.check([f"alive/{identity}"]):

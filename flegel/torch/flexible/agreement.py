@@ -243,6 +243,7 @@ class Log:
         self._held = (generation, kind, content)
 
     def _apply(self) -> None:
+        """Apply the entry that is held, if any: a barrier, or a change of the members."""
         if self._held is None:
             return
         _, kind, content = self._held

@@ -184,6 +184,7 @@ class PooledBarrier:
             self._pending, self._received = work, message[buffer.numel() :].view_as(self.table)
 
         def divide(future: torch.futures.Future[Any]) -> torch.Tensor:
+            """Divide the summed gradients by the samples of all ranks, once the sum is complete."""
             try:
                 future.value()
                 if message is buffer:  # a work ends after its own callbacks

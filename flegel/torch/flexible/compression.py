@@ -40,7 +40,7 @@ def decode(content: torch.Tensor) -> torch.Tensor:
 
 
 class CompressedSum:
-    """Of the buckets of one module, over the ranks of a group."""
+    """Sums the buckets of one module over the ranks of a group, compressed."""
 
     def __init__(self, group: Any, ranks: int) -> None:
         self._group, self._ranks = group, ranks
@@ -55,7 +55,7 @@ class CompressedSum:
         return bool(values.dtype == torch.float32 and values.numel() >= LEAST_VALUES)
 
     def sum(self, bucket: int, values: torch.Tensor) -> None:
-        """In place; returns when it is done."""
+        """Sum a bucket over all ranks in place; returns when it is done."""
         whole = self._ranks * BLOCK_VALUES
         size = -(-values.numel() // whole) * whole
         part = size // self._ranks

@@ -24,7 +24,7 @@ _lock = threading.Lock()
 
 
 class Connection:
-    """Of this process to all members of a generation."""
+    """The connection of this process to all members of a generation."""
 
     def __init__(self, store: dist.Store, rank: int, ranks: int, seconds: float) -> None:
         """Blocks until all members have come; no message may take longer than `seconds`."""
@@ -33,6 +33,7 @@ class Connection:
         self._works: list[Any] = []
 
     def _begin(self, make: Callable[[], Any]) -> Any:
+        """Begin a collective operation and keep it until it has ended; `Broken` where a peer is gone."""
         try:
             work = make()
         except RuntimeError as error:
@@ -64,7 +65,7 @@ class Connection:
                 check()
 
     def leave(self) -> None:
-        """It is not used any more."""
+        """Close the connection: it is not used any more."""
         with _lock:
             _left_behind.append(self)
         reap()

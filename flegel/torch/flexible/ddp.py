@@ -88,6 +88,7 @@ def _first_dimension(inputs: tuple[Any, ...], named: dict[str, Any]) -> int:
 
 
 def _check_arguments(interval: float | None, buffers: str, lr_rule: str, compress: str) -> None:
+    """Refuse arguments of `FlexibleDDP` that are not known or out of range."""
     for name, value, known in (
         ("buffers", buffers, BUFFER_MODES),
         ("lr_rule", lr_rule, LEARNING_RATE_RULES),
@@ -390,7 +391,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     # -- the barrier ---------------------------------------------------------------------------------------
 
     def _finish(self) -> float:
-        """After the synchronized backward pass; returns the samples of all ranks."""
+        """Complete a barrier after the synchronized backward pass; returns the samples of all ranks."""
         if self.healer is None:
             reports = self.barrier.reports()
             if self.watchdog is not None:
@@ -431,7 +432,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             self._reference = int(sum(r.batch for r in reports))
 
     def _rate_factor(self, optimizer: torch.optim.Optimizer) -> float:
-        """Of the learning rate of this step."""
+        """The factor on the learning rate of this step."""
         total, reference = float(self._pooled or 0.0), float(self._reference or 1)
         if self._lr_rule != "auto":
             return learning_rate_factor(self._lr_rule, total, reference, self.pace.noise.scale)
@@ -556,6 +557,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         unscale, step, update = scaler.unscale_, scaler.step, scaler.update
 
         def stepping(optimizer: Any, *given: Any, **named: Any) -> Any:
+            """Step the scaler only at barriers; where gradients were not finite, the barrier is completed without a
+            step."""
             if not self._at_barrier(optimizer):
                 return self._step(optimizer)
             result = step(optimizer, *given, **named)

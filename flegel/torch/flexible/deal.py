@@ -185,6 +185,8 @@ class Deal:
         self.barriers_left = max(1, min([*fits, wanted]))
 
     def _deal(self, progress: Sequence[RankProgress], interval: float, ahead: int) -> None:
+        """Take back what no loader has read, and claim for each rank as many samples as it will need; the last ones are
+        divided by speed."""
         for rank, one in enumerate(progress):
             self._give_back(rank, self.trained[rank] + one.ahead)
         wanted = []

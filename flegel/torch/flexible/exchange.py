@@ -58,6 +58,8 @@ class HealingBarrier(PooledBarrier):
         return found
 
     def before_backward(self) -> None:
+        """Keep the gradients of this backward pass when it ends, and meet the other ranks where this is the last one
+        before a barrier."""
         queue = torch.autograd.Variable._execution_engine.queue_callback
         if self.complete:
             raise UsageError(
@@ -69,7 +71,7 @@ class HealingBarrier(PooledBarrier):
             queue(self._meet)
 
     def _meet(self) -> None:
-        """After a synchronizing backward pass: all gradients are in `_kept` and `_iteration`."""
+        """Exchange gradients after a synchronizing backward pass: all of them are in `_kept` and `_iteration`."""
         self._local = self._summed()
         if self._exchange():
             self.complete = True
@@ -102,6 +104,7 @@ class HealingBarrier(PooledBarrier):
         self.synchronizing = False
 
     def _parts(self, flats: list[torch.Tensor]) -> dict[torch.nn.Parameter, torch.Tensor]:
+        """Views of the flat vectors as gradients of each parameter."""
         found = {}
         for chunk, flat in zip(self._chunks, flats, strict=True):
             at = 0
@@ -159,7 +162,7 @@ class HealingBarrier(PooledBarrier):
                 at += one.numel()
 
     def forget(self) -> None:
-        """This process begins again without gradients."""
+        """Drop all gradients: this process begins again without any."""
         self.finish()
         self._local = []
         for parameter in self._parameters:

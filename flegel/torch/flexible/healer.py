@@ -54,7 +54,7 @@ class HealedModel(Protocol):
 
 
 class Healer:
-    """Of one model; implements `agreement.LogReader`."""
+    """Lets one model survive lost ranks; implements `agreement.LogReader`."""
 
     def __init__(self, model: HealedModel, meeting: Meeting, timeout: float) -> None:
         self._model, self._meeting = model, meeting
@@ -104,7 +104,7 @@ class Healer:
                 clock.sleep(REJOIN_SECONDS)
 
     def close(self) -> None:
-        """This process leaves the training; others do not wait for it."""
+        """Leave the training; other processes do not wait for this one."""
         if self._agent is not None:
             self._agent.leave()
             self._connection = None
@@ -115,7 +115,7 @@ class Healer:
         return self._agent.prepared() if self._agent is not None else 0
 
     def enter_if_due(self) -> None:
-        """Before an iteration: ranks that wait to join do so."""
+        """Let ranks that wait to join do so, before an iteration."""
         if self._due:
             self._due = False
             self._drive(self.log.enter())

@@ -58,6 +58,7 @@ class LoopIteration:
         return self._stepped.get(model, False)
 
     def step(self, model: int, name: str) -> None:
+        """Note that a model has stepped; refuse a second step while another model of the same iteration has not."""
         if self.has_stepped(model) and model in self._passed:
             raise UsageError(
                 f"{name} stepped twice while another model, which took part in the same iteration, did not step: "

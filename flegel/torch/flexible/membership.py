@@ -63,7 +63,7 @@ class MembershipLimits:
 
 @dataclass(frozen=True)
 class Observation:
-    """Of one process at one moment."""
+    """What is known of one process at one moment."""
 
     latest: Generation
     seen: Mapping[int, Seen]

@@ -344,6 +344,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         return {**state, "deal": self.deal.to_state() if self.deal is not None and self.training else None}
 
     def load_live_state(self, state: dict[str, Any]) -> None:
+        """Continue from the state of another rank, as a process that joins does."""
         for name in self.LIVE:
             setattr(self, name, state[name])
         self.deal = Deal.from_state(state["deal"]) if state["deal"] is not None else None

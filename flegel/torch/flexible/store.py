@@ -11,7 +11,8 @@ IDLE_SECONDS = 3600.0  # between two turns of a process that only waits for its 
 
 
 def serve(host: str, port: int) -> None:
-    """Until the process is ended. Where it ends earlier, ranks notice it within seconds and end with a sentence."""
+    """Serve the store until the process is ended. Where it ends earlier, ranks notice it within seconds and end with a
+    sentence."""
     try:
         store = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=clock.span(10))
     except (RuntimeError, dist.DistError) as error:

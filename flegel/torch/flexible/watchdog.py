@@ -29,6 +29,8 @@ class Watchdog:
     """The module at whose barrier this process waits."""
 
     def __init__(self, group: Any, timeout: float, number: int = 0) -> None:
+        """Start the thread, where there are several ranks. `timeout`: seconds of a barrier; `number`: of the wrapped
+        module."""
         self._number = number
         self._rank, self._ranks, self._timeout = dist.get_rank(group), dist.get_world_size(group), timeout
         self._store = dist.PrefixStore(f"flegel/flexible/{number}", distributed_c10d._get_default_store())

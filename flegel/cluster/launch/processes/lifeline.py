@@ -8,7 +8,7 @@ import threading
 
 
 def end_with_input(number: signal.Signals = signal.SIGINT) -> None:
-    """From now on the end of standard input counts as this signal."""
+    """Treat the end of standard input as this signal, from now on."""
 
     def wait() -> None:
         while os.read(0, 4096):

@@ -304,7 +304,8 @@ def _generate(
 def _visit_code(
     cls: type[Algorithm], algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree, features: str, results: str
 ) -> VisitCode:
-    """From the features of point i to the statistics: by its change, or by what the engine keeps of it."""
+    """Source text that leads from the features of point i to the statistics: by its change, or by what the engine keeps
+    of it."""
     hook, form = visit_hook(cls), algorithm._kept
     weight = "1.0" if shard.weights is None else "weights[i]"
     if form is not None:

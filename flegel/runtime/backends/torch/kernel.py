@@ -201,7 +201,8 @@ class TorchKernel:
         return DeviceShard(shard, rows, labels, state, np.zeros(shard.tiles, bool), pinned=pinned)
 
     def rows_that_fit(self, shard: Shard) -> int:
-        """Of a shard: all, or whole tiles of its first rows, so that memory is left for the work of the program."""
+        """How many rows of a shard stay on the device: all, or whole tiles of its first rows, so that memory is left
+        for the work of the program."""
         if self._place.type != "cuda":
             return shard.points
         torch.cuda.empty_cache()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 INTERVALS_AHEAD = 2.0  # that a rank's claims cover: the running interval and one of reserve
@@ -253,6 +253,36 @@ class Deal:
                 found.append((start, min(end, start + left)))
                 left -= end - start
         return merged(found)
+
+
+@dataclass
+class NextEpoch:
+    """What the deal of the next epoch begins with: the ranks and rates at the end of the last one, and the changes of
+    membership since then. Where ranks heal, one may be in the next epoch while another has just passed the last barrier
+    of this one: both make the same deal from the same steps, and change it in the same order."""
+
+    ranks: int = 0
+    rates: tuple[float, ...] = ()
+    changes: list[tuple[Any, ...]] = field(default_factory=list)
+    """Arguments of `Deal.regroup`."""
+
+    def end(self, ranks: int, rates: Sequence[float]) -> None:
+        """An epoch has ended, or the first ranks have met."""
+        self.ranks, self.rates, self.changes = ranks, tuple(rates), []
+
+    def begin(
+        self, positions: int, batch: int, least: int, interval: float, ahead: int, skipped: Sequence[Span] = ()
+    ) -> Deal:
+        deal = Deal(positions, self.ranks, batch, skipped)
+        deal.least = least
+        deal.begin(self.rates, interval, ahead)
+        for change in self.changes:
+            deal.regroup(*change)
+        self.changes = []
+        return deal
+
+    def to_state(self) -> tuple[int, tuple[float, ...], list[tuple[Any, ...]]]:
+        return self.ranks, self.rates, list(self.changes)
 
 
 def level(held: Sequence[int], rates: Sequence[float], pool: int, batch: int, claimed: Sequence[int]) -> list[int]:

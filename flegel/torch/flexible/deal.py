@@ -101,9 +101,15 @@ class Deal:
             self._claim(rank, self.part + (rank < odd))
 
     def advance(
-        self, progress: Sequence[RankProgress], interval: float, batch: int, ahead: int, least: int = 1
+        self,
+        progress: Sequence[RankProgress],
+        interval: float,
+        batch: int,
+        ahead: int,
+        least: int = 1,
+        intervals: float = INTERVALS_AHEAD,
     ) -> None:
-        """After a barrier: count what was trained, take back what no loader has read, claim for the next intervals.
+        """After a barrier: count what was trained, take back what no loader has read, claim for the next `intervals`.
 
         `ahead`: the most that any loader reads ahead."""
         self.batch = max(self.batch, batch)
@@ -113,7 +119,7 @@ class Deal:
         for rank, one in enumerate(progress):
             self.trained[rank] += one.samples
         if not self.final:
-            self._deal(progress, interval, ahead)
+            self._deal(progress, interval, ahead, intervals)
         if self.final:
             self._plan_barriers([one.rate for one in progress], interval)
 
@@ -184,12 +190,14 @@ class Deal:
         wanted = round(longest / interval) if interval > 0.0 else 1
         self.barriers_left = max(1, min([*fits, wanted]))
 
-    def _deal(self, progress: Sequence[RankProgress], interval: float, ahead: int) -> None:
+    def _deal(
+        self, progress: Sequence[RankProgress], interval: float, ahead: int, intervals: float = INTERVALS_AHEAD
+    ) -> None:
         for rank, one in enumerate(progress):
             self._give_back(rank, self.trained[rank] + one.ahead)
         wanted = []
         for rank, one in enumerate(progress):
-            need = INTERVALS_AHEAD * interval * one.rate + ahead + 2 * self.batch
+            need = intervals * interval * one.rate + ahead + 2 * self.batch
             missing = max(0, math.ceil(need) - self.outstanding(rank))
             wanted.append(-(-missing // self.batch) * self.batch)
         if any(one.closed for one in progress) or self.pool - sum(wanted) < self.ranks * self.batch:
@@ -242,11 +250,12 @@ class Deal:
             setattr(deal, name, state[name])
         return deal
 
-    def trained_spans(self) -> list[Span]:
-        """Positions that were trained by now: the beginnings of all ranks' claims, and what was skipped."""
+    def trained_spans(self, since: Sequence[int] = ()) -> list[Span]:
+        """Positions that were trained by now: the beginnings of all ranks' claims, and what was skipped. `since`:
+        samples of each rank since the last `advance`."""
         found = list(self.skipped)
         for rank in range(self.ranks):
-            left = self.trained[rank]
+            left = self.trained[rank] + (since[rank] if since else 0)
             for start, end in self._claims[rank]:
                 if left <= 0:
                     break

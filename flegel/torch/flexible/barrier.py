@@ -58,7 +58,7 @@ class PooledBarrier:
         self._begin(module, report.device, dist.get_rank(group), dist.get_world_size(group))
         self._report = report
         self._row = torch.zeros(report.shape, dtype=report.dtype)
-        self._own_row = self._row.numpy()[self.rank]
+        self._numbers = self._row.numpy()[self.rank]
 
     def _begin(self, module: torch.nn.Module, device: torch.device, rank: int, ranks: int) -> None:
         """What is known before the first micro-batch."""
@@ -112,7 +112,7 @@ class PooledBarrier:
         if self._sending:
             return None
         self._sending = True
-        self._own_row[:] = self.report_of()
+        self._numbers[:] = self.report_of()
         self._fill()
         self._watch_parameters()
         self._report.grad = None

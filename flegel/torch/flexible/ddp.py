@@ -226,18 +226,12 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     def _connect(self, timeout: float, compress: bool) -> None:
         """Messages between ranks: in the buckets of DDP, or, where ranks heal, after the backward pass."""
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
-        meeting = current()
-        self.healer: Healer | None = None
         self.watchdog: Watchdog | None = None
         self.barrier: PooledBarrier
-        if meeting is not None:
-            if any(one.healer is not None for one in self._made.values() if one is not self):
-                raise UsageError("Ranks that heal train one model: put several into one module.")
-            if compress:
-                raise UsageError("Ranks that heal send gradients in full precision: omit compress.")
+        self.healer = self._healing(timeout, compress)
+        if self.healer is not None:
             self.barrier = HealingBarrier(self.module, device, self._exchange)
             self.barrier.report_of = self._report
-            self.healer = Healer(self, meeting, timeout)
             return
         self.watchdog = Watchdog(self.process_group, timeout, self.number)
         self.barrier = PooledBarrier(self.module, self.process_group, self._reported, self.watchdog.broken)
@@ -246,6 +240,17 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         if compress:
             self.barrier.compressed = CompressedSum(self.process_group, self.barrier.ranks)
             self.register_comm_hook(None, lambda _, bucket: self.barrier.reduce(bucket))
+
+    def _healing(self, timeout: float, compress: bool) -> Healer | None:
+        """What replaces lost ranks, if this process has met others by `flegel.torch.join`."""
+        meeting = current()
+        if meeting is None:
+            return None
+        if any(one.healer is not None for one in self._made.values() if one is not self):
+            raise UsageError("Ranks that heal train one model: put several into one module.")
+        if compress:
+            raise UsageError("Ranks that heal exchange values in full precision: omit compress.")
+        return Healer(self, meeting, timeout)
 
     def _begin_state(self) -> None:
         """What is known of the running iteration and of the last barrier, before there was any."""
@@ -304,7 +309,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         last = (loop.last or self._owing) and number >= self._expected
         last = last and not self._grouping and not loop.has_stepped(self.number)
         self.barrier.synchronizing = last
-        self.require_backward_grad_sync = last and self.healer is None
+        self.require_backward_grad_sync = last and not isinstance(self.barrier, HealingBarrier)
         return super().forward(*inputs, **named)
 
     def _run_ddp_forward(self, *inputs: Any, **named: Any) -> Any:
@@ -365,8 +370,12 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                     stacklevel=3,
                 )
             return True
-        last = self.pace.even or self._own.is_last(now, self.pace.interval)
+        last = self._is_in_time(now)
         return last if sampler is None else sampler.decide(count, last)
+
+    def _is_in_time(self, now: float) -> bool:
+        """Whether the iteration that begins is the last one before a barrier, if the claims do not end sooner."""
+        return self.pace.even or self._own.is_last(now, self.pace.interval)
 
     def _leave_for_barrier(self) -> RankReport:
         """A synchronizing backward pass begins: what this rank reports travels with its first gradients."""
@@ -642,7 +651,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """All that a rank needs which joins; the same on all ranks after they have stepped."""
         return {
             **{name: getattr(self, name) for name in self.LIVE},
-            "module": self.module.state_dict(),
+            "module": self._module_state(),
             "optimizers": [one.state_dict() for one in self._optimizers],
             "schedules": [{"done": one.done, "state": one.scheduler.state_dict()} for one in self._schedules],
             "scalers": [one.state_dict() for one in self._scalers],
@@ -650,6 +659,9 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             "sampler": self._sampler.live_state() if self._sampler is not None else None,
             "pace": self.pace.to_state(),
         }
+
+    def _module_state(self) -> dict[str, Any]:
+        return self.module.state_dict()  # type: ignore[no-any-return]
 
     def load_live_state(self, state: dict[str, Any]) -> None:
         """Take the state of another rank, so that this one goes on as if it had always been there."""

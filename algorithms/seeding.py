@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,7 +63,15 @@ def origin_of(rows: Array) -> Array:
     return np.asarray(np.where(low == high, low, middle), dtype=np.float64)
 
 
-def standard_units(rows: Array) -> tuple[Array, Array, Array]:
+class ColumnUnits(NamedTuple):
+    """Origin, unit and deviation of each column."""
+
+    origin: Array
+    unit: Array
+    deviation: Array
+
+
+def standard_units(rows: Array) -> ColumnUnits:
     """Origin, unit and deviation of each column: the unit is its deviation to a power of two.
 
     Origin and unit are exact in the rows' precision, so shifting and scaling there costs no more than one rounding.
@@ -83,7 +91,7 @@ def standard_units(rows: Array) -> tuple[Array, Array, Array]:
     varies = (largest > 0) & (robust > 1e-13 * np.abs(origin))
     usual = np.exp(np.median(np.log(robust[varies]))) if varies.any() else 1.0
     robust = np.where(varies, robust, usual)
-    return origin, 2.0 ** np.round(np.log2(robust)), robust
+    return ColumnUnits(origin, 2.0 ** np.round(np.log2(robust)), robust)
 
 
 def some_rows(rows: Array, most: int, rng: np.random.Generator) -> Array:
@@ -115,14 +123,22 @@ def in_deviations(rows: Array) -> Array:
     return np.asarray(rows / np.where(deviation > 0, deviation, 1.0))
 
 
-def lloyd(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> tuple[Array, Array, float]:
-    """k-means from a start by k-means++: centres, the cluster of each row, and the sum of squared distances."""
+class LloydResult(NamedTuple):
+    """What k-means found."""
+
+    centres: Array
+    labels: Array
+    """The cluster of each row."""
+    squared_distances: float
+    """Weighted sum over all rows."""
+
+
+def lloyd(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> LloydResult:
+    """k-means from a start by k-means++."""
     return lloyd_from(rows, plus_plus(rows, k, rng, weights), weights=weights)
 
 
-def lloyd_from(
-    rows: Array, centres: Array, passes: int | None = None, weights: Array | None = None
-) -> tuple[Array, Array, float]:
+def lloyd_from(rows: Array, centres: Array, passes: int | None = None, weights: Array | None = None) -> LloydResult:
     """A few passes of Lloyd's algorithm, those of a start where nothing is said. A cluster that loses its rows keeps
     its centre."""
     labels = numbered(rows, centres)
@@ -137,7 +153,7 @@ def lloyd_from(
         if np.array_equal(before, labels):
             break
     squared = (rows - centres[labels]) ** 2
-    return centres, labels, float(squared.sum() if weights is None else weights @ squared.sum(axis=1))
+    return LloydResult(centres, labels, float(squared.sum() if weights is None else weights @ squared.sum(axis=1)))
 
 
 def representatives(sample: Sample, rng: np.random.Generator) -> tuple[Array, Array] | None:

@@ -20,7 +20,7 @@ def leave_current_folder() -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line; the entry point of `flegel` and `python -m flegel`."""
     waiting = sys.argv[1:2] in (["submit"], ["resume"]) and sys.stderr.isatty()
     try:
         if waiting:

@@ -123,7 +123,7 @@ class FCM(Algorithm):
         if isinstance(self.init, str) and self.init == DRAWN:
             if self.k > len(y):
                 raise UsageError(f"FCM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-            trials = [self._alternate(y, own, lloyd(y, self.k, rng, own)[0]) for _ in range(self.n_init)]
+            trials = [self._alternate(y, own, lloyd(y, self.k, rng, own).centres) for _ in range(self.n_init)]
             centres = min(trials, key=lambda trial: trial[1])[0]
             passes = polishing_passes(y.size * self.k)
             centres = self._alternate(y, own, centres, passes, rules.fcm_start_ends_below_gain)[0]

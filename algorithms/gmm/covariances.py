@@ -21,7 +21,7 @@ def covariances_of(rows: Array, kind: str, columns: int) -> Array:
 
 
 def packed_covariances(covariances: Array, kind: str, components: int, columns: int) -> Array:
-    """The way back."""
+    """Covariances as scikit-learn has them, in the packed form that kernels use."""
     if kind == "spherical":
         return np.repeat(np.asarray(covariances)[:, None], columns, axis=1)
     if kind == "diag":

@@ -201,7 +201,7 @@ class GMM(Algorithm):
         blank = self._blank(origin, unit, floor)
         for trial in range(self.n_init):
             seen = clipped(some) if trial % 2 else in_deviations(some)
-            labels = lloyd(seen, self.k, rng, row_weights)[1]
+            labels = lloyd(seen, self.k, rng, row_weights).labels
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
             first = self._step(some, row_weights, shares, blank)
@@ -212,7 +212,7 @@ class GMM(Algorithm):
         passes = polishing_passes(len(some) * self.k * self._width(y.shape[1]))
         best, _ = self._passes(some, row_weights, best, max(passes, rules.gmm_trial_passes))
         return best._replace(
-            points=coverage(points, float(len(some) if row_weights is None else row_weights.sum()), True)
+            points=coverage(points, float(len(some) if row_weights is None else row_weights.sum()), trained=True)
         )
 
     def _step(self, y: Array, row_weights: Array | None, shares: Array, mixture: Mixture) -> Mixture:

@@ -209,7 +209,8 @@ class PackedTheta:
         self._block = max(min(MOST_POINTS, BLOCK_NUMBERS // width) // shape.lanes, 1) * shape.lanes
 
     def take(self, parameter: Any, scale: float, directions: Array | None, direct: bool) -> None:
-        """Another θ."""
+        """Take another θ: pack its centroids, and add how far each has moved to the drift that bounds must allow
+        for."""
         k, columns = self._centres.shape
         origin, first = np.asarray(parameter.origin), not self.packed
         moved, changed = np.empty(k), np.empty(k, np.int64)

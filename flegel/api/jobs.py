@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
@@ -225,18 +225,29 @@ def _run_here(
     return result
 
 
-def _staff(job: Job, chosen: Algorithm, dataset: Dataset, cluster: Cluster | None) -> tuple[int, int | None, str]:
-    """Workers of a job on this host, the threads of each, and why there are several workers that nobody asked for.
-    Where nothing is said one team of threads, if it can."""
+class JobStaff(NamedTuple):
+    """Who trains a job on this host."""
+
+    workers: int
+    threads: int | None
+    """Of each worker; None: no team."""
+    why: str = ""
+    """Why there are several workers that nobody asked for."""
+
+
+def _staff(job: Job, chosen: Algorithm, dataset: Dataset, cluster: Cluster | None) -> JobStaff:
+    """As many workers as the job or its cluster says; where neither does, one team of threads, if the job can use
+    one."""
     if job.workers is not None:
-        return job.workers, job.threads, ""
+        return JobStaff(job.workers, job.threads)
     if cluster is not None:
-        return cluster.workers, job.threads, ""
+        return JobStaff(cluster.workers, job.threads)
     team = team_for(job, chosen, dataset)
     if team.threads:
-        return 1, team.threads, ""
+        return JobStaff(1, team.threads)
     count = 1 if job.threads else workers_for(job, chosen, dataset)
-    return count, job.threads, f"{count} workers: {team.reason}" if team.reason and count > 1 else ""
+    why = f"{count} workers: {team.reason}" if team.reason and count > 1 else ""
+    return JobStaff(count, job.threads, why)
 
 
 def resume(

@@ -10,6 +10,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,7 +50,16 @@ def speed_advice(algorithm: Algorithm) -> list[str]:
     return said
 
 
-def _timed(trial: Trial) -> tuple[str, str, float]:
+class KernelTiming(NamedTuple):
+    """How a kernel was made, and how fast it is."""
+
+    kind: str
+    note: str
+    seconds: float
+    """Of a pass over all points of the trial."""
+
+
+def _timed(trial: Trial) -> KernelTiming:
     """Compile and call the kernel: its kind, a note, and the seconds of the fastest of three passes over all points."""
     algorithm = trial.algorithm
     state = algorithm.initState(trial.points, trial.columns, np.random.default_rng(5))
@@ -62,7 +72,7 @@ def _timed(trial: Trial) -> tuple[str, str, float]:
         began = clock.now()
         built.kernel(shard, pytree.read_only(trial.parameter), sums, 0, count, 0, flag)
         found.append((clock.now() - began) * trial.points / count)
-    return built.kind, built.note, min(found)
+    return KernelTiming(built.kind, built.note, min(found))
 
 
 def _kept(trial: Trial, kind: str) -> list[str]:

@@ -115,7 +115,7 @@ def submit(told: Submission) -> None:
     from flegel.runtime.processes import fork_server
     from flegel.terminal.reporting import WORKERS_STOPPED, PhaseLine, errors_as_sentences
 
-    start_logging(False, False)
+    start_logging(verbose=False, as_json=False)
     line = PhaseLine(sys.stderr, told.data)
     with errors_as_sentences(WORKERS_STOPPED), fork_server.prepared(), line:
         line.begin("importing")
@@ -125,4 +125,4 @@ def submit(told: Submission) -> None:
         outputs = Outputs(folder_for(told.save, told.out, told.algorithm, told.data), told.json_to, None)
         outputs.check()
         served = Served(None, None, f"{told.algorithm} on {told.data}")
-        train_here(chosen, told.data, for_this_host(told.options, False), outputs, served, None, line)
+        train_here(chosen, told.data, for_this_host(told.options, detach=False), outputs, served, None, line)

@@ -12,7 +12,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -266,17 +266,26 @@ class Client:
                 return
 
 
-def pack(ref: AlgorithmRef) -> tuple[AlgorithmRef, str, str]:
-    """A reference in plain values without its source, the hash of the source, and the source."""
+class PackedAlgorithm(NamedTuple):
+    """An algorithm on its way to a master."""
+
+    ref: AlgorithmRef
+    """In plain values, without its source."""
+    source_sha256: str
+    source: str
+
+
+def pack(ref: AlgorithmRef) -> PackedAlgorithm:
+    """Take the source out of a reference; both hash and source are empty for a built-in algorithm."""
     ref = in_plain(ref)
     if not ref.source:
-        return ref, "", ""
+        return PackedAlgorithm(ref, "", "")
     if len(ref.source.encode()) > MAX_SOURCE_BYTES:
         raise UsageError(
             f"{ref.name} and what it uses are more than {MAX_SOURCE_BYTES >> 10} KiB of source; make it smaller."
         )
     digest = hashlib.sha256(ref.source.encode()).hexdigest()
-    return msgspec.structs.replace(ref, source=""), digest, ref.source
+    return PackedAlgorithm(msgspec.structs.replace(ref, source=""), digest, ref.source)
 
 
 def data_name(name: str) -> str:

@@ -50,7 +50,7 @@ def large_arrays(algorithm: Algorithm) -> dict[str, Array]:
 
 
 def stage_arrays(arrays: Mapping[str, Array], folder: Path) -> dict[str, str]:
-    """A file for each; their paths."""
+    """Write each array into a file of its own; returns their paths."""
     try:
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array, allow_pickle=False)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from flegel.algorithm import Algorithm, described_hyper
 from flegel.api.jobs import LocalCluster, run
@@ -127,6 +127,16 @@ def run_comparison(settings: ComparisonSettings) -> Comparison:
         return ComparisonRunner(settings, cluster).run()
 
 
+class RaceTarget(NamedTuple):
+    """What the runs of a comparison race for."""
+
+    objective: float
+    note: str
+    """Where the objective comes from."""
+    limit_seconds: float
+    """After which a run is given up."""
+
+
 class ComparisonRunner:
     """Runs the candidates of one comparison on a cluster and collects the attempts."""
 
@@ -211,11 +221,11 @@ class ComparisonRunner:
         """Where and when it was measured."""
         return run_environment(self.settings.command)
 
-    def _target(self) -> tuple[float, str, float]:
-        """The objective to reach, where it comes from, and after how many seconds a run is given up."""
+    def _target(self) -> RaceTarget:
+        """The given objective, or one found by a run of bsp without stragglers."""
         settings = self.settings
         if settings.target is not None:
-            return settings.target, settings.target_note, settings.max_seconds or MOST_LIMIT_SECONDS
+            return RaceTarget(settings.target, settings.target_note, settings.max_seconds or MOST_LIMIT_SECONDS)
         settings.log("finding the target: bsp, without stragglers")
         cap = settings.max_seconds or MOST_LIMIT_SECONDS
         passes = {"max_iterations": settings.max_passes} if settings.max_passes else {}
@@ -231,12 +241,12 @@ class ComparisonRunner:
                 f"when it {ended} {result.objective:.6g} in this run, in {result.iterations} passes and "
                 f"{result.seconds:.3g} s"
             )
-            return result.objective + settings.gap * (first - result.objective), note, limit
+            return RaceTarget(result.objective + settings.gap * (first - result.objective), note, limit)
         note = (
             f"within {100 * settings.within:.2g} % of the {result.objective:.6g} that bsp without stragglers {ended} "
             f"in this run, in {result.iterations} passes and {result.seconds:.3g} s"
         )
-        return loosened(result.objective, settings.within, self.maximize), note, limit
+        return RaceTarget(loosened(result.objective, settings.within, self.maximize), note, limit)
 
     def _run(self, candidate: Candidate, **criteria: Any) -> Result:
         """One job of the comparison: the settings that all candidates share, the candidate's options, and when to

@@ -20,6 +20,7 @@ from flegel.compare.comparison import (
     MAX_VALUES_TO_CHECK_EACH,
     ComparisonRunner,
     ComparisonSettings,
+    RaceTarget,
     check_numbers,
 )
 from flegel.compare.picture import picture
@@ -306,22 +307,23 @@ class SimulationRunner(ComparisonRunner):
     def _environment(self) -> RunEnvironment | None:
         return None
 
-    def _target(self) -> tuple[float, str, float]:
-        """As for real runs where points are trained; from the fit of the progress curve otherwise. Time limits are in
-        virtual seconds."""
+    def _target(self) -> RaceTarget:
+        """Find the target as for real runs where points are trained; from the fit of the progress curve otherwise. Time
+        limits are in virtual seconds."""
         settings = self.settings
         if settings.target is not None:
-            return settings.target, settings.target_note, settings.max_seconds or self._default_limit()
+            limit = settings.max_seconds or self._default_limit()
+            return RaceTarget(settings.target, settings.target_note, limit)
         if self.simulator.progress is None:
             target, note, limit = super()._target()
             if settings.max_seconds is None:  # virtual seconds cost nothing
                 limit = LIMIT_FACTOR * self.last.seconds if self.last else self._default_limit()
-            return target, note, limit
+            return RaceTarget(target, note, limit)
         passes, end = self.simulator.reference
         target = loosened(end, settings.within, self.maximize)
         note = f"within {100 * settings.within:.2g} % of the {end:.6g} that bsp, trained for real, converged to in "
         note += f"{passes:.0f} passes"
-        return target, note, settings.max_seconds or self._default_limit()
+        return RaceTarget(target, note, settings.max_seconds or self._default_limit())
 
     def _default_limit(self) -> float:
         """Seconds after which a run is stopped: a thousand passes of the typical worker."""

@@ -46,7 +46,7 @@ class RowWindows:
             self._complain()
 
     def whole(self, empty: Callable[[tuple[int, ...], Any], Array] = np.empty) -> Array:
-        """All rows in one array."""
+        """Read all rows into one array."""
         into = empty(self.shape, self.dtype)
 
         def put(window: RowWindow, first: int) -> bool:

@@ -42,7 +42,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _described(hint: Any) -> str:
-    """What fits, in words."""
+    """What values fit a type, in words."""
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(repr, get_args(hint)))}"
     if get_origin(hint) is tuple:

@@ -116,9 +116,9 @@ class MomentsCollector:
         commands: list[Command] = [SetTimer(now + active().liveness.silence_check_seconds, Timer("watch"))]
         self._liveness.look(now)
         for worker, why in self._liveness.silent(now):
-            commands += self._lost(worker, why, False, now)
+            commands += self._lost(worker, why, fault=False, now=now)
         for worker in self._roster.late(now, self._timeouts.start):
-            commands += self._lost(worker, "did not start in time", False, now)
+            commands += self._lost(worker, "did not start in time", fault=False, now=now)
         late = [w for w in self._doing if now - self._liveness.asked_at[w] > self._timeouts.load]
         if late:
             waited = self._timeouts.load

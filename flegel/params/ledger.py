@@ -124,7 +124,7 @@ class Ledger:
                     raise ValueError(f"worker {owners[at]} committed {name} in the shape {extra.shape}, not {shape}")
 
     def update_accounts(self) -> None:
-        """Bring the accounts up to date."""
+        """Add changes that only the total holds so far to the accounts of their owners."""
         mixed, self._mixed_not_in_accounts = self._mixed_not_in_accounts, []
         for owner, change in mixed:
             is_rows = isinstance(change, ChangedRows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from flegel.algorithm import Algorithm, visit_hook
 from flegel.core import pytree
@@ -19,20 +19,27 @@ HookCall = Callable[..., Any]
 """Gets the name of a hook and its arguments; returns what the hook returns."""
 
 
-def new_parameter(
-    algorithm: Algorithm, call: HookCall, total: Tree, parameter: Tree, place: str
-) -> tuple[Tree, float | None, str]:
-    """θ, the objective, and why a new θ is refused where it is; then θ is the old one."""
+class ParameterUpdate(NamedTuple):
+    """A new θ, or the old one where the new one is refused."""
+
+    parameter: Tree
+    objective: float | None
+    diverged: str = ""
+    """Why the new θ is refused: something in it is not finite; empty where it is not."""
+
+
+def new_parameter(algorithm: Algorithm, call: HookCall, total: Tree, parameter: Tree, place: str) -> ParameterUpdate:
+    """Compute θ from the statistics `total`, and its objective. `place`: where the job is, for errors."""
     made = call("updateParameter", total, parameter)
     fresh = hook_values.tree(made, "updateParameter", lambda v: pytree.as_typed(v, parameter), place)
     if not pytree.same_shape(fresh, parameter):
         raise AlgorithmError(f"updateParameter returned θ in another shape in {place}.")
     if not pytree.is_finite(fresh):
-        return parameter, None, why_not_finite(algorithm, total)
+        return ParameterUpdate(parameter, None, why_not_finite(algorithm, total))
     value = hook_values.number(call("objective", total, fresh), "objective", place)
     if value is not None and not math.isfinite(value):
-        return parameter, None, f"the objective became {value}"
-    return fresh, value, ""
+        return ParameterUpdate(parameter, None, f"the objective became {value}")
+    return ParameterUpdate(fresh, value)
 
 
 def why_not_finite(algorithm: Algorithm, statistics: Tree) -> str:

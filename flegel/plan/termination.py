@@ -49,11 +49,11 @@ def unsound(verdict: Verdict, problem: str) -> Verdict:
     """The verdict of a job that has ended with statistics that an audit found wrong, also after all points were counted
     again. `verdict`: why it would have ended otherwise; `problem`: what the audit found, without a full stop."""
     return Verdict(
-        False,
-        f"the result cannot be trusted: {problem}; `flegel check` tests a class, and {option('sync', 'bsp')} "
+        converged=False,
+        reason=f"the result cannot be trusted: {problem}; `flegel check` tests a class, and {option('sync', 'bsp')} "
         f"with {option('balance', 'off')} "
         f"leaves out most of the engine ({verdict.reason})",
-        "unsound",
+        outcome="unsound",
     )
 
 
@@ -143,7 +143,9 @@ class Termination:
         if self.due(progress):
             verdict = verdict or self._change(progress)
             if user_says_stop:
-                verdict = verdict or self._sound(progress, Verdict(True, "terminationCheck said so", "stopped"))
+                verdict = verdict or self._sound(
+                    progress, Verdict(converged=True, reason="terminationCheck said so", outcome="stopped")
+                )
             self._checked_at = progress.slowest_pass  # not its whole part: 1.99 and 2.01 are no pass apart
             self._visits = {i: w.visits for i, w in (progress.workers or {}).items()}
             self._checked = value if progress.exact else None
@@ -152,11 +154,11 @@ class Termination:
         if verdict:
             return verdict
         if criteria.max_iterations and progress.iteration >= criteria.max_iterations:
-            return Verdict(False, f"reached {criteria.max_iterations} iterations", "limit")
+            return Verdict(converged=False, reason=f"reached {criteria.max_iterations} iterations", outcome="limit")
         if criteria.max_passes and progress.slowest_pass >= criteria.max_passes:
-            return Verdict(False, f"reached {criteria.max_passes:g} passes", "limit")
+            return Verdict(converged=False, reason=f"reached {criteria.max_passes:g} passes", outcome="limit")
         if criteria.max_seconds and progress.seconds >= criteria.max_seconds:
-            return Verdict(False, f"reached {criteria.max_seconds:g} s", "limit")
+            return Verdict(converged=False, reason=f"reached {criteria.max_seconds:g} s", outcome="limit")
         return None
 
     def reconsidered(self, verdict: Verdict | None) -> Verdict | None:
@@ -180,21 +182,23 @@ class Termination:
         """Numbers that are not finite, or an objective that is `diverged_multiple` times worse than the first."""
         value, where = progress.objective, f"in iteration {progress.iteration}"
         if progress.diverged:
-            return Verdict(False, f"diverged: {progress.diverged} {where}", "diverged")
+            return Verdict(converged=False, reason=f"diverged: {progress.diverged} {where}", outcome="diverged")
         if value is None:
             return None
         if not math.isfinite(value):
-            return Verdict(False, f"diverged: the objective became {value} {where}", "diverged")
+            return Verdict(
+                converged=False, reason=f"diverged: the objective became {value} {where}", outcome="diverged"
+            )
         if not progress.exact:
             return None  # an estimate from the first few points says little
         if self._first is None:
             self._first = value
         if self._worse(value, self._first) > active().termination.diverged_multiple * max(abs(self._first), 1e-300):
             return Verdict(
-                False,
-                f"diverged: the objective went from {self._first:.4g} to {value:.4g} {where}; a smaller step, "
+                converged=False,
+                reason=f"diverged: the objective went from {self._first:.4g} to {value:.4g} {where}; a smaller step, "
                 "more frequent barriers or less staleness may help",
-                "diverged",
+                outcome="diverged",
             )
         return None
 
@@ -211,12 +215,14 @@ class Termination:
         """The verdict where all points voted to halt, the algorithm says that training is over, or the target is
         reached."""
         if progress.points and progress.halted >= progress.points:
-            return Verdict(True, "every point voted to halt", "halted")
+            return Verdict(converged=True, reason="every point voted to halt", outcome="halted")
         if progress.finished:
-            return Verdict(True, progress.finished, "stopped")
+            return Verdict(converged=True, reason=progress.finished, outcome="stopped")
         target, value = self._criteria.target, progress.objective
         if target is not None and value is not None and progress.exact and self._worse(value, target) <= 0:
-            return Verdict(True, f"objective {value:.6g} reached the target {target:.6g}", "target")
+            return Verdict(
+                converged=True, reason=f"objective {value:.6g} reached the target {target:.6g}", outcome="target"
+            )
         return None
 
     def _change(self, progress: Progress) -> Verdict | None:
@@ -224,19 +230,21 @@ class Termination:
         tolerance, value = self._tolerance, progress.objective
         if progress.optimality is not None and math.isnan(progress.optimality):
             return Verdict(
-                False, "no step improves the objective any more, short of the minimum; see the warnings", "stuck"
+                converged=False,
+                reason="no step improves the objective any more, short of the minimum; see the warnings",
+                outcome="stuck",
             )
         if tolerance and progress.exact and progress.optimality is not None:
             if progress.optimality <= tolerance:
                 reason = f"relative distance {progress.optimality:.2g} to the minimum is within {tolerance:g}"
-                return self._sound(progress, Verdict(True, reason, "converged"))
+                return self._sound(progress, Verdict(converged=True, reason=reason, outcome="converged"))
             return None
         if not tolerance or value is None or self._checked is None or not progress.exact:
             return None
         change = abs(value - self._checked) / max(abs(self._checked), 1e-300)
         if change <= tolerance and self._rests(progress, value):
             reason = f"relative change {change:.2g} over a full pass is within {tolerance:g}"
-            return self._sound(progress, Verdict(True, reason, "converged"))
+            return self._sound(progress, Verdict(converged=True, reason=reason, outcome="converged"))
         return None
 
     def _mark(self, progress: Progress) -> None:
@@ -274,18 +282,18 @@ class Termination:
             return self._short_of(target, value, verdict.reason)
         if trivial is not None and self._clearly_worse(value, trivial, progress):
             return Verdict(
-                False,
-                f"{verdict.reason}, but objective {value:.6g} is worse than the {trivial:.6g} of {progress.trivial}: "
-                f"this is no usable model; scale the columns ({option('scale', 'standard')}), or try another "
-                f"start ({option('seed')})",
-                "worse",
+                converged=False,
+                reason=f"{verdict.reason}, but objective {value:.6g} is worse than the {trivial:.6g} of "
+                f"{progress.trivial}: this is no usable model; scale the columns ({option('scale', 'standard')}), or "
+                f"try another start ({option('seed')})",
+                outcome="worse",
             )
         if first is not None and self._clearly_worse(value, first, progress):
             return Verdict(
-                False,
-                f"{verdict.reason}, but objective {value:.6g} is worse than the {first:.6g} after the first pass: "
-                f"try {option('sync', 'bsp')}, a smaller step or another start ({option('seed')})",
-                "worse",
+                converged=False,
+                reason=f"{verdict.reason}, but objective {value:.6g} is worse than the {first:.6g} after the first "
+                f"pass: try {option('sync', 'bsp')}, a smaller step or another start ({option('seed')})",
+                outcome="worse",
             )
         return verdict
 
@@ -303,9 +311,9 @@ class Termination:
 
     def _short_of(self, target: float, value: float, why: str) -> Verdict:
         return Verdict(
-            False,
-            f"stalled at objective {value:.6g}, short of the target {target:.6g}: {why}; try another start "
+            converged=False,
+            reason=f"stalled at objective {value:.6g}, short of the target {target:.6g}: {why}; try another start "
             f"({option('seed')}) "
             "or a target that can be reached",
-            "stalled",
+            outcome="stalled",
         )

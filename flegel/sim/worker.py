@@ -204,7 +204,7 @@ class SimWorker(InlineWorker):
                 self._events.at(began + took, self._finish, order, few, began + took)
 
     def _check(self, when: float) -> None:
-        """Perhaps all points are done."""
+        """Look whether all points of the round are done by now; if not, look again when they will be."""
         if self._check_at != when:
             return
         self._check_at = None

@@ -122,7 +122,7 @@ class SpareProcess:
         return bool(select.select([self.pidfd], [], [], 0)[0])
 
     def drop(self) -> None:
-        """End it unused."""
+        """End a spare process that was never used."""
         self.process.kill()
         self.process.wait()
         for fd in (self.pidfd, self.output, self.reports):

@@ -72,17 +72,19 @@ def main() -> None:
     try:
         finished = run_job(assignment, pipe)
     except Interrupted as error:
-        finished = coordinator_protocol.JobFinished(False, str(error), suspended=True)
+        finished = coordinator_protocol.JobFinished(done=False, why=str(error), suspended=True)
     except AlgorithmError as error:
-        finished = coordinator_protocol.JobFinished(False, str(error), error.trace)
+        finished = coordinator_protocol.JobFinished(done=False, why=str(error), trace=error.trace)
     except FlegelError as error:
-        finished = coordinator_protocol.JobFinished(False, str(error), usage=isinstance(error, UsageError))
+        finished = coordinator_protocol.JobFinished(done=False, why=str(error), usage=isinstance(error, UsageError))
     except MemoryError:
         finished = coordinator_protocol.JobFinished(
-            False, "The coordinator ran out of memory; give the job more --memory, or less data."
+            done=False, why="The coordinator ran out of memory; give the job more --memory, or less data."
         )
     except BaseException as error:  # noqa: BLE001 - whatever it is, the owner of the job gets to read it
-        finished = coordinator_protocol.JobFinished(False, f"{type(error).__name__}: {error}", own_traceback(error))
+        finished = coordinator_protocol.JobFinished(
+            done=False, why=f"{type(error).__name__}: {error}", trace=own_traceback(error)
+        )
     pipe.send(finished)
     _log.info(finished.why)
     os._exit(0 if finished.done else 1)  # threads of user code must not keep the process alive
@@ -196,4 +198,6 @@ def _saved(
         result_store.save_or_rescue(result, Path(assignment.result), job=assignment.job)
     except StorageError as error:
         raise StorageError(f"On {socket.gethostname()}: {error}") from None
-    return coordinator_protocol.JobFinished(True, f"{'converged' if result.converged else 'stopped'}: {result.reason}")
+    return coordinator_protocol.JobFinished(
+        done=True, why=f"{'converged' if result.converged else 'stopped'}: {result.reason}"
+    )

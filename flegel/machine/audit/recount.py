@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,14 @@ RECOUNT_CALL_MULTIPLE = 16
 
 States = Callable[[int], Array]
 Value = TypeVar("Value")
+
+
+class PointRun(NamedTuple):
+    """Neighbouring points of one shard, from `start` up to `end`."""
+
+    shard: Shard
+    start: int
+    end: int
 
 
 class RecountKernel(Protocol):
@@ -89,7 +97,7 @@ class Recount:
         """How far the contributions of some points differ when they are made in one visit and in two with different θ
         before: 0 where the difference is within rounding, else the relative difference."""
         shard, start, end = _some(store, points, turn)
-        direct = self._sum([(shard, start, end)], theta)
+        direct = self._sum([PointRun(shard, start, end)], theta)
         part, start, end = _cut(shard, start, end)
         self._kernel.clear_statistics()
         self._visit(self._clone(part), start, end, (pytree.flatten(self._first), theta))
@@ -135,9 +143,7 @@ class Recount:
             self._kernel.clear_statistics()
             self._kernel.add_statistics(kept)
 
-    def _sum(
-        self, runs: Sequence[tuple[Shard, int, int]], theta: Sequence[Array], iteration: int = 0
-    ) -> tuple[Array, ...]:
+    def _sum(self, runs: Sequence[PointRun], theta: Sequence[Array], iteration: int = 0) -> tuple[Array, ...]:
         """The statistics of these runs of points (shard, start, end) under `theta`, as if never visited; in chunks,
         because each needs fresh states."""
         self._kernel.clear_statistics()
@@ -178,9 +184,9 @@ def _type_of(shard: Shard) -> np.dtype[Any]:
     return np.dtype(features.values.dtype if isinstance(features, Sparse) else features.dtype)
 
 
-def held_runs(store: PointStore) -> list[tuple[Shard, int, int]]:
-    """The points that are this worker's: shard, start, end."""
-    return [(store.shards[s.shard], s.start, s.end) for s in store.schedule.held()]
+def held_runs(store: PointStore) -> list[PointRun]:
+    """The points that this worker owns."""
+    return [PointRun(store.shards[s.shard], s.start, s.end) for s in store.schedule.held()]
 
 
 def _chunks(shard: Shard, start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
@@ -192,22 +198,22 @@ def _chunks(shard: Shard, start: int, end: int, most: int) -> Iterator[tuple[int
         start = edge
 
 
-def _cut(shard: Shard, start: int, end: int) -> tuple[Shard, int, int]:
+def _cut(shard: Shard, start: int, end: int) -> PointRun:
     """The tiles that these points lie in, and where in them the points are."""
     if isinstance(shard.features, Sparse):
-        return shard, start, end
+        return PointRun(shard, start, end)
     low = start // TILE * TILE if shard.layout == "tiles" else start
     high = min(-(-end // TILE) * TILE, shard.points) if shard.layout == "tiles" else end
-    return shard.part(low, high), start - low, end - low
+    return PointRun(shard.part(low, high), start - low, end - low)
 
 
-def _some(store: PointStore, points: int, turn: int) -> tuple[Shard, int, int]:
+def _some(store: PointStore, points: int, turn: int) -> PointRun:
     """A few neighbours among the points here, others at each turn."""
     held = held_runs(store)
     at = int((turn * GOLDEN_RATIO_PART) % 1.0 * sum(end - start for _, start, end in held))
     for shard, start, end in held:
         if at < end - start:
             first = min(start + at, max(end - points, start))
-            return shard, first, min(first + points, end)
+            return PointRun(shard, first, min(first + points, end))
         at -= end - start
-    return held[0][0], held[0][1], min(held[0][1] + points, held[0][2])
+    return held[0]._replace(end=min(held[0].start + points, held[0].end))

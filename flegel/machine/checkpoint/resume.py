@@ -80,7 +80,7 @@ def continue_from(job: Coordinator, newer: NewerCommit, now: float, started: boo
     state.verdict = None
     state.policy = RebuildStatistics(state.policy, started)
     working = tuple(w for w in job.membership.loads if w not in state.resting)
-    event = Updated(newer.round, working, None, False, 0, 0.0)
+    event = Updated(newer.round, working, None, exact=False, visits=0, barrier_cost=0.0)
     job.resume_with(event, now, fresh=not started)
 
 

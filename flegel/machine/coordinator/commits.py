@@ -63,7 +63,8 @@ class Commits:
         """For so many workers: what the algorithm says of intervals."""
 
     def hold(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> WorkerView:
-        """A worker has reported."""
+        """Keep the change that a worker reported until it is folded, and note its visits and times; returns the
+        worker's view."""
         job = self._job
         seen = job.view.workers[worker]
         change = job.store.reported(worker, body.round, arrays, body.sparse)
@@ -109,14 +110,14 @@ class Commits:
     def request(self, workers: tuple[int, ...]) -> Fold:
         """The held reports of these workers, for a new θ."""
         fixed = sorted(workers)  # so that the same reports give the same bits
-        return self._fold(fixed, True)
+        return self._fold(fixed, update=True)
 
     def request_accounts(self, without: Collection[int]) -> Fold:
         """All held reports, for the statistics alone; those of some workers are dropped, for they begin again."""
         for worker in sorted(set(self.held) & set(without)):
             self._job.view.workers[worker].phase = "idle"
             del self.held[worker]
-        return self._fold(sorted(self.held), False)
+        return self._fold(sorted(self.held), update=False)
 
     def _fold(self, workers: list[int], update: bool) -> Fold:
         held, self._number = self.held, self._number + 1

@@ -191,7 +191,8 @@ class Coordinator(JobReader):
             self._answer(worker, body, event.arrays, now)
 
     def _route(self, event: Event, now: float) -> None:
-        """Everything that no worker sent."""
+        """Handle every event that is no message of a worker: timers, losses, joins, requests and answers of the
+        store."""
         state = self.state
         match event:
             case Timer("policy", tag):
@@ -200,13 +201,15 @@ class Coordinator(JobReader):
             case Timer("watch"):
                 self._check_deadlines(now)
             case Timer("limit"):
-                self.end(Verdict(False, f"reached {state.criteria.max_seconds:g} s", "limit"), now)
+                self.end(
+                    Verdict(converged=False, reason=f"reached {state.criteria.max_seconds:g} s", outcome="limit"), now
+                )
             case Timer("hire"):
                 self.carry_out(self.membership.stop_waiting(now), now)
             case Timer(name) if name in self._timers:
                 self._timers[name](event, now)
             case events.EndJob(why):
-                stopped = Verdict(False, why, "stopped")
+                stopped = Verdict(converged=False, reason=why, outcome="stopped")
                 if not self._ends_wait(stopped, now) and state.verdict is None:
                     self.end(stopped, now)
             case events.WorkerDied(worker, why, fault):
@@ -287,7 +290,7 @@ class Coordinator(JobReader):
     # -- answers -------------------------------------------------------------------------------------------
 
     def _answer(self, worker: int, body: Answer, arrays: tuple[Array, ...], now: float) -> None:
-        """Everything but reports and beats."""
+        """Handle answers of workers, all but reports and beats."""
         state = self.state
         match body:
             case messages.ShardLoaded() if state.phase == "loading":
@@ -327,7 +330,8 @@ class Coordinator(JobReader):
             begin(now, fresh)
         if resumed is not None and state.verdict is None and state.trace:
             state.totals.count(())
-            state.verdict = self.termination.judge(self.commits.progress(now), False)  # criteria may be others by now
+            # criteria may be others by now
+            state.verdict = self.termination.judge(self.commits.progress(now), user_says_stop=False)
         state.out.append(Milestone("training"))
         if self.membership.redistribution.orphans:
             self._change_workers(now)

@@ -130,7 +130,7 @@ class GroupExchange:
         self._visits += visits
         value = job.objective if job.objective is None or not job.algorithm.learning.maximize else -job.objective
         if self._schedule.commit(now, visits, job.points, value) and self.round:
-            self._offer(job, False, now)
+            self._offer(job, settled=False, now=now)
 
     def rest(self, job: JobState, now: float) -> bool:
         """Training has come to an end here; True: wait for the others."""
@@ -218,9 +218,9 @@ class GroupExchange:
                 return self._end(job, why, job.verdict)
             case FromGroup(Stalled(why)) if self._resting:
                 told = f"this group ended without the others: {why}"
-                return self._end(job, told, Verdict(False, told, "unsynchronized"))
+                return self._end(job, told, Verdict(converged=False, reason=told, outcome="unsynchronized"))
             case FromGroup(Excluded(why)):
-                return self._end(job, why, Verdict(False, why, "stopped"))
+                return self._end(job, why, Verdict(converged=False, reason=why, outcome="stopped"))
             case Timer("group", 1) if self._resting and self._closing:
                 return self._end(job, "the other groups did not synchronize in time", job.verdict)
             case Timer("group", 0) if self._resting and self.round:
@@ -278,7 +278,7 @@ class GroupExchange:
             self.agreed, self.together = result.final, result.together
             if result.final and job.verdict is not None and job.verdict.outcome == "converged":
                 others = f"all {len(result.groups)} groups are at rest"
-                job.verdict = Verdict(True, f"{others}; {job.verdict.reason}", "converged")
+                job.verdict = Verdict(converged=True, reason=f"{others}; {job.verdict.reason}", outcome="converged")
             return GroupStep.END
         if not changed:
             job.out.append(SetTimer(now + active().groups.contribute_again_seconds, Timer("group", 0)))

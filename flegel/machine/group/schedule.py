@@ -88,7 +88,7 @@ class SendSchedule:
         self._meter.sent(now)
 
     def joined(self, now: float) -> None:
-        """Another group has come."""
+        """Another group has joined: where no round is open, the next contribution is made at the next commit."""
         if not self._open:
             self._advance = True
         elif self.commits + 1 >= self._due_commit and now >= self._due_at:

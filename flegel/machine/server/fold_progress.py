@@ -55,7 +55,7 @@ class Mirror:
         )
 
     def fill(self, into: tuple[list[Array], list[Array]], body: SlicesFolded, arrays: Sequence[Array]) -> None:
-        """The slices of one answer."""
+        """Copy the slices of one server's answer into the mirror's arrays."""
         parameter, statistics = into
         cuts, frames = self._cuts, iter(arrays)
         for array, axis in zip(parameter, cuts.parameter, strict=True):

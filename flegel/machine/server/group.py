@@ -298,7 +298,8 @@ class ServerGroup:
         return events
 
     def _finish(self, progress: OpProgress) -> list[Event]:
-        """All slices have done it."""
+        """All slices have done the operation: put what came out into the mirror, and return the event that answers the
+        fold, if it was one."""
         op, before = progress.op, self.mirror.parameter
         del self._progress[op]
         entry = self.log[op].body

@@ -114,7 +114,7 @@ class ParameterServer:
     # -- entry points --------------------------------------------------------------------------------------
 
     def order(self, body: ServerOrder, arrays: tuple[Array, ...]) -> list[Command]:
-        """The coordinator says so."""
+        """Carry out an order of the coordinator; returns what to send."""
         self._out = []
         match body:
             case ServerMap():
@@ -339,7 +339,7 @@ class ParameterServer:
             served.queued = body.op
 
     def _advance(self) -> None:
-        """Each slice does what it can."""
+        """Let each slice do the next operations of its queue, as far as what they need is here, until none can."""
         while True:
             done: dict[int, list[int]] = {}
             lost: dict[int, str] = {}
@@ -384,7 +384,8 @@ class ParameterServer:
     def _fold(
         self, number: int, served: PrimarySlice, body: FoldSlices, summaries: dict[int, list[tuple[int, Array]]]
     ) -> str | None:
-        """None while something is missing."""
+        """Do one fold for a slice: None while reports or summaries of other slices are missing, else why it was not
+        possible, empty where it was done."""
         state = served.state
         if body.op in self._abandoned:
             state.summed, state.version = False, body.version

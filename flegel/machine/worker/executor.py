@@ -115,7 +115,7 @@ class WorkerExecutor:
         """The checksum of all reports of this job, where it is audited."""
 
     def order(self, body: Order, arrays: tuple[Array, ...], now: float) -> None:
-        """An order of the coordinator came."""
+        """Pass an order of the coordinator to the machine and carry out its commands."""
         if self._replicas is not None:
             taken = self._replicas.order(body, arrays)
             if taken is None:

@@ -112,7 +112,8 @@ class SliceSum:
         }
 
     def put(self, sender: int, summed: bool, arrays: Arrays) -> None:
-        """A piece has come."""
+        """Keep a piece that arrived: the slice of `sender`'s report that this worker adds up, or, where `summed`, the
+        finished sum of `sender`'s slice."""
         at = self.members.index(sender) if summed else self._here
         wanted = self._slice(self._fresh, at)
         same = [(a.shape, a.dtype) for a in arrays] == [(a.shape, a.dtype) for a in wanted]

@@ -330,7 +330,7 @@ class VisitSchedule:
                 self.segments[left].end = self.segments.pop(left + 1).end
 
     def _tidy(self) -> None:
-        """Drop all such borders."""
+        """Join neighbouring segments that have the same passes and state."""
         self._waiting = None
         tidied: list[Segment] = []
         for s in self.segments:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import NamedTuple
 
 from flegel.configuration.active import active
 from flegel.configuration.balance import BalanceSettings
@@ -299,21 +300,26 @@ def _merge_pairs(proposals: Sequence[Proposal]) -> list[Proposal]:
     return list(pairs.values())
 
 
-def assign_tiles(slow: SuperWorker, fast: SuperWorker, delta: float) -> list[tuple[int, int, int]]:
-    """Each slow worker gives Δ, each fast one gets βΔ (Eq. 9), in whole tiles, no worker is left empty.
+class TileMove(NamedTuple):
+    """Points that one worker is to give to another, in whole tiles."""
 
-    Returns (source, target, points).
-    """
+    source: int
+    target: int
+    points: int
+
+
+def assign_tiles(slow: SuperWorker, fast: SuperWorker, delta: float) -> list[TileMove]:
+    """Each slow worker gives Δ, each fast one gets βΔ (Eq. 9), in whole tiles, no worker is left empty."""
     gives = [min(max(_tiles(delta + TILE / 2), TILE), max(_tiles(m.points - TILE), 0)) for m in slow.members]
     whole, over = divmod(sum(gives) // TILE, len(fast.members))
     quota = [(whole + (i < over)) * TILE for i in range(len(fast.members))]
-    moves: list[tuple[int, int, int]] = []
+    moves: list[TileMove] = []
     at = 0
     for member, give in zip(slow.members, gives, strict=True):
         while give > 0:
             part = min(give, quota[at])
             if part:
-                moves.append((member.worker, fast.members[at].worker, part))
+                moves.append(TileMove(member.worker, fast.members[at].worker, part))
                 give -= part
                 quota[at] -= part
             if not quota[at]:

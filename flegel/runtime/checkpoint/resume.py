@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -221,14 +221,22 @@ def _with_its_hyper(ref: AlgorithmRef, cls: type[Algorithm] | None, place: str, 
         raise outdated(place, ref.name.rpartition(":")[2], str(error).rstrip(".")) from error
 
 
-def job_data(
-    job: Job, given: Any, label: str | int | None, place: str, algorithm: Algorithm
-) -> tuple[Any, str, str | int | None]:
-    """The rows, where they are, and their label column."""
+class ResumedData(NamedTuple):
+    """The rows of a job that continues."""
+
+    dataset: Any
+    location: str
+    """The name or path by which they can be opened again; empty for rows in memory."""
+    label: str | int | None
+    """The label column."""
+
+
+def job_data(job: Job, given: Any, label: str | int | None, place: str, algorithm: Algorithm) -> ResumedData:
+    """Open the rows of a job again: the given ones, else those that the record names."""
     label = job.label if label is None else label
     asked = msgspec.structs.replace(job, label=label)
     if given is not None:
-        return open_training_data(asked, given, algorithm), data_location(given), label
+        return ResumedData(open_training_data(asked, given, algorithm), data_location(given), label)
     if not job.data:
         raise UsageError(f"The rows of the job in {place} came from Python; pass them again with data=….")
-    return open_training_data(asked, job.data, algorithm), job.data, label
+    return ResumedData(open_training_data(asked, job.data, algorithm), job.data, label)

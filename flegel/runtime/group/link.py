@@ -179,7 +179,7 @@ class GroupLink:
                 FromGroup(Excluded(f"this group is excluded: {self._gate.failures} times in a row {why}"))
             )
         self._tell(Remark(f"nothing was sent to round {offer.round}: {why}"))
-        return Offered(offer.round, (), (), 0.0, 0, False, None, offer.commits)
+        return Offered(offer.round, (), (), 0.0, 0, settled=False, objective=None, commits=offer.commits)
 
     def _call(self, command: StoreCommand) -> None:
         self._events.put(self._answer(command))

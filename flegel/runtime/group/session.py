@@ -237,7 +237,7 @@ class GroupSession:
             if len(found) >= job.sites.groups or late or made is not None:
                 break
             missing = missing_groups(len(found), job.sites.groups, job.sites.group_timeout)
-            report = reports.look(f"{missing} to choose θ(0)", True, clock.now())
+            report = reports.look(f"{missing} to choose θ(0)", at_once=True, now=clock.now())
             if report is not None:
                 waits(report.why)
             clock.sleep(0.05)

@@ -316,7 +316,7 @@ def read_figures(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]] | Non
 
 
 def write_json(result: Result, target: str) -> None:
-    """`--json FILE`, in one step."""
+    """Write the result as JSON into a file, in one step (`--json FILE`)."""
     path = Path(target)
     scratch = path.absolute().with_name(f".{path.name}.{os.getpid()}.part")
     content = (json.dumps(result.to_json(), indent=1) + "\n").encode()

@@ -72,7 +72,7 @@ class WarmClusters:
         return HostCluster(workers) if kind == "processes" else ThreadCluster(workers)
 
     def _give_back(self, kind: Kind, cluster: AnyCluster, renew: bool) -> bool:
-        """False where another one waits already."""
+        """Keep a cluster for the next job; False where another one of its kind is kept already."""
         if renew:
             with contextlib.suppress(FlegelError, OSError):
                 cluster.end_workers()

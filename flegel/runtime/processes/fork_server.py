@@ -69,7 +69,7 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
-        """Waits until it is known."""
+        """The process number; waits until the fork server has told it."""
         if self.known_pid is None:
             self._server.wait_until(
                 lambda: self.known_pid is not None or self.returncode is not None, START_TIMEOUT_SECONDS

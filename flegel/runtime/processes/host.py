@@ -113,7 +113,7 @@ def _own_seconds() -> float:
 
 
 def load_since(before: Reading | None) -> HostLoad:
-    """Load by other programs since then."""
+    """How much other programs have used the processors since `before`."""
     after = reading()
     average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     if before is None or after is None:

@@ -52,7 +52,7 @@ def check_servers_fit(request: Request) -> None:
 
 
 def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeouts: Timeouts) -> ServerCare:
-    """Who looks after the servers."""
+    """The state machine that looks after the parameter servers of a job."""
     job, algorithm = request.job, request.algorithm
     hosts = {worker: cluster.hosts().get(worker, "") for worker in range(request.workers)}
     beside = job.servers == "colocated"

@@ -38,7 +38,7 @@ class TransferTimer:
             self._since[source] = now
 
     def take(self) -> TransfersSeen | None:
-        """Everything since the last call."""
+        """All transfers that were timed since the last call."""
         if not self._seen:
             return None
         seen = TransfersSeen(tuple(self._seen))

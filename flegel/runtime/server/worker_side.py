@@ -55,7 +55,7 @@ class ServedWorker:
         self._wait()
 
     def receive(self) -> None:
-        """What servers have sent."""
+        """Handle what servers have sent: pass it to the client's machine, and send what it answers."""
         version = self._client.assembled
         for envelope, arrays in self._links.receive():
             if isinstance(envelope.body, TransferAnnounced):

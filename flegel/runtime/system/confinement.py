@@ -130,27 +130,27 @@ def _arrange(plan: Confinement) -> None:
     kept = [(name, os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) for name in _folders(plan.visible)]
     for name in _folders(plan.fixed):
         _mount(name, name, "", MS_BIND | MS_REC)
-        _read_only(name, True)
+        _read_only(name, on=True)
     with tempfile.TemporaryDirectory() as base:
         _mount("tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, f"size={MAX_PRIVATE_COPY_BYTES},mode=700")
         for number, name in enumerate(_folders(plan.private)):
             _copy_on_write(name, Path(base) / str(number))
         _check(_libc().umount2(base.encode(), 2), f"umount {base}")  # lives on below the copies
     if plan.strict:
-        _read_only("/", True)
+        _read_only("/", on=True)
         for name in (*_folders(plan.private), "/dev", "/dev/shm", "/proc"):
             with contextlib.suppress(OSError):
-                _read_only(name, False, recursive=False)
+                _read_only(name, on=False, recursive=False)
         for name in _folders((*plan.writable, "/tmp")):
             _mount(name, name, "", MS_BIND | MS_REC)
-            _read_only(name, False)
+            _read_only(name, on=False)
     for name in sorted(plan.hidden):  # outer ones first; what they contain is gone then
         if Path(name).is_dir():
             _mount("tmpfs", name, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=700")
     for name, place in kept:
         Path(name).mkdir(parents=True, exist_ok=True)
         _mount(f"/proc/self/fd/{place}", name, "", MS_BIND | MS_REC)
-        _read_only(name, False)
+        _read_only(name, on=False)
         os.close(place)
 
 
@@ -169,7 +169,7 @@ def _copy_on_write(name: str, base: Path) -> None:
         _mount("overlay", name, "overlay", MS_NODEV, options)
     except OSError:
         _mount(name, name, "", MS_BIND | MS_REC)
-        _read_only(name, True)
+        _read_only(name, on=True)
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:

@@ -137,7 +137,7 @@ class ZapAuthenticator:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Returns when the authenticator answers."""
+        """Start the thread that authenticates; returns when it answers."""
         self._lives += 1
         ready = threading.Event()
         control = f"inproc://authenticator.{id(self)}.{self._lives}"
@@ -156,7 +156,7 @@ class ZapAuthenticator:
             self.start()
 
     def stop(self) -> None:
-        """Afterwards all new connections are refused."""
+        """End the thread; afterwards all new connections are refused."""
         if self._control is not None:
             with contextlib.suppress(zmq.ZMQError):
                 self._control.send(b"", zmq.NOBLOCK)

@@ -8,7 +8,7 @@ data exist twice, the caller's and those of the workers. Works for dense rows of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,10 +75,18 @@ def lend_rows(rows: Rows, partition: str, lend: Callable[[Array], JobArray | Non
     return RowsInPlace(source, lent)
 
 
-def fetch_own(
-    source: dict[str, Any], index: int, count: int, seed: int, open_array: OpenArray
-) -> tuple[RowWindows, Array | None, Array, Array | None]:
-    """The rows of a worker: features, which are read when they are iterated over, labels, numbers, weights."""
+class FetchedRows(NamedTuple):
+    """The rows of one worker."""
+
+    features: RowWindows
+    """Read when they are iterated over."""
+    labels: Array | None
+    ids: Array
+    weights: Array | None
+
+
+def fetch_own(source: dict[str, Any], index: int, count: int, seed: int, open_array: OpenArray) -> FetchedRows:
+    """The rows of partition `index` of `count`, fetched from the process that has them."""
     features = open_array(source["features"])
     rows, columns = features.shape
     own = own_rows(rows, columns, index, count, parse(source["partition"]), seed)
@@ -89,7 +97,7 @@ def fetch_own(
 
     found = RowWindows((len(ids), columns), features.dtype, lambda: _windows(features, own, ids), complain)
     labels, weights = (_fetched(source[name], own, ids, open_array) for name in ("labels", "weights"))
-    return found, labels, ids, weights
+    return FetchedRows(found, labels, ids, weights)
 
 
 def fetch_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray) -> Rows:

@@ -218,7 +218,7 @@ class Deal:
         self.final = True
 
     def _claim(self, rank: int, count: int) -> None:
-        """The next `count` free positions."""
+        """Claim the next `count` free positions for a rank."""
         while count > 0:
             start, end = self._free.pop(0)
             last = min(end, start + count)
@@ -355,7 +355,7 @@ def merged(spans: Sequence[Span]) -> list[Span]:
 
 
 def _without(positions: int, spans: Sequence[Span]) -> list[Span]:
-    """The spans between the given ones."""
+    """The spans that remain between the given ones."""
     free, at = [], 0
     for start, end in merged(spans):
         if start > at:

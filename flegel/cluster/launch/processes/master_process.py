@@ -34,7 +34,7 @@ class MasterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def main() -> None:
-    """Entry point."""
+    """Read the settings from standard input, run the master of a launch, and print its address."""
     logs.configure(level=logging.INFO)
     settings = msgspec.json.decode(read_line(), type=MasterSettings)
     share_heap()

@@ -39,7 +39,7 @@ STALE_FOLDER_SECONDS = 60.0
 
 
 def main() -> None:
-    """Entry point."""
+    """Read the ticket from standard input and run a slave until it ends."""
     logs.configure(level=logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if len(sys.argv) > 1:

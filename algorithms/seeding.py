@@ -18,6 +18,8 @@ NAMED = (DRAWN, "random", "first")
 START_FILE = NamesFile(NAMED)
 """Marks the hyper-parameter `init`."""
 QUANTILE_ROWS = 8192  # rows, at most, from which a column's quantiles are computed
+QUANTILE_NUMBERS, LEAST_QUANTILE_ROWS = 2**20, 1024
+"""Numbers of these rows where they are wide, about 50 ms, and rows in any case."""
 FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
 POLISHING = 2**23  # multiplications, about 20 ms
 LLOYD_PASSES = 10  # passes over the sample for one start; the first few bring most of the decrease
@@ -62,7 +64,8 @@ def weighted_rows(features: Array, weights: Array | None) -> tuple[Array, Array 
 
 def origin_of(rows: Array) -> Array:
     """The mean of each column, its outliers drawn in to the middle 90 %, as a number that the rows' precision holds."""
-    few = rows[:: max(1, len(rows) // QUANTILE_ROWS)]
+    most = max(min(QUANTILE_ROWS, QUANTILE_NUMBERS // max(rows.shape[1], 1)), LEAST_QUANTILE_ROWS)
+    few = rows[:: max(1, len(rows) // most)]
     low, high = np.quantile(few, [0.05, 0.95], axis=0, method="nearest")
     middle = np.clip(few, low, high).mean(axis=0, dtype=np.float64).astype(rows.dtype)
     return np.asarray(np.where(low == high, low, middle), dtype=np.float64)

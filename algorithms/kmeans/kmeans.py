@@ -81,6 +81,9 @@ SPARSE_TRIAL_ROWS = 4096  # the same of sparse rows
 LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
 ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
 LEAST_ROWS_A_CLUSTER = 4  # of these rows, where clusters are very many
+FOLLOWED_ROWS = 4096
+"""Rows of the sample that are assigned to many centroids that are given: they say which of these are near many rows,
+and which rows are far from all. More would take as long as a pass."""
 LISTED_SIZES = 20  # clusters whose sizes are listed; of more the range is told
 CACHED_NUMBERS = 2**14  # numbers taken together in sums over all centroids: they stay in the cache of a core
 COMPARED_BY_DIFFERENCES = 2**24  # numbers of centroids times spare rows that are compared by differences, at most
@@ -233,10 +236,11 @@ class KMeans(Algorithm):
         self, rows: Array, weights: Array | None, origin: Array, sample: Sample, rng: np.random.Generator
     ) -> Centroids:
         """The same along a few directions; one start by k-means++, because more change little where k is large."""
-        most = max(MOST_ROWS, LEAST_ROWS_A_CLUSTER * self.k)
-        some, own = some_weighted(rows, weights, min(max(ROWS_A_CLUSTER * self.k, LEAST_ROWS), most), rng)
-        some = some - origin.astype(some.dtype)
         drawn = isinstance(self.init, str) and self.init == DRAWN
+        most = max(MOST_ROWS, LEAST_ROWS_A_CLUSTER * self.k)
+        size = min(max(ROWS_A_CLUSTER * self.k, LEAST_ROWS), most) if drawn else FOLLOWED_ROWS
+        some, own = some_weighted(rows, weights, size, rng)
+        some = some - origin.astype(some.dtype)
         spare = min(self.k, SPARE)
         if drawn and self.k > len(some):
             raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")

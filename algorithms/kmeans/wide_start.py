@@ -8,6 +8,7 @@ with 2·√k centroids in place of k. Never sees the whole data.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ def _in_two_levels(rows: Array, k: int, rng: np.random.Generator, weights: Array
     wanted = _divided(scatter, np.bincount(group_of, minlength=groups), k)
     order = np.argsort(group_of, kind="stable")
     edges = np.concatenate([[0], np.cumsum(np.bincount(group_of, minlength=groups))])
-    members = [order[low:high] for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    members = [order[low:high] for low, high in pairwise(edges)]
     chosen, centres = [], []
     for ids, count in zip(members, wanted, strict=True):
         if not count:

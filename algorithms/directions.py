@@ -50,7 +50,7 @@ def _orthonormal(vectors: Array) -> Array:
             if abs(values[0] - 1) < ORTHONORMAL_WITHIN and abs(values[-1] - 1) < ORTHONORMAL_WITHIN:
                 return found
             found = found @ (axes / np.sqrt(np.maximum(values, GRAM_ROUNDING * values[-1])))
-    return np.linalg.qr(np.asarray(vectors, dtype=np.float64))[0]
+    return np.asarray(np.linalg.qr(np.asarray(vectors, dtype=np.float64))[0])
 
 
 def _gram(rows: Array) -> Array:

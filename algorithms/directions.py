@@ -41,14 +41,14 @@ def _orthonormal(vectors: Array) -> Array:
     Householder's way takes as many steps as there are columns, between which the threads of BLAS wait for each other:
     seconds on a busy machine. It serves where that does not end, such as with columns of zeros.
     """
-    found = np.asarray(vectors, dtype=np.float64)
+    found: Array = np.asarray(vectors, dtype=np.float64)
     lengths = np.sqrt(np.einsum("ij,ij->j", found, found))
     if lengths.all() and np.isfinite(lengths).all():
         found = found / lengths
         for _ in range(ROUNDS):
             values, axes = np.linalg.eigh(_gram(found))
             if abs(values[0] - 1) < ORTHONORMAL_WITHIN and abs(values[-1] - 1) < ORTHONORMAL_WITHIN:
-                return found
+                return np.asarray(found)
             found = found @ (axes / np.sqrt(np.maximum(values, GRAM_ROUNDING * values[-1])))
     return np.asarray(np.linalg.qr(np.asarray(vectors, dtype=np.float64))[0])
 

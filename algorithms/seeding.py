@@ -57,6 +57,13 @@ def weighted_rows(features: Array, weights: Array | None) -> tuple[Array, Array 
     return features[weights > 0], weights[weights > 0]
 
 
+def check_enough(k: int, weights: Array | None, owner: str, others: str = "have the weight 0") -> None:
+    """Refuse a start by rows of the sample where fewer than k of them count; `others` says of the rest why not."""
+    if weights is not None and 0 < (counted := int((weights > 0).sum())) < min(k, len(weights)):
+        rows = "row of those drawn counts" if counted == 1 else "rows of those drawn count"
+        raise UsageError(f"{owner}: k={k}, and only {counted} {rows}: the others {others}; lower k.")
+
+
 def origin_of(rows: Array) -> Array:
     """The mean of each column, its outliers drawn in to the middle 90 %, as a number that the rows' precision holds."""
     most = max(min(active().starts.quantile_rows, QUANTILE_NUMBERS // max(rows.shape[1], 1)), LEAST_QUANTILE_ROWS)

@@ -12,6 +12,7 @@ from collections import deque
 
 REMEMBERED_STEPS = 4  # steps that are remembered
 SHORTEST_MEASURED_STEP_SECONDS = 2e-4  # seconds: a shorter step says more about the call than about the points
+LEAST_VISITS_SHARE = 0.1  # of a step's time that its visits take at least, whatever a call is said to take
 SMALLEST_STEP_SHARE = 0.25  # of a usual step: a smaller one is mostly the time of its call
 
 
@@ -43,15 +44,19 @@ class DeadlineEstimate:
         fit = int(points / seconds * rest)
         return fit if fit >= least else 0
 
-    def batch(self, rest: float, multiple: int, first: bool = False) -> int | None:
+    def batch(self, rest: float, multiple: int, first: bool = False, call: float = 0.0) -> int | None:
         """Points of a step that nothing can call back: as many as end within `rest` seconds, a multiple of this; 0: too
         few to be worth it, unless it is the `first` of its round, None: not known yet. By the median speed, for a
-        single hitch says nothing."""
+        single hitch says nothing.
+
+        Each step takes `call` seconds whatever its size. In proportion to steps that are mostly call, larger ones would
+        seem too long, and steps would stay small for ever.
+        """
         if not self._steps:
             return None
-        speeds = sorted(points / seconds for points, seconds in self._steps)
+        speeds = sorted(points / max(seconds - call, LEAST_VISITS_SHARE * seconds) for points, seconds in self._steps)
         usual = sum(points for points, _ in self._steps) / len(self._steps)
-        fit = int(speeds[len(speeds) // 2] * rest)
+        fit = int(speeds[len(speeds) // 2] * max(rest - call, 0.0))
         if first:
             return max(fit - fit % multiple, multiple)
         return fit - fit % multiple if fit >= max(multiple, SMALLEST_STEP_SHARE * usual) else 0

@@ -437,7 +437,8 @@ class Trainer:
             if self.flag[0]:
                 self._serve_interruptions()
                 continue
-            most = self._step_size(order, points - visits, visits, max(least, kernel.least_points, grid), least)
+            first = max(least, kernel.least_points, grid)
+            most = self._step_size(order, points - visits, visits, first, least, kernel.overhead)
             most = most if local is None else local.limit(most, self._speed, kernel.least_points, least)
             part = in_use(self._part, local)
             if part is None and self._part is not None:  # the objective is known as soon as the first pass is over
@@ -473,6 +474,7 @@ class Trainer:
             ended - began,
             began,
             ended,
+            kernel.overhead if self._in_batches else 0.0,
         )
 
     def _smallest_step(self, kernel: ShardKernel, store: PointStore, least: int, round_: int) -> int:
@@ -525,12 +527,14 @@ class Trainer:
         self.visits += done
         return done
 
-    def _step_size(self, order: BeginTrain, left: int, visits: int, first: int, least: int) -> int:
+    def _step_size(
+        self, order: BeginTrain, left: int, visits: int, first: int, least: int, overhead: float
+    ) -> int:
         """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
         0: the worker's own clock would end the round before the call returns."""
         most = min(left, max(int(self._speed * VISITS_SHOWN_EVERY_SECONDS), first))
         if order.until is not None and (visits or self._in_batches):
             rest, known = order.until - clock.now(), self._deadline
-            fitting = known.batch(rest, least, not visits) if self._in_batches else known.fitting(rest, least)
+            fitting = known.batch(rest, least, not visits, overhead) if self._in_batches else known.fitting(rest, least)
             most = most if fitting is None else min(most, fitting)
         return most

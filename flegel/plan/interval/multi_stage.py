@@ -281,7 +281,9 @@ class MultiStage:
         if before == "told" and _apart(eta - call, self._eta - call) <= active().interval.unchanged_within:
             return self._step()
         calls = f" and {milliseconds(call)} a call" if call else ""
-        return self._move_to(eta, f"gradient noise scale {scale:.3g}, φ={milliseconds(phi)}, {rate:.3g} points/s{calls}")
+        return self._move_to(
+            eta, f"gradient noise scale {scale:.3g}, φ={milliseconds(phi)}, {rate:.3g} points/s{calls}"
+        )
 
     # -- arithmetic ----------------------------------------------------------------------------------------
 

@@ -461,16 +461,9 @@ class Trainer:
         ended = clock.now()
         self._unreported = (0, 0.0) if order.arrays else (visits, ended - began)
         exhausted = exhausted or visits >= points
-        return TrainerDone(
-            visits,
-            exhausted,
-            schedule.unseen,
-            store.votes(counted_anew=kernel.kind != "torch"),
-            ended - began,
-            began,
-            ended,
-            kernel.overhead if self._in_batches else 0.0,
-        )
+        votes = store.votes(counted_anew=kernel.kind != "torch")
+        call = kernel.overhead if self._in_batches else 0.0
+        return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call)
 
     def _smallest_step(self, kernel: ShardKernel, store: PointStore, least: int, round_: int) -> int:
         """The signal came before the order. One step is made all the same: else short rounds would make no progress."""

@@ -13,6 +13,9 @@ import pytest
 
 import flegel
 from flegel.algorithms import KMeans
+from flegel.algorithms.kmeans.shapes import served_by
+from flegel.algorithms.lr.search import pairs_of
+from flegel.algorithms.nmf.nmf import NMF
 from flegel.configuration.active import active, adopt, all_settings, using
 from flegel.core.shard import TILE
 from flegel.errors import UsageError
@@ -133,3 +136,20 @@ def test_starts_of_a_job_are_tried_as_long_as_it_says(monkeypatch: pytest.Monkey
     )
     flegel.run(KMeans(k=3), ROWS, settings={"starts.swap_rounds": 2}, workers=1, processes="no", max_passes=1.0)
     assert seen == [2]
+
+
+def test_shapes_the_kernel_of_a_shape_is_the_one_that_they_say() -> None:
+    assert served_by(16, 256).kernel == "tiles"
+    with using({"shapes.kmeans_bounds_products": 4096}):
+        assert served_by(16, 256).kernel == "bounds"
+
+
+def test_lr_keeps_as_many_pairs_as_it_says() -> None:
+    assert pairs_of(1, 10) == 10
+    with using({"lr.most_pairs": 4}):
+        assert pairs_of(1, 10) == 4
+
+
+def test_nmf_takes_workers_to_cost_what_it_says() -> None:
+    with using({"nmf.cost_of_workers": 1.0}):
+        assert NMF(rank=2, solver="sgd").efficiency(1.0, 3) == 1 / 3

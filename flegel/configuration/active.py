@@ -23,10 +23,13 @@ from flegel.configuration.checkpoints import CheckpointSettings
 from flegel.configuration.groups import SiteSettings
 from flegel.configuration.interval import IntervalSettings
 from flegel.configuration.liveness import LivenessSettings
+from flegel.configuration.lr import LogisticRegressionSettings
 from flegel.configuration.moves import MoveSettings
+from flegel.configuration.nmf import FactorizationSettings
 from flegel.configuration.placement import PlacementSettings
 from flegel.configuration.resting import RestingSettings
 from flegel.configuration.setting import DescribedSetting, Setting, described
+from flegel.configuration.shapes import ShapeSettings
 from flegel.configuration.starts import StartSettings
 from flegel.configuration.termination import TerminationSettings
 from flegel.configuration.training import TrainingSettings
@@ -51,6 +54,9 @@ class Settings:
     liveness: LivenessSettings = field(default_factory=LivenessSettings)
     groups: SiteSettings = field(default_factory=SiteSettings)
     starts: StartSettings = field(default_factory=StartSettings)
+    lr: LogisticRegressionSettings = field(default_factory=LogisticRegressionSettings)
+    shapes: ShapeSettings = field(default_factory=ShapeSettings)
+    nmf: FactorizationSettings = field(default_factory=FactorizationSettings)
 
 
 DEFAULTS = Settings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from flegel.algorithms.kmeans.shapes import served_by
 from flegel.algorithms.lr.search import pairs_of
 from flegel.algorithms.nmf.nmf import NMF
 from flegel.configuration.active import active, adopt, all_settings, using
+from flegel.configuration.compiled import check_compiled, compiled
+from flegel.core.code_folder import content_key
 from flegel.core.shard import TILE
 from flegel.errors import UsageError
 from flegel.machine.coordinator.roster import Roster
@@ -153,3 +156,33 @@ def test_lr_keeps_as_many_pairs_as_it_says() -> None:
 def test_nmf_takes_workers_to_cost_what_it_says() -> None:
     with using({"nmf.cost_of_workers": 1.0}):
         assert NMF(rank=2, solver="sgd").efficiency(1.0, 3) == 1 / 3
+
+
+@pytest.fixture
+def fresh_kernels() -> Iterator[None]:
+    """As in a process that has loaded none; afterwards those of the defaults are read again."""
+    for remembered in (compiled, content_key):
+        remembered.cache_clear()
+    yield
+    for remembered in (compiled, content_key):
+        remembered.cache_clear()
+
+
+def test_kernels_have_the_settings_of_the_first_job_and_a_folder_of_their_own(fresh_kernels: None) -> None:
+    home = ROOT / "algorithms" / "fcm" / "kernel.py"
+    with using({"kernels.soft_terms_per_lane": 64}):
+        assert compiled().soft_terms_per_lane == 64
+        check_compiled()
+        other = content_key(home)
+    with pytest.raises(UsageError, match="kernels.soft_terms_per_lane is 64 in this process"):
+        flegel.run(KMeans(k=3), ROWS, workers=1, processes="no", max_passes=1.0)
+    compiled.cache_clear()
+    content_key.cache_clear()
+    assert content_key(home) != other
+
+
+def test_kernels_outside_of_jobs_have_the_settings_of_the_environment(
+    fresh_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEGEL_SETTINGS", "kernels.nmf_entries_at_once=32")
+    assert compiled().nmf_entries_at_once == 32

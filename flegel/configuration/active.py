@@ -22,6 +22,7 @@ from flegel.configuration.barriers import BarrierSettings
 from flegel.configuration.checkpoints import CheckpointSettings
 from flegel.configuration.groups import SiteSettings
 from flegel.configuration.interval import IntervalSettings
+from flegel.configuration.kernels import KernelSettings
 from flegel.configuration.liveness import LivenessSettings
 from flegel.configuration.lr import LogisticRegressionSettings
 from flegel.configuration.moves import MoveSettings
@@ -55,6 +56,7 @@ class Settings:
     groups: SiteSettings = field(default_factory=SiteSettings)
     starts: StartSettings = field(default_factory=StartSettings)
     lr: LogisticRegressionSettings = field(default_factory=LogisticRegressionSettings)
+    kernels: KernelSettings = field(default_factory=KernelSettings)
     shapes: ShapeSettings = field(default_factory=ShapeSettings)
     nmf: FactorizationSettings = field(default_factory=FactorizationSettings)
 
@@ -64,7 +66,8 @@ MOST_WHOLE = 1_000_000
 """The largest value of a whole number that gives no other bound: rounds, passes, workers. Larger ones would only use
 memory."""
 _active: ContextVar[Settings] = ContextVar("flegel settings", default=DEFAULTS)
-_changes: ContextVar[Mapping[str, float]] = ContextVar("flegel setting changes", default=MappingProxyType({}))
+NO_CHANGES: Mapping[str, float] = MappingProxyType({})
+_changes: ContextVar[Mapping[str, float]] = ContextVar("flegel setting changes", default=NO_CHANGES)
 
 
 def active() -> Settings:
@@ -75,6 +78,12 @@ def active() -> Settings:
 def active_changes() -> dict[str, float]:
     """What differs from the defaults here, by full name."""
     return dict(_changes.get())
+
+
+def changes_of_thread() -> Mapping[str, float] | None:
+    """The same; None where this thread works for no job and in no block."""
+    found = _changes.get()
+    return None if found is NO_CHANGES else found
 
 
 @contextmanager

@@ -36,7 +36,12 @@ def settings(changes: Mapping[str, float] | str | os.PathLike[str]) -> Iterator[
 
 def changes_outside() -> dict[str, float]:
     """What differs from the defaults where a job is submitted: by the environment, and by blocks around the call."""
-    return {**parse_settings(os.environ.get(VARIABLE, "")), **active_changes()}
+    return {**changes_of_environment(), **active_changes()}
+
+
+def changes_of_environment() -> dict[str, float]:
+    """What `FLEGEL_SETTINGS` says."""
+    return parse_settings(os.environ.get(VARIABLE, ""))
 
 
 def check_settings(given: Mapping[str, float], shown: str = "") -> None:

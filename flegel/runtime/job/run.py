@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from flegel.configuration.active import using
+from flegel.configuration.compiled import check_compiled
 from flegel.datasets.rows import scale
 from flegel.errors import FlegelError
 from flegel.loading.class_source import is_built_in
@@ -63,6 +64,7 @@ def check(running: JobRun) -> None:
     """What can be seen to be wrong without opening anything."""
     request = running.request
     check_numbers(request)
+    check_compiled()
     make_policy(request.job.sync)  # refuses switches that the model does not have
     check_topology(request.job.sync, request.job.topology)
     for part in running.parts:

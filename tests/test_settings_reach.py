@@ -174,7 +174,7 @@ def test_kernels_have_the_settings_of_the_first_job_and_a_folder_of_their_own(fr
         assert compiled().soft_terms_per_lane == 64
         check_compiled()
         other = content_key(home)
-    with pytest.raises(UsageError, match="kernels.soft_terms_per_lane is 64 in this process"):
+    with pytest.raises(UsageError, match=r"kernels\.soft_terms_per_lane is 64 in this process"):
         flegel.run(KMeans(k=3), ROWS, workers=1, processes="no", max_passes=1.0)
     compiled.cache_clear()
     content_key.cache_clear()

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import copy_context
 from copy import copy
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np

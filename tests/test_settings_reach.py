@@ -17,6 +17,7 @@ from flegel.algorithms import KMeans
 from flegel.algorithms.kmeans.shapes import served_by
 from flegel.algorithms.lr.search import pairs_of
 from flegel.algorithms.nmf.nmf import NMF
+from flegel.cluster.master.state import KnownSlave
 from flegel.configuration.active import active, adopt, all_settings, using
 from flegel.configuration.compiled import check_compiled, compiled
 from flegel.core.code_folder import content_key
@@ -26,8 +27,10 @@ from flegel.machine.coordinator.roster import Roster
 from flegel.machine.group.events import Waiting
 from flegel.machine.group.waiting import WaitReports
 from flegel.machine.migration.endpoints import MigrationSource
+from flegel.machine.server.unit_parts import packed
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.plan.growing_part import first_part
+from flegel.runtime.backends.numba.team import fixed_block
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.job.prepared_job import sample_rows
 
@@ -186,3 +189,25 @@ def test_kernels_outside_of_jobs_have_the_settings_of_the_environment(
 ) -> None:
     monkeypatch.setenv("FLEGEL_SETTINGS", "kernels.nmf_entries_at_once=32")
     assert compiled().nmf_entries_at_once == 32
+
+
+def test_processors_the_blocks_of_a_team_are_as_large_as_they_say() -> None:
+    with using({"processors.fixed_block_work": 1 << 25}):
+        assert fixed_block(1024.0, 10, by_calls=False) == 1 << 15
+    assert fixed_block(1024.0, 10, by_calls=False) == 1 << 12
+
+
+def test_transport_units_are_picked_where_it_says_that_it_pays() -> None:
+    one = np.zeros((100, 3))
+    one[7] = 1.5
+    assert len(packed([one], (0,))) == 2, "the number of the unit, and its numbers"
+    with using({"transport.picked_bytes_share": 0.0}):
+        assert len(packed([one], (0,))) == 1
+
+
+def test_cluster_a_slave_is_silent_after_as_long_as_it_says() -> None:
+    slave = KnownSlave.__new__(KnownSlave)
+    slave.last_beat = 0.0
+    assert not slave.silent(5.0)
+    with using({"cluster.slave_silence_seconds": 2.0}):
+        assert slave.silent(5.0)

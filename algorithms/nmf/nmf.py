@@ -214,8 +214,8 @@ class NMF(Algorithm):
         scale = self._mean(sample, values)
         spread = float(((values / scale - 1.0) ** 2).mean()) if len(values) else 1.0
         size = 1.0 / np.sqrt(self.rank)  # entries near this size predict the mean
-        first = active().nmf.adagrad_offset * max(spread, 1e-3) / self.rank
-        energy = np.full(sample.columns if self.solver == "sgd" else 0, first)
+        offset = active().nmf.adagrad_offset * max(spread, 1e-3) / self.rank
+        energy = np.full(sample.columns if self.solver == "sgd" else 0, offset)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
         penalty = np.array([self._penalty(sample)])
         rows = np.array([sample.mass, 0.0, 0.0, 0.0, 0.0])

@@ -20,6 +20,7 @@ from flegel.configuration.audit import AuditSettings
 from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.configuration.barriers import BarrierSettings
 from flegel.configuration.checkpoints import CheckpointSettings
+from flegel.configuration.cluster import ClusterSettings
 from flegel.configuration.groups import SiteSettings
 from flegel.configuration.interval import IntervalSettings
 from flegel.configuration.kernels import KernelSettings
@@ -28,12 +29,14 @@ from flegel.configuration.lr import LogisticRegressionSettings
 from flegel.configuration.moves import MoveSettings
 from flegel.configuration.nmf import FactorizationSettings
 from flegel.configuration.placement import PlacementSettings
+from flegel.configuration.processors import ProcessorSettings
 from flegel.configuration.resting import RestingSettings
 from flegel.configuration.setting import DescribedSetting, Setting, described
 from flegel.configuration.shapes import ShapeSettings
 from flegel.configuration.starts import StartSettings
 from flegel.configuration.termination import TerminationSettings
 from flegel.configuration.training import TrainingSettings
+from flegel.configuration.transport import TransportSettings
 from flegel.errors import UsageError, nearest
 
 
@@ -59,6 +62,9 @@ class Settings:
     kernels: KernelSettings = field(default_factory=KernelSettings)
     shapes: ShapeSettings = field(default_factory=ShapeSettings)
     nmf: FactorizationSettings = field(default_factory=FactorizationSettings)
+    processors: ProcessorSettings = field(default_factory=ProcessorSettings)
+    transport: TransportSettings = field(default_factory=TransportSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
 
 DEFAULTS = Settings()

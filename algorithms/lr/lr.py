@@ -49,11 +49,13 @@ from flegel.algorithms.lr.search import (
     MOVING_ENDS_BELOW_GAIN,
     MOVING_PASSES,
     NEGLIGIBLE,
+    NEGLIGIBLE_IN_DIAGONAL,
     NOISE,
     NOT_YET,
     PATIENCE,
     PLAUSIBLE,
     RECOUNT,
+    RECOUNT_DIAGONAL,
     SHORT,
     UNCOUNTED,
     Curvature,
@@ -549,8 +551,13 @@ class LR(Algorithm):
     def _held(self, parameter: Linear, search: StepSearch) -> Linear:
         """θ is kept for the next interval."""
         numbers = parameter.internal_visit.copy()
-        numbers[2], numbers[4] = RECOUNT[int(search.settling)], self._cap(search, parameter)
+        numbers[2], numbers[4] = self._recounted(search, parameter), self._cap(search, parameter)
         return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
+
+    def _recounted(self, search: StepSearch, parameter: Linear) -> float:
+        """The part by which a point's curvature must have changed to be counted again."""
+        whole = float(parameter.internal_visit[5]) == 1.0
+        return RECOUNT[int(search.settling)] if whole else RECOUNT_DIAGONAL
 
     def _cap(self, search: StepSearch, parameter: Linear) -> float:
         """Where residuals are cut off in the curvature. Far on the wrong side of the plane a loss is straight, and a
@@ -568,8 +575,9 @@ class LR(Algorithm):
         mode = float(parameter.internal_visit[5])
         mean = float(aggregator.curvature[:, 0 if mode > 1.0 else -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
-        part, cap = RECOUNT[int(search.settling)], self._cap(search, parameter)
-        floor = 0.0 if mode == EMPTYING else max(NEGLIGIBLE * mean, 0.0)
+        part, cap = self._recounted(search, parameter), self._cap(search, parameter)
+        least = NEGLIGIBLE if mode == 1.0 else NEGLIGIBLE_IN_DIAGONAL
+        floor = 0.0 if mode == EMPTYING else max(least * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, cap, *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
         made = {"internal_visit": np.array(numbers), "internal_search": np.array(search)}

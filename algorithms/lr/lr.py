@@ -33,6 +33,7 @@ from flegel.algorithms.lr.model import (
 )
 from flegel.algorithms.lr.point import visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
+from flegel.algorithms.lr.products import ProductKernel
 from flegel.algorithms.lr.search import (
     CAUTIOUS,
     CREDIBLE,
@@ -72,6 +73,7 @@ from flegel.algorithms.lr.search import (
     unsolved,
     with_pair,
 )
+from flegel.algorithms.lr.shapes import kernel_choice, served_by
 from flegel.algorithms.rows import add_scaled, dot
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse
@@ -328,8 +330,24 @@ class LR(Algorithm):
             sums[i, 0] = totals[i]
         return change
 
-    def kernel(self, share: Shard) -> Kernel:
-        return kernels.kernel_for(self.memory)
+    def layout_for(self, columns: int) -> str:
+        return "rows" if self._by_products(columns) else self.kernels.layout
+
+    def kernel(self, share: Shard) -> Kernel | None:
+        if isinstance(share.features, Sparse) or share.layout == "tiles":
+            return kernels.kernel_for(self.memory)
+        return ProductKernel(self.memory) if self._by_products(share.columns) else None
+
+    def kernel_choice(self, share: Shard) -> str:
+        if isinstance(share.features, Sparse):
+            return "sparse: products with the entries of a row alone"
+        return kernel_choice(self.outputs, share.columns)
+
+    def _by_products(self, columns: int) -> bool:
+        """Is a block of dense rows multiplied at once? Only where the curvature is a diagonal."""
+        if self.classes is None or self.outputs * (columns + 1) ** 2 <= LATE_NUMBERS:
+            return False
+        return served_by(self.outputs, columns).kernel == "products"
 
     # -- steps ---------------------------------------------------------------------------------------------
 

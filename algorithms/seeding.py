@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Sample
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.errors import UsageError
@@ -17,12 +18,6 @@ DRAWN = "k-means++"
 NAMED = (DRAWN, "random", "first")
 START_FILE = NamesFile(NAMED)
 """Marks the hyper-parameter `init`."""
-QUANTILE_ROWS = 8192  # rows, at most, from which a column's quantiles are computed
-FAR = 8.0  # robust deviations from the median at which `clipped` cuts a number
-POLISHING = 2**23  # multiplications, about 20 ms
-LLOYD_PASSES = 10  # passes over the sample for one start; the first few bring most of the decrease
-TRIAL_PASSES = 3  # of these, after which several starts are compared
-REPRESENTATIVES, REPRESENTED_ROWS = 512, 20_000  # means that a group shows to others, of so many rows at most
 
 
 def polishing_passes(work: int) -> int:
@@ -31,7 +26,7 @@ def polishing_passes(work: int) -> int:
     Small tables are trained to the end here. Otherwise the order of visits under `ssp`, `asp` and `psp` decides which
     of several optima is found, and some are worse by a few tenths of a percent. Large ones have no time for it.
     """
-    return min(POLISHING // max(work, 1), 300)
+    return min(active().starts.polishing_work // max(work, 1), 300)
 
 
 def start_rows(
@@ -62,7 +57,7 @@ def weighted_rows(features: Array, weights: Array | None) -> tuple[Array, Array 
 
 def origin_of(rows: Array) -> Array:
     """The mean of each column, its outliers drawn in to the middle 90 %, as a number that the rows' precision holds."""
-    few = rows[:: max(1, len(rows) // QUANTILE_ROWS)]
+    few = rows[:: max(1, len(rows) // active().starts.quantile_rows)]
     low, high = np.quantile(few, [0.05, 0.95], axis=0, method="nearest")
     middle = np.clip(few, low, high).mean(axis=0, dtype=np.float64).astype(rows.dtype)
     return np.asarray(np.where(low == high, low, middle), dtype=np.float64)
@@ -79,7 +74,7 @@ def standard_units(rows: Array) -> tuple[Array, Array, Array]:
     largest = np.abs(rows - origin).max(axis=0)
     safe = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers must stay representable
     deviation = safe * np.sqrt((((rows - rows.mean(axis=0, dtype=np.float64)) / safe) ** 2).mean(axis=0))
-    few = rows[:: max(1, len(rows) // QUANTILE_ROWS)].astype(np.float64)
+    few = rows[:: max(1, len(rows) // active().starts.quantile_rows)].astype(np.float64)
     cuts = np.quantile(few, [0.01, 0.05, 0.25, 0.75, 0.95, 0.99], axis=0)
     half, most, nearly_all = (cuts[3] - cuts[2]) / 1.349, (cuts[4] - cuts[1]) / 3.29, (cuts[5] - cuts[0]) / 4.653
     robust = np.where(half > 1e-3 * most, half, most)
@@ -107,8 +102,9 @@ def some_weighted(
 
 
 def clipped(rows: Array) -> Array:
-    """Rows in standard units with nothing further from the origin than `FAR`: no outlier gets a cluster of its own."""
-    return np.clip(rows, -FAR, FAR)
+    """Rows in standard units, cut at `starts.clipped_deviations`: no outlier gets a cluster of its own."""
+    far = active().starts.clipped_deviations
+    return np.clip(rows, -far, far)
 
 
 def in_deviations(rows: Array) -> Array:
@@ -125,11 +121,12 @@ def lloyd(rows: Array, k: int, rng: np.random.Generator, weights: Array | None =
 
 
 def lloyd_from(
-    rows: Array, centres: Array, passes: int = LLOYD_PASSES, weights: Array | None = None
+    rows: Array, centres: Array, passes: int | None = None, weights: Array | None = None
 ) -> tuple[Array, Array, float]:
-    """A few passes of Lloyd's algorithm. A cluster that loses its rows keeps its centre."""
+    """A few passes of Lloyd's algorithm, those of a start where nothing is said. A cluster that loses its rows keeps
+    its centre."""
     labels = numbered(rows, centres)
-    for _ in range(passes):
+    for _ in range(active().starts.lloyd_passes if passes is None else passes):
         counts = np.bincount(labels, weights, minlength=len(centres))
         shares = np.zeros((len(centres), len(rows)))
         shares[labels, np.arange(len(rows))] = 1.0 if weights is None else weights
@@ -151,8 +148,8 @@ def representatives(sample: Sample, rng: np.random.Generator) -> tuple[Array, Ar
     if isinstance(sample.features, Sparse):
         return None
     rows, own = weighted_rows(np.asarray(sample.features), sample.weights)
-    rows, own = some_weighted(rows, own, REPRESENTED_ROWS, rng)
-    count = max(min(REPRESENTATIVES, len(rows) // 16), 1)
+    rows, own = some_weighted(rows, own, active().starts.group_represented_rows, rng)
+    count = max(min(active().starts.group_representatives, len(rows) // 16), 1)
     origin, unit, _ = standard_units(rows)
     scaled = (rows - origin) / unit
     centres, labels, _ = lloyd_from(scaled, scaled[rng.choice(len(scaled), count, replace=False)], 4, own)

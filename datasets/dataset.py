@@ -20,7 +20,7 @@ from flegel.datasets.rows.chosen_columns import find_column
 from flegel.datasets.rows.columnar_cache import SourceStream, columnar
 from flegel.datasets.rows.descriptions import source_from
 from flegel.datasets.rows.kept_rows import KeptRows
-from flegel.datasets.rows.memory import memory_limit
+from flegel.datasets.rows.memory import exceeds_memory
 from flegel.datasets.rows.partition import (
     MIN_BLOCKS_PER_WORKER,
     Partition,
@@ -259,7 +259,8 @@ def stream_shard(description: Description, index: int, count: int, partition: st
     if parse(partition).kind == "contiguous" or description["rows"] < count:
         return None
     source = _open_source(description)
-    if source.sparse or (description["rows"] // count) * source.columns * source.dtype.itemsize <= memory_limit():
+    size = (description["rows"] // count) * source.columns * source.dtype.itemsize
+    if source.sparse or not exceeds_memory(size):
         return None
     rows = description["rows"]
     source, ranges, rng = _planned(source, rows, index, count, partition, seed)

@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -95,8 +95,17 @@ class HyperParameter:
                 return msgspec.json.decode(value, type=plain) if words is None else words
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
         except UNDECODABLE as error:  # also those of values that do not fit
-            detail = str(error).split(" - at ")[0]
+            choices = _choices(self.type)
+            detail = f"it is one of {', '.join(choices)}" if choices else str(error).split(" - at ")[0]
             raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
+
+
+def _choices(hint: Any) -> list[str]:
+    """The values that a parameter may have, where only some do."""
+    if get_origin(hint) is Literal:
+        return [str(choice) for choice in get_args(hint)]
+    first = get_args(hint)[:1] if get_origin(hint) is Annotated else ()
+    return _choices(first[0]) if first else []
 
 
 def _bare_words(text: str, hint: Any) -> Any:

@@ -75,6 +75,8 @@ class LoadShard(_Message):
     growing: bool = False  # such a worker begins with a part of its points, which lie in random order (`growing_part`)
     threads: int = 0  # of a team, which train as one worker (`runtime/backends/numba/team.py`); 0: no team
     fixed_blocks: bool = False  # the sums of a team do not depend on its number of threads
+    settings: dict[str, float] = {}
+    """Tuned numbers of this job that differ from the defaults, by full name (flegel/configuration)."""
 
 
 class Train(_Message):

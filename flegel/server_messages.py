@@ -30,6 +30,8 @@ class ServeJob(_ServerMessage):
     debug: bool = False
     large: bool = False
     """Slices have megabytes: their memory goes back to the system when they are replaced."""
+    settings: dict[str, float] = {}
+    """As in `LoadShard`."""
 
 
 class ServerMap(_ServerMessage):

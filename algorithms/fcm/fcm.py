@@ -28,6 +28,7 @@ from flegel.algorithms.seeding import (
     weighted_rows,
 )
 from flegel.algorithms.soft_kernel import CUT, NEAR, soft_kernel
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
@@ -42,11 +43,6 @@ from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
 
 _TRAIN = EntryPoint("flegel.algorithms.fcm.kernel", "train")
-FEWEST_AND_MOST_TRIAL_ROWS = (2048, 16384)  # least and largest number of rows of the sample on which starts are tried
-TRIAL_WORK = 2**24  # distances times columns in a pass over them: fewer rows where k·d is large
-MOST_TRIAL_PASSES = 30
-TRIAL_ENDS_BELOW_GAIN = 1e-5  # relative gain of a pass below which a trial ends
-START_ENDS_BELOW_GAIN = 1e-10  # the same for the start that is chosen
 SAME = 1e-3  # relative to the spread of the points: closer centroids count as coinciding
 
 
@@ -118,7 +114,9 @@ class FCM(Algorithm):
         rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, units, _ = standard_units(rows)
         unit = np.full(sample.columns, units.max())
-        size = int(np.clip(TRIAL_WORK // (self.k * sample.columns), *FEWEST_AND_MOST_TRIAL_ROWS))
+        rules = active().starts
+        affordable = rules.fcm_trial_work // (self.k * sample.columns)
+        size = int(np.clip(affordable, rules.fcm_fewest_trial_rows, rules.fcm_most_trial_rows))
         some, own = some_weighted(rows, mass, max(size, self.k), rng)
         y = (some - origin) / unit
         own = np.ones(len(y)) if own is None else own
@@ -127,7 +125,8 @@ class FCM(Algorithm):
                 raise UsageError(f"FCM: k={self.k} is more than the {len(y)} points drawn; lower k.")
             trials = [self._alternate(y, own, lloyd(y, self.k, rng, own)[0]) for _ in range(self.n_init)]
             centres = min(trials, key=lambda trial: trial[1])[0]
-            centres = self._alternate(y, own, centres, polishing_passes(y.size * self.k), START_ENDS_BELOW_GAIN)[0]
+            passes = polishing_passes(y.size * self.k)
+            centres = self._alternate(y, own, centres, passes, rules.fcm_start_ends_below_gain)[0]
         else:
             centres = (start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass) - origin) / unit
         shares = own @ self._memberships(y, centres)[0] ** self.m / own.sum()
@@ -139,10 +138,13 @@ class FCM(Algorithm):
         y: Array,
         own: Array,
         centres: Array,
-        passes: int = MOST_TRIAL_PASSES,
-        rests: float = TRIAL_ENDS_BELOW_GAIN,
+        passes: int | None = None,
+        rests: float | None = None,
     ) -> tuple[Array, float]:
-        """A few passes over these rows: centres, and the objective before the last of them."""
+        """A few passes over these rows, as many as a trial has where nothing is said: centres, and the objective before
+        the last of them."""
+        passes = active().starts.fcm_trial_passes if passes is None else passes
+        rests = active().starts.fcm_trial_ends_below_gain if rests is None else rests
         value = np.inf
         for _ in range(passes):
             shares, squared = self._memberships(y, centres)

@@ -45,6 +45,7 @@ from flegel.algorithms.seeding import (
     weighted_rows,
 )
 from flegel.algorithms.soft_kernel import CUT, soft_kernel
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
@@ -62,10 +63,6 @@ _TRAIN = EntryPoint("flegel.algorithms.gmm.kernel", "train")
 LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a column's variance
 EMPTY = 1e-8  # a component with fewer points than this counts as empty
 ROWS_EVALUATED_AT_ONCE = 16384  # rows evaluated at a time
-FEWEST_AND_MOST_TRIAL_ROWS = (4096, 16384)  # least and largest number of rows of the sample on which starts are tried
-ROWS_A_COMPONENT = 200  # of these rows, where components are many
-EM_TRIAL_PASSES = 10  # of EM over these rows: enough to tell starts apart; the best one makes as many more
-EM_ENDS_BELOW_GAIN = 1e-8  # relative gain of a pass over the sample below which EM has come to rest
 
 
 BY_COMPONENT = ParameterPlacement(
@@ -193,9 +190,9 @@ class GMM(Algorithm):
         clipped rows in units of the middle of each column, so that they do not."""
         if self.k > len(y):
             raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-        some, row_weights = some_weighted(
-            y, mass, int(np.clip(ROWS_A_COMPONENT * self.k, *FEWEST_AND_MOST_TRIAL_ROWS)), rng
-        )
+        rules = active().starts
+        size = np.clip(rules.gmm_rows_per_component * self.k, rules.gmm_fewest_trial_rows, rules.gmm_most_trial_rows)
+        some, row_weights = some_weighted(y, mass, int(size), rng)
         best, most = None, -np.inf
         blank = self._blank(origin, unit, floor)
         for trial in range(self.n_init):
@@ -203,14 +200,13 @@ class GMM(Algorithm):
             labels = lloyd(seen, self.k, rng, row_weights)[1]
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
-            mixture, value = self._passes(
-                some, row_weights, self._step(some, row_weights, shares, blank), EM_TRIAL_PASSES - 1
-            )
+            first = self._step(some, row_weights, shares, blank)
+            mixture, value = self._passes(some, row_weights, first, rules.gmm_trial_passes - 1)
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
         passes = polishing_passes(len(some) * self.k * self._width(y.shape[1]))
-        best, _ = self._passes(some, row_weights, best, max(passes, EM_TRIAL_PASSES))
+        best, _ = self._passes(some, row_weights, best, max(passes, rules.gmm_trial_passes))
         return best._replace(
             points=coverage(points, float(len(some) if row_weights is None else row_weights.sum()), True)
         )
@@ -226,7 +222,7 @@ class GMM(Algorithm):
         for left in range(passes, -1, -1):
             shares, densities = self._expectation(y, mixture)
             before, value = value, float(densities.mean() if row_weights is None else row_weights @ densities)
-            if not left or value - before <= EM_ENDS_BELOW_GAIN * abs(value):
+            if not left or value - before <= active().starts.gmm_ends_below_gain * abs(value):
                 break
             mixture = self._step(y, row_weights, shares, mixture)
         return mixture, value

@@ -1,4 +1,5 @@
-"""K-means on a GPU in one kernel: nearest centroid, and the changes of the sums for rows whose cluster changed.
+"""K-means on a GPU: nearest centroid and the changes of the sums for rows whose cluster changed in one kernel, for rows
+that fit into registers (`KMeansKernel`); the changes alone for wider rows (`MoveKernel`).
 
 A thread keeps one or two rows in registers and goes through the centroids in shared memory, so the distances are never
 written and each row is read once. As on processors float32 proposes and float64 decides, for the rows that would change
@@ -141,6 +142,85 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) visit(
     }
 }
 """
+
+MOVE_SOURCE = """
+extern "C" __global__ void __launch_bounds__(THREADS) move(
+    const float* __restrict__ rows, const int* __restrict__ proposed, const double* __restrict__ origin,
+    const double* __restrict__ centres, int* __restrict__ state, double* sums, double* counts, double* squares,
+    int count)
+{
+    const int lane = threadIdx.x & 31;
+    const int warps = gridDim.x * (THREADS / 32);
+    for (long long first = 32LL * (blockIdx.x * (THREADS / 32) + threadIdx.x / 32); first < count;
+         first += 32LL * warps) {
+        const long long i = first + lane;
+        const int fresh_here = i < count ? proposed[i] : 0;
+        const int old_here = i < count ? state[i] : 0;
+        unsigned changed = __ballot_sync(0xffffffffu, fresh_here != old_here);
+        while (changed) {
+            const int of = __ffs(changed) - 1;
+            changed &= changed - 1;
+            const int fresh = __shfl_sync(0xffffffffu, fresh_here, of);
+            const int old = __shfl_sync(0xffffffffu, old_here, of);
+            const float* row = rows + (first + of) * COLUMNS;
+            const double* joined = centres + (long long)fresh * COLUMNS;
+            double nearer = 0.0, square = 0.0;
+            for (int d = lane; d < COLUMNS; d += 32) {
+                const double value = (double)row[d] - origin[d];
+                square += value * value;
+                if (old >= 0) {
+                    const double a = joined[d], b = centres[(long long)old * COLUMNS + d];
+                    nearer += (a - b) * (2.0 * value - a - b);
+                }
+            }
+            #pragma unroll
+            for (int step = 16; step; step >>= 1) {
+                square += __shfl_xor_sync(0xffffffffu, square, step);
+                nearer += __shfl_xor_sync(0xffffffffu, nearer, step);
+            }
+            if (old >= 0 && !(nearer > 0.0)) continue;
+            for (int d = lane; d < COLUMNS; d += 32) {
+                const double value = (double)row[d] - origin[d];
+                atomicAdd(sums + (long long)fresh * COLUMNS + d, value);
+                if (old >= 0) atomicAdd(sums + (long long)old * COLUMNS + d, -value);
+            }
+            if (lane == 30) {
+                atomicAdd(counts + fresh, 1.0);
+                if (old >= 0) atomicAdd(counts + old, -1.0);
+            }
+            if (lane == 31) {
+                atomicAdd(squares + fresh, square);
+                if (old >= 0) atomicAdd(squares + old, -square);
+            }
+            if (lane == of) state[i] = fresh;
+        }
+    }
+}
+"""
+
+
+class MoveKernel:
+    """Takes rows of float32 to the clusters that were proposed for them, where float64 agrees that these are nearer: a
+    warp for each row that changes, no copy of rows in float64, and no wait for the device. Raises `CudaError` where it
+    cannot be made."""
+
+    def __init__(self, columns: int, device: torch.device) -> None:
+        self._blocks = BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
+        self._kernel = CudaKernel(MOVE_SOURCE, "move", device, {"COLUMNS": columns, "THREADS": THREADS})
+
+    def move(
+        self,
+        features: torch.Tensor,
+        proposed: torch.Tensor,
+        origin: torch.Tensor,
+        centres: torch.Tensor,
+        state: torch.Tensor,
+        sums: Sequence[torch.Tensor],
+    ) -> None:
+        """Less than 2³¹ rows: features (n, columns) float32, proposed and state (n) int32, all without gaps."""
+        if len(features):
+            blocks = min(self._blocks, -(-len(features) // THREADS))
+            self._kernel(blocks, THREADS, (features, proposed, origin, centres, state, *sums, len(features)))
 
 
 class KMeansKernel:

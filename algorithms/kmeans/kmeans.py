@@ -55,6 +55,7 @@ from flegel.algorithms.seeding import (
     unseen_weight,
     weighted_rows,
 )
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow, unit_rows
@@ -74,19 +75,11 @@ ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference o
 SINGLE_POINT_ROUNDING = 2.0**-40
 """Scatter of a cluster that weighs 1 or less, relative to its sum of squares, below which it is rounding: that of a
 single point is exactly 0. Clusters of many points may weigh less than 1, too."""
-SPARE = 64  # rows of the sample, at most, that θ keeps as places for clusters that become empty
-SPARE_NUMBERS = 2**20  # numbers in them, at most: fewer where rows are wide
-TRIAL_ROWS = 4096  # rows of the sample on which starts are tried, where clusters are few
-SPARSE_TRIAL_ROWS = 4096  # the same of sparse rows
-LEAST_ROWS, MOST_ROWS = 2048, 32768  # of these rows, in any case
-ROWS_A_CLUSTER = 20  # of these rows, where clusters are many
-LEAST_ROWS_A_CLUSTER = 4  # of these rows, where clusters are very many
 LISTED_SIZES = 20  # clusters whose sizes are listed; of more the range is told
 CACHED_NUMBERS = 2**14  # numbers taken together in sums over all centroids: they stay in the cache of a core
 COMPARED_BY_DIFFERENCES = 2**24  # numbers of centroids times spare rows that are compared by differences, at most
 RELOCATION_NUMBERS = 2**22  # float64 numbers that exist at a time beside θ where clusters are empty: 32 MB
 TOUCHING = 1e-9  # part of a squared length below which a distance by products may be rounding
-TRIAL_WORK = 2**24  # multiplications in a pass over them, at most: fewer rows where k·d is large
 
 
 class Centroids(NamedTuple):
@@ -210,18 +203,21 @@ class KMeans(Algorithm):
         origin = origin_of(rows)
         if starts_on_a_sample(self.k, sample.columns):
             return self._wide_start(rows, weights, origin, sample, rng)
-        size = max(min(TRIAL_WORK // (self.k * sample.columns), TRIAL_ROWS), LEAST_ROWS, ROWS_A_CLUSTER * self.k)
+        rules = active().starts
+        affordable = min(rules.kmeans_trial_work // (self.k * sample.columns), rules.kmeans_trial_rows)
+        size = max(affordable, rules.kmeans_fewest_trial_rows, rules.kmeans_rows_per_cluster * self.k)
+        size = min(size, rules.kmeans_most_trial_rows)
         drawn = isinstance(self.init, str) and self.init == DRAWN
         if drawn:
-            some, own = rows_by_scatter(rows - origin, weights, min(size, MOST_ROWS), rng)
+            some, own = rows_by_scatter(rows - origin, weights, size, rng)
             if self.k > len(some):
                 raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
             start = best_start(some, self.k, self.n_init, rng, own) + origin
         else:
-            some, own = some_weighted(rows, weights, min(size, MOST_ROWS), rng)
+            some, own = some_weighted(rows, weights, size, rng)
             some = some - origin
             start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
-        spare = more_rows(some, start - origin, min(self.k, SPARE), rng, own) + origin
+        spare = more_rows(some, start - origin, min(self.k, rules.kmeans_spare_rows), rng, own) + origin
         spare = spare.astype(rows.dtype).astype(np.float64)
         shares, mass = _shares(numbered(some, start - origin), own, self.k)
         return Centroids(start, origin, spare, shares, coverage(sample.mass, mass, drawn))
@@ -233,11 +229,13 @@ class KMeans(Algorithm):
         self, rows: Array, weights: Array | None, origin: Array, sample: Sample, rng: np.random.Generator
     ) -> Centroids:
         """The same along a few directions; one start by k-means++, because more change little where k is large."""
-        most = max(MOST_ROWS, LEAST_ROWS_A_CLUSTER * self.k)
-        some, own = some_weighted(rows, weights, min(max(ROWS_A_CLUSTER * self.k, LEAST_ROWS), most), rng)
+        rules = active().starts
+        most = max(rules.kmeans_most_trial_rows, rules.kmeans_fewest_rows_per_cluster * self.k)
+        size = min(max(rules.kmeans_rows_per_cluster * self.k, rules.kmeans_fewest_trial_rows), most)
+        some, own = some_weighted(rows, weights, size, rng)
         some = some - origin.astype(some.dtype)
         drawn = isinstance(self.init, str) and self.init == DRAWN
-        spare = min(self.k, SPARE)
+        spare = min(self.k, rules.kmeans_spare_rows)
         if drawn and self.k > len(some):
             raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
         if drawn:
@@ -252,7 +250,8 @@ class KMeans(Algorithm):
     def _sparse_start(self, rows: Sparse, sample: Sample, rng: np.random.Generator) -> Centroids:
         """The same about 0, which is the origin of sparse rows. Trials count rows of any positive weight alike."""
         ids, own = weighted_rows(np.arange(rows_of(rows)), sample.weights)
-        ids, own = some_weighted(ids, own, MOST_ROWS, rng)
+        rules = active().starts
+        ids, own = some_weighted(ids, own, rules.kmeans_most_trial_rows, rng)
         some, given = take_rows(rows, ids) if len(ids) < rows_of(rows) else rows, self.init
         norms = squared_norms(some)
         if not (isinstance(given, str) and given in NAMED):
@@ -260,14 +259,14 @@ class KMeans(Algorithm):
         elif self.k > rows_of(some):
             raise UsageError(f"KMeans: k={self.k} is more than the {rows_of(some)} points drawn; lower k.")
         elif given == DRAWN:
-            start = best_sparse_lloyd(
-                some, norms, self.k, self.n_init, max(SPARSE_TRIAL_ROWS, ROWS_A_CLUSTER * self.k), rng
-            )
+            tried = max(rules.kmeans_sparse_trial_rows, rules.kmeans_rows_per_cluster * self.k)
+            start = best_sparse_lloyd(some, norms, self.k, self.n_init, tried, rng)
         else:
             chosen = np.arange(self.k) if given == "first" else rng.choice(len(ids), self.k, replace=False)
             start = dense_rows(some, chosen)
         nearest, squared = nearest_of(some, start, norms)
-        spare = far_rows(some, squared, max(1, min(self.k, SPARE, SPARE_NUMBERS // rows.columns)), rng)
+        most = min(self.k, rules.kmeans_spare_rows, rules.kmeans_spare_numbers // rows.columns)
+        spare = far_rows(some, squared, max(1, most), rng)
         shares, drawn = _shares(nearest, own, self.k)
         trained = isinstance(given, str) and given == DRAWN
         return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(sample.mass, drawn, trained))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flegel.algorithms.simd.registers import FEW_ROWS, group_sizes, tile_shape
+from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
@@ -54,9 +55,6 @@ kernels on each of {32, 64, 96, 384} columns × k {16, 64, 256, 1,024, 4,096}: l
 64 × 512, 96 × 256 and 384 × 64, and bounds gain with every product more. Their first pass takes 1.4 times as long as
 that of tiles below 256 columns (at 96 × 1,024 longer than faiss), so there they serve from twice as many products on.
 Rows of fewer than 32 columns are always tiles."""
-LEAST_K_OF_SAMPLE, LEAST_COLUMNS_OF_SAMPLE = 64, 64
-"""Clusters and columns from which on a start is made on a sample, whatever the kernel: below, three starts in all
-columns take less than a second."""
 WIDE_COLUMNS, WIDE_K = 64, 2048
 """An example of a shape that bounds serve, for `flegel warm`."""
 
@@ -74,7 +72,9 @@ def is_wide(k: int, columns: int) -> bool:
 def starts_on_a_sample(k: int, columns: int) -> bool:
     """Is the start made along a few directions of a sample (`wide_start`)? Several starts in all columns would take
     longer than training."""
-    return is_wide(k, columns) or (k >= LEAST_K_OF_SAMPLE and columns >= LEAST_COLUMNS_OF_SAMPLE)
+    rules = active().starts
+    large = k >= rules.kmeans_sample_from_clusters and columns >= rules.kmeans_sample_from_columns
+    return is_wide(k, columns) or large
 
 
 def kernel_choice(k: int, columns: int) -> str:

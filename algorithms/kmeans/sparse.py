@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.rows import COMPILED_PRODUCTS, rows_of, times
-from flegel.algorithms.seeding import LLOYD_PASSES, TRIAL_PASSES
+from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
@@ -143,9 +143,10 @@ def best_sparse_lloyd(rows: Sparse, norms: Array, k: int, starts: int, trial: in
     if trial < len(norms):
         chosen = np.sort(rng.choice(len(norms), trial, replace=False))
         few, few_norms = take_rows(rows, chosen), norms[chosen]
-    begun = [_lloyd(few, few_norms, sparse_seed(few, few_norms, k, rng), TRIAL_PASSES) for _ in range(starts)]
+    rules = active().starts
+    begun = [_lloyd(few, few_norms, sparse_seed(few, few_norms, k, rng), rules.trial_passes) for _ in range(starts)]
     centres = min(begun, key=lambda trial: trial[1])[0]
-    return _lloyd(rows, norms, centres, LLOYD_PASSES - TRIAL_PASSES)[0]
+    return _lloyd(rows, norms, centres, rules.lloyd_passes - rules.trial_passes)[0]
 
 
 def _lloyd(rows: Sparse, norms: Array, centres: Array, passes: int) -> tuple[Array, float]:

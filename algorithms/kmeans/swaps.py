@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
-CANDIDATES = 8  # wide clusters, and close pairs, that are looked at
-MOST_PRODUCTS = 2**35  # multiplications of all pairs, at most: about a second. More clusters are not swapped
 CLUSTERS_AT_ONCE = 256  # clusters whose distances to all others exist at a time
 
 
 def swapped(centroids: Array, sums: Array, counts: Array, squares: Array) -> Array | None:
     """The centroids with one of a close pair moved into a wide cluster, by the most promising swap. None where no swap
     promises to lower the objective. All about the origin of the sums."""
-    if len(counts) < 3 or len(counts) ** 2 * centroids.shape[1] > MOST_PRODUCTS or not (counts > 0).all():
+    products = len(counts) ** 2 * centroids.shape[1]
+    if len(counts) < 3 or products > active().training.swap_products or not (counts > 0).all():
         return None
     means = sums / counts[:, None]
     scatter = np.maximum(squares - counts * (means**2).sum(axis=1), 0.0)
@@ -49,7 +49,7 @@ def _close_pairs(means: Array, counts: Array) -> tuple[Array, Array, Array]:
         merged[own[:, None] >= clusters] = np.inf
         second[own] = merged.argmin(axis=1)
         costs[own] = merged[np.arange(len(own)), second[own]]
-    best = np.argsort(costs, kind="stable")[:CANDIDATES]
+    best = np.argsort(costs, kind="stable")[: active().training.swap_candidates]
     best = best[np.isfinite(costs[best])]
     return best, second[best], costs[best]
 
@@ -58,7 +58,7 @@ def _most_promising(excess: Array, first: Array, second: Array, costs: Array) ->
     """The wide cluster and the close pair by which the objective would fall most."""
     found = [
         (float(excess[wide] - cost), int(wide), int(a), int(b))
-        for wide in np.argsort(-excess, kind="stable")[:CANDIDATES]
+        for wide in np.argsort(-excess, kind="stable")[: active().training.swap_candidates]
         for a, b, cost in zip(first, second, costs, strict=True)
         if wide not in (a, b) and excess[wide] > cost
     ]

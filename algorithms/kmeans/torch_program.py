@@ -2,7 +2,7 @@
 
 The nearest centroid minimizes ½‖c‖² − x·c. As on processors, the features' precision proposes and float64 decides, but
 only for the rows that change their cluster; only these enter the sums. On a GPU rows of float32 take one kernel
-(cuda_kernel.py); others, and those too wide for it, a matrix product and a minimum per block.
+(cuda_kernel.py); wider ones a product and a minimum per block, and a kernel for those that change.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from flegel.algorithms.cuda_source import CudaError
-from flegel.algorithms.kmeans.cuda_kernel import KMeansKernel
+from flegel.algorithms.kmeans.cuda_kernel import KMeansKernel, MoveKernel
 
 BLOCK = 2**22  # rows of a block on a GPU
 PRODUCT_NUMBERS = 2**30  # distances of one product with all clusters, at most, where no kernel keeps them in registers
 MOVED_NUMBERS = 2**27  # numbers in float64 of rows that change their cluster together, at most
 PRODUCT_UP_TO = 512  # clusters
+LEAST_SUMS_FOR_ADDITIONS = 4096  # k × columns from which rows that move add to the sums one by one
 
 
 class KMeansProgram:
@@ -29,6 +30,8 @@ class KMeansProgram:
         self._device, self._clusters = device, algorithm.k
         self._gpu = device.type == "cuda"
         self._kernels: dict[tuple[int, int, bool], KMeansKernel | None] = {}
+        self._moves: dict[int, MoveKernel | None] = {}
+        """By columns: the kernel for rows that change their cluster, where it could be made."""
         self.note = ""
         """Why there is no kernel in one piece; empty otherwise."""
 
@@ -67,6 +70,20 @@ class KMeansProgram:
                 self._kernels[key], self.note = None, str(error)
         return self._kernels[key]
 
+    def _move_kernel(self, features: torch.Tensor, last: torch.Tensor) -> MoveKernel | None:
+        """The kernel that moves these rows, where there is one: rows of float32 on a GPU, with enough sums that
+        additions to one of them do not wait for each other."""
+        columns = features.shape[1]
+        usable = self._gpu and features.dtype == torch.float32 and features.is_contiguous() and last.is_contiguous()
+        if not usable or self._centres.numel() < LEAST_SUMS_FOR_ADDITIONS:
+            return None
+        if columns not in self._moves:
+            try:
+                self._moves[columns] = MoveKernel(columns, self._device)
+            except CudaError as error:
+                self._moves[columns], self.note = None, str(error)
+        return self._moves[columns]
+
     def _put(self, values: Any) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
 
@@ -82,6 +99,9 @@ class KMeansProgram:
         if self._kernel is not None and features.dtype == torch.float32 and features.is_contiguous():
             return self._kernel.visit(features, last, sums)
         proposed = self.nearest(features)
+        kernel = self._move_kernel(features, last)
+        if kernel is not None:
+            return kernel.move(features, proposed, self._origin, self._centres, last, sums)
         moved = torch.nonzero(proposed != last).reshape(-1)
         some = max(MOVED_NUMBERS // features.shape[1], 1)
         for at in range(0, len(moved), some):

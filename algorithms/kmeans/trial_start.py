@@ -9,17 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flegel.algorithms.seeding import LLOYD_PASSES, TRIAL_PASSES, lloyd_from, plus_plus, squared_lengths
+from flegel.algorithms.seeding import lloyd_from, plus_plus, squared_lengths
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
-
-EVEN = 0.5  # part of the rows that is drawn evenly; the others by their squared distance to the origin
-REFILLS = 4  # times that chances above 1 are given to other rows; each makes a few more certain
-SWAP_ROUNDS = 8
-"""Rounds of swaps. Twice as many, with passes between them, lowered the median objective on 3 of 14 tables, by 0.04 %
-at most, and the start took up to 1.8 times as long."""
-SWAP_CANDIDATES = 8  # rows that are tried as centroids in a round
-SWAP_DISTANCES = 2**22  # rows times centroids, at most: where there are more clusters, one swap changes little
-LEAST_GAIN = 1e-6  # relative: a swap that gains less is rounding
 
 
 def rows_by_scatter(
@@ -39,7 +31,8 @@ def rows_by_scatter(
     scatter = squared_lengths(rows) * mass
     total = float(scatter.sum())
     even = mass / mass.sum()
-    chances = EVEN * even + (1.0 - EVEN) * scatter / total if 0 < total < np.inf else even
+    evenly = active().starts.drawn_evenly
+    chances = evenly * even + (1.0 - evenly) * scatter / total if 0 < total < np.inf else even
     chances = _at_most_one(most * chances, most)
     ends = chances.cumsum()
     chosen = np.searchsorted(ends, np.arange(rng.random(), ends[-1]), side="right").clip(max=len(rows) - 1)
@@ -49,7 +42,7 @@ def rows_by_scatter(
 
 def _at_most_one(chances: Array, total: int) -> Array:
     """Chances of at most 1 whose sum is `total`, or nearly: what some have above 1 goes to the others."""
-    for _ in range(REFILLS):
+    for _ in range(active().starts.refills):
         certain = chances >= 1.0
         rest = float(chances[~certain].sum())
         if not certain.any() or not rest > 0:
@@ -61,9 +54,10 @@ def _at_most_one(chances: Array, total: int) -> Array:
 def best_start(rows: Array, k: int, starts: int, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """Centroids of the best of several starts by k-means++. They are compared after the first passes; the best one goes
     on, with swaps."""
-    begun = [lloyd_from(rows, plus_plus(rows, k, rng, weights), TRIAL_PASSES, weights) for _ in range(starts)]
+    rules = active().starts
+    begun = [lloyd_from(rows, plus_plus(rows, k, rng, weights), rules.trial_passes, weights) for _ in range(starts)]
     centres = with_swaps(rows, min(begun, key=lambda trial: trial[2])[0], rng, weights)
-    return lloyd_from(rows, centres, LLOYD_PASSES - TRIAL_PASSES, weights)[0]
+    return lloyd_from(rows, centres, rules.lloyd_passes - rules.trial_passes, weights)[0]
 
 
 def with_swaps(rows: Array, centres: Array, rng: np.random.Generator, weights: Array | None = None) -> Array:
@@ -72,23 +66,23 @@ def with_swaps(rows: Array, centres: Array, rng: np.random.Generator, weights: A
     In each round rows are drawn as k-means++ would. Each is moved to the mean of the rows that it would take from
     others, and tried in the place of every centroid (Lattanzi and Sohler 2019); the best exchange is made.
     """
-    k = len(centres)
-    if k < 2 or len(rows) * k > SWAP_DISTANCES:
+    k, rules = len(centres), active().starts
+    if k < 2 or len(rows) * k > rules.swap_distances:
         return centres
     centres = np.array(centres)
     lengths, each = squared_lengths(rows), np.arange(len(rows))
     squared = _squared(rows, lengths, centres)
     nearest, first, second = _two_nearest(squared, each)
-    for _ in range(SWAP_ROUNDS):
+    for _ in range(rules.swap_rounds):
         costs = first if weights is None else first * weights
         ends = costs.cumsum()
         if not 0 < ends[-1] < np.inf:
             break
-        drawn = np.searchsorted(ends, rng.random(SWAP_CANDIDATES) * ends[-1]).clip(max=len(rows) - 1)
+        drawn = np.searchsorted(ends, rng.random(rules.swap_candidates) * ends[-1]).clip(max=len(rows) - 1)
         nearer = first > _squared(rows, lengths, rows[drawn]).T
         candidates = _moved(rows, rows[drawn], nearer, weights)
         tried = _squared(rows, lengths, candidates).T
-        best, place = (1.0 - LEAST_GAIN) * ends[-1], None
+        best, place = (1.0 - rules.least_swap_gain) * ends[-1], None
         for c, distances in enumerate(tried):
             kept = np.minimum(distances, first)
             lost = np.minimum(distances, second) - kept  # of the rows of a centroid, if it were gone

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 
+from flegel.configuration.active import active
+
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[_name] = "1"  # before any of these libraries starts its threads
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
@@ -41,7 +43,6 @@ from flegel.core import pytree
 from flegel.core.shard import TILE, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.machine.worker.local_updates import LocalUpdates
-from flegel.runtime.backends.numba.backend import FEWEST_POINTS_PER_CALL
 from flegel.runtime.worker.shard_loading import growing_part
 
 COLUMNS = 28
@@ -357,7 +358,9 @@ def incremental(training: Training, target: float, most: int = 60) -> tuple[floa
     whole = False  # every point has been visited
     looked = visits
     while visits < most * points:
-        reached = min(first + local.limit(points - first, speed, FEWEST_POINTS_PER_CALL, TILE), points)
+        reached = min(
+            first + local.limit(points - first, speed, active().training.fewest_points_per_call, TILE), points
+        )
         speed = training.visit(first, reached)
         training.update(local)
         visits, first, whole = visits + reached - first, reached % points, whole or reached == points
@@ -373,7 +376,7 @@ def _on_parts(training: Training, local: LocalUpdates) -> tuple[int, int, float]
     part = growing_part(training.algorithm, training.share, training.parameter)
     seen, visits, speed = 0, 0, 0.0
     while part is not None and not part.over:
-        run = part.next(local.limit(part.size, speed, FEWEST_POINTS_PER_CALL, TILE))
+        run = part.next(local.limit(part.size, speed, active().training.fewest_points_per_call, TILE))
         speed = training.visit(run.start, run.end)
         part.advance(run, run.end)
         visits, seen = visits + run.end - run.start, max(seen, run.end)

@@ -210,7 +210,7 @@ def pass_cell(columns: int, k: int, seed: int, isotropic: bool) -> dict[str, Any
                     began = time.process_time()
                     made.append(peer(rows, start, count)[1])
                     timed.append(time.process_time() - began)
-                if made[1] > made[0]:  # it may have converged in the first
+                if made[1] > made[0] and timed[1] > timed[0]:  # it may have converged in the first
                     seconds[name].append((timed[0], (timed[1] - timed[0]) / (made[1] - made[0])))
             except Exception as error:  # noqa: BLE001 - a peer that cannot do a shape is a result
                 found[name] = {"error": f"{type(error).__name__}: {error}"[:200]}
@@ -239,7 +239,14 @@ def told(cell: dict[str, Any]) -> str:
     return "; ".join([*words, f"labels that differ: {own['wrong']}"])
 
 
-def run_passes(args: argparse.Namespace) -> list[dict[str, Any]]:
+def write_figures(args: argparse.Namespace, found: list[dict[str, Any]]) -> None:
+    """All figures so far, after every cell: a run that is ended keeps what it has measured."""
+    if args.json:
+        machine = {"processor": platform.processor(), "cores": os.cpu_count(), "numpy": np.__version__}
+        args.json.write_text(json.dumps({"machine": machine, "cells": found}, indent=1) + "\n", encoding="utf-8")
+
+
+def run_passes(args: argparse.Namespace) -> None:
     """Each cell in a process of its own, on a core of its own."""
     every = [(columns, k) for columns in COLUMNS for k in CLUSTERS]
     cells = [tuple(map(int, cell.split("x"))) for cell in args.cells.split(",")] if args.cells else every
@@ -265,14 +272,14 @@ def run_passes(args: argparse.Namespace) -> list[dict[str, Any]]:
         answer: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
         return answer
 
-    found = []
+    found: list[dict[str, Any]] = []
     with ThreadPoolExecutor(args.jobs) as pool:
         waiting = [pool.submit(one, cell) for cell in sorted(cells, key=lambda c: (-c[1], -c[0]))]
         for done in as_completed(waiting):
             cell = done.result()
             print(cell["error"] if "error" in cell else told(cell), flush=True)
             found.append(cell)
-    return found
+            write_figures(args, found)
 
 
 def contenders(k: int, columns: int, seed: int) -> Iterator[tuple[str, Callable[[Array], Array]]]:
@@ -308,8 +315,8 @@ def contenders(k: int, columns: int, seed: int) -> Iterator[tuple[str, Callable[
         yield "superkmeans, hierarchical", hierarchical
 
 
-def run_jobs(args: argparse.Namespace) -> list[dict[str, Any]]:
-    found = []
+def run_jobs(args: argparse.Namespace) -> None:
+    found: list[dict[str, Any]] = []
     for table in args.tables.split(","):
         points, columns, k = map(int, table.split("x"))
         rows = rows_of(points, columns, args.seed)
@@ -326,7 +333,7 @@ def run_jobs(args: argparse.Namespace) -> list[dict[str, Any]]:
             except Exception as error:  # noqa: BLE001 - a peer that cannot do a shape is a result
                 print(f"{table} {name}: {type(error).__name__}: {error}", flush=True)
         found.append(cell)
-    return found
+        write_figures(args, found)
 
 
 def rounded(value: Any) -> Any:
@@ -436,10 +443,10 @@ def main() -> None:
     if args.what == "page":
         write_page(args)
         return
-    found = run_passes(args) if args.what == "pass" else run_jobs(args)
-    if args.json:
-        machine = {"processor": platform.processor(), "cores": os.cpu_count(), "numpy": np.__version__}
-        args.json.write_text(json.dumps({"machine": machine, "cells": found}, indent=1) + "\n", encoding="utf-8")
+    if args.what == "pass":
+        run_passes(args)
+    else:
+        run_jobs(args)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from __future__ import annotations
 import os
 import sys
 
+from flegel.configuration.active import DEFAULTS
+
 if "pass" in sys.argv:
     for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[_name] = "1"  # before any of these libraries starts its threads
@@ -45,7 +47,6 @@ from flegel.core.stop_flag import new_flag
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
 
-SAMPLE_VALUES, SAMPLE_ROWS = 50_000_000, 100_000  # of the sample that a job draws for its start
 WARM_PASSES = 2  # before a pass is timed
 PEER_PASSES = 2  # by which a longer fit of a peer exceeds a shorter one: the difference is without their start
 L2 = 1e-3
@@ -191,7 +192,7 @@ def first_rows(rows: Any, count: int) -> Any:
 def passes(case: Case, repeat: int) -> dict[str, float]:
     """Processor seconds of our start and of a pass of each side."""
     algorithm, points, columns = case.algorithm, count_of(case.rows), columns_of(case.rows)
-    some = min(points, SAMPLE_ROWS, max(SAMPLE_VALUES // columns, 1))
+    some = min(points, DEFAULTS.starts.sample_rows, max(DEFAULTS.starts.sample_numbers // columns, 1))
     labels = None if case.labels is None else case.labels[:some]
     sample = Sample(first_rows(case.rows, some), labels, points, columns)
     sample = sample if case.labels is None else sample._replace(classes=np.unique(case.labels))

@@ -14,7 +14,7 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.rows.arrays import ArraySource, own_file, wanted_dtype
-from flegel.datasets.rows.memory import memory_limit
+from flegel.datasets.rows.memory import exceeds_memory
 from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.source import Source
 from flegel.datasets.rows.sparse_arrays import SparseSource
@@ -71,7 +71,7 @@ def source_from_object(value: Any, options: Options) -> Source:
     labels, classes = encode_labels(label)
     names = [table.names[k] for k in features] if table.named else None
     if table.matrix is not None and features == list(range(table.width)):
-        file = own_file(value) if labels is None and table.matrix.nbytes > memory_limit() else None
+        file = own_file(value) if labels is None and exceeds_memory(table.matrix.nbytes) else None
         paths = None if file is None else (file, None)  # workers read it themselves: no copy of all fits into memory
         return ArraySource(table.matrix, labels, origin=table.origin, dtype=options.dtype, classes=classes, paths=paths)
     if table.matrix is not None and options.columns is None and options.drop is None and label is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from flegel.core.mapped_arrays import release
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
-from flegel.datasets.rows.memory import memory_limit
+from flegel.datasets.rows.memory import exceeds_memory
 from flegel.datasets.rows.row_ranges import expand
 from flegel.datasets.rows.source import Description, Rows, Source, adds_up, check_finite
 from flegel.errors import DataError
@@ -251,7 +251,7 @@ class ArraySource(KeptSource):
         if self.paths is not None or self.mapped is not None:
             for lo in range(0, len(features), step):
                 self._check_part(features, labels, ids, lo, lo + step)
-                if self.mapped is not None and features.nbytes > memory_limit():
+                if self.mapped is not None and exceeds_memory(features.nbytes):
                     release(self.mapped, int(ids[lo]), int(ids[min(lo + step, len(ids)) - 1]) + 1)
             return
         suspects: list[int] = []

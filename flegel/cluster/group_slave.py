@@ -17,6 +17,7 @@ from typing import Protocol
 
 from flegel.cluster.transport.framing import host_of
 from flegel.cluster.transport.protocol import JobView, SlaveView
+from flegel.configuration.active import active
 from flegel.errors import DecodeError, FlegelError
 from flegel.machine.group.records import MEMBERS, MemberBeat, decode
 from flegel.machine.group.table import MemberTable
@@ -25,12 +26,6 @@ from flegel.runtime import clock
 from flegel.runtime.group.bucket import Bucket
 from flegel.runtime.group.keys import RefusedObject, Seal
 
-GROUP_SILENCE_SECONDS = 30.0
-"""Without a new heartbeat in the bucket for so long, a group is not chosen; groups write one each second."""
-CONNECTIONS_PER_MEASUREMENT = 3
-"""By which the round trip to a master is measured; the shortest counts, because the others met other traffic."""
-REGISTRATION_SECONDS = 60.0
-"""Within which a started slave must be listed by its master; a start takes seconds, on a busy host tens of them."""
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +56,7 @@ class GroupSlave:
         """`masters`: address by group. `start`: a slave process for a master. `load`: of a group, by its beat."""
         self._masters, self._bucket, self._seal, self._name = dict(masters), bucket, seal, name
         self._slots, self._start, self._client, self._load = slots, start, client, load
-        self._table = MemberTable("", GROUP_SILENCE_SECONDS, GROUP_SILENCE_SECONDS)
+        self._table = MemberTable("", active().groups.slave_silence_seconds, active().groups.slave_silence_seconds)
         self._process: subprocess.Popen[bytes] | None = None
         self.group = ""
         self._moved_at = clock.now()
@@ -111,7 +106,7 @@ class GroupSlave:
         """Start a slave process for the master of this group, and wait until that master lists it."""
         self.group, address = group, self._masters[group]
         self._process = self._start(address)
-        until = clock.now() + REGISTRATION_SECONDS
+        until = clock.now() + active().groups.registration_seconds
         with self._asking(address) as client:
             while clock.now() < until and self._process.poll() is None:
                 if any(slave.name == self._name and slave.state == "here" for slave in client.slaves()):
@@ -154,7 +149,7 @@ def round_trip(address: str) -> float | None:
     """Seconds to open a connection to a master; None where the address accepts none."""
     host, port = host_of(address), int(address.rpartition(":")[2])
     took = []
-    for _ in range(CONNECTIONS_PER_MEASUREMENT):
+    for _ in range(active().groups.connections_per_measurement):
         began = clock.now()
         try:
             with socket.create_connection((host, port), timeout=2.0):

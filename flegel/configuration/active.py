@@ -2,6 +2,7 @@
 
 Decisions ask `active()` for their subject. A job, a simulation or an ablation is run inside `using(changes)`, so no
 setting has to be handed through functions that do not use it, and two jobs in two threads may have different ones.
+Workers are told the changes with their shard, and each of their threads calls `adopt`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from flegel.configuration.audit import AuditSettings
 from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.configuration.barriers import BarrierSettings
 from flegel.configuration.checkpoints import CheckpointSettings
+from flegel.configuration.groups import SiteSettings
 from flegel.configuration.interval import IntervalSettings
+from flegel.configuration.liveness import LivenessSettings
+from flegel.configuration.moves import MoveSettings
 from flegel.configuration.placement import PlacementSettings
 from flegel.configuration.resting import RestingSettings
-from flegel.configuration.setting import DescribedSetting, described
+from flegel.configuration.setting import DescribedSetting, Setting, described
+from flegel.configuration.starts import StartSettings
 from flegel.configuration.termination import TerminationSettings
+from flegel.configuration.training import TrainingSettings
 from flegel.errors import UsageError, nearest
 
 
@@ -40,11 +46,17 @@ class Settings:
     audit: AuditSettings = field(default_factory=AuditSettings)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     placement: PlacementSettings = field(default_factory=PlacementSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    moves: MoveSettings = field(default_factory=MoveSettings)
+    liveness: LivenessSettings = field(default_factory=LivenessSettings)
+    groups: SiteSettings = field(default_factory=SiteSettings)
+    starts: StartSettings = field(default_factory=StartSettings)
 
 
 DEFAULTS = Settings()
 MOST_WHOLE = 1_000_000
-"""The largest whole number that a setting may have: rounds, passes, workers. Larger ones would only use memory."""
+"""The largest value of a whole number that gives no other bound: rounds, passes, workers. Larger ones would only use
+memory."""
 _active: ContextVar[Settings] = ContextVar("flegel settings", default=DEFAULTS)
 _changes: ContextVar[Mapping[str, float]] = ContextVar("flegel setting changes", default=MappingProxyType({}))
 
@@ -72,6 +84,12 @@ def using(changes: Mapping[str, float]) -> Iterator[Settings]:
         _changes.reset(names)
 
 
+def adopt(changes: Mapping[str, float]) -> None:
+    """From now on this thread works for a job with these changes: a worker's thread, at the beginning of each job."""
+    _active.set(changed(changes))
+    _changes.set(dict(changes))
+
+
 def changed(changes: Mapping[str, float]) -> Settings:
     """The defaults with other values for some settings; raises `UsageError` for a name or a value that cannot be."""
     by_subject: dict[str, dict[str, Any]] = {}
@@ -94,7 +112,7 @@ def checked(name: str, value: Any) -> float | int:
     value = value.item() if hasattr(value, "item") else value  # a number of NumPy
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise UsageError(f"The setting {name} must be a number ({about.unit}), not {value!r}.")
-    high = min(about.high, MOST_WHOLE) if whole else about.high
+    high = MOST_WHOLE if whole and about.high == Setting.high else about.high
     if not about.low <= value <= high:
         allowed = f"at least {about.low:g} and at most {high:g} ({about.unit})"
         raise UsageError(f"The setting {name} must be {allowed}, not {str(value)[:24]}.")

@@ -41,3 +41,19 @@ class AuditSettings:
     equal_within: Annotated[
         float, Setting("relative", "Objectives that differ by less are equal: this is the rounding of float32 kernels.")
     ] = 1e-6
+    points_checked_at_end: Annotated[
+        int, Setting("points", "Points whose changes are checked against fresh ones when training is over.")
+    ] = 128
+    equal_statistics_within: Annotated[
+        float, Setting("relative", "Two ways to the same statistics differ by rounding alone.", 0, 1)
+    ] = 1e-9
+    equal_objectives_within: Annotated[
+        float,
+        Setting(
+            "relative", "Where ties were decided differently, statistics differ and their objectives do not.", 0, 1
+        ),
+    ] = 1e-6
+    max_final_pass_seconds: Annotated[
+        float,
+        Setting("seconds", "For the pass over all points at the end: a worker that takes longer is taken to hang."),
+    ] = 600.0

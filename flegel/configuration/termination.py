@@ -82,3 +82,11 @@ class TerminationSettings:
         int,
         Setting("barriers", "Barriers that this prediction needs; with fewer no decay of progress is estimated.", 2),
     ] = 6
+    divergence_retries: Annotated[
+        int,
+        Setting(
+            "times a job",
+            "So often a job that diverges goes back to its best θ; the last time under bsp, whose statistics "
+            "all come from one θ.",
+        ),
+    ] = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import cache
 from queue import SimpleQueue
@@ -69,21 +69,24 @@ def in_pieces(count: int, piece: int, work: Callable[[int, int], None]) -> None:
     _share_out(range(0, count, piece), lambda start: work(start, min(start + piece, count)))
 
 
-def _share_out(pieces: Iterable[T], work: Callable[[T], None]) -> None:
-    """Whoever is done with a piece takes the next."""
+def _share_out(pieces: Sequence[T], work: Callable[[T], None]) -> None:
+    """Whoever is done with a piece takes the next; nobody else is woken for the only one."""
+    if len(pieces) == 1:
+        return work(pieces[0])
     left = iter(pieces)
 
     def some() -> None:
         for piece in left:
             work(piece)
 
-    _together(some)
+    _together(some, len(pieces) - 1)
 
 
-def _together(work: Work) -> None:
-    """This thread works too, and waits for none that has not begun: there may be no others."""
+def _together(work: Work, others: int) -> None:
+    """This thread works too, with so many `others` at most, and waits for none that has not begun: there may be no
+    others."""
     number, wanted = _hands(os.getpid())
-    promises = [Future[None]() for _ in range(number)]
+    promises = [Future[None]() for _ in range(min(number, others))]
     for promise in promises:
         wanted.put((work, promise))
     work()

@@ -24,6 +24,17 @@ OPTIONAL_HOOKS: dict[str, Callable[..., Any]] = {
 }
 """All of them by name, each with what it answers where a class does not define it."""
 
+PLAIN_DEFAULTS: dict[str, Callable[..., Any]] = {
+    name: OPTIONAL_HOOKS[name]
+    for name in (
+        *(name for name in vars(LearningHooks) if not name.startswith("_")),
+        "metrics",
+        "warnings",
+        "description",
+    )
+}
+"""Those of them whose answer calls no other method of the class: asked at each barrier, they need no guard."""
+
 
 def defines(algorithm: object, default: Callable[..., Any]) -> bool:
     """Whether the class has a method of its own for this hook."""

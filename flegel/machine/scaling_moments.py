@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
 from flegel.machine.coordinator.events import (
@@ -23,7 +24,6 @@ from flegel.machine.coordinator.events import (
     WorkerDied,
     WorkerJoined,
 )
-from flegel.machine.coordinator.fold_queue import TICK
 from flegel.machine.coordinator.liveness import Liveness, failure
 from flegel.machine.coordinator.roster import Roster
 from flegel.messages import MeasureMoments, MomentsMeasured, WorkerFailed
@@ -48,7 +48,7 @@ class MomentsCollector:
 
     def start(self, now: float) -> list[Command]:
         self._free, self._left = set(self._orders), list(self._orders)
-        return [*self._ask(now), SetTimer(now + TICK, Timer("watch"))]
+        return [*self._ask(now), SetTimer(now + active().liveness.silence_check_seconds, Timer("watch"))]
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take moments as they arrive, replace lost workers, and end when every shard is measured."""
@@ -111,7 +111,7 @@ class MomentsCollector:
         return commands + self._ask(now)
 
     def _look(self, now: float) -> list[Command]:
-        commands: list[Command] = [SetTimer(now + TICK, Timer("watch"))]
+        commands: list[Command] = [SetTimer(now + active().liveness.silence_check_seconds, Timer("watch"))]
         self._liveness.look(now)
         for worker, why in self._liveness.silent(now):
             commands += self._lost(worker, why, False, now)

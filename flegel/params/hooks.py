@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
-from flegel.declarations.optional import hook_named
+from flegel.declarations.optional import PLAIN_DEFAULTS, defines, hook_named
 from flegel.errors import AlgorithmError, FlegelError, HookTimeout, Terminated, own_traceback
 from flegel.wording import option
 
@@ -40,7 +40,10 @@ observers: list[HookObserver] = []
 def call_hook(algorithm: Algorithm, place: str, name: str, *args: Any) -> Any:
     """What the hook returns. What it raises becomes an `AlgorithmError` with the user's own traceback; `place` is the
     round, for the message."""
-    presented = [pytree.present(pytree.read_only(a)) if pytree.is_tree(a) else a for a in args]
+    plain = PLAIN_DEFAULTS.get(name)
+    if plain is not None and not defines(algorithm, plain):
+        return plain(algorithm, *args)
+    presented = [pytree.presented(a) if pytree.is_tree(a) else a for a in args]
     return guarded(algorithm, name, f"coordinator, {place}", lambda: hook_named(algorithm, name)(*presented))
 
 

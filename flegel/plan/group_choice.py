@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-HYSTERESIS = 0.2
-STAY_SECONDS = 10.0
-"""After a move a worker stays for so long: the loads that groups tell are at most that old."""
+from flegel.configuration.active import active
 
 
 @dataclass(frozen=True)
@@ -33,17 +31,16 @@ class GroupLoad:
         return (self.load + each) * self.round_trip
 
 
-def choose_group(
-    current: str, groups: Mapping[str, GroupLoad], since_move: float, hysteresis: float = HYSTERESIS
-) -> tuple[str, str]:
+def choose_group(current: str, groups: Mapping[str, GroupLoad], since_move: float) -> tuple[str, str]:
     """The group to belong to from now on, and why. A group that is not in the table is gone: the best of the others."""
     others = {name: seen.with_one_more for name, seen in groups.items() if name != current}
     best = min(sorted(others), key=lambda name: others[name], default=current)
     if current not in groups:
         return best, f"{current} is gone"
     now = groups[current].product
-    if since_move < STAY_SECONDS:
+    if since_move < active().groups.stay_seconds:
         return current, f"moved {since_move:.0f} s ago"
+    hysteresis = active().groups.hysteresis
     if best == current or others[best] >= (1.0 - hysteresis) * now:
         return current, f"no group is {hysteresis:.0%} better than {now:.3g}"
     return best, f"load × round trip {others[best]:.3g} instead of {now:.3g}"

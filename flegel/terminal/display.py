@@ -110,7 +110,7 @@ class _Incidents:
 
 
 class _Announcements:
-    """News about other groups, and which groups this one waits for, each `REPORTED_EVERY_SECONDS` at most."""
+    """News about other groups, and whom this one waits for, once in `groups.wait_reported_every_seconds`."""
 
     def __init__(self) -> None:
         self._told, self._next = 0, -math.inf

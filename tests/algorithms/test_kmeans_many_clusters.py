@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flegel.algorithms.kmeans import kmeans, swaps
+from flegel.configuration.active import using
 from flegel.core.pytree import Array
 
 
@@ -54,5 +55,5 @@ def test_no_swap_is_looked_for_among_very_many_clusters(monkeypatch: pytest.Monk
     sums = np.array([rows[labels == j].sum(axis=0) for j in range(3)])
     counts, squares = np.bincount(labels).astype(float), np.bincount(labels, (rows**2).sum(axis=1))
     assert swaps.swapped(centroids, sums, counts, squares) is not None
-    monkeypatch.setattr(swaps, "MOST_PRODUCTS", 17)
-    assert swaps.swapped(centroids, sums, counts, squares) is None
+    with using({"training.swap_products": 17}):
+        assert swaps.swapped(centroids, sums, counts, squares) is None

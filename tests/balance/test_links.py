@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import zmq
 
+from flegel.configuration.active import active
 from flegel.core.shard import TILE
-from flegel.machine.migration.endpoints import WINDOWS_TO_JUDGE_LINK, MigrationSource, SendBufferTrial, SendWindow
+from flegel.machine.migration.endpoints import MigrationSource, SendBufferTrial, SendWindow
 from flegel.runtime.transport import peer_links
 from flegel.runtime.transport.job_sockets import JobSockets
 from flegel.runtime.transport.peer_links import Links
@@ -18,7 +19,7 @@ DEADLINE = 30_000
 
 
 def told(
-    depth: SendBufferTrial, rate: float, windows: int = WINDOWS_TO_JUDGE_LINK, now: float = 0.0
+    depth: SendBufferTrial, rate: float, windows: int = active().moves.windows_to_judge_link, now: float = 0.0
 ) -> SendBufferTrial:
     for _ in range(windows):
         depth.note(1e6, 1e6 / rate, now, now)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flegel.configuration.active import active
 from flegel.core.shard import TILE
 from flegel.machine.migration.endpoints import (
-    MAX_WINDOW_GROWTH,
-    MAX_WINDOWS_PER_MOVE,
-    WINDOW_TRANSFER_SECONDS,
     AnswerSource,
     CutWindow,
     MigrationSource,
@@ -100,7 +98,7 @@ def test_on_a_fast_link_few_windows_are_small() -> None:
     machine = giving(points=1000 * TILE, window=64 * TILE, first=TILE, pieces=1000)
     cut_all(machine, machine.start())
     assert [c.points for c in machine.answered(0, False, 1e-4) if isinstance(c, CutWindow)] == [
-        MAX_WINDOW_GROWTH * TILE
+        active().moves.max_window_growth * TILE
     ]
     assert [c.points for c in machine.answered(1, False, 2e-4) if isinstance(c, CutWindow)] == [64 * TILE]
 
@@ -125,7 +123,11 @@ def test_windows_come_to_fit_the_link(bandwidth: float, delay: float) -> None:
         send(machine.answered(number, False, now))  # type: ignore[arg-type]
     takes = machine.size / bandwidth
     largest, smallest = machine.size == machine.window, machine.size == TILE
-    assert largest or smallest or WINDOW_TRANSFER_SECONDS / 4 <= takes <= 2 * WINDOW_TRANSFER_SECONDS
+    assert (
+        largest
+        or smallest
+        or active().moves.window_transfer_seconds / 4 <= takes <= 2 * active().moves.window_transfer_seconds
+    )
 
 
 def test_a_slow_link_does_not_grind_a_move_to_crumbs() -> None:
@@ -138,7 +140,11 @@ def test_a_slow_link_does_not_grind_a_move_to_crumbs() -> None:
         now += 60.0
         more = cut_all(machine, machine.answered(ship.transfer[1], False, now), now)  # type: ignore[arg-type]
         flying += [command for command in more if isinstance(command, SendWindow)]
-    assert machine.phase == "sent" and machine.size == 100 * TILE and machine.windows <= MAX_WINDOWS_PER_MOVE + 4
+    assert (
+        machine.phase == "sent"
+        and machine.size == 100 * TILE
+        and machine.windows <= active().moves.max_windows_per_move + 4
+    )
 
 
 def test_a_window_that_waits_for_its_turn_is_not_sent_again() -> None:

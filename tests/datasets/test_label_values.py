@@ -13,10 +13,10 @@ from scipy import sparse
 
 from flegel.algorithm import Sample
 from flegel.algorithms.lr import LR
+from flegel.configuration.active import using
 from flegel.datasets import open_data
 from flegel.datasets.dataset import with_new_values
 from flegel.errors import UsageError
-from flegel.runtime.job import prepared_job
 from flegel.runtime.job.prepared_job import take_sample, with_classes
 
 ROWS = 5000
@@ -84,10 +84,10 @@ def test_new_values_are_added_in_order() -> None:
     assert with_new_values(known, np.array([5.0, 9.0, 1.0, 3.0])).tolist() == [1.0, 2.0, 3.0, 5.0, 9.0]
 
 
-def test_a_class_that_the_sample_lacks_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared_job, "SAMPLE_ROWS", 1200)
+def test_a_class_that_the_sample_lacks_is_known() -> None:
     data = open_data(table())
-    sample = take_sample(data, seed=0)
+    with using({"starts.sample_rows": 1200}):
+        sample = take_sample(data, seed=0)
     assert 7.0 not in sample.labels, "the sample has the rare row; draw another"
     algorithm = LR()
     algorithm.validate(with_classes(sample, data))

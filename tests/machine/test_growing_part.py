@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 
 from flegel.algorithms.kmeans.swaps import swapped
-from flegel.machine.worker.growing_part import MAX_PASSES_OVER_PARTS, VISITS_BEFORE_COMPARISON, GrowingPart
+from flegel.configuration.active import active
+from flegel.machine.worker.growing_part import GrowingPart
 from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.visit_schedule import VisitRun, VisitSchedule
-from flegel.plan.growing_part import (
-    GAIN_PER_NOISE_TO_REPEAT,
-    GREATEST_GROWTH_OF_PART,
-    LARGEST_LATER_PART,
-    first_part,
-    next_part,
-    worthwhile,
-)
+from flegel.plan.growing_part import first_part, next_part, worthwhile
 
 POINTS = 64_000
 
@@ -48,13 +42,15 @@ def test_the_first_part_holds_enough_points_for_theta_and_is_a_small_part_of_all
     [
         (0.2, 1.0, 3_000),
         (0.05, 1.0, 5_000),
-        (0.0, 1.0, 1_000 * GREATEST_GROWTH_OF_PART),
-        (1e-9, 1.0, 1_000 * GREATEST_GROWTH_OF_PART),
+        (0.0, 1.0, 1_000 * active().training.greatest_growth_of_part),
+        (1e-9, 1.0, 1_000 * active().training.greatest_growth_of_part),
     ],
 )
 def test_a_part_grows_to_where_its_noise_is_as_small_as_the_gain(gain: float, noise: float, expected: int) -> None:
     assert (
-        not worthwhile(gain, noise) and worthwhile(GAIN_PER_NOISE_TO_REPEAT * noise, noise) and not worthwhile(0.0, 0.0)
+        not worthwhile(gain, noise)
+        and worthwhile(active().training.gain_per_noise_to_repeat * noise, noise)
+        and not worthwhile(0.0, 0.0)
     )
     assert next_part(POINTS, 1_000, gain, noise) == expected
     assert next_part(POINTS, 10_000, gain, noise) == POINTS  # more than an eighth is as well everything
@@ -79,7 +75,8 @@ def test_a_theta_that_proves_worse_is_given_up_and_the_part_grows() -> None:
     part = part_of()
     assert [visit(part, f) for f in (100.0, 99.9)] == ["go on", "try another"]
     assert part.fixed and not part.update_due(enough=True)
-    assert [visit(part, f) for f in (140.0, 110.0)] == ["go on"] * (VISITS_BEFORE_COMPARISON - 1) and not part.fixed
+    visits = active().training.visits_before_comparison
+    assert [visit(part, f) for f in (140.0, 110.0)] == ["go on"] * (visits - 1) and not part.fixed
     assert visit(part, 100.5) == "go back" and part.fixed and part.size == 1_000
     assert visit(part, 99.9) == "go on"
     assert part.size == 3_000
@@ -91,7 +88,7 @@ def test_a_theta_that_proves_better_is_kept_and_another_one_is_tried() -> None:
     assert [visit(part, f) for f in (95.0, 93.0, 92.95)] == ["go on", "go on", "try another"]
     assert part.size == 1_000
     assert [visit(part, f) for f in (92.94, 92.93, 92.92)] == ["go on"] * 3  # no more than visits would have gained
-    assert part.size == pytest.approx(GREATEST_GROWTH_OF_PART * 1_000, abs=1)
+    assert part.size == pytest.approx(active().training.greatest_growth_of_part * 1_000, abs=1)
 
 
 @pytest.mark.parametrize("objective", [None, float("nan")])
@@ -112,7 +109,11 @@ def test_parts_end_after_some_passes_however_much_they_gain() -> None:
         objective *= 0.9
         if visit(part, objective) == "try another":
             part.grow()
-    assert MAX_PASSES_OVER_PARTS * POINTS <= visits <= (MAX_PASSES_OVER_PARTS + LARGEST_LATER_PART) * POINTS
+    assert (
+        active().training.max_passes_over_parts * POINTS
+        <= visits
+        <= (active().training.max_passes_over_parts + active().training.largest_later_part) * POINTS
+    )
 
 
 def test_visits_of_a_part_count_as_one_pass_and_the_others_come_next() -> None:

@@ -12,11 +12,12 @@ from flegel.algorithm import Sample
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.machine.worker.growing_part import GrowingPart
-from flegel.machine.worker.local_updates import REMEMBERED_UPDATES, TRAINING_PER_UPDATE_TIME, LocalUpdates
+from flegel.machine.worker.local_updates import LocalUpdates
 
 ROWS = np.random.default_rng(0).normal(size=(4096, 5)).astype(np.float32)
 ROWS[::2] += 3.0
@@ -78,9 +79,9 @@ def test_an_update_that_is_no_theta_is_left_to_the_coordinator() -> None:
 def test_updates_take_a_small_part_of_the_time() -> None:
     local = LocalUpdates(np.ones(3), np.zeros(3), lambda hook, sums, old: old)
     local.begin([np.ones(3)])
-    for seconds in (0.5, 0.001, *[0.002] * (REMEMBERED_UPDATES - 2)):
+    for seconds in (0.5, 0.001, *[0.002] * (active().training.remembered_updates - 2)):
         local.took(seconds)
-    assert local.limit(10**9, 1e6, 2048, 64) == TRAINING_PER_UPDATE_TIME * 1000 // 64 * 64
+    assert local.limit(10**9, 1e6, 2048, 64) == active().training.training_per_update_time * 1000 // 64 * 64
     assert local.limit(100, 1e6, 2048, 64) == 100
 
 

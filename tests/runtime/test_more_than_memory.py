@@ -92,11 +92,22 @@ def test_a_map_of_a_whole_file_is_read_from_the_file_where_it_exceeds_the_limit(
 
 
 def test_processes_that_load_at_the_same_time_share_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 8000)
-    assert memory.memory_limit() == 4000
+    monkeypatch.setattr(memory, "available", lambda: 8 << 30)
+    assert memory.exceeds_memory((4 << 30) + 1) and not memory.exceeds_memory(4 << 30)
     with memory.shared_by(4):
-        assert memory.memory_limit() == 1000
-    assert memory.memory_limit() == 4000
+        assert memory.exceeds_memory((1 << 30) + 1) and not memory.exceeds_memory(1 << 30)
+    assert not memory.exceeds_memory(4 << 30)
+
+
+def test_nobody_asks_the_system_whether_a_small_array_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> int:
+        raise AssertionError("the system was asked")
+
+    monkeypatch.delenv("FLEGEL_MEMORY", raising=False)
+    monkeypatch.setattr(memory, "available", asked)
+    assert not memory.exceeds_memory(memory.ALWAYS_IN_MEMORY_BYTES)
+    monkeypatch.setenv("FLEGEL_MEMORY", "20K")
+    assert memory.exceeds_memory(20 * 1024 + 1), "a limit that was given counts for all arrays"
 
 
 def test_the_limit_of_a_process_counts_like_that_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,12 @@ import pytest
 from bench.sites.bucket import BucketFaults
 from bench.sites.site import LastCommit
 from bench.sites.world import SILENCE, SiteScenario, SiteWorld
+from flegel.configuration.active import active
 from flegel.job import Criteria
 from flegel.machine.coordinator.events import Note
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.group.events import FromGroup, Waiting
-from flegel.machine.group.waiting import REPORTED_AFTER_SECONDS, REPORTED_EVERY_SECONDS, WaitReports
+from flegel.machine.group.waiting import WaitReports
 from flegel.runtime import clock
 from flegel.runtime.group.part import about_groups
 from flegel.terminal.display import PlainDisplay
@@ -104,10 +105,14 @@ def test_a_wait_is_a_line_of_the_log_every_half_minute_at_most() -> None:
     told = [reports.look(f"waits for lyon in round {at // 10}", at % 20 == 0, float(at)) for at in range(100)]
     lines = [at for at, report in enumerate(told) if report is not None and report.line]
     assert lines[0] == 0 and len(lines) == 4
-    assert all(later - earlier >= REPORTED_EVERY_SECONDS for earlier, later in itertools.pairwise(lines))
+    assert all(
+        later - earlier >= active().groups.wait_reported_every_seconds for earlier, later in itertools.pairwise(lines)
+    )
     short = WaitReports()
     assert short.look("waits for lyon in round 1, still training", False, 0.0) is None
-    assert short.look("", False, REPORTED_AFTER_SECONDS / 2) is None, "nothing was told, and nothing is taken back"
+    assert short.look("", False, active().groups.wait_reported_after_seconds / 2) is None, (
+        "nothing was told, and nothing is taken back"
+    )
 
 
 def test_displays_say_what_happened_once_and_a_wait_every_half_minute(monkeypatch: pytest.MonkeyPatch) -> None:

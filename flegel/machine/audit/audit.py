@@ -33,8 +33,6 @@ from flegel.params.hooks import call_hook
 from flegel.params.objective_error import objective_error
 from flegel.wording import option
 
-MAX_FINAL_PASS_SECONDS = 600.0
-"""For the pass over all points at the end: a worker that takes longer is taken to hang."""
 OUTCOMES_BEFORE_CONVERGENCE = frozenset({"limit", "stopped", "halted"})
 """Ends that say nothing about convergence: the pass gives the objective, and the other laws check the books."""
 
@@ -119,7 +117,7 @@ class Audit:
 
     def overdue(self, worker: int, waited: float) -> str:
         """What to say of a worker that counts its points again for so long; empty where all is well."""
-        if worker not in self._awaited or waited <= MAX_FINAL_PASS_SECONDS:
+        if worker not in self._awaited or waited <= active().audit.max_final_pass_seconds:
             return ""
         return (
             f"Worker {worker} did not count its points within {waited:.0f} s; {option('audit', 'off')} leaves that out."

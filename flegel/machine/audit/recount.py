@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.precision import rounding
 from flegel.core.pytree import Array, Tree
@@ -28,10 +29,6 @@ RECOUNTED_STATE_BYTES_AT_ONCE = 4 << 20
 """Fresh states exist for so many points at a time, or for points with so many bytes of state."""
 RECOUNT_CALL_MULTIPLE = 16
 """Points of a call, over those of a kernel's first call: on a GPU that is a million points, and few calls."""
-EQUAL_STATISTICS_WITHIN = 1e-9
-"""Relative: two ways to the same statistics differ by rounding alone."""
-EQUAL_OBJECTIVES_WITHIN = 1e-6
-"""Relative: where ties were decided differently, statistics differ and their objectives do not."""
 
 States = Callable[[int], Array]
 Value = TypeVar("Value")
@@ -101,7 +98,7 @@ class Recount:
             scale = max(float(np.abs(one).sum()), float(np.abs(two).sum()), 1e-300)
             worst = max(worst, float(np.abs(one - two).max(initial=0.0)) / scale)
         precision = rounding(_type_of(shard))
-        if worst <= max(EQUAL_STATISTICS_WITHIN, precision):
+        if worst <= max(active().audit.equal_statistics_within, precision):
             return 0.0
         if self._same_objective(direct, twice, theta, precision):
             return 0.0
@@ -123,7 +120,7 @@ class Recount:
         if one is None or two is None:
             return False
         apart = abs(one - two)
-        near: bool = apart <= EQUAL_OBJECTIVES_WITHIN * max(abs(one), abs(two))
+        near: bool = apart <= active().audit.equal_objectives_within * max(abs(one), abs(two))
         return near or apart <= objective_error(objective, whole, float(one), precision)
 
     # -- visits --------------------------------------------------------------------------------------------

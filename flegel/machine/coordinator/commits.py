@@ -19,7 +19,7 @@ import numpy as np
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.declarations.learning import LearningHooks
-from flegel.declarations.optional import defines
+from flegel.declarations.optional import defines, hook
 from flegel.errors import AlgorithmError, ProtocolError
 from flegel.machine.coordinator.events import Note, TraceRow
 from flegel.machine.coordinator.orders import WorkerOrders
@@ -27,7 +27,7 @@ from flegel.machine.coordinator.reported_times import checked
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import Report
 from flegel.params import hook_values
-from flegel.params.hooks import call_hook
+from flegel.params.hooks import call_hook, guarded
 from flegel.params.objective_error import objective_error
 from flegel.params.protocol import Fold, Folded
 from flegel.plan.interval.interval import PARTS
@@ -319,7 +319,13 @@ def interval_worth(job: JobState, workers: int) -> Array | None:
     """The hook `efficiency` for every part of a pass; None where the algorithm says nothing."""
     if not defines(job.algorithm, LearningHooks.efficiency):
         return None
-    said = [call_hook(job.algorithm, job.place, "efficiency", float(part), workers) for part in PARTS]
+    efficiency = hook(job.algorithm, LearningHooks.efficiency)
+    said = guarded(
+        job.algorithm,
+        "efficiency",
+        f"coordinator, {job.place}",
+        lambda: [efficiency(part, workers) for part in PARTS.tolist()],
+    )
     worth = None if any(value is None for value in said) else np.array([_number(v) for v in said])
     if worth is not None and not (worth.min() >= 0.0 < worth.max() < math.inf):
         wrong = np.flatnonzero(~((worth >= 0.0) & (worth < math.inf)))

@@ -29,6 +29,7 @@ from typing import TypeVar
 
 from flegel import messages
 from flegel.algorithm import Algorithm
+from flegel.configuration.active import active
 from flegel.core.precision import FLOAT64_RELATIVE_ERROR
 from flegel.core.pytree import Array
 from flegel.errors import FlegelError, ProtocolError
@@ -36,7 +37,7 @@ from flegel.job import Criteria
 from flegel.machine.coordinator import events
 from flegel.machine.coordinator.commits import Commits
 from flegel.machine.coordinator.events import Command, Done, Event, FromWorker, Milestone, Note, SetTimer, Timer
-from flegel.machine.coordinator.fold_queue import TICK, FoldQueue
+from flegel.machine.coordinator.fold_queue import FoldQueue
 from flegel.machine.coordinator.liveness import Liveness, OverdueCheck, failure
 from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.orders import WorkerOrders
@@ -145,7 +146,7 @@ class Coordinator(JobReader):
     def start(self, now: float) -> list[Command]:
         self.state.out = []
         self.membership.start(now)
-        self.state.out.append(SetTimer(now + TICK, Timer("watch")))
+        self.state.out.append(SetTimer(now + active().liveness.silence_check_seconds, Timer("watch")))
         for start in overriding(self.parts, "start"):
             start(now)
         return self.state.out
@@ -504,7 +505,7 @@ class Coordinator(JobReader):
     # -- deadlines -----------------------------------------------------------------------------------------
 
     def _check_deadlines(self, now: float) -> None:
-        """Every wait has a deadline and names its peer. Once a `TICK`:
+        """Every wait has a deadline and names its peer. Once in `liveness.silence_check_seconds`:
 
         - silent (no sign of life) or late (hired, and not here): the worker is lost, and the job goes on;
         - overdue (owes an answer) or stuck (beats, and does not leave a hook): the job ends with an error, because
@@ -528,4 +529,4 @@ class Coordinator(JobReader):
             worker, why = found
             state.out.append(events.EvictWorker(worker, "does not progress"))  # so that the next job gets another one
             return self.finish(ProtocolError(why))
-        state.out.append(SetTimer(now + TICK, Timer("watch")))
+        state.out.append(SetTimer(now + active().liveness.silence_check_seconds, Timer("watch")))

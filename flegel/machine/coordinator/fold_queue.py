@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from flegel.configuration.active import active
 from flegel.errors import FlegelError, ProtocolError
 from flegel.machine.coordinator.events import (
     Event,
@@ -27,8 +28,6 @@ from flegel.machine.coordinator.liveness import Liveness, failure
 from flegel.machine.coordinator.state import JobState
 from flegel.messages import Reduced, WorkerBeat, WorkerFailed
 from flegel.params.protocol import Fold, Folded
-
-TICK = 1.0  # seconds between two looks at who is silent
 
 AfterFold = Callable[[Fold, Folded, float], None]
 """Phase two of an update: the request, the store's answer, the time."""
@@ -76,7 +75,7 @@ class FoldQueue:
                     return ProtocolError(
                         f"The parameter store did not fold the reports of {request.place} within {waited}."
                     )
-                self._job.out.append(SetTimer(now + TICK, Timer("watch")))
+                self._job.out.append(SetTimer(now + active().liveness.silence_check_seconds, Timer("watch")))
             case FromWorker(worker, Reduced() as body, arrays):
                 self._liveness.hear(worker, body, now)
                 answer = self._job.store.heard(worker, body, arrays)

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from flegel.configuration.active import active
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import AlgorithmError, FlegelError, OutOfReach, UsageError
 from flegel.machine.coordinator.events import Timeouts
 from flegel.messages import Answer, WorkerBeat, WorkerFailed
 from flegel.wording import option
 
-AWAY = 3.0  # seconds between two looks: longer, and it was the coordinator itself that was away
 VISITS = ("contribution", "hidden", "updateDataPoint")
 """Hooks that visit a point."""
-BEATS = 0.5  # beats a second that a worker must have given all the time: one that was frozen meanwhile has not
 
 OverdueCheck = Callable[[int, float], str]
 """Gets a worker and the seconds since it was last told to do something; answers a sentence, or nothing where all is
@@ -37,7 +36,7 @@ class Liveness:
         self._heard_at: dict[int, float] = {}
         self._progress: dict[int, tuple[tuple[str, int], float, int]] = {}
         """Hook and points done by the last beat, since when that is so, and beats that said so."""
-        self._pauses = OwnPauses(AWAY)
+        self._pauses = OwnPauses(active().liveness.coordinator_pause_seconds)
 
     def look(self, now: float) -> None:
         """Called before anybody is judged. Where the coordinator was held up itself, by a long hook or because its host
@@ -79,8 +78,9 @@ class Liveness:
 
     def stuck(self, where: str, now: float) -> tuple[int, str] | None:
         """A worker that beats, and does not get out of a hook."""
+        enough = active().liveness.beats_of_stuck_worker * self._timeouts.hook
         for worker, ((hook, _), since, beats) in self._progress.items():
-            if hook and now - since > self._timeouts.hook and beats > BEATS * self._timeouts.hook:
+            if hook and now - since > self._timeouts.hook and beats > enough:
                 stays = "has not finished a single point" if hook in VISITS else f"has been in {hook}"
                 return worker, (
                     f"Worker {worker} is alive, but {stays} for {now - since:.0f} s in {where}; does {hook} return? "

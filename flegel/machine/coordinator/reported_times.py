@@ -11,15 +11,9 @@ import math
 
 import msgspec
 
+from flegel.configuration.active import active
 from flegel.messages import Report
 
-CLOCK_DRIFT = 1.25
-"""How much faster than the coordinator's clock a worker's may run. Real ones differ by less than 0.1 %, those of the
-fault simulation by up to 5 %; a jump between two reports is larger than a quarter of their distance, or harmless."""
-SCHEDULING_NOISE = 1.0
-"""Seconds by which a time may exceed what the coordinator's clock allows. Orders wait in a queue and phases overlap
-while an overloaded host lets one of the processes wait: 36 ms of reacting were counted in a round of less than 29 ms,
-with healthy clocks. A clock that was set differs by more; smaller errors are averaged out with later rounds."""
 SHORTEST_VISIT = 1e-12
 """Seconds. The fastest kernels on GPUs need 1e-10 for a point."""
 
@@ -31,7 +25,7 @@ def credible(seconds: float, elapsed: float) -> float:
 
 def longest(elapsed: float) -> float:
     """Seconds that a healthy clock may have counted while `elapsed` seconds passed here."""
-    return elapsed * CLOCK_DRIFT + SCHEDULING_NOISE
+    return elapsed * active().liveness.clock_drift + active().liveness.scheduling_noise_seconds
 
 
 def checked(body: Report, rate: float, elapsed: float) -> Report:
@@ -48,7 +42,7 @@ def checked(body: Report, rate: float, elapsed: float) -> Report:
         return body
     compute, respond, wait = (credible(t, elapsed) for t in (body.compute, body.respond, body.wait))
     if compute < shortest or compute != body.compute:
-        compute = min(body.visits / rate, elapsed * CLOCK_DRIFT) if rate > 0 else 0.0
+        compute = min(body.visits / rate, elapsed * active().liveness.clock_drift) if rate > 0 else 0.0
         compute = compute if shortest <= compute < math.inf else 0.0
     if (compute, respond, wait) == (body.compute, body.respond, body.wait):
         return body

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from flegel.configuration.active import active
 from flegel.machine.coordinator.events import Command, StartWorker
 from flegel.sync.policy import View, WorkerView
-
-FAULTS_IN_A_ROW = 3  # crashes without a whole pass over the lost points in between: the code's own fault
-FAULTS = 10  # crashes in all
-KILLS_IN_A_ROW = 10
-SILENT = (
-    f", as were {FAULTS_IN_A_ROW} of its lives in a row; its code may hold the interpreter (initState, or what that "
-    "calls), or its host is out of reach"
-)
 
 
 @dataclass
@@ -79,18 +72,25 @@ class Roster:
         self.newcomers.discard(worker)
         self.leaving.discard(worker)
         self.to_rest.discard(worker)
+        limits = active().liveness
         if not fault:
             self._kills_in_a_row += 1
-            return f"; that was loss {KILLS_IN_A_ROW} in a row" if self._kills_in_a_row >= KILLS_IN_A_ROW else ""
+            losses = self._kills_in_a_row
+            return f"; that was loss {losses} in a row" if losses >= limits.losses_in_a_row else ""
         if silent:
             self._silences[worker] = self._silences.get(worker, 0) + 1
-            return SILENT if self._silences[worker] >= FAULTS_IN_A_ROW else ""
+            if self._silences[worker] < limits.crashes_in_a_row:
+                return ""
+            return (
+                f", as were {limits.crashes_in_a_row} of its lives in a row; its code may hold the interpreter "
+                "(initState, or what that calls), or its host is out of reach"
+            )
         self._faults += 1
         self._faults_in_a_row += 1
         cause = "the fault is in the code that it runs: initState, contribution or updateDataPoint, or what these call"
-        if self._faults_in_a_row >= FAULTS_IN_A_ROW:
-            return f", the {FAULTS_IN_A_ROW}rd crash at the same place; {cause}"
-        return f", the {FAULTS}th crash of this job; {cause}" if self._faults >= FAULTS else ""
+        if self._faults_in_a_row >= limits.crashes_in_a_row:
+            return f"; that was crash {self._faults_in_a_row} in a row at the same place; {cause}"
+        return f"; that was crash {self._faults} of this job; {cause}" if self._faults >= limits.crashes else ""
 
     def passed(self) -> None:
         """The points of the lost were visited anew: the place of the crash is behind."""

@@ -8,13 +8,12 @@ that diverges as well, the method itself does, and the job ends with the best θ
 
 from __future__ import annotations
 
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Tree
 from flegel.machine.coordinator.state import JobState
 from flegel.params.hooks import call_hook
 from flegel.sync.bsp import BSP
-
-TRIES = 2
 
 
 class StepBack:
@@ -50,7 +49,7 @@ class StepBack:
     def possible(self, job: JobState) -> bool:
         """The job has diverged, and there is a θ to go back to."""
         diverged = job.verdict is not None and job.verdict.outcome == "diverged"
-        return diverged and self._best is not None and self.tries < TRIES
+        return diverged and self._best is not None and self.tries < active().termination.divergence_retries
 
     def take(self, job: JobState) -> str:
         """Go back; returns why, in a sentence without its end."""
@@ -59,7 +58,7 @@ class StepBack:
         why = f"went back to θ of objective {self.value:.6g}, {job.verdict.reason}"
         best = call_hook(job.algorithm, job.place, "steppedBack", self._best)
         job.store.set_parameter(pytree.as_typed(best, job.store.parameter))
-        if self.tries == TRIES and not isinstance(job.policy, BSP):
+        if self.tries == active().termination.divergence_retries and not isinstance(job.policy, BSP):
             why += f"; {job.policy.name} is replaced by bsp"
             job.policy = BSP()
         return why

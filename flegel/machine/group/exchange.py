@@ -18,6 +18,7 @@ from enum import Enum
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import UsageError
@@ -43,9 +44,6 @@ from flegel.machine.group.outer_step import less, moved
 from flegel.machine.group.schedule import Every, SendSchedule
 from flegel.params.protocol import Fold
 from flegel.plan.termination import Verdict
-
-CONTRIBUTE_AGAIN_SECONDS = 1.0  # until a resting group contributes again, where nothing has changed
-
 
 FATAL_OUTCOMES = ("diverged", "unsound", "stuck", "worse")
 PASSING_OUTCOMES = ("stuck", "worse", "stalled")
@@ -283,7 +281,7 @@ class GroupExchange:
                 job.verdict = Verdict(True, f"{others}; {job.verdict.reason}", "converged")
             return GroupStep.END
         if not changed:
-            job.out.append(SetTimer(now + CONTRIBUTE_AGAIN_SECONDS, Timer("group", 0)))
+            job.out.append(SetTimer(now + active().groups.contribute_again_seconds, Timer("group", 0)))
             return GroupStep.NOTHING
         self._resting = False
         self._update(job)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from flegel.errors import UsageError
 from flegel.wording import option
 
-FAILURES_BEFORE_RELEASE = 10  # N_τ of the paper
-
 
 def parse_gate(text: str) -> float | None:
     """The threshold V_τ; None: the best score so far."""
@@ -24,7 +22,8 @@ def parse_gate(text: str) -> float | None:
 class Gate:
     """Scores in, send or not."""
 
-    def __init__(self, threshold: float | None, failures: int = FAILURES_BEFORE_RELEASE) -> None:
+    def __init__(self, threshold: float | None, failures: int) -> None:
+        """`failures`: models in a row that do not pass, after which one is sent all the same (N_τ of the paper)."""
         self._threshold, self._most = threshold, failures
         self.best: float | None = None
         self.failures = 0

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError
 from flegel.machine.group.contributions import OTHER_PACKAGE, Contributions
@@ -74,18 +75,7 @@ from flegel.machine.group.table import MemberTable
 from flegel.machine.group.unreadable import UnreadableObjects
 from flegel.machine.group.waiting import WaitReports, missing_groups
 
-KEPT_ROUNDS = 4
-"""Objects of older rounds are removed from the store."""
 ENDED_PHASES = ("finished", "left", "excluded")
-STALLED_AFTER_SILENCES = 4.0
-"""Silence limits without progress after which a job counts as stalled: repairs by other groups take at most two, one
-after the other."""
-ABSENT_AFTER_SILENCES = 20.0
-"""Silence limits (10 min by default) for a group to appear: people start sites one after another."""
-MAX_EVALUATION_SECONDS = 600.0
-"""For another group's pass over its rows at the end, as the audit allows it."""
-REMAKE_AFTER_BEATS = 3.0
-"""Until a damaged result is made again: by then, a group that has applied it has said so in a beat."""
 
 
 @dataclass(frozen=True)
@@ -336,7 +326,7 @@ class Group:
     def _waits(self, now: float) -> dict[str, tuple[str, float]]:
         """What this group waits for that others cannot know of: a sentence, and how long at most."""
         s, failed = self._settings, self._calls.failed
-        limit, key = STALLED_AFTER_SILENCES * s.silence, result_key(self.round)
+        limit, key = active().groups.stalled_after_silences * s.silence, result_key(self.round)
         found: dict[str, tuple[str, float]] = {}
         if now - self._calls.answered_at > 3.0 * s.beat:
             found["store"] = ("the bucket does not answer", limit)
@@ -353,7 +343,10 @@ class Group:
             found["contribution"] = (_sentence(f"{self._own.key} cannot be written", failed.get(self._own.key)), limit)
         came = len(self.table.seen()) + 1
         if self._status.state == "resting" and self._last is None and came < s.least_groups:
-            found["groups"] = (f"only {came} of --groups {s.least_groups} came", ABSENT_AFTER_SILENCES * s.silence)
+            found["groups"] = (
+                f"only {came} of --groups {s.least_groups} came",
+                active().groups.absent_after_silences * s.silence,
+            )
         return found
 
     def _tell_waiting(self) -> None:
@@ -368,7 +361,7 @@ class Group:
         if self._last is not None or self.phase != "open":
             return "", False
         if resting and came < s.least_groups:
-            return missing_groups(came, s.least_groups, ABSENT_AFTER_SILENCES * s.silence), True
+            return missing_groups(came, s.least_groups, active().groups.absent_after_silences * s.silence), True
         late = [beat.group for beat in self.table.live() if not self._is_ready(beat)] if self._stored else []
         silent = [group for group in late if self.table.silence(group) > 3.0 * s.beat]
         if silent:
@@ -438,7 +431,7 @@ class Group:
             self._calls.get(key, now, s.largest)  # one of the others makes it
             return
         if self._unreadable.holds(key) and not self._unreadable.for_longer_than(
-            key, REMAKE_AFTER_BEATS * s.beat, self._awake
+            key, active().groups.remake_after_beats * s.beat, self._awake
         ):
             return  # somebody may have applied it, and writes it again
         self._aggregate(live, now)
@@ -714,7 +707,7 @@ class Group:
             self._calls.get(entry.key, now, self._settings.largest)
         if missing:
             lost = [e.key for e in missing if self._unreadable.given_up(e.key, self._awake)]
-            if any(b.round > self.round + KEPT_ROUNDS for b in self.table.present()):
+            if any(b.round > self.round + active().groups.kept_rounds for b in self.table.present()):
                 self._jump(result, now)
             elif lost:
                 self._abandon(f"{lost[0]} cannot be read: {self._unreadable.why(lost[0])}")
@@ -737,7 +730,9 @@ class Group:
             Synchronized(result.round, remote, theta, included, final, groups, self._together(result))
         )
         self._previous = self._headers[result.round] = result
-        for old in [r for r in self._headers if r <= min(result.round, self._current[0]) - 3 * KEPT_ROUNDS]:
+        for old in [
+            r for r in self._headers if r <= min(result.round, self._current[0]) - 3 * active().groups.kept_rounds
+        ]:
             del self._headers[old]
         if result.by == self._settings.name:
             self._advance_current(now)
@@ -838,7 +833,7 @@ class Group:
         for group in missing:
             self._calls.get(ENDS + group, now, self._settings.largest)
         soon = 4.0 * self._settings.beat  # whoever is not there any more has written it before, or will not
-        awaited = [g for g in missing if waited <= (MAX_EVALUATION_SECONDS if g in there else soon)]
+        awaited = [g for g in missing if waited <= (active().groups.evaluation_seconds if g in there else soon)]
         if not awaited:
             for group in missing:
                 self._calls.out.append(Remark(f"{group} did not say what the last θ is worth on its rows"))
@@ -867,8 +862,8 @@ class Group:
         """The next rounds whose objects nobody needs. `current` may be far behind, where its puts failed, and a joiner
         begins with the round that it names: that one and all later ones stay whole."""
         assert self._previous is not None
-        last = min(self._previous.round, self._current[0]) - KEPT_ROUNDS
-        for round_ in range(max(self._cleaned, last - KEPT_ROUNDS) + 1, last + 1):
+        last = min(self._previous.round, self._current[0]) - active().groups.kept_rounds
+        for round_ in range(max(self._cleaned, last - active().groups.kept_rounds) + 1, last + 1):
             self._calls.list(f"rounds/{round_}/", now)
             self._cleaned = round_
 

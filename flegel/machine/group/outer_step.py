@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
-
-OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 
 
 def outer_step(
@@ -37,8 +36,9 @@ def outer_step(
     if kind != "nesterov":
         return [_sum(b, m) for b, m in zip(base, mean, strict=True)], []
     before = velocity or [np.zeros(b.shape, np.float64) for b in base]
-    after = [OUTER_MOMENTUM * v + m for v, m in zip(before, mean, strict=True)]
-    moved = [_sum(b, OUTER_RATE * (OUTER_MOMENTUM * v + m)) for b, v, m in zip(base, after, mean, strict=True)]
+    rate, momentum = active().groups.outer_rate, active().groups.outer_momentum
+    after = [momentum * v + m for v, m in zip(before, mean, strict=True)]
+    moved = [_sum(b, rate * (momentum * v + m)) for b, v, m in zip(base, after, mean, strict=True)]
     return moved, after
 
 

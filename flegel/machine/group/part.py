@@ -8,6 +8,7 @@ and of the others where training ended in all of them with one result (evaluatin
 
 from __future__ import annotations
 
+from flegel.configuration.active import active
 from flegel.errors import GroupReplaced
 from flegel.machine.coordinator.events import SetTimer, Timer
 from flegel.machine.coordinator.part import CoordinatorPart, EndingStep
@@ -15,8 +16,6 @@ from flegel.machine.group.events import EndsHeard, Fenced, FromGroup
 from flegel.machine.group.exchange import GroupExchange, GroupStep
 from flegel.plan.termination import Verdict
 from flegel.sync.policy import Started, Updated
-
-MAX_WAIT_FOR_EVALUATION_SECONDS = 660.0  # longer than a group waits for the evaluations of the others
 
 
 class GroupPart(CoordinatorPart):
@@ -94,7 +93,7 @@ class GroupPart(CoordinatorPart):
             return False
         state.phase = "evaluating"
         self.exchange.evaluate(state, count.own_statistics)
-        state.out.append(SetTimer(now + MAX_WAIT_FOR_EVALUATION_SECONDS, Timer("evaluating")))
+        state.out.append(SetTimer(now + active().groups.wait_for_evaluation_seconds, Timer("evaluating")))
         return True
 
     def _evaluated(self, heard: EndsHeard, now: float) -> None:

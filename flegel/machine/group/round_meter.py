@@ -7,11 +7,8 @@ workers of a group. Every group finds its own interval; a round takes as long as
 
 from __future__ import annotations
 
+from flegel.configuration.active import active
 from flegel.plan.interval.interval import Round
-
-MAX_PASSES_ALONE = 8.0
-"""Passes of a group over its own rows between two exchanges: after more it is near its own optimum and learns nothing
-new."""
 
 
 class RoundMeter:
@@ -48,7 +45,7 @@ class RoundMeter:
         gain = None
         if comparable and self._before is not None and self._objective is not None:
             gain = self._before - self._objective
-        whole = MAX_PASSES_ALONE * self._points
+        whole = active().groups.max_passes_alone * self._points
         return Round(
             visits=visits,
             seconds=max(now - self._began, 1e-6),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flegel.configuration.active import active
 from flegel.machine.group.events import (
     Answered,
     DeleteObject,
@@ -17,8 +18,6 @@ from flegel.machine.group.events import (
     PutObject,
     StoreCommand,
 )
-
-FIRST_RETRY_DELAY_SECONDS, MAX_RETRY_DELAY_SECONDS = 0.05, 2.0
 
 
 class StoreCalls:
@@ -70,7 +69,7 @@ class StoreCalls:
         self._busy.discard(what)
         if event.outcome == "failed":
             self.failed[what[1]] = event.why or "no answer"
-            self._wait(what, now, FIRST_RETRY_DELAY_SECONDS, MAX_RETRY_DELAY_SECONDS)
+            self._wait(what, now, active().groups.first_retry_delay_seconds, active().groups.max_retry_delay_seconds)
         else:
             self.answered_at = now
             self.failed.pop(what[1], None)

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 import math
 
+from flegel.configuration.active import active
 from flegel.machine.group.events import Waiting
-
-REPORTED_EVERY_SECONDS = 30.0
-"""Seconds between two lines about one wait: a reader of a log sees that the job lives, and a wait of ten minutes takes
-20 lines."""
-REPORTED_AFTER_SECONDS = 3.0
-"""Seconds that groups may wait for each other in a round without a word: three beats, by which a group that lives has
-been heard of."""
 
 
 class WaitReports:
@@ -30,8 +24,8 @@ class WaitReports:
         what was told."""
         if what != self._what:
             self._what, self._since = what, now
-        shown = what if at_once or now - self._since >= REPORTED_AFTER_SECONDS else ""
-        line = bool(shown) and now - self._line_at >= REPORTED_EVERY_SECONDS
+        shown = what if at_once or now - self._since >= active().groups.wait_reported_after_seconds else ""
+        line = bool(shown) and now - self._line_at >= active().groups.wait_reported_every_seconds
         if shown == self._told and not line:
             return None
         self._told = shown

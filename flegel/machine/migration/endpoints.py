@@ -7,7 +7,7 @@ spoken the source holds the window locked and the target holds it inactive, so w
 on the way, nobody trains a point that another one trains.
 
 The size of a window follows the link: it grows while answers come fast and shrinks where they are slow, so that a
-window is locked for about `WINDOW_TRANSFER_SECONDS` seconds whatever the bandwidth, but not below a part of the move.
+window is locked for about `moves.window_transfer_seconds` whatever the bandwidth, but not below a part of the move.
 
 Source:   cutting ⇄ shipping (at most `credits` windows without an answer) → sent → closed
 Target:   open (each window kept once, answered as often as it comes) → closed
@@ -20,27 +20,9 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
+from flegel.configuration.active import active
 from flegel.core.shard import TILE
 from flegel.machine.worker.visit_schedule import Transfer
-
-WINDOW_TRANSFER_SECONDS = 0.1
-"""Of the transfer of a window, as it should be; on a busy host, handling smaller windows costs more than sending."""
-WINDOWS_UNDER_WAY = 4
-"""Windows that may be sent before the first of them is answered."""
-MAX_WINDOW_GROWTH = 8
-"""Ratio of a window to the one before, at most: few small windows are sent while the speed of the link is unknown."""
-MAX_WINDOWS_PER_MOVE = 64
-"""A window has at least one part in so many of a move: each window becomes a block of points at the receiver, and many
-small blocks cost time in every later round."""
-SLOW_LINK_BYTES_PER_SECOND = 50e6
-"""Below it, points that wait in the kernel's buffers delay reports by milliseconds."""
-WINDOWS_TO_JUDGE_LINK = 3
-"""Windows by which the speed of a link is measured."""
-SMALL_BUFFER_SPEED_KEPT = 0.8
-"""Of the former speed: a link that small buffers make slower than that gets large ones for the rest of the job."""
-MAX_RESEND_SECONDS = 60.0
-"""Until a window is sent again, at most. Windows take some tenths of a second; without this limit, after a clock
-jumped by an hour, no window would be sent again for ten hours."""
 
 # -- commands ----------------------------------------------------------------------------------------------
 
@@ -121,7 +103,7 @@ class SendBufferTrial:
         self._changed = self._alone = -math.inf
         """When the last window left as before; when the last such one was answered. Until then two share the link."""
         self._loose = 0.0
-        self._rates: deque[float] = deque(maxlen=WINDOWS_TO_JUDGE_LINK)
+        self._rates: deque[float] = deque(maxlen=active().moves.windows_to_judge_link)
 
     def note(self, size: float, took: float, sent_at: float, now: float) -> None:
         """A window of so many bytes, sent at that time, took so long since the link was free for it."""
@@ -130,12 +112,12 @@ class SendBufferTrial:
         if self._known or sent_at < self._alone or took <= 0:
             return
         self._rates.append(size / took)
-        if len(self._rates) < WINDOWS_TO_JUDGE_LINK:
+        if len(self._rates) < active().moves.windows_to_judge_link:
             return
         rate = statistics.median(self._rates)
         if self.tight:
-            self._known, self.tight = True, rate >= SMALL_BUFFER_SPEED_KEPT * self._loose
-        elif rate < SLOW_LINK_BYTES_PER_SECOND:
+            self._known, self.tight = True, rate >= active().moves.small_buffer_speed_kept * self._loose
+        elif rate < active().moves.slow_link_bytes_per_second:
             self.tight, self._loose, self._changed = True, rate, now
             self._rates.clear()
 
@@ -150,9 +132,9 @@ class MigrationSource:
     """Points of the largest window."""
     first: int = 0
     """Points of the first window, while nothing is known of the link; 0: as the largest."""
-    credits: int = WINDOWS_UNDER_WAY
+    credits: int = field(default_factory=lambda: active().moves.windows_under_way)
     """Windows that may be on their way at once: what the target must be able to hold, and what is locked."""
-    pieces: int = MAX_WINDOWS_PER_MOVE
+    pieces: int = field(default_factory=lambda: active().moves.max_windows_per_move)
     """Windows are not cut smaller than such a part of the move."""
     each: float = 0.0
     """Bytes of a point on the link; 0: it does not travel."""
@@ -199,18 +181,20 @@ class MigrationSource:
             return [SendWindow((self.move, number), full=True)]
         del self.flying[number]
         # Ten times what an answer takes: a busy receiver is not a lost window.
-        self.patience = min(max(0.9 * self.patience, 10 * (now - flight.sent_at), 0.5), MAX_RESEND_SECONDS)
+        self.patience = min(
+            max(0.9 * self.patience, 10 * (now - flight.sent_at), 0.5), active().moves.max_resend_seconds
+        )
         self._fit(flight, now)
         self._heard = now
         return self._pump()
 
     def _fit(self, flight: WindowInFlight, now: float) -> None:
-        """Choose the size that would have taken `WINDOW_TRANSFER_SECONDS`, from the time since the link was free."""
+        """The size that would have taken `moves.window_transfer_seconds`, from the time since the link was free."""
         took = now - max(flight.sent_at, self._heard)
         if self.each:
             self.depth.note(flight.points * self.each, took, flight.sent_at, now)
-        fitting = flight.points * WINDOW_TRANSFER_SECONDS / took if took > 0 else math.inf
-        size = int(min(max(fitting, self.size / 2), MAX_WINDOW_GROWTH * self.size, self.window))
+        fitting = flight.points * active().moves.window_transfer_seconds / took if took > 0 else math.inf
+        size = int(min(max(fitting, self.size / 2), active().moves.max_window_growth * self.size, self.window))
         self.size = max(size, min(self.points // self.pieces, self.window), TILE) // TILE * TILE
 
     def tick(self, now: float) -> list[Command]:
@@ -219,7 +203,7 @@ class MigrationSource:
         for number in late:
             self.flying[number].sent_at = now
         if late:
-            self.patience = min(2 * self.patience, MAX_RESEND_SECONDS)
+            self.patience = min(2 * self.patience, active().moves.max_resend_seconds)
         return [SendWindow((self.move, n), self.flying[n].full) for n in late]
 
     def due(self) -> float | None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-REMEMBERED_STEPS = 4  # steps that are remembered
-SHORTEST_MEASURED_STEP_SECONDS = 2e-4  # seconds: a shorter step says more about the call than about the points
-SMALLEST_STEP_SHARE = 0.25  # of a usual step: a smaller one is mostly the time of its call
+from flegel.configuration.active import active
 
 
 class DeadlineEstimate:
@@ -20,12 +18,12 @@ class DeadlineEstimate:
 
     def __init__(self, others: int) -> None:
         self._others = others
-        self._steps: deque[tuple[int, float]] = deque(maxlen=REMEMBERED_STEPS)
-        self._away: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        self._steps: deque[tuple[int, float]] = deque(maxlen=active().training.remembered_steps)
+        self._away: deque[float] = deque(maxlen=active().training.remembered_steps)
 
     def add(self, points: int, seconds: float, away: bool) -> None:
         """So many points took so long; `away`: nothing could have called the worker back meanwhile."""
-        if seconds >= SHORTEST_MEASURED_STEP_SECONDS:
+        if seconds >= active().training.shortest_measured_step_seconds:
             self._steps.append((points, seconds))
         if away:
             self._away.append(seconds)
@@ -54,7 +52,7 @@ class DeadlineEstimate:
         fit = int(speeds[len(speeds) // 2] * rest)
         if first:
             return max(fit - fit % multiple, multiple)
-        return fit - fit % multiple if fit >= max(multiple, SMALLEST_STEP_SHARE * usual) else 0
+        return fit - fit % multiple if fit >= max(multiple, active().training.smallest_step_share * usual) else 0
 
 
 def late(seconds: float, rest: float, others: int) -> bool:

@@ -15,13 +15,11 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.visit_schedule import VisitRun
 from flegel.plan.growing_part import first_part, next_part, worthwhile
-
-MAX_PASSES_OVER_PARTS = 3.0  # visits of parts, in passes over all points: a job must come to know its objective
-VISITS_BEFORE_COMPARISON = 3  # of the part, under another θ, before it is compared
 
 Decision = Literal["go on", "try another", "go back"]
 Noise = Callable[[float, int], float | None]
@@ -111,12 +109,12 @@ class GrowingPart:
 
     @property
     def _spent(self) -> bool:
-        return self._visits >= MAX_PASSES_OVER_PARTS * self._points
+        return self._visits >= active().training.max_passes_over_parts * self._points
 
     def _try_next(self, objective: float) -> Decision:
         if self._spent:
             return self.grow()
-        self._before, self._left, self.fixed = objective, VISITS_BEFORE_COMPARISON, True
+        self._before, self._left, self.fixed = objective, active().training.visits_before_comparison, True
         return "try another"
 
     def _tried(self, objective: float, gain: float) -> Decision:
@@ -127,7 +125,7 @@ class GrowingPart:
         if gained <= 0:
             self._going_back = self.fixed = True
             return "go back"
-        enough = gained >= VISITS_BEFORE_COMPARISON * self._gain
+        enough = gained >= active().training.visits_before_comparison * self._gain
         self._gain = min(self._gain, max(gain, 0.0))
         return self._try_next(objective) if enough else self.grow()
 

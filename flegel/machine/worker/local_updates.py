@@ -17,12 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
-
-TRAINING_PER_UPDATE_TIME = 8  # times as long as an update takes the worker trains before the next one
-REMEMBERED_UPDATES = 8  # updates whose time is remembered
-EQUAL_FIELDS_WITHIN = 1e-9  # of the largest number of a field: the rounding of another machine
 
 Call = Callable[..., Any]
 """Calls a hook by its name."""
@@ -35,7 +32,7 @@ class LocalUpdates:
         self._call = call
         self._came = self._theta = parameter
         self._total, self._reported, self._sum = (pytree.copy(empty) for _ in range(3))
-        self._took: deque[float] = deque(maxlen=REMEMBERED_UPDATES)
+        self._took: deque[float] = deque(maxlen=active().training.remembered_updates)
         self.kept: Tree = parameter
         """θ before the last `alternative`."""
         self._put = False
@@ -70,10 +67,8 @@ class LocalUpdates:
         Never more than `most`."""
         if not self.useful:
             return most
-        return min(
-            most,
-            max(int(TRAINING_PER_UPDATE_TIME * min(self._took, default=0.0) * speed), first, least) // least * least,
-        )
+        seconds = active().training.training_per_update_time * min(self._took, default=0.0)
+        return min(most, max(int(seconds * speed), first, least) // least * least)
 
     def update(self, statistics: Sequence[Array]) -> list[Array] | None:
         """θ with the changes since the last report; None where the hook's answer is no θ: the coordinator says so."""
@@ -115,8 +110,9 @@ class LocalUpdates:
 
 
 def _same(one: Tree, other: Tree) -> bool:
-    pairs = zip(pytree.flatten(one), pytree.flatten(other), strict=True)
+    pairs, within = zip(pytree.flatten(one), pytree.flatten(other), strict=True), active().training.equal_fields_within
     return pytree.same_shape(one, other) and all(
-        np.allclose(a, b, rtol=EQUAL_FIELDS_WITHIN, atol=EQUAL_FIELDS_WITHIN * float(np.abs(b).max(initial=0.0)))
+        np.array_equal(a, b)  # as a rule: the same sums through the same code
+        or np.allclose(a, b, rtol=within, atol=within * float(np.abs(b).max(initial=0.0)))
         for a, b in pairs
     )

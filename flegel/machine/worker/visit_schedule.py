@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from flegel.configuration.active import active
 from flegel.core.shard import TILE
 from flegel.errors import ProtocolError
 
@@ -27,8 +28,6 @@ Transfer = tuple[int, int]
 """A window on its way: (number of the move, number of the window in it)."""
 BlockId = tuple[int, int]
 """Points that once moved together and stay together: named after their first transfer."""
-
-FILLING_LEVELS = 4  # a window is filled to a quarter, to a half, …: smaller differences do not matter
 
 
 @dataclass
@@ -174,25 +173,25 @@ class VisitSchedule:
         at a time, and each window has its price; so what fills the window goes first, if it has a pass less at most.
         At least a tile stays active, because a worker without points would end every round at once.
         """
-        active = self.active
-        room = min(most, active - TILE)
+        here = self.active
+        room = min(most, here - TILE)
         if room < TILE:
             return None
         sizes = self._sizes()
         best: Segment | None = None
-        best_rank = (-2, 0, 0)
+        best_rank, levels = (-2, 0, 0), active().moves.filling_levels
         last = max(s.passes for s in self.segments if s.status == "active")
         for s in reversed(self.segments):
             if s.status != "active" or s.anew:
                 continue
-            if s.block is None or not _fits(sizes[s.block], room, active):
+            if s.block is None or not _fits(sizes[s.block], room, here):
                 able, kind = _tiles(s) > 0, 0 if s.block is None else -1
             else:  # one that was stopped at half has two segments until its pass is done
                 able, kind = s.points == sizes[s.block], int(s.block in cheap)
-            filled = min(FILLING_LEVELS * _tiles(s) * TILE // room, FILLING_LEVELS) if s.passes >= last - 1 else -1
+            filled = min(levels * _tiles(s) * TILE // room, levels) if s.passes >= last - 1 else -1
             if able and (kind, filled, s.passes) > best_rank:
                 best, best_rank = s, (kind, filled, s.passes)
-        halfway = [n for p, n in sizes.items() if p in cheap and _fits(n, room, active)]
+        halfway = [n for p, n in sizes.items() if p in cheap and _fits(n, room, here)]
         if best is None or (best_rank[0] < 1 and 2 * sum(halfway) >= room):
             return None  # the target has a copy of just such points, whose pass is not over: rather fewer than others
         if best_rank[0] < 0:

@@ -14,7 +14,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.machine.group.events import (
     Answered,
@@ -43,8 +45,6 @@ from flegel.runtime.group.bucket import Bucket, Conflict
 from flegel.runtime.group.keys import RefusedObject, Seal
 from flegel.runtime.group.peers import PeerMessages
 
-CONCURRENT_STORE_CALLS = 4  # store calls at the same time
-LAST_BEAT_SECONDS = 5.0  # seconds for the last beat
 KEPT_ROUND_TIMES = 1000  # rounds
 
 _log = logging.getLogger(__name__)
@@ -69,8 +69,8 @@ class GroupLink:
         self._gate, self._score = gate, score
         self._events: queue.SimpleQueue[GroupEvent | None] = queue.SimpleQueue()
         self._news: deque[FromGroup] = deque()
-        self._pool = ThreadPoolExecutor(CONCURRENT_STORE_CALLS, thread_name_prefix="flegel-bucket")
-        self._thread = threading.Thread(target=self._run, name="flegel-group", daemon=True)
+        self._pool = ThreadPoolExecutor(active().groups.concurrent_store_calls, thread_name_prefix="flegel-bucket")
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="flegel-group", daemon=True)
         self._looked_at: float | None = None
         self._closing_at = 0.0
         self.bytes_sent = self.bytes_received = 0
@@ -117,13 +117,16 @@ class GroupLink:
             return
         self._closing_at = clock.now()
         self._events.put(StatusChanged(state))
-        self._thread.join(LAST_BEAT_SECONDS + 1.0)
+        self._thread.join(active().groups.last_beat_seconds + 1.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # -- its own thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not (self._closing_at and (self._machine.over or clock.now() - self._closing_at > LAST_BEAT_SECONDS)):
+        while not (
+            self._closing_at
+            and (self._machine.over or clock.now() - self._closing_at > active().groups.last_beat_seconds)
+        ):
             now = clock.now()
             event: GroupEvent | None = None
             with contextlib.suppress(queue.Empty):

@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 
 from flegel.algorithm import Algorithm, Sample
-from flegel.algorithms.seeding import REPRESENTATIVES, representatives
+from flegel.algorithms.seeding import representatives
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import Dataset
@@ -62,8 +63,6 @@ from flegel.wording import option
 _log = logging.getLogger(__name__)
 
 GROUP_FORMAT = 2
-BUCKET_START_SECONDS = 20.0  # seconds for the bucket to answer at the start
-WATCHED_BEATS = 3.5  # beats for which a group of this name is watched: one that lives has changed its object by then
 
 
 class GroupSession:
@@ -127,7 +126,7 @@ class GroupSession:
         name, key = self._job.sites.group, MEMBERS + self._job.sites.group
         began = clock.now()
         first = self._patiently(lambda: self._held_beat(key), key)
-        watched = WATCHED_BEATS * self._beat_seconds
+        watched = active().groups.watched_beats * self._beat_seconds
         while first is not None and first.state not in ENDED_PHASES and clock.now() - began < watched:
             clock.sleep(0.1)
             held = self._patiently(lambda: self._held_beat(key), key)
@@ -244,7 +243,7 @@ class GroupSession:
         found: dict[str, list[Array]] = {}
         assert self._form is not None
         own, columns = self._job.sites.group, self._form.columns
-        largest = 2 * 8 * REPRESENTATIVES * (columns + 1) + MAX_RECORD_HEADER_BYTES
+        largest = 2 * 8 * active().starts.group_representatives * (columns + 1) + MAX_RECORD_HEADER_BYTES
         for key in self._bucket.names(STARTS):
             group = key.removeprefix(STARTS)
             try:
@@ -329,7 +328,7 @@ class GroupSession:
                     f"{told} in {self._bucket.place} was refused: {error}; use a new bucket for a new job."
                 ) from None
             except OSError as error:
-                if clock.now() - began > BUCKET_START_SECONDS:
+                if clock.now() - began > active().groups.store_start_seconds:
                     raise StorageError(f"{self._bucket.place} cannot be used as a bucket ({error}).") from None
                 clock.sleep(0.2)
 

@@ -6,6 +6,7 @@ import os
 
 import msgspec
 
+from flegel.configuration.active import active_changes
 from flegel.core import pytree
 from flegel.core.parallel_sums import add_fields
 from flegel.core.precision import rounding
@@ -61,6 +62,7 @@ def _loads(running: JobRun) -> dict[int, LoadShard]:
         interpret=running.built.kind == "interpreted",
         scaled=running.scaling is not None,
         growing=request.begins_with_part,
+        settings=active_changes(),
     )
     alone = request.works_alone
     loads = {}

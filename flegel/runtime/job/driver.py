@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import WorkerLost
 from flegel.machine.coordinator.events import (
@@ -44,12 +45,6 @@ from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 
 _log = logging.getLogger(__name__)
-
-LOOK_AROUND = 0.1  # seconds between two looks at the processes, at requests and at the display
-UNREACHABLE = 1.0  # seconds without a connection, while the process seems to live
-PAUSE = 0.03  # seconds after the last message, when those who were answered have the processors they need
-NO_LONGER = 1.0  # seconds for which background work is deferred at most
-SPARE_AFTER = 0.5  # seconds after a replacement is up, when the job has its processors back
 
 
 class Machine(Protocol):
@@ -173,7 +168,7 @@ class JobDriver:
                 if woken or now >= self._look_at:  # not after each message: it is a look at every process
                     self._bury(now)
                 if now >= self._look_at:
-                    self._look_at = now + LOOK_AROUND
+                    self._look_at = now + active().liveness.driver_check_seconds
                     self._look_around(now)
                 if now >= self._rest_at:
                     self._rest(now)
@@ -210,7 +205,7 @@ class JobDriver:
             if self._done is not None or self._now() >= self._due():
                 break
         if messages:
-            self._rest_at = self._now() + PAUSE
+            self._rest_at = self._now() + active().liveness.quiet_seconds
         return messages
 
     def _rest(self, now: float) -> None:
@@ -259,14 +254,14 @@ class JobDriver:
             self._unreachable.pop(worker, None)
             self._tell(WorkerDied(worker, why, fault))
         for worker, (since, why) in list(self._unreachable.items()):
-            if now - since > UNREACHABLE:
+            if now - since > active().liveness.disconnected_seconds:
                 del self._unreachable[worker]
                 self._tell(WorkerDied(worker, why))
 
     def _look_around(self, now: float) -> None:
         """What is done ten times a second and not after each message: requests of the cluster, questions of parts,
         observers."""
-        if now - self._rested_at > NO_LONGER:
+        if now - self._rested_at > active().liveness.longest_deferral_seconds:
             self._rest(now)
         for request in self._cluster.take_requests():
             self._tell(request)
@@ -339,7 +334,7 @@ class JobDriver:
         self._hired.discard(worker)
         _log.info("worker %d joins", worker, extra={"worker": worker})
         self._fence.admit(worker, self._cluster.incarnations()[worker])
-        self._spare_at = self._now() + SPARE_AFTER
+        self._spare_at = self._now() + active().liveness.spare_start_delay_seconds
         self._next.append(WorkerJoined(worker))
 
     def _unsent(self, worker: int, lost: WorkerLost) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
 
 from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, keep_contributions, sample_point, visit_hook
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.hook_limits import BUILT_IN_START_SECONDS, COMPILING_SECONDS
 from flegel.core.pytree import Array, Tree
@@ -38,13 +39,23 @@ from flegel.runtime.job.request import Request
 from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import inside
 
-SAMPLE_ROWS = 100_000
-SAMPLE_VALUES = 50_000_000
-"""Numbers of a dense sample: 400 MB as float64, of which hooks make copies."""
-LEAST_SAMPLE = 4096
-HEAD_ROWS = 1024
 PROBE_ROWS = 256
-TIMED_ROWS = 2048  # on which a kernel is timed: 0.05 to 2 ms
+
+
+_loaded: set[Hashable] = set()
+"""Classes, their kernels and the forms of all arrays for which this process has code in memory: a further job of the
+same kind has nothing to compile, nor to read from the cache."""
+
+
+def _form(array: Array | None) -> tuple[Any, ...] | None:
+    """What code may depend on: the type, and how long a row is."""
+    return None if array is None else (array.dtype, array.ndim, array.shape[1:])
+
+
+def _arrays(shard: Shard) -> tuple[Array | None, ...]:
+    rows = shard.features
+    parts = rows[:3] if isinstance(rows, Sparse) else (rows,)
+    return (*parts, shard.labels, shard.state, shard.weights)
 
 
 class StartHooks(Protocol):
@@ -85,7 +96,7 @@ class PreparedJob:
             self.sample = self.sample._replace(features=unit_rows(self.sample.features))
         self._hook("validate", self.sample)
         self.parameter: Tree = self._first_parameter()
-        presented = pytree.present(pytree.read_only(self.parameter))
+        presented = pytree.presented(self.parameter)
         count = min(PROBE_ROWS, self.sample.points)
         visit = visit_hook(type(self.algorithm))
         self._guard(visit, lambda: keep_contributions(self.algorithm, self.sample, presented))
@@ -158,17 +169,25 @@ class PreparedJob:
             own = hook(self.algorithm, KernelHooks.kernel)(shard)
         if own is None:
             return None
-        thread = threading.Thread(target=self._warm, args=(own, shard), name="compiler", daemon=True)
-        thread.start()
-        ending.callback(thread.join)  # a compiler must not run while the interpreter ends
-        return Built(own, "hand-written", choice_of(self.algorithm, shard))
+        choice = choice_of(self.algorithm, shard)
+        types = (type(self.algorithm), choice, shard.layout, *map(_form, (*_arrays(shard), *self._trees())))
+        if types not in _loaded:
+            thread = threading.Thread(target=self._warm, args=(own, shard, types), name="compiler", daemon=True)
+            thread.start()
+            ending.callback(thread.join)  # a compiler must not run while the interpreter ends
+        return Built(own, "hand-written", choice)
 
-    def _warm(self, kernel: Kernel, shard: Shard) -> None:
+    def _warm(self, kernel: Kernel, shard: Shard, types: Hashable) -> None:
         if self.compiler is not None:
             self.compiler.wait()
         with contextlib.suppress(Exception):  # workers meet the same error, and say where
             self._some_rows(np.random.default_rng(0))  # what lays rows out: workers need it first
             warm(kernel, shard, self.parameter, self.zero)
+            _loaded.add(types)
+
+    def _trees(self) -> list[Array]:
+        """The arrays of θ and of the statistics."""
+        return [*pytree.flatten(self.parameter), *pytree.flatten(self.zero)]
 
     def _shard(self, most: int, state: Array) -> Shard:
         """The first rows of the sample, as a worker would have them."""
@@ -189,7 +208,7 @@ class PreparedJob:
 
     def _some_rows(self, rng: np.random.Generator) -> Shard:
         """More rows of the sample than are laid out by hand."""
-        count = min(TIMED_ROWS, self.sample.points)
+        count = min(active().starts.timed_rows, self.sample.points)
         return self._shard(count, self.algorithm.initState(count, self.sample.columns, rng))
 
     def pass_seconds(self, built: Built) -> float:
@@ -253,13 +272,13 @@ class PreparedJob:
 
 
 def take_sample(data: Dataset, seed: int) -> Sample:
-    """All rows in their order where they are few; else the first `HEAD_ROWS`, then others drawn evenly."""
+    """All rows in their order where they are few; else the first `starts.head_rows`, then others drawn evenly."""
     most = sample_rows(data.columns, data.sparse)
     if data.rows <= most:
         rows = data.read() if data.in_memory else data.draw(data.rows, seed)
         return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)
-    head = data.source.take(np.array([[0, HEAD_ROWS]]))
-    rows = data.draw(most - HEAD_ROWS, seed)
+    head = data.source.take(np.array([[0, active().starts.head_rows]]))
+    rows = data.draw(most - active().starts.head_rows, seed)
     labels, weights = (
         None if a is None or b is None else np.concatenate([a, b])
         for a, b in ((head.labels, rows.labels), (head.weights, rows.weights))
@@ -276,7 +295,9 @@ def with_classes(sample: Sample, data: Dataset) -> Sample:
 
 def sample_rows(columns: int, sparse: bool) -> int:
     """Rows of a sample: fewer where they are wide, since the first parameters are chosen in memory, by one process."""
-    return SAMPLE_ROWS if sparse else min(SAMPLE_ROWS, max(LEAST_SAMPLE, SAMPLE_VALUES // max(1, columns)))
+    rules = active().starts
+    dense = max(rules.fewest_sample_rows, rules.sample_numbers // max(1, columns))
+    return rules.sample_rows if sparse else min(rules.sample_rows, dense)
 
 
 def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:

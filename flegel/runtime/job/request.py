@@ -11,8 +11,10 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from flegel.algorithm import Algorithm, visit_hooks
+from flegel.configuration.active import active
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, open_data
+from flegel.datasets.rows.memory import configured_limit
 from flegel.datasets.rows.partition import parse
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.learning import LearningHooks
@@ -20,7 +22,6 @@ from flegel.declarations.optional import defines, hook
 from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.part import CoordinatorPart
-from flegel.machine.worker.growing_part import MAX_PASSES_OVER_PARTS
 from flegel.options import check_options
 from flegel.plan.devices import FirstDeal, Work, first_deal, one_gpu, parse_devices, relative_speeds
 from flegel.runtime.job.observers import JobControl, Observers
@@ -108,7 +109,8 @@ class Request:
         """Such a worker may begin with a part of its points: their order is random, and no limit ends the job before it
         has visited all of them."""
         limits = self.job.criteria
-        limited = limits.max_iterations or (limits.max_passes or math.inf) < 2.0 * (MAX_PASSES_OVER_PARTS + 1.0)
+        enough = 2.0 * (active().training.max_passes_over_parts + 1.0)
+        limited = limits.max_iterations or (limits.max_passes or math.inf) < enough
         return parse(self.partition).kind == "shuffle" and not limited
 
 
@@ -162,6 +164,7 @@ def check_numbers(request: Request) -> None:
     if not 1 <= request.workers <= MAX_WORKERS:
         raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
     check_options(request.job)
+    configured_limit()
     cls = type(request.algorithm)
     halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck

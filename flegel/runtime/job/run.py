@@ -47,15 +47,14 @@ from flegel.sync import check_topology, make_policy
 def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind but workers that wait for the next job."""
     running = JobRun(request, clock.now())
-    running.parts = parts_of(running)
-    with running.ending:
+    with using(request.job.settings), running.ending:
+        running.parts = parts_of(running)
         for part in running.parts:
             running.ending.enter_context(part.around())
-        with using(request.job.settings):
-            for stage in STAGES:
-                if stage is not collect:
-                    raise_lost_signal()
-                stage(running)
+        for stage in STAGES:
+            if stage is not collect:
+                raise_lost_signal()
+            stage(running)
     assert running.result is not None
     return running.result
 

@@ -1,7 +1,8 @@
 """Jobs of this user that run on this host, as files that `flegel top` reads. Trains nothing, and fails no job.
 
 A file for each job, in a folder that no other user can enter. The job replaces its file at most once a second and
-removes it when it ends; what a killed process has left is removed by the next job, and by who looks next."""
+removes it when it ends; what a killed process has left is removed by the next process that runs a job, and by who looks
+next."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -23,6 +25,8 @@ from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, PhaseBegan
 
 LONG_PHASES = ("init", "compiling", "training")
 """Noted when they begin: a small job takes 30 ms, and each note takes a tenth of one."""
+CLEANED_EVERY_SECONDS = 60.0
+"""A process looks for what killed ones have left at most so often: it takes 0.2 ms of a small job."""
 MOST_BYTES = 1 << 20
 """Of a file that is read: a note has less than 2,000 bytes."""
 _numbers = itertools.count(1)
@@ -135,16 +139,28 @@ class JobNote(Observer):
 @contextlib.contextmanager
 def noted(algorithm: str, data: str, workers: int | None) -> Iterator[JobNote]:
     """Around a job: who looks sees it, until it ends in whatever way."""
-    list(running())  # removes what killed processes have left
     pid, number = os.getpid(), next(_numbers)
+    _remove_old(pid, int(clock.now() // CLEANED_EVERY_SECONDS))
     folder = _own_folder()
     path = folder / f"{pid}-{number}.job" if folder is not None else None
-    note = JobNote(path, RunningJob(pid, born(pid) or 0, f"{algorithm}-{pid}", algorithm, data, workers, clock.now()))
+    note = JobNote(path, RunningJob(pid, _own_birth(pid), f"{algorithm}-{pid}", algorithm, data, workers, clock.now()))
     try:
         yield note
     finally:
         with contextlib.suppress(OSError):
             note.remove()
+
+
+@lru_cache(maxsize=1)
+def _remove_old(pid: int, minute: int) -> None:
+    """What killed processes have left: by the first job of each process, and now and then by another."""
+    running()
+
+
+@lru_cache(maxsize=1)
+def _own_birth(pid: int) -> int:
+    """Of this process, which may be a fork of another."""
+    return born(pid) or 0
 
 
 # -- of who looks ------------------------------------------------------------------------------------------

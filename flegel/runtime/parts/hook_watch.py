@@ -22,18 +22,13 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.active import active
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import HookTimeout
 from flegel.params.hooks import observers
 from flegel.runtime import clock
 from flegel.runtime.job.part import Part
 
-LOOK = 0.25
-"""Seconds between two looks."""
-AGAIN = 1.0
-"""Seconds until a hook that caught the interruption is interrupted again."""
-AWAY = 2.0
-"""Seconds between two looks from which on this process was paused meanwhile."""
 COMPILER = ("numba.core.", "llvmlite.", "flegel.runtime.backends.numba.compile_turns")
 """Modules in which a function is compiled, or waited for while another process compiles it."""
 INTERRUPTION = signal.SIGURG
@@ -65,6 +60,7 @@ class HookWatch:
         self._late: tuple[int, float] | None = None
         """Number of the hook to be interrupted, and for how long it has run."""
         self._over = threading.Event()
+        self._times = active().liveness
 
     # -- around the job --------------------------------------------------------------------------------------------
 
@@ -122,8 +118,9 @@ class HookWatch:
     def _watch(self) -> None:
         """Interrupt a hook that runs longer than its limit. Time in which this process was paused or compiled does not
         count: `began`, when the hook that is watched was first seen, is moved on by it."""
-        pauses, number, began, next_interruption, looked_at = OwnPauses(AWAY), 0, 0.0, 0.0, 0.0
-        while not self._over.wait(LOOK):
+        pauses = OwnPauses(self._times.hook_watch_pause_seconds)
+        number, began, next_interruption, looked_at = 0, 0.0, 0.0, 0.0
+        while not self._over.wait(self._times.hook_look_seconds):
             now = clock.now()
             paused, running, passed, looked_at = pauses.look(now), self._running, now - looked_at, now
             if running is None or running.number != number:  # another hook than at the last look
@@ -134,7 +131,7 @@ class HookWatch:
                 began += passed - paused
                 continue
             if now - began > running.limit and now >= next_interruption:
-                self._late, next_interruption = (number, now - began), now + AGAIN
+                self._late, next_interruption = (number, now - began), now + self._times.hook_interrupted_again_seconds
                 self._interrupt()
 
     def _interrupt(self) -> None:

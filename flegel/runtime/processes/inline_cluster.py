@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError, UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
@@ -42,7 +43,6 @@ from flegel.runtime.processes.cluster_protocol import WorkerDeath
 from flegel.runtime.processes.held_arrays import HeldArrays
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 from flegel.runtime.transport.shared_memory import JobArray
-from flegel.runtime.worker.process import HEARTBEAT_SECONDS
 from flegel.runtime.worker.trainer import Trainer
 from flegel.runtime.worker.trainer_port import TrainerPort
 
@@ -96,7 +96,7 @@ class CalledWorker(TrainerPort):
             tag, self._timer = self._timer[1], None
             self._executor.handle(machine.OwnTimer(tag), now)
         if now >= self._beat_at:
-            self._beat_at = now + HEARTBEAT_SECONDS
+            self._beat_at = now + active().liveness.heartbeat_seconds
             if self._in_job:
                 self.send(WorkerBeat(self._trainer.visits, self._trainer.hook))
 

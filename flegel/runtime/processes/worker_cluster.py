@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zmq
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import FlegelError, UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
@@ -36,10 +37,7 @@ if TYPE_CHECKING:
 
     from flegel.runtime.processes.cluster_protocol import Cluster
 
-START_DEADLINE_SECONDS = 120.0
 MAX_WORKERS = 1024
-MAX_EARLY_DEATHS = 3
-"""Workers that may die before their hello; then the start has failed."""
 
 
 class WorkerCluster:
@@ -78,18 +76,18 @@ class WorkerCluster:
 
     def wait_ready(self) -> None:
         """Until every worker has said hello; a worker that dies or is late is named."""
-        deadline = clock.now() + START_DEADLINE_SECONDS
+        deadline = clock.now() + active().liveness.worker_start_seconds
         deaths = 0
         while not self.registry.ready >= set(range(self.workers)):
             for worker, why, _ in self.deaths():
                 deaths += 1
-                if deaths >= MAX_EARLY_DEATHS:
+                if deaths >= active().liveness.deaths_while_starting:
                     raise WorkerLost(f"Worker {worker} {why} while it started.")
                 self.evict(worker)
                 self._launch(worker)
             if clock.now() > deadline:
                 late = sorted(set(self.registry.processes) - self.registry.ready)
-                raise WorkerLost(f"Workers {late} did not start within {START_DEADLINE_SECONDS:.0f} s.")
+                raise WorkerLost(f"Workers {late} did not start within {active().liveness.worker_start_seconds:.0f} s.")
             for envelope, _ in self.receive(0.1):
                 self.accept_hello(envelope)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from flegel.configuration.active import active_changes
 from flegel.core import pytree
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError
@@ -65,7 +66,9 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
     large = sum(a.nbytes for a in pytree.flatten(prepared.parameter)) >= FILE_ARRAY_FROM_BYTES
     if large:
         return_freed_memory()
-    serve = ServeJob(reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug, large)
+    serve = ServeJob(
+        reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug, large, active_changes()
+    )
     network = NetworkPlan(cuts.sizes, beside, hosts) if job.server_load == "network" else None
     return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace, network)
 

@@ -2,7 +2,7 @@
 to do at a barrier. Adds nothing up itself (`machine/worker/replica.py`).
 
 A worker listens from its load on and dials the others at the first fold. Whoever waits here is woken when the
-coordinator drops the fold, because a member is lost; without that, after `MAX_EXCHANGE_SECONDS`.
+coordinator drops the fold, because a member is lost; without that, after `liveness.exchange_seconds`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import zmq
 
+from flegel.configuration.active import active
 from flegel.core.own_pauses import LONGEST_WAIT_SECONDS, Deadline
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, ProtocolError
@@ -27,7 +28,6 @@ from flegel.runtime.transport.poller import wait_any
 
 _log = logging.getLogger(__name__)
 
-MAX_EXCHANGE_SECONDS = 90.0  # seconds; the coordinator ends a fold after 60
 
 Piece = tuple[int, bool, tuple[Array, ...]]
 
@@ -83,7 +83,8 @@ class PieceExchange:
             self._send(addresses[member], StatisticsPiece(order.fold, False), arrays)
         for piece in self._early.pop(order.fold, []):
             part.put(*piece)
-        deadline = Deadline(MAX_EXCHANGE_SECONDS, clock.now())
+        limit = active().liveness.exchange_seconds
+        deadline = Deadline(limit, clock.now())
         while True:
             own = part.own_sum()
             if own is not None:
@@ -95,9 +96,7 @@ class PieceExchange:
             if self._dropped >= order.fold:
                 return None
             if deadline.passed(clock.now()):
-                raise ProtocolError(
-                    f"workers {part.missing} sent nothing for {MAX_EXCHANGE_SECONDS:.0f} s in {order.place}"
-                )
+                raise ProtocolError(f"workers {part.missing} sent nothing for {limit:.0f} s in {order.place}")
             self._receive(part, order.fold, job)
 
     def _receive(self, part: SliceSum, fold: int, job: str) -> None:

@@ -12,17 +12,17 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 import zmq
 
+from flegel.configuration.active import active, adopt
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard
 from flegel.errors import DecodeError, own_traceback
-from flegel.machine.migration import endpoints
 from flegel.machine.migration.endpoints import MigrationSource
 from flegel.machine.migration.executor import MigrationExecutor
 from flegel.machine.worker.point_store import OutgoingWindow, PointStore
@@ -50,12 +50,6 @@ from flegel.runtime.worker.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
-MAX_WINDOW_BYTES = 8 << 20  # large enough that the answer's way does not matter, small enough that little is locked
-FIRST_WINDOW_BYTES = 256 << 10  # while nothing is known of the link
-FEWEST_SENT_WINDOWS_PER_SHARD = 16  # a window that travels is at most this part of the shard
-FEWEST_SHARED_WINDOWS_PER_SHARD = 1  # one in shared memory is under way for a moment only
-USABLE_FREE_MEMORY_SHARE = 0.5  # of the free memory may be used for what arrives
-
 
 class Mover:
     """`post` orders from the I/O thread; take what the coordinator should hear from `answers`."""
@@ -71,6 +65,8 @@ class Mover:
         self._wakeup, self._wakeup_writer = -1, -1
         self._thread: threading.Thread | None = None
         self._job = ""
+        self.settings: Mapping[str, float] = {}
+        """Tuned numbers of the present job that differ from the defaults."""
         self._executor: MigrationExecutor | None = None
         self._links = Links(sockets.dial)
         self._place_of = shared_memory.place_here if inside else shared_memory.place_of
@@ -104,7 +100,9 @@ class Mover:
     # -- in the mover thread -------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        malloc_settings.keep_buffers(2 * MAX_WINDOW_BYTES, 2 * endpoints.WINDOWS_UNDER_WAY * MAX_WINDOW_BYTES)
+        adopt(self.settings)
+        two_windows = 2 * active().moves.max_window_bytes
+        malloc_settings.keep_buffers(two_windows, two_windows * active().moves.windows_under_way)
         try:
             while self._step():
                 pass
@@ -154,6 +152,7 @@ class Mover:
     def _enter(self, job: str) -> None:
         if job != self._job:
             self._reset()
+            adopt(self.settings)
             self._job = self._sequencer.job = job
             store = self._trainer.store
             self._executor = MigrationExecutor(store, self) if store is not None else None
@@ -196,7 +195,7 @@ class Mover:
     def prepare(self, store: PointStore, order: ReceivePoints) -> str:
         needed = order.points * bytes_per_point(store.shards[0])
         free = shared_memory.free()
-        if needed > USABLE_FREE_MEMORY_SHARE * free:
+        if needed > active().moves.usable_free_memory_share * free:
             return f"{order.points} points need {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
         store.prepare(order.move, order.points, shared_memory.room)
         return ""
@@ -207,12 +206,11 @@ class Mover:
         native = self._executor.store.shards[0]
         near = self._shares_memory(order.address)
         each = bytes_per_state(native) if near else bytes_per_point(native)
-        largest = min(
-            MAX_WINDOW_BYTES / each,
-            native.points / (FEWEST_SHARED_WINDOWS_PER_SHARD if near else FEWEST_SENT_WINDOWS_PER_SHARD),
-        )
+        rules = active().moves
+        fewest = rules.fewest_shared_windows_per_shard if near else rules.fewest_sent_windows_per_shard
+        largest = min(rules.max_window_bytes / each, native.points / fewest)
         window = max(int(largest) // TILE * TILE, TILE)
-        first = window if near else link.fitting or max(int(FIRST_WINDOW_BYTES / each) // TILE * TILE, TILE)
+        first = window if near else link.fitting or max(int(rules.first_window_bytes / each) // TILE * TILE, TILE)
         travels = each if order.address.startswith("tcp:") and not near else 0.0
         return MigrationSource(order.move, order.points, window, first, each=travels, depth=link.depth)
 

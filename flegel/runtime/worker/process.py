@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 import msgspec
 import zmq
 
+from flegel.configuration.active import active, adopt
 from flegel.core.changed_rows import changed_rows
 from flegel.core.own_pauses import Deadline
 from flegel.core.pytree import Array
-from flegel.errors import UNDECODABLE, DecodeError, FlegelError
+from flegel.errors import UNDECODABLE, DecodeError, FlegelError, UsageError
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import WorkerExecutor
 from flegel.machine.worker.replica import Replica
@@ -64,7 +65,6 @@ from flegel.wording import SPEAKS_TO, speak_to
 
 _log = logging.getLogger(__name__)
 
-HEARTBEAT_SECONDS = 1.0
 if TYPE_CHECKING:
     from flegel.runtime.server.shell import ServerShell
     from flegel.runtime.server.worker_side import ServedWorker
@@ -184,7 +184,7 @@ class WorkerLoop(TrainerPort):
             self._timer = None
             self._executor.handle(machine.OwnTimer(tag), now)
         if now >= self._beat_at:
-            self._beat_at = now + HEARTBEAT_SECONDS
+            self._beat_at = now + active().liveness.heartbeat_seconds
             if self._in_job:  # between jobs nobody reads them, and they would pile up
                 self.send(WorkerBeat(self._trainer.visits, self._trainer.hook))
             if self._served is not None:
@@ -233,6 +233,7 @@ class WorkerLoop(TrainerPort):
             if new_job:
                 self._sequencer.job, self._sequencer.epoch = envelope.job, envelope.epoch
                 self._in_job, self._beat_at = True, clock.now()
+                self._adopt_settings(envelope.body)
                 self._open_buffers(envelope.body)
                 self._join_servers(envelope.body, arrays)
             if isinstance(envelope.body, SERVER_ORDERS):
@@ -241,6 +242,14 @@ class WorkerLoop(TrainerPort):
                 self._served.order(envelope.body, arrays)  # type: ignore[arg-type]
             else:
                 self._executor.order(envelope.body, arrays, clock.now())  # type: ignore[arg-type]
+
+    def _adopt_settings(self, order: object) -> None:
+        """For this thread, and for the mover's when it enters the job; the trainer takes them with its shard, and says
+        so where it does not know one."""
+        if isinstance(order, LoadShard | ServeJob):
+            with contextlib.suppress(UsageError):
+                adopt(order.settings)
+                self._mover.settings = order.settings
 
     def _join_servers(self, order: object, arrays: tuple[Array, ...]) -> None:
         """A new job: this process serves θ, gets θ from servers, or has nothing to do with them."""

@@ -56,16 +56,15 @@ def load_shard(
     `threads`: all workers are in this process, so that points can be lent wherever they are."""
     with memory.shared_by(load.count):
         rows = load_rows(load, scaling, resumed.ids if resumed else None, measured, open_array)
-        limit = memory.memory_limit()
-    features = rows.features
-    points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
-    columns = features.columns if isinstance(features, Sparse) else features.shape[1]
+        features = rows.features
+        points = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
+        columns = features.columns if isinstance(features, Sparse) else features.shape[1]
+        large = not isinstance(features, Sparse) and memory.exceeds_memory(points * columns * features.dtype.itemsize)
     doing("initState")
     rng = np.random.default_rng([load.seed, load.index])
     with inside("initState"):
         state = np.array(resumed.states) if resumed else algorithm.initState(points, columns, rng)
     doing("loading")
-    large = not isinstance(features, Sparse) and points * columns * features.dtype.itemsize > limit
     shared = load.lend and shared_points.wanted() and not threads and not large
     empty = in_scratch_file if large else shared_memory.empty if shared else aligned
     labels = algorithm.accepts.kept_labels(rows.labels)

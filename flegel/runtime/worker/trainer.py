@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flegel.algorithm import Algorithm, visit_hook
+from flegel.configuration.active import active, adopt
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
@@ -80,13 +81,6 @@ from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 if TYPE_CHECKING:
     from flegel.machine.audit.shard_audit import ShardAudit
-
-CHECKED_POINTS_AT_END = 128
-"""Points whose changes are checked against fresh ones when training is over."""
-BATCHED_CALL_MULTIPLE = 8
-"""Points of a call that trains batches are a multiple of it: a backend prepares each size of call separately."""
-VISITS_SHOWN_EVERY_SECONDS = 0.25
-"""Training time after which the number of visits that heartbeats tell is updated."""
 
 
 class InterruptRequested:
@@ -222,7 +216,7 @@ class Trainer:
         """The books against the points. For the trainer thread, at rest."""
         assert self._audit is not None, "a worker that is audited was told so when it loaded"
         began = clock.now()
-        points, numbers, law, arrays = self._audit.answer(store, order, theta, CHECKED_POINTS_AT_END)
+        points, numbers, law, arrays = self._audit.answer(store, order, theta, active().audit.points_checked_at_end)
         return PointsAudited(order.number, points, numbers, reported, law, clock.now() - began), arrays
 
     # -- in the trainer thread -----------------------------------------------------------------------------
@@ -343,6 +337,7 @@ class Trainer:
     def _load(self, load: LoadShard, arrays: tuple[Array, ...]) -> ShardReady:
         """Make the algorithm, the shard, its kernel and all that belongs to one job; earlier ones are replaced."""
         began = clock.now()
+        adopt(load.settings)
         if self._kernel is not None:
             self._kernel.close()
         with inside(MODULE):
@@ -419,14 +414,14 @@ class Trainer:
         """Visit points until the order's number is reached, none is left, or the coordinator's signal stops it."""
         store, kernel, local = self.store, self._kernel, self._local
         assert store is not None and kernel is not None
-        schedule, began = store.schedule, clock.now()
+        schedule, began, batched = store.schedule, clock.now(), active().training.batched_call_multiple
         if order.arrays:
             kernel.set_parameter(order.arrays if local is None else local.begin(order.arrays))
             schedule.begin()
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
-        least = TILE if store.shards[0].layout == "tiles" else BATCHED_CALL_MULTIPLE if self._in_batches else 1
+        least = TILE if store.shards[0].layout == "tiles" else batched if self._in_batches else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         visits, grid = 0, kernel.grid if order.until is None and local is None else 1
         if points > 0 and self._halted:
@@ -504,7 +499,7 @@ class Trainer:
         """A hook that makes θ; what it raises reaches the user from here."""
         self._doing = hook
         with inside(hook):
-            return hook_named(self._algorithm, hook)(*(pytree.present(pytree.read_only(a)) for a in args))
+            return hook_named(self._algorithm, hook)(*(pytree.presented(a) for a in args))
 
     def _step(
         self,
@@ -528,7 +523,7 @@ class Trainer:
     def _step_size(self, order: BeginTrain, left: int, visits: int, first: int, least: int) -> int:
         """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
         0: the worker's own clock would end the round before the call returns."""
-        most = min(left, max(int(self._speed * VISITS_SHOWN_EVERY_SECONDS), first))
+        most = min(left, max(int(self._speed * active().training.visits_shown_every_seconds), first))
         if order.until is not None and (visits or self._in_batches):
             rest, known = order.until - clock.now(), self._deadline
             fitting = known.batch(rest, least, not visits) if self._in_batches else known.fitting(rest, least)

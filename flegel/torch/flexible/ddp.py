@@ -207,18 +207,12 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     def _connect(self, timeout: float, compress: bool) -> None:
         """Messages between ranks: in the buckets of DDP, or, where ranks heal, after the backward pass."""
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
-        meeting = current()
-        self.healer: Healer | None = None
         self.watchdog: Watchdog | None = None
         self.barrier: PooledBarrier
-        if meeting is not None:
-            if any(one.healer is not None for one in self._made.values() if one is not self):
-                raise UsageError("Ranks that heal train one model: put several into one module.")
-            if compress:
-                raise UsageError("Ranks that heal send gradients in full precision: omit compress.")
+        self.healer = self._healing(timeout, compress)
+        if self.healer is not None:
             self.barrier = HealingBarrier(self.module, device, self._exchange)
             self.barrier.report_of = self._report
-            self.healer = Healer(self, meeting, timeout)
             return
         self.watchdog = Watchdog(self.process_group, timeout, self.number)
         self.barrier = PooledBarrier(self.module, self.process_group, device, self.watchdog.broken)
@@ -226,6 +220,17 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         if compress:
             self.barrier.compressed = CompressedSum(self.process_group, self.barrier.ranks)
         self.register_comm_hook(None, lambda _, bucket: self._hook(bucket))
+
+    def _healing(self, timeout: float, compress: bool) -> Healer | None:
+        """What replaces lost ranks, if this process has met others by `flegel.torch.join`."""
+        meeting = current()
+        if meeting is None:
+            return None
+        if any(one.healer is not None for one in self._made.values() if one is not self):
+            raise UsageError("Ranks that heal train one model: put several into one module.")
+        if compress:
+            raise UsageError("Ranks that heal exchange values in full precision: omit compress.")
+        return Healer(self, meeting, timeout)
 
     def _begin_state(self) -> None:
         """What is known of the running iteration and of the last barrier, before there was any."""
@@ -282,7 +287,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         last = (loop.last or self._owing) and number >= self._expected
         last = last and not self._grouping and not loop.has_stepped(self.number)
         self.barrier.synchronizing = last
-        self.require_backward_grad_sync = last and self.healer is None
+        self.require_backward_grad_sync = last and not isinstance(self.barrier, HealingBarrier)
         outputs = super().forward(*inputs, **named)
         begun = self.barrier.before_backward
         if isinstance(outputs, torch.Tensor):  # walking a tree of one leaf costs more than the leaf
@@ -335,8 +340,12 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                     stacklevel=3,
                 )
             return True
-        last = self._own.is_last(now, self.pace.interval)
+        last = self._is_in_time(now)
         return last if sampler is None else sampler.decide(count, last)
+
+    def _is_in_time(self, now: float) -> bool:
+        """Whether the iteration that begins is the last one before a barrier, if the claims do not end sooner."""
+        return self._own.is_last(now, self.pace.interval)
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP's hook for a bucket of gradients: the first one carries this rank's report, the last one completes the
@@ -615,7 +624,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """All that a rank needs which joins; the same on all ranks after they have stepped."""
         return {
             **{name: getattr(self, name) for name in self.LIVE},
-            "module": self.module.state_dict(),
+            "module": self._module_state(),
             "optimizers": [one.state_dict() for one in self._optimizers],
             "schedules": [{"done": one.done, "state": one.scheduler.state_dict()} for one in self._schedules],
             "scalers": [one.state_dict() for one in self._scalers],
@@ -623,6 +632,9 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             "sampler": self._sampler.live_state() if self._sampler is not None else None,
             "pace": self.pace.to_state(),
         }
+
+    def _module_state(self) -> dict[str, Any]:
+        return self.module.state_dict()  # type: ignore[no-any-return]
 
     def load_live_state(self, state: dict[str, Any]) -> None:
         """Take the state of another rank, so that this one goes on as if it had always been there."""

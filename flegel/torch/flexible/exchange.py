@@ -112,14 +112,19 @@ class HealingBarrier(PooledBarrier):
 
     def reduce_all(self, connection: Connection, check: Callable[[], None]) -> BarrierResult:
         """The sums over the ranks of a generation; what this rank contributes stays as it is."""
-        table = torch.zeros((connection.ranks, REPORT_FIELDS), dtype=torch.float64)
-        table[connection.rank] = torch.tensor(self.report_of().row(), dtype=torch.float64)
+        table = self._own_row(connection.rank, connection.ranks)
         small = torch.cat([table.view(-1), self._used.double()])
         sums = [flat.clone() for flat in self._local]
         buffers = self._flat_buffers() if self.averaging else None
         works = [connection.sum(values) for values in (small, *sums, *([] if buffers is None else [buffers]))]
         connection.wait(works, check)
         return BarrierResult(sums, small[: table.numel()].view_as(table), small[table.numel() :], buffers)
+
+    def _own_row(self, rank: int, ranks: int) -> torch.Tensor:
+        """The table of reports in which only this rank has written."""
+        table = torch.zeros((ranks, REPORT_FIELDS), dtype=torch.float64)
+        table[rank] = torch.tensor(self.report_of().row(), dtype=torch.float64)
+        return table
 
     def _flat_buffers(self) -> torch.Tensor | None:
         found = [b for b in self.module.buffers() if b.is_floating_point() and b.numel()]
@@ -141,13 +146,17 @@ class HealingBarrier(PooledBarrier):
         views = self._parts(result.sums)
         for parameter, used in zip(self._parameters, result.used.tolist(), strict=True):
             parameter.grad = views[parameter] if used else None
+        self._accept_buffers(result, total)
+        self._local = []
+        return reports
+
+    def _accept_buffers(self, result: BarrierResult, total: float) -> None:
+        """Running statistics become the mean over all samples."""
         if result.buffers is not None:
             at, flat = 0, result.buffers.div_(max(total, 1.0))
             for one in (b for b in self.module.buffers() if b.is_floating_point() and b.numel()):
                 one.copy_(flat[at : at + one.numel()].view_as(one))
                 at += one.numel()
-        self._local = []
-        return reports
 
     def forget(self) -> None:
         """This process begins again without gradients."""

@@ -101,8 +101,8 @@ class Watchdog:
             if now - known[1] > (ARRIVED_RANK_FACTOR if arrived else 1.0) * RANK_SILENCE_SECONDS:
                 stopped.append(rank)
         if stopped:
-            names = ", ".join(map(str, stopped))
-            self._end(f"rank {names} gave no sign of life for {RANK_SILENCE_SECONDS:.0f} s")
+            names, silence = ", ".join(map(str, stopped)), min(now - self._seen[rank][1] for rank in stopped)
+            self._end(f"rank {names} gave no sign of life for {silence:.0f} s")
         elif elsewhere and now - waits[1] > 2 * RANK_SILENCE_SECONDS:
             names = ", ".join(map(str, elsewhere))
             self._end(

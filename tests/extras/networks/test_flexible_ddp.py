@@ -272,9 +272,9 @@ def test_the_example_of_ranks_that_heal_runs_with_its_store() -> None:
 @pytest.mark.parametrize(
     ("sign", "moves", "seconds", "sentence"),
     [
-        ("1 -1 -1", False, 6.0, "rank 1 gave no sign of life"),
+        ("1 -1 -1", False, 6.0, "rank 1 gave no sign of life for 6 s"),
         ("1 7 0", False, 6.0, ""),  # it had arrived; its network may be slow
-        ("1 7 0", False, 16.0, "rank 1 gave no sign of life"),
+        ("1 7 0", False, 16.0, "rank 1 gave no sign of life for 16 s"),
         ("1 -1 -1", True, 59.0, ""),
         ("1 -1 -1", True, 61.0, "rank 1 is alive, but did not arrive within 60 s"),
         ("1 -1 1", True, 11.0, "rank 1 waits at a barrier of another model"),

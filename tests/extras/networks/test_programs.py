@@ -24,6 +24,7 @@ from flegel.machine.worker.point_store import PointStore  # noqa: E402
 from flegel.plan.devices import parse_devices  # noqa: E402
 from flegel.runtime.backends.conformance import check_backend  # noqa: E402
 from flegel.runtime.backends.registry import choose  # noqa: E402
+from flegel.runtime.backends.torch.streaming import writeable_view  # noqa: E402
 
 RNG = np.random.default_rng(0)
 WHICH = RNG.integers(3, size=700)
@@ -47,6 +48,24 @@ def test_statistics_are_those_of_the_hooks(device: str, algorithm: Any, labels: 
     rows = np.ascontiguousarray(ROWS, dtype=kind)
     answers = None if labels is None else labels.astype(np.float64)
     check_backend(choose(device), algorithm, rows, answers, close=1e-5)
+
+
+@pytest.mark.parametrize("far", [0.0, 50.0])
+def test_wide_rows_on_a_gpu_move_in_one_kernel(far: float) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    rows = (np.random.default_rng(4).normal(size=(3000, 80)) + far).astype(np.float32)
+    check_backend(choose("cuda:0"), KMeans(k=64, init="random"), rows, close=1e-5)
+
+
+def test_rows_that_are_read_only_go_to_a_device_without_a_copy() -> None:
+    """A copy of each part takes ten times its transfer."""
+    rows = np.arange(12.0).reshape(4, 3)
+    rows.flags.writeable = False
+    tensor = torch.from_numpy(writeable_view(rows))
+    assert tensor.data_ptr() == rows.ctypes.data
+    assert np.array_equal(tensor.numpy(), rows)
+    assert torch.from_numpy(writeable_view(rows[:0])).shape == (0, 3)
 
 
 def test_far_away_rows_keep_their_clusters() -> None:

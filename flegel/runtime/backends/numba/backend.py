@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
 from flegel.runtime.backends.numba.kernels import Built, build_kernel
-
-FEWEST_POINTS_PER_CALL = 2048  # of built-in kernels in one call: a small job gives the same bits whatever the speed
 
 
 class NumbaKernel:
@@ -28,7 +27,7 @@ class NumbaKernel:
 
     def __init__(self, built: Built, parameter: Tree, empty: Tree) -> None:
         self.kind, self.note = built.kind, built.note
-        self.least_points = FEWEST_POINTS_PER_CALL if built.kind == "hand-written" else 1
+        self.least_points = active().training.fewest_points_per_call if built.kind == "hand-written" else 1
         self.grid: int = getattr(built.kernel, "grid", 1)
         self._loop = built.kernel
         self._parameter, self._statistics = pytree.read_only(parameter), pytree.copy(empty)

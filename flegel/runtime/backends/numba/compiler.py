@@ -344,7 +344,7 @@ def _works_in_place(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: T
     probe = data_point(shard, 0)
     probe = probe._replace(state=probe.state.copy())
     target = pytree.copy(zero)
-    presented = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
+    presented = pytree.presented(as_hooks_see(algorithm, parameter, shard))
     with inside("updateDataPoint"):
         change = algorithm.updateDataPoint(probe, presented, 0)
     with inside("aggregate"):

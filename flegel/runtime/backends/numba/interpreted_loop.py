@@ -46,7 +46,7 @@ def interpreted(algorithm: Algorithm) -> Kernel:
     ) -> int:
         if shard.layout != "rows":
             raise ValueError("the interpreted loop reads rows")
-        theta = pytree.present(pytree.read_only(as_hooks_see(algorithm, parameter, shard)))
+        theta = pytree.presented(as_hooks_see(algorithm, parameter, shard))
         presented, moves = theta, defines(algorithm, KernelHooks.localParameter)
         for i in range(start, end):
             if flag[0]:

@@ -20,7 +20,13 @@ from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
 from flegel.errors import UsageError
 from flegel.runtime.backends.torch.program import BlockProgram
-from flegel.runtime.backends.torch.streaming import PinnedRows, parts_ahead, rows_of_a_part
+from flegel.runtime.backends.torch.streaming import (
+    PinnedRows,
+    address_of,
+    parts_ahead,
+    rows_of_a_part,
+    writeable_view,
+)
 from flegel.wording import option
 
 GPU_MEMORY_SHARE_FOR_POINTS = 0.8  # of the memory that is free when a shard was brought, by points that may come
@@ -47,11 +53,6 @@ class DeviceShard:
     def staying(self) -> int:
         """Rows that stay on the device."""
         return len(self.features)
-
-
-def _address(array: Any) -> int:
-    found: int = array.__array_interface__["data"][0]
-    return found
 
 
 def _starts(start: int, end: int, size: int) -> Iterator[int]:
@@ -218,7 +219,7 @@ class TorchKernel:
                 continue
             if held.staying < held.shard.points:
                 continue
-            tiles, rest = divmod(_address(features) - _address(whole), whole.strides[0] or 1)
+            tiles, rest = divmod(address_of(features) - address_of(whole), whole.strides[0] or 1)
             first = tiles * (TILE if shard.layout == "tiles" else 1)
             if rest or not 0 <= first <= first + shard.points <= held.shard.points or first % TILE:
                 continue
@@ -229,7 +230,7 @@ class TorchKernel:
     def _rows(self, values: Any, lo: int, hi: int, shard: Shard, rows: slice) -> torch.Tensor:
         """Some tiles of an array as rows on the device; they are turned there, where that is quick."""
         some = values[rows] if shard.layout == "rows" else values[lo:hi]
-        here = torch.from_numpy(some if some.flags.writeable and some.flags.c_contiguous else np.array(some))
+        here = torch.from_numpy(writeable_view(np.ascontiguousarray(some)))
         if self._place.type == "cpu":
             here = here.clone()
         tiles = here.to(self._place, non_blocking=self._place.type == "cuda" and here.is_pinned())

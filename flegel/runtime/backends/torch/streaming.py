@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from flegel.core.shard import TILE
@@ -22,7 +23,7 @@ class PinnedRows:
         self._pinned: int | None = None
         if device.type != "cuda" or not values.nbytes or not values.flags.c_contiguous:
             return
-        address = values.__array_interface__["data"][0]
+        address = address_of(values)
         if int(torch.cuda.cudart().cudaHostRegister(address, values.nbytes, 0)) == 0:
             self._pinned = address
 
@@ -30,6 +31,27 @@ class PinnedRows:
         if self._pinned is not None:
             torch.cuda.cudart().cudaHostUnregister(self._pinned)
             self._pinned = None
+
+
+class _Memory:
+    """The memory of a contiguous array, said to be writeable; keeps the array alive."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = values
+        self.__array_interface__ = {**values.__array_interface__, "data": (address_of(values), False)}
+
+
+def address_of(values: Any) -> int:
+    """Where the memory of an array begins."""
+    return int(values.__array_interface__["data"][0])
+
+
+def writeable_view(values: Any) -> Any:
+    """The same memory for `torch.from_numpy`, which warns about arrays that are read-only. Nobody may write to it:
+    it is read by copies to the device. A copy in its place would cost ten times the transfer, most of it new pages."""
+    if values.flags.writeable or not values.size:
+        return values if values.flags.writeable else values.copy()
+    return np.asarray(_Memory(values))
 
 
 def rows_of_a_part(columns: int, itemsize: int) -> int:

@@ -1,0 +1,135 @@
+"""A setting that is given does something: it is read by code, and it reaches the process and the thread that decide."""
+
+from __future__ import annotations
+
+import re
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flegel
+from flegel.algorithms import KMeans
+from flegel.configuration.active import active, adopt, all_settings, using
+from flegel.core.shard import TILE
+from flegel.errors import UsageError
+from flegel.machine.coordinator.roster import Roster
+from flegel.machine.group.events import Waiting
+from flegel.machine.group.waiting import WaitReports
+from flegel.machine.migration.endpoints import MigrationSource
+from flegel.machine.worker.deadline_estimate import DeadlineEstimate
+from flegel.plan.growing_part import first_part
+from flegel.runtime.group.link import GroupLink
+from flegel.runtime.job.prepared_job import sample_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = np.random.default_rng(7).normal(size=(4000, 3))
+
+
+@cache
+def readers() -> str:
+    """All code that may read settings."""
+    places = (path for folder in ("flegel", "algorithms") for path in (ROOT / folder).rglob("*.py"))
+    return "\n".join(p.read_text(encoding="utf-8") for p in places if "configuration" not in p.parts)
+
+
+@pytest.mark.parametrize("name", all_settings())
+def test_some_code_reads_it(name: str) -> None:
+    assert re.search(rf"\.{name.partition('.')[2]}\b", readers()), f"nothing reads the setting {name}"
+
+
+def test_a_thread_keeps_what_it_adopted_until_the_next_job() -> None:
+    seen = []
+
+    def work() -> None:
+        adopt({"training.remembered_steps": 9})
+        seen.append(active().training.remembered_steps)
+        adopt({})
+        seen.append(active().training.remembered_steps)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [9, active().training.remembered_steps]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_gets_the_settings_of_its_job(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the thread that trains; and the next job of the same workers has the defaults again."""
+    seen: list[tuple[str, int]] = []
+
+    class Seen(DeadlineEstimate):
+        def __init__(self, others: int) -> None:
+            super().__init__(others)
+            seen.append((threading.current_thread().name, active().training.remembered_steps))
+
+    monkeypatch.setattr("flegel.runtime.worker.trainer.DeadlineEstimate", Seen)
+    options: Any = {"workers": workers, "processes": "no", "max_passes": 2.0, "seed": 1}
+    flegel.run(KMeans(k=3), ROWS, settings={"training.remembered_steps": 17}, **options)
+    flegel.run(KMeans(k=3), ROWS, **options)
+    trained = [steps for thread, steps in seen if thread == "trainer" and steps]
+    assert trained.count(17) >= workers and trained[-1] == active().training.remembered_steps
+
+
+@pytest.mark.processes
+def test_a_worker_process_refuses_what_it_does_not_know_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of another version would: the coordinator's own check is left out."""
+    unknown = {"training.unknown": 1.0}
+    monkeypatch.setattr("flegel.runtime.job.coordinator_of_job.active_changes", lambda: unknown)
+    with flegel.LocalCluster(1) as cluster, pytest.raises(UsageError, match="No setting is called"):
+        flegel.run(KMeans(k=3), ROWS, cluster=cluster, max_passes=2.0)
+
+
+def test_training_the_first_part_of_the_points_is_as_large_as_it_says() -> None:
+    assert first_part(10**6, 10, 100) == 10**6 / 64
+    with using({"training.smallest_first_part": 0.125}):
+        assert first_part(10**6, 10, 100) == 10**6 / 8
+
+
+def test_moves_a_source_sends_as_many_windows_ahead_as_it_says() -> None:
+    with using({"moves.windows_under_way": 2}):
+        assert len(MigrationSource(0, 100 * TILE, window=TILE).start()) == 2
+    assert len(MigrationSource(0, 100 * TILE, window=TILE).start()) == 4
+
+
+def test_liveness_a_job_gives_up_after_as_many_crashes_as_it_says() -> None:
+    with using({"liveness.crashes_in_a_row": 2}):
+        roster = Roster()
+        assert roster.lose(0, fault=True) == ""
+        assert "crash 2 in a row" in roster.lose(0, fault=True)
+
+
+def test_groups_a_wait_is_told_after_as_long_as_it_says() -> None:
+    with using({"groups.wait_reported_after_seconds": 0.5}):
+        waits = WaitReports()
+        assert waits.look("the others", False, 0.0) is None
+        assert waits.look("the others", False, 0.6) == Waiting("the others", True)
+
+
+def test_groups_the_thread_of_a_group_decides_by_the_settings_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    monkeypatch.setattr(GroupLink, "_run", lambda self: seen.append(active().groups.max_passes_alone))
+    with using({"groups.max_passes_alone": 3.0}):
+        link = GroupLink(None, None, None, 1.0)  # type: ignore[arg-type]
+    link.start()
+    link._thread.join()
+    assert seen == [3.0]
+
+
+def test_starts_the_sample_has_as_many_rows_as_it_says() -> None:
+    assert sample_rows(10, sparse=True) == 100_000
+    with using({"starts.sample_rows": 5000}):
+        assert sample_rows(10, sparse=True) == sample_rows(10, sparse=False) == 5000
+
+
+def test_starts_of_a_job_are_tried_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(
+        "flegel.algorithms.kmeans.kmeans.best_start",
+        lambda rows, k, *_: seen.append(active().starts.swap_rounds) or rows[:k],
+    )
+    flegel.run(KMeans(k=3), ROWS, settings={"starts.swap_rounds": 2}, workers=1, processes="no", max_passes=1.0)
+    assert seen == [2]

@@ -270,7 +270,8 @@ def _scores(features, at, weights, grouped, bias, scores):
             values = splats(bias, first, SCORED, TWO_REGISTERS)
             place, x_at = first * columns, at + lane
             for _ in range(columns):
-                values = fma_each(load(features, x_at, TWO_REGISTERS), splats(grouped, place, SCORED, TWO_REGISTERS), values)
+                x = load(features, x_at, TWO_REGISTERS)
+                values = fma_each(x, splats(grouped, place, SCORED, TWO_REGISTERS), values)
                 place += SCORED
                 x_at += TILE
             store_each(scores, first * TILE + lane, TILE, values)

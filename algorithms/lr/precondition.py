@@ -31,8 +31,8 @@ FLAT = 1e-9
 """A direction with less than this part of the largest curvature has none: rows in float32 leave 1e-14, offsets more."""
 ROWS_AT_ONCE = 1024  # of the sample, for its moments
 DIRECTION_ROWS = 4096
-"""Rows of a dense sample, at most, from which directions are found: five a column where there are 784, whose ten leading
-ones then take as many passes as those of 20,000 rows."""
+"""Rows of a dense sample, at most, from which directions are found: five a column where there are 784, whose ten
+leading ones then take as many passes as those of 20,000 rows."""
 _DENSE_COLUMNS = 1024  # up to here all eigenvectors at once; beyond, only the leading ones by iteration
 _ROUNDS = 30  # of that iteration; it also serves where few of many columns' directions are wanted
 

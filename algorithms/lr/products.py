@@ -158,7 +158,7 @@ class ProductKernel:
     ) -> int:
         assert not isinstance(shard.features, Sparse)
         end, rows = min(end, shard.points), shard.features
-        outputs, columns = parameter.weights.shape
+        outputs = len(parameter.weights)
         kind = rows.dtype if rows.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self._prepare(parameter.weights, kind)
         bias = parameter.bias.astype(kind)

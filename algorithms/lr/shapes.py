@@ -31,9 +31,9 @@ SERVED_SHAPES = (
         "than ten outputs of them",
     ),
 )
-"""The first line that a shape reaches decides. Processor time of later passes on AVX-512, in µs a row by products and by
-tiles: 784 × 10 2.5 and 1.1; 784 × 32 4 and 5; 784 × 100 10 and 15; 2,048 × 100 15 and 40; 2,048 × 1,000 100 by products
-(scikit-learn 100). Where all second derivatives fit into the statistics, tiles serve."""
+"""The first line that a shape reaches decides. Processor time of later passes on AVX-512, in µs a row by products and
+by tiles: 784 × 10 2.5 and 1.1; 784 × 32 4 and 5; 784 × 100 10 and 15; 2,048 × 100 15 and 40; 2,048 × 1,000 100 by
+products (scikit-learn 100). Where all second derivatives fit into the statistics, tiles serve."""
 
 
 def served_by(outputs: int, columns: int) -> ServedShape:

@@ -167,6 +167,8 @@ class Algorithm:
     _kept = cast("KeptForm | None", None)  # of a class that returns contributions: what the engine keeps of each point
 
     def __init_subclass__(cls, **options: Any) -> None:
+        """Check the declarations of a user's class where it is defined, and declare what follows from a `contribution`
+        hook: weights work, and states are memoryless unless it votes to halt."""
         super().__init_subclass__(**options)
         check_declarations(cls, Algorithm, DECLARED)
         check_visit(cls, Algorithm)
@@ -359,6 +361,7 @@ _HYPER: WeakKeyDictionary[type[Algorithm], dict[str, HyperParameter]] = WeakKeyD
 
 
 def _hyper_parameters(cls: type[Algorithm]) -> dict[str, HyperParameter]:
+    """The annotated class attributes without a leading underscore, in their order."""
     hints = get_type_hints(cls, include_extras=True)
     found: dict[str, HyperParameter] = {}
     for name, hint in hints.items():

@@ -123,6 +123,7 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         )
 
     def _given_start(self, columns: int) -> Mixture:
+        """θ from the given precisions, means and weights."""
         if self.means_init is None:
             raise ValueError("precisions_init needs means_init: matrices belong to means.")
         k = int(self.n_components)

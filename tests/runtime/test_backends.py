@@ -120,7 +120,7 @@ def test_a_recount_keeps_states_that_live_on_a_device() -> None:
     store = PointStore(make_shard(ROWS, None, algorithm.initState(300, 4, rng), "rows"), owned=True)
     recount = Recount(algorithm, kernel, theta, empty, lambda points: algorithm.initState(points, 4, rng))
     other = pytree.flatten(theta._replace(centroids=theta.centroids[::-1] + 2.0))
-    assert recount.law(store, other, 128, 1) == 0.0
+    assert recount.visit_error(store, other, 128, 1) == 0.0
     assert recount.whole(store, other)[1].sum() == 300.0
     assert not kernel._copies, "copies of points that were counted again are freed"
 

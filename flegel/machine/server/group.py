@@ -319,6 +319,8 @@ class ServerGroup:
         return [FoldFinished(answer)]
 
     def _answer(self, request: Fold, progress: OpProgress) -> Folded:
+        """The answer to a fold that all servers have done: the objective, or why there is none (diverged, or slices
+        were lost and all points are counted again)."""
         lost, self._lost = self._lost, ""
         if not request.update or lost:
             return Folded(request.number, lost=lost and f"counted all points again: {lost}")

@@ -374,6 +374,7 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
 
 
 def _manifest(path: Path) -> ModelManifest:
+    """Read model.json of a saved result and check what it says; `StorageError` where that cannot be."""
     content = read_regular(path / "model.json", MAX_DOCUMENT_BYTES)
     with damage_as("model.json cannot be read"):
         manifest = msgspec.json.decode(content, type=ModelManifest)

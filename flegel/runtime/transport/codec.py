@@ -85,6 +85,7 @@ class PackedArrays:
     """The slot of the shared buffers (shared_buffers.py) that holds them; -1: they travel with the message."""
 
     def __init__(self, arrays: Sequence[Array] = ()) -> None:
+        """Describe arrays for the header of a message; raises `UsageError` for types that do not travel."""
         for a in arrays:
             if a.dtype.str not in DTYPES:
                 raise UsageError(f"Arrays of type {a.dtype} do not travel; use float32, float64 or integers.")

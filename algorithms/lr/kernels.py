@@ -259,7 +259,7 @@ def _grouped(weights):
     return packed
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True)
 def _scores(features, at, weights, grouped, bias, scores):
     """scores[k, lane] of one tile whose features begin at the flat position `at`. A column that is read from a cache
     is multiplied by SCORED outputs at a time, by one where too few are left."""
@@ -505,7 +505,7 @@ def _new_diagonal(features, outputs, metric, full):
     return bends, parts, np.empty((width, TILE), features.dtype), np.empty(width), 1.0 / metric[1]
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True)
 def _add_steps(features, at, steps, parts):
     """parts[k, t] += step·x over one tile, in `FEW` lanes; the last t is the bias. Fetches the next tile
     meanwhile. SUMMED outputs at a time, one where too few are left.

@@ -6,11 +6,11 @@ import numpy as np
 
 from flegel.algorithms.lr.curvature import add_squares
 from flegel.algorithms.lr.point import MOST_SCORE, bend_of, class_number, outdated
+from flegel.algorithms.lr.shapes import LANES
 from flegel.algorithms.simd.math import exp
 from flegel.algorithms.simd.vectors import any_lane, cast_like, fma, load, maximum, minimum, spread, store, total, widen
 from flegel.core.code_cache import njit
 
-LANES = 16  # outputs of a row at a time
 UNKNOWN = 4  # place of rows with unknown labels in the sums
 
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from flegel.algorithms.lr.product_kernel import LANES, add_pairs, add_product, settle
+from flegel.algorithms.lr.shapes import LANES
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
 
+_SETTLE, _ADD_PAIRS, _ADD_PRODUCT = (
+    EntryPoint("flegel.algorithms.lr.product_kernel", name) for name in ("settle", "add_pairs", "add_product")
+)
 BLOCK_ROWS = 512
 """Rows of a block: its gradient is added to float64 sums once, which of 2,048 columns × 1,000 classes takes a twelfth
 of the block's time; with 256 rows a fifth."""
@@ -54,14 +58,14 @@ class ProductKernel:
             if at > start and flag[0]:  # a block that was begun first is finished, so every call comes on
                 break
             settings = (model, parameter.classes, steps, bends, aggregator.counts, sums)
-            pairs = settle(scores, bias, *points, at, *settings)
+            pairs = int(_SETTLE(scores, bias, *points, at, *settings))
             self._sum(steps[:, :outputs], some, aggregator.gradient)
             if pairs * PAIRS_BY_PRODUCT > count * outputs:
                 squares = (some - metric[0, :-1].astype(kind)) * (1.0 / metric[1, :-1]).astype(kind)
                 np.multiply(squares, squares, out=squares)
                 self._sum(bends[:, :outputs], squares, aggregator.curvature[:, 0])
             else:
-                add_pairs(rows, at, bends[:, :outputs], metric, aggregator.curvature[:, 0])
+                _ADD_PAIRS(rows, at, bends[:, :outputs], metric, aggregator.curvature[:, 0])
             if pairs:
                 bends[:] = 0.0
             at = stop
@@ -83,5 +87,5 @@ class ProductKernel:
         """target += factorsᵀ·(rows, 1)."""
         several = max(SUMMED_NUMBERS // rows.shape[1], 1)
         for first in range(0, len(target), several):
-            add_product(factors[:, first : first + several].T @ rows, first, target)
+            _ADD_PRODUCT(factors[:, first : first + several].T @ rows, first, target)
         target[:, -1] += factors.sum(axis=0, dtype=np.float64)

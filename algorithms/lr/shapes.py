@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+LANES = 16  # outputs of a row that `products` computes at a time
+
 
 class ServedShape(NamedTuple):
     """From so many outputs, and from so many products of columns and outputs on, this kernel serves dense rows."""

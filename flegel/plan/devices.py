@@ -20,7 +20,11 @@ CORE_SPEED = 1e10
 """Multiplications a second of one core in compiled kernels; 1e9 to 4e10 were measured. Enough to tell a pass of
 milliseconds from one of seconds, which is what decides whether processors help a GPU."""
 
-_NAME = re.compile(r"cpu|cuda(:\d+)?|torch(:\w+)?")
+DEVICE_FORMS: dict[str, str] = {"cpu": "", "cuda": r"(:\d+)?", "torch": r"(:\w+)?"}
+"""By kind of device: what may follow its name, as a regular expression. Which backend serves a kind is said in
+runtime/backends/registry.py; both have the same kinds."""
+
+_NAME = re.compile("|".join(kind + rest for kind, rest in DEVICE_FORMS.items()))
 
 
 def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:

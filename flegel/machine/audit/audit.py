@@ -3,7 +3,7 @@
 The statistics must equal a recomputation from scratch. That is checked at barriers, where every worker has committed
 and rests for a moment:
 
-    checksums    what workers have reported in all (`checksums.py`) is what the statistics hold
+    checksums    what workers have reported in all (`machine/worker/checksums.py`) is what the statistics hold
     owners       all workers together hold each point once
     changes      on some points of each worker a change is the new contribution less the old one (`recount.py`)
 

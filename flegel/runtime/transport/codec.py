@@ -112,7 +112,8 @@ class PackedArrays:
         return padded_size(self.arrays)
 
     def broadcast(self, share_frame: Callable[[Any], Any]) -> PackedArrays:
-        """To be sent any number of times, in a form that it is put into once (frames.py), behind a header each time."""
+        """These arrays, prepared to be sent to several workers: `share_frame` makes each frame once (zmq_frames.py),
+        and only the header is new for each message."""
         self.packed, self._share_frame = False, share_frame
         return self
 

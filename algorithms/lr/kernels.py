@@ -576,6 +576,15 @@ def _flush(parts, gradient):
 
 
 @njit(nogil=True, cache=True)
+def _flush_all(parts, gradient, bent, diagonal, curvature):
+    """Sums of some tiles into the gradient, and into the diagonal where they are `bent`. False: nothing is left."""
+    _flush(parts, gradient)
+    if bent:
+        _flush(diagonal[1], curvature[:, 0])
+    return False
+
+
+@njit(nogil=True, cache=True)
 def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag):
     """Visit dense rows in tiles of points. A tile that is cut by the range, or has an unknown label, is visited point
     by point."""
@@ -622,17 +631,12 @@ def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag
                     bent |= _recount_diagonal(features, tile, state, scores, *some)
             _add_steps(features, at, steps, parts)
             if tile % TILES_IN_PARTS == 0:
-                _flush(parts, gradient)
-                if bent:
-                    _flush(diagonal[1], curvature[:, 0])
-                    bent = False
+                bent = _flush_all(parts, gradient, bent, diagonal, curvature)
         else:
             lanes = (i - tile * TILE, stop - tile * TILE)
             _some_lanes(tile, lanes, features, labels, state, masses, theta, fixed, goal)
         i = stop
-    _flush(parts, gradient)
-    if bent:
-        _flush(diagonal[1], curvature[:, 0])
+    _flush_all(parts, gradient, bent, diagonal, curvature)
     if block[4][0]:
         _empty(block)
     if block[4][1]:

@@ -251,6 +251,8 @@ class Report(_Message):
     wait: float
     """Seconds between the last report and the order to go on."""
     sparse: bool = False
+    call: float = 0.0
+    """Seconds that each call of a library takes besides its visits; 0 where that is not known."""
 
 
 class Reduced(_Message):

@@ -29,6 +29,10 @@ class BarrierResult:
     buffers: torch.Tensor | None
 
 
+def _square(flats: list[torch.Tensor]) -> float:
+    return sum(float(torch.linalg.vector_norm(flat, dtype=torch.float32)) ** 2 for flat in flats)
+
+
 class HealingBarrier(PooledBarrier):
     """One module's state between two barriers."""
 
@@ -41,7 +45,6 @@ class HealingBarrier(PooledBarrier):
         self._local: list[torch.Tensor] = []
         self.averaging = False
         self.window = 0
-        self.report_of: Callable[[], RankReport]
 
     def _divided(self) -> list[list[torch.nn.Parameter]]:
         """Parameters by message, in the order of the module."""
@@ -57,7 +60,7 @@ class HealingBarrier(PooledBarrier):
             size += nbytes
         return found
 
-    def before_backward(self) -> None:
+    def before_backward(self) -> torch.Tensor | None:
         queue = torch.autograd.Variable._execution_engine.queue_callback
         if self.complete:
             raise UsageError(
@@ -67,6 +70,7 @@ class HealingBarrier(PooledBarrier):
         queue(self._keep)
         if self.synchronizing:
             queue(self._meet)
+        return None
 
     def _meet(self) -> None:
         """After a synchronizing backward pass: all gradients are in `_kept` and `_iteration`."""
@@ -123,7 +127,7 @@ class HealingBarrier(PooledBarrier):
     def _own_row(self, rank: int, ranks: int) -> torch.Tensor:
         """The table of reports in which only this rank has written."""
         table = torch.zeros((ranks, REPORT_FIELDS), dtype=torch.float64)
-        table[rank] = torch.tensor(self.report_of().row(), dtype=torch.float64)
+        table[rank] = torch.tensor(self.report_of(), dtype=torch.float64)
         return table
 
     def _flat_buffers(self) -> torch.Tensor | None:
@@ -136,11 +140,9 @@ class HealingBarrier(PooledBarrier):
         """The mean over all samples becomes `.grad`; the reports of all ranks."""
         reports = [RankReport(*row) for row in result.table.tolist()]
         total = sum(r.samples for r in reports)
+        self.square = self.pooled = 0.0
         if self.measuring:
-            for square, flats in ((self.square, self._local), (self.pooled, result.sums)):
-                square.zero_()
-                for flat in flats:
-                    square += torch.linalg.vector_norm(flat, dtype=torch.float32).double().square()
+            self.square, self.pooled = _square(self._local), _square(result.sums)
         for flat in result.sums:
             flat.div_(max(total, 1.0))
         views = self._parts(result.sums)

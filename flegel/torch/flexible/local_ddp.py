@@ -6,6 +6,7 @@ barriers by time, 8 bits, lost ranks and the end of training are those of `Flexi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
@@ -46,8 +47,9 @@ class LocalStepsBarrier(HealingBarrier):
         super().__init__(module, device, lambda: False)
         self.outer = outer
 
-    def before_backward(self) -> None:
+    def before_backward(self) -> torch.Tensor | None:
         """Gradients stay in `.grad`: the script's optimizer steps with them."""
+        return None
 
     def reduce_all(self, connection: Connection | GroupMessages, check: Callable[[], None]) -> BarrierResult:
         """The sums over ranks; the weights of this rank stay as they are until all ranks have them."""
@@ -71,7 +73,7 @@ class LocalStepsBarrier(HealingBarrier):
         for flat in result.sums:
             flat.div_(len(reports))
             finite = finite and bool(torch.isfinite(flat).all())
-        self.pooled.fill_(0.0 if finite else float("inf"))
+        self.pooled = 0.0 if finite else math.inf
         self.outer.step(self._parts(result.sums))
         self._accept_buffers(result, sum(r.samples for r in reports))
         return reports

@@ -7,7 +7,7 @@ from typing import NamedTuple
 LANES = 16  # outputs of a row that `products` computes at a time
 
 
-class ServedShape(NamedTuple):
+class LinearShape(NamedTuple):
     """From so many outputs, and from so many products of columns and outputs on, this kernel serves dense rows."""
 
     outputs: int
@@ -18,14 +18,14 @@ class ServedShape(NamedTuple):
 
 
 SERVED_SHAPES = (
-    ServedShape(
+    LinearShape(
         outputs=32,
         products=2**14,
         kernel="products",
         why="scores and gradients of 512 rows at a time by BLAS take 0.4 (2,048 × 100) to 0.8 (784 × 32) of the time "
         "of tiles",
     ),
-    ServedShape(
+    LinearShape(
         outputs=1,
         products=1,
         kernel="tiles",
@@ -38,7 +38,7 @@ by tiles: 784 × 10 2.5 and 1.1; 784 × 32 4 and 5; 784 × 100 10 and 15; 2,048 
 products (scikit-learn 100). Where all second derivatives fit into the statistics, tiles serve."""
 
 
-def served_by(outputs: int, columns: int) -> ServedShape:
+def served_by(outputs: int, columns: int) -> LinearShape:
     """The line of the table that decides for this shape."""
     return next(shape for shape in SERVED_SHAPES if outputs >= shape.outputs and outputs * columns >= shape.products)
 

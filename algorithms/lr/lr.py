@@ -33,6 +33,7 @@ from flegel.algorithms.lr.model import (
 )
 from flegel.algorithms.lr.point import visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
+from flegel.algorithms.lr.products import ProductKernel
 from flegel.algorithms.lr.search import (
     CAUTIOUS,
     EMPTYING,
@@ -57,6 +58,7 @@ from flegel.algorithms.lr.search import (
     unsolved,
     with_pair,
 )
+from flegel.algorithms.lr.shapes import kernel_choice, served_by
 from flegel.algorithms.rows import add_scaled, dot
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
@@ -298,8 +300,24 @@ class LR(Algorithm):
             sums[i, 0] = totals[i]
         return change
 
-    def kernel(self, share: Shard) -> Kernel:
-        return kernels.kernel_for(self.memory)
+    def layout_for(self, columns: int) -> str:
+        return "rows" if self._by_products(columns) else self.kernels.layout
+
+    def kernel(self, share: Shard) -> Kernel | None:
+        if isinstance(share.features, Sparse) or share.layout == "tiles":
+            return kernels.kernel_for(self.memory)
+        return ProductKernel(self.memory) if self._by_products(share.columns) else None
+
+    def kernel_choice(self, share: Shard) -> str:
+        if isinstance(share.features, Sparse):
+            return "sparse: products with the entries of a row alone"
+        return kernel_choice(self.outputs, share.columns)
+
+    def _by_products(self, columns: int) -> bool:
+        """Is a block of dense rows multiplied at once? Only where the curvature is a diagonal."""
+        if self.classes is None or self.outputs * (columns + 1) ** 2 <= active().shapes.lr_late_numbers:
+            return False
+        return served_by(self.outputs, columns).kernel == "products"
 
     # -- steps ---------------------------------------------------------------------------------------------
 
@@ -526,8 +544,16 @@ class LR(Algorithm):
     def _held(self, parameter: Linear, search: StepSearch) -> Linear:
         """θ is kept for the next interval."""
         numbers = parameter.internal_visit.copy()
-        numbers[2], numbers[4] = _recount(search), self._cap(search, parameter)
+        numbers[2], numbers[4] = self._recounted(search, parameter), self._cap(search, parameter)
         return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
+
+    def _recounted(self, search: StepSearch, parameter: Linear) -> float:
+        """The part by which a point's curvature must have changed to be counted again."""
+        whole = float(parameter.internal_visit[5]) == 1.0
+        rules = active().lr
+        if not whole:
+            return rules.recount_diagonal
+        return rules.recount_held if search.settling else rules.recount_moving
 
     def _cap(self, search: StepSearch, parameter: Linear) -> float:
         """Where residuals are cut off in the curvature. Far on the wrong side of the plane a loss is straight, and a
@@ -545,8 +571,9 @@ class LR(Algorithm):
         mode = float(parameter.internal_visit[5])
         mean = float(aggregator.curvature[:, 0 if mode > 1.0 else -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
-        part, cap = _recount(search), self._cap(search, parameter)
-        floor = 0.0 if mode == EMPTYING else max(NEGLIGIBLE * mean, 0.0)
+        part, cap = self._recounted(search, parameter), self._cap(search, parameter)
+        least = NEGLIGIBLE if mode == 1.0 else active().lr.negligible_in_diagonal
+        floor = 0.0 if mode == EMPTYING else max(least * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, cap, *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
         made = {"internal_visit": np.array(numbers), "internal_search": np.array(search)}
@@ -648,8 +675,3 @@ class LR(Algorithm):
         right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
         mean, weighted = answers.means(loss, loss * np.append(parameter.internal_importance, 1.0)[target])
         return Evaluation(weighted + self._penalty.value(joined(parameter)), {"log_loss": mean, "accuracy": right})
-
-
-def _recount(search: StepSearch) -> float:
-    """The part by which a point's curvature changes before it is counted again."""
-    return active().lr.recount_held if search.settling else active().lr.recount_moving

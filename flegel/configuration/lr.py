@@ -167,3 +167,27 @@ class LogisticRegressionSettings:
     direction_rounds: Annotated[
         int, Setting("rounds", "Of that iteration; it also serves where few of many columns' directions are wanted.", 1)
     ] = 30
+    recount_diagonal: Annotated[
+        float,
+        Setting(
+            "relative",
+            "As `recount_moving`, where only the diagonal is summed. It only scales steps that L-BFGS corrects: 784 "
+            "columns and 10 classes need as many passes as with all changes counted (60 and 65 of pictures, 21 of "
+            "random rows), and these take half as long.",
+            0,
+            1,
+        ),
+    ] = 0.5
+    negligible_in_diagonal: Annotated[
+        float,
+        Setting("of the mean curvature", "Below which a change does not count there.", 0),
+    ] = 0.5
+    direction_rows: Annotated[
+        int,
+        Setting(
+            "rows",
+            "Of a dense sample, at most, from which directions are found: five a column where there are 784, whose ten "
+            "leading ones then take as many passes as those of 20,000 rows.",
+            1,
+        ),
+    ] = 4096

@@ -146,7 +146,9 @@ def _product(features: Any, mean: Array, deviation: Array, curvature: float, shr
     """v ↦ H·v in units of the deviation, for matrices v of (columns, any)."""
     rows = max(rows_of(features), 1)
     ridge = (curvature * shrink + l2 / deviation**2)[:, None]
-    if not isinstance(features, Sparse) and len(mean) <= _DENSE_COLUMNS:  # the matrix itself, once
+    if (
+        not isinstance(features, Sparse) and len(mean) <= active().shapes.lr_all_eigenvectors_columns
+    ):  # the matrix itself, once
         away = (np.asarray(features, dtype=np.float64) - mean) / deviation
         matrix = (1.0 - shrink) * curvature / rows * (away.T @ away)
         return lambda v: np.asarray(matrix @ v + ridge * v)

@@ -18,9 +18,6 @@ import msgspec
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
-MEASURED_PARTS_OF_A_PASS = 20.0
-"""One part of a pass in so many tells the speed of a worker."""
-
 # -- what a policy sees ------------------------------------------------------------------------------------
 
 
@@ -49,10 +46,12 @@ class WorkerView:
     """Passes (summed over points) that moved points brought along, less those that left with them."""
     gain: float = 0.0
     """What its reports did for the objective, where that is kept."""
+    call: float = 0.0
+    """Seconds that each call of a library takes besides its visits, as it says."""
     room: int = 0
     """Points that the memory of its device can hold; 0: not known."""
 
-    def hear(self, visits: int, compute: float, respond: float, wait: float) -> None:
+    def hear(self, visits: int, compute: float, respond: float, wait: float, call: float = 0.0) -> None:
         """It has reported so many visits, and where its seconds went."""
         self.phase, self.stopping = "reported", False
         self.clock += 1
@@ -61,12 +60,16 @@ class WorkerView:
         self.compute += compute
         self.respond += respond
         self.wait += wait
+        self.call = call if 0.0 < call <= compute else 0.0
         if visits and compute > 0:
             self.note_rate(visits, compute)
 
     def note_rate(self, visits: int, seconds: float) -> None:
         """So many points took so long. A few points say little: most of their time is that of getting started."""
-        fresh, weight = visits / seconds, min(1.0, MEASURED_PARTS_OF_A_PASS * visits / max(self.points, 1))
+        fresh, weight = (
+            visits / seconds,
+            min(1.0, active().barriers.measured_parts_of_a_pass * visits / max(self.points, 1)),
+        )
         self.rate = fresh if self.rate <= 0 else self.rate + weight * (fresh - self.rate)
 
     @property

@@ -32,11 +32,12 @@ from bench.common.remote_cluster import RemoteCluster
 from flegel import Algorithm, LocalCluster
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.shard import Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.team import LONGEST_BLOCK_SECONDS, TeamBackend, TeamKernel
+from flegel.runtime.backends.numba.team import TeamBackend, TeamKernel
 from flegel.sync.policy import (
     NOTHING,
     Decision,
@@ -155,7 +156,7 @@ def measure_team(threads: int, rounds: int) -> dict[str, dict[str, float]]:
     assert isinstance(kernel, TeamKernel)
     flag, rounds_only, with_update = new_flag(), [], []
     for _ in range(rounds):
-        kernel.expect_speed(64 / LONGEST_BLOCK_SECONDS)  # blocks of one tile
+        kernel.expect_speed(64 / active().processors.longest_block_seconds)  # blocks of one tile
         began = clock.now()
         kernel.run(shard, 0, len(rows), 0, flag)
         rounds_only.append(clock.now() - began)

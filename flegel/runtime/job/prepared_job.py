@@ -9,7 +9,9 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from contextvars import copy_context
 from copy import copy
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -172,7 +174,9 @@ class PreparedJob:
         choice = choice_of(self.algorithm, shard)
         types = (type(self.algorithm), choice, shard.layout, *map(_form, (*_arrays(shard), *self._trees())))
         if types not in _loaded:
-            thread = threading.Thread(target=self._warm, args=(own, shard, types), name="compiler", daemon=True)
+            thread = threading.Thread(
+                target=partial(copy_context().run, self._warm, own, shard, types), name="compiler", daemon=True
+            )
             thread.start()
             ending.callback(thread.join)  # a compiler must not run while the interpreter ends
         return Built(own, "hand-written", choice)

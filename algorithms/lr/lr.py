@@ -327,7 +327,7 @@ class LR(Algorithm):
         return change
 
     def kernel(self, share: Shard) -> Kernel:
-        return kernels.kernel_for(self.memory)
+        return kernels.kernel_for(self.memory, share, self.outputs)
 
     # -- steps ---------------------------------------------------------------------------------------------
 

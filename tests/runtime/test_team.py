@@ -328,6 +328,17 @@ def test_fixed_blocks_inside_compiled_code_give_the_bits_of_the_interpreter() ->
     assert len(found) == 1
 
 
+@pytest.mark.slow  # some 20 s of compiling
+@pytest.mark.parametrize("name", ["lr", "nmf"])
+def test_built_in_loops_of_teams_give_the_bits_of_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    small_blocks(monkeypatch)
+    called = visited(ALGORITHMS[name], 1, True)
+    with compiling_loops():
+        for threads in COUNTS[1:]:
+            for a, b in zip(called, visited(ALGORITHMS[name], threads, True, (512, 2560)), strict=True):
+                assert np.array_equal(a, b)
+
+
 def test_an_error_inside_compiled_code_reaches_the_caller_whoever_met_it() -> None:
     rows = np.ascontiguousarray(ROWS[:, :3]).copy()
     rows[2500] = -1.0

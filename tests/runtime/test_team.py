@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import os
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import njit
+from threadpoolctl import ThreadpoolController
 from waiting import until
 
 import flegel
@@ -252,6 +256,29 @@ def test_jobs_of_teams_leave_no_threads_and_no_descriptors() -> None:
     assert sum(t.name == "trainer" for t in threading.enumerate()) == others + 1
     flegel.shutdown()
     assert until(lambda: sum(t.name == "trainer" for t in threading.enumerate()) == others)
+
+
+def sleeping() -> bool:
+    """All threads of this process but this one sleep."""
+    here = threading.get_native_id()
+    others = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != here]
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "S" for task in others if task.exists())
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell states of threads")
+def test_a_team_leaves_processors_and_threads_of_other_libraries_as_they_were() -> None:
+    def settings() -> Any:
+        libraries = {found["filepath"]: found["num_threads"] for found in ThreadpoolController().info()}
+        tasks = [int(task.name) for task in Path("/proc/self/task").iterdir() if task.exists()]
+        return libraries, {frozenset(os.sched_getaffinity(task)) for task in tasks}, sys.getswitchinterval()
+
+    flegel.run(KMeans(k=3), ROWS, threads=2)
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+    before, collects = settings(), gc.isenabled()
+    flegel.run(KMeans(k=3), ROWS, threads=3)
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+    assert until(sleeping), "a thread of the team looks for work that never comes"
+    assert settings() == before and gc.isenabled() == collects
 
 
 # -- inside compiled code ------------------------------------------------------------------------------------

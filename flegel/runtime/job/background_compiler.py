@@ -99,8 +99,9 @@ def stop() -> None:
 
 def _humble(parent: int) -> None:
     """The lowest priority, limits, and an end with its parent. Idle scheduling as well: threads of OpenMP wait for each
-    other at every loop, and a core that a process of low priority holds for some milliseconds stops all of them. It stays in the parent's session: Linux shares
-    processors among sessions first, whatever the priorities inside them are."""
+    other at every loop, and a core that a process of low priority holds for some milliseconds stops all of them. It
+    stays in the parent's session: Linux shares processors among sessions first, whatever the priorities inside them
+    are."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     die_with_parent()
     if os.getppid() != parent:  # it has ended before

@@ -42,6 +42,7 @@ from flegel.runtime.backends.numba.team import (
 )
 from flegel.runtime.backends.numba.team_threads import Team
 from flegel.runtime.backends.registry import choose
+from flegel.runtime.job.observers import JobEnded, JobEvent, Observer
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.teams import in_use, team_for
@@ -380,8 +381,25 @@ def test_an_error_inside_compiled_code_reaches_the_caller_whoever_met_it() -> No
 # -- who trains by a team ------------------------------------------------------------------------------------
 
 
-class OwnKMeans(KMeans):
-    """A class of the user's."""
+class Draws(Means):
+    """Visits are not the same twice."""
+
+    def contribution(self, dataPoint: Any, parameter: Any) -> Any:
+        return np.zeros((parameter.shape[0], parameter.shape[1] + 1)) + np.random.random()
+
+
+class OwnKernel(Means):
+    """Nobody knows what its kernel keeps."""
+
+    def kernel(self, share: Shard) -> Any:
+        return None
+
+
+class Refused(Means):
+    """Does not compile."""
+
+    def contribution(self, dataPoint: Any, parameter: Any) -> Any:
+        return np.array([eval("0.0")] * parameter.size + [0.0] * len(parameter)).reshape(len(parameter), -1)
 
 
 @pytest.mark.parametrize(
@@ -403,9 +421,37 @@ def test_classes_that_a_team_cannot_train_say_why() -> None:
     assert "between two points" in team_for(Job(), NMF(rank=2, solver="sgd"), open_data(ROWS)).reason
     wide = open_data(np.zeros((2, 384), np.float32))
     assert "bounds of each row" in team_for(Job(), KMeans(k=4096), wide).reason
-    assert team_for(Job(), OwnKMeans(k=2), open_data(ROWS)).threads == 0
+    assert "random numbers" in team_for(Job(), Draws(), open_data(ROWS)).reason
+    assert "kernel of its own" in team_for(Job(), OwnKernel(), open_data(ROWS)).reason
+    assert "checkpoints" in team_for(Job(checkpoint="somewhere"), Means(), open_data(ROWS)).reason
     with pytest.raises(flegel.UsageError, match="give workers"):
         flegel.run(NMF(rank=2, solver="sgd"), ROWS, threads=2)
+
+
+def test_a_class_of_ones_own_that_compiles_trains_by_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flegel.runtime.job.teams.computing_threads", lambda: 3)
+    result = flegel.run(Means(), ROWS, processes=False, max_iterations=2)
+    assert (result.workers, result.threads, result.kernel) == (1, 3, "compiled")
+
+
+class Ends(Observer):
+    """Counts how often the job ends."""
+
+    def __init__(self) -> None:
+        self.ends = 0
+
+    def see(self, event: JobEvent) -> None:
+        self.ends += isinstance(event, JobEnded)
+
+
+def test_a_class_that_does_not_compile_trains_by_several_workers_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flegel.runtime.job.request.default_workers", lambda: 2)
+    said: list[str] = []
+    seen = Ends()
+    with pytest.warns(flegel.FlegelWarning, match="eval"):
+        result = flegel.run(Refused(), ROWS, processes=False, max_iterations=1, say=said.append, observers=[seen])
+    assert (result.workers, result.threads, result.kernel) == (2, 0, "interpreted")
+    assert any("hooks of Refused do not compile" in text for text in said) and seen.ends == 1
 
 
 def test_a_team_has_a_thread_for_each_free_processor_and_fewer_for_short_passes(

@@ -114,6 +114,7 @@ class ResumeOptions(TypedDict, total=False):
     """Options of `flegel.resume`; what is left out stays as it was."""
 
     workers: int | None
+    threads: int | None
     max_iterations: int | None
     max_passes: float | None
     target: float | None

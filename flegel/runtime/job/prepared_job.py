@@ -183,8 +183,9 @@ class PreparedJob:
         types = (type(self.algorithm), choice, shard.layout, *map(_form, (*_arrays(shard), *self._trees())))
         if types not in _loaded:
             thread = threading.Thread(target=self._warm, args=(own, shard, types), name="compiler", daemon=True)
-            thread.start()
-            ending.callback(thread.join)  # a compiler must not run while the interpreter ends
+            with contextlib.suppress(RuntimeError):  # no room for a thread: whoever needs the code compiles it
+                thread.start()
+                ending.callback(thread.join)  # a compiler must not run while the interpreter ends
         return Built(own, "hand-written", choice)
 
     def _warm(self, kernel: Kernel, shard: Shard, types: Hashable) -> None:

@@ -6,10 +6,10 @@ Runs the hooks that look at the data, in the order in which they can fail cheapl
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +35,7 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel, choice_of, warm
+from flegel.runtime.job.compiler_thread import CompilerThread
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.teams import NotCompiled
 from flegel.runtime.system.signals import DeferredSignals
@@ -182,10 +183,8 @@ class PreparedJob:
         choice = choice_of(self.algorithm, shard)
         types = (type(self.algorithm), choice, shard.layout, *map(_form, (*_arrays(shard), *self._trees())))
         if types not in _loaded:
-            thread = threading.Thread(target=self._warm, args=(own, shard, types), name="compiler", daemon=True)
             with contextlib.suppress(RuntimeError):  # no room for a thread: whoever needs the code compiles it
-                thread.start()
-                ending.callback(thread.join)  # a compiler must not run while the interpreter ends
+                ending.enter_context(CompilerThread(partial(self._warm, own, shard, types)))
         return Built(own, "hand-written", choice)
 
     def _warm(self, kernel: Kernel, shard: Shard, types: Hashable) -> None:

@@ -70,8 +70,8 @@ def check_memory() -> None:
     free = memory.available()
     if free < COMPILER_BYTES:
         raise UsageError(
-            f"Compiling takes up to {COMPILER_BYTES >> 20} MB of memory, and {free >> 20} MB are free within the limits "
-            "of this process and its container. Raise the limit, or run `flegel warm` where there is more memory: code "
+            f"Compiling takes up to {COMPILER_BYTES >> 20} MB of memory; {free >> 20} MB are free within the limits of "
+            "this process and its container. Raise the limit, or run `flegel warm` where there is more memory: code "
             "that is in the cache needs no compiler."
         )
 

@@ -1,7 +1,7 @@
 """Data sets by name and by path, installed as `flegel.datasets`.
 
 `open_data` opens a set, `Dataset` describes it, `read_shard` reads the rows of one worker. Importing the package
-registers every source and stream (see descriptions.py). Never imports the engine.
+registers every source and stream (see rows/descriptions.py). Never imports the engine.
 """
 
 from flegel.datasets.dataset import Dataset, read_rows, read_shard, stream_shard

@@ -111,6 +111,7 @@ _SYSTEMS = ("dask", "k8s", "mpi", "ray", "slurm", "spark")
 
 
 def __getattr__(name: str) -> Any:
+    """Import public names when they are first used."""
     import importlib
 
     if name in _HOMES:

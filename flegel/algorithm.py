@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -95,8 +95,17 @@ class HyperParameter:
                 return msgspec.json.decode(value, type=plain) if words is None else words
             return msgspec.convert(value, plain, strict=not isinstance(value, str))
         except UNDECODABLE as error:  # also those of values that do not fit
-            detail = str(error).split(" - at ")[0]
+            choices = _choices(self.type)
+            detail = f"it is one of {', '.join(choices)}" if choices else str(error).split(" - at ")[0]
             raise UsageError(f"{owner}: {self.name}={value!r} does not fit ({detail}).") from None
+
+
+def _choices(hint: Any) -> list[str]:
+    """The values that a parameter may have, where only some do."""
+    if get_origin(hint) is Literal:
+        return [str(choice) for choice in get_args(hint)]
+    first = get_args(hint)[:1] if get_origin(hint) is Annotated else ()
+    return _choices(first[0]) if first else []
 
 
 def _bare_words(text: str, hint: Any) -> Any:
@@ -158,6 +167,8 @@ class Algorithm:
     _kept = cast("KeptForm | None", None)  # of a class that returns contributions: what the engine keeps of each point
 
     def __init_subclass__(cls, **options: Any) -> None:
+        """Check the declarations of a user's class where it is defined, and declare what follows from a `contribution`
+        hook: weights work, and states are memoryless unless it votes to halt."""
         super().__init_subclass__(**options)
         check_declarations(cls, Algorithm, DECLARED)
         check_visit(cls, Algorithm)
@@ -350,6 +361,7 @@ _HYPER: WeakKeyDictionary[type[Algorithm], dict[str, HyperParameter]] = WeakKeyD
 
 
 def _hyper_parameters(cls: type[Algorithm]) -> dict[str, HyperParameter]:
+    """The annotated class attributes without a leading underscore, in their order."""
     hints = get_type_hints(cls, include_extras=True)
     found: dict[str, HyperParameter] = {}
     for name, hint in hints.items():

@@ -187,11 +187,12 @@ class TakeCheckpoint(_Message):
 
 
 class AuditPoints(_Message):
-    """Check the books. The frames are θ. `points`: so many of yours, chosen by `number`; 0: all, with their statistics
-    under θ as if never visited. Answer `PointsAudited`."""
+    """Compare the statistics with the points. The frames are θ. Answer `PointsAudited`."""
 
     number: int
+    """Of this audit; it chooses which points are visited again."""
     points: int
+    """How many points are visited again; 0: all, and their statistics under θ, as if never visited, are sent."""
 
 
 class ReleaseJob(_Message):
@@ -307,8 +308,10 @@ class PointsSummary(_Message):
 
     points: int
     unseen: int
+    """Points that were never visited."""
     halted: int
-    traversed: int
+    """Points that voted to halt."""
+    pass_sum: int
     """Passes summed over its points."""
 
 
@@ -348,12 +351,12 @@ class PointsAudited(_Message):
 
     number: int
     points: int
-    numbers: int
-    """A sum over the numbers of the points (machine/audit/owned_numbers.py)."""
+    id_checksum: int
+    """Checksum of the ids of the points (machine/audit/owned_numbers.py)."""
     reported: tuple[float, ...]
     """The checksum of everything that was reported (machine/worker/checksums.py)."""
-    law: float
-    """By how much changes are no differences of contributions; 0: they are."""
+    visit_error: float
+    """Relative difference between a visit under θ(0) followed by one under θ, and a visit under θ alone; 0: none."""
     seconds: float = 0.0
 
 
@@ -465,7 +468,8 @@ class RowsRead(_Message):
     error: str = ""
 
 
-Tending = ListPoints | ResetPoints | GiveUpPoints | AssignPoints
+# A new message joins one of these unions, or one of those of server_messages.py; tests/runtime/test_wire.py checks it.
+ReassignmentOrder = ListPoints | ResetPoints | GiveUpPoints | AssignPoints
 Order = (
     MeasureMoments
     | LoadShard
@@ -478,7 +482,7 @@ Order = (
     | ReceivePoints
     | SendPoints
     | TransferOwnership
-    | Tending
+    | ReassignmentOrder
     | FetchStates
     | TakeCheckpoint
     | AuditPoints
@@ -505,8 +509,8 @@ Answer = (
     | WorkerFailed
     | ServerAnswer
 )
-Between = Window | WindowReceived | StatisticsPiece | ReadRows | RowsRead | ServerBetween
-Body = Order | Answer | Between
+PeerMessage = Window | WindowReceived | StatisticsPiece | ReadRows | RowsRead | ServerBetween
+Body = Order | Answer | PeerMessage
 
 
 class FrameSpec(msgspec.Struct, frozen=True, array_like=True):

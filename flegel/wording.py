@@ -1,7 +1,7 @@
 """How messages name options and positions: as whoever reads them would type them. Knows no option, and reads nothing.
 
-A process speaks to a Python program, or to a person at a command line. Commands say so once (`speaking`); processes of
-a job are told by the one that starts them. Messages are written once, with `option` and `number` in them.
+A process speaks to a Python program, or to a person at a command line. Commands say so once (`wording_for`); processes
+of a job are told by the one that starts them. Messages are written once, with `option` and `number` in them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def speak_to(who: str) -> None:
 
 
 @contextmanager
-def speaking(who: Listener) -> Iterator[None]:
+def wording_for(who: Listener) -> Iterator[None]:
     """Inside, messages are for these readers, in all threads."""
     before = listener()
     speak_to(who)

@@ -89,6 +89,7 @@ WRONG = [
     ("kmeans --data rows.npy --set k=61", "k=61 is more than"),
     ("kmeans --data rows.npy --workers 61", "61 workers are more than the 60 points"),
     ("kmeans --data rows.npy --workers 0", "number of workers"),
+    ("kmeans --data rows.npy --set metric=cosin", "metric='cosin' does not fit (it is one of euclidean, cosine)"),
     ("kmeans --data rows.npy --set k=many", "k='many' does not fit"),
     ("kmeans --data rows.npy --set k=2.5", "k='2.5' does not fit"),
     ("kmeans --data rows.npy --set k=0", "k='0' does not fit"),

@@ -77,9 +77,9 @@ def test_an_option_that_help_does_not_show_works() -> None:
 def test_an_option_that_another_one_replaces_says_what_to_type() -> None:
     from flegel.job import Job
     from flegel.options import deprecations, with_options
-    from flegel.wording import speaking
+    from flegel.wording import wording_for
 
-    with speaking("command-line"):
+    with wording_for("command-line"):
         assert deprecations(with_options(Job(), {"gpus": 2}), {"gpus": 2}) == [
             "--gpus 2 is deprecated; use --device 0=cuda:0,1=cuda:1."
         ]

@@ -17,7 +17,7 @@ from flegel.cli.main import app
 from flegel.errors import FlegelError
 from flegel.job import Job
 from flegel.options import options_of
-from flegel.wording import listener, number, option, speak_to, speaking
+from flegel.wording import listener, number, option, speak_to, wording_for
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(60, 3))
@@ -40,14 +40,14 @@ GAP[7, 1] = np.nan
 )
 def test_one_option_in_both_voices(name: str, value: Any, typed: str, called: str) -> None:
     assert option(name, value) == called and option(name) == f"{name}="
-    with speaking("command-line"):
+    with wording_for("command-line"):
         assert option(name, value) == typed and option(name) == typed.split()[0]
         assert number(0) == 1
     assert number(0) == 0 and listener() == "python"
 
 
 def test_who_is_unknown_is_a_python_program() -> None:
-    with speaking("command-line"):
+    with wording_for("command-line"):
         speak_to("")
         assert listener() == "python"
 

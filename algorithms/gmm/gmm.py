@@ -88,8 +88,8 @@ class GMM(Algorithm):
     to the point's last one, in float64 where float32 would lose it.
     M-step: w_j = N_j / N, μ_j the mean, Σ_j the covariance that maximizes F among those with Σ_j ⪰ floor; before every
     point has been visited, the sample counts for those that are missing (`seeding.unseen_weight`). The floor is
-    `regularization` times the variance of each column, without its outliers. A component without points stays as it
-    was, with weight 0.
+    `regularization` times the variance of each column, without its outliers, or `least_variance` where that is more. A
+    component without points stays as it was, with weight 0.
     Objective (maximized): F(Q, θ) of the paper's Eq. (2), Σ_i E_r[log w_z p(x_i | z)] + H(r_i) over visited
     points, exactly, from the statistics. It never falls: to about 1e-12 in float64, and 1e-7 in float32, whose
     responsibilities sum to 1 no better. After a pass under θ it is the log-likelihood of θ, which `evaluate` computes
@@ -119,6 +119,7 @@ class GMM(Algorithm):
     regularization: Annotated[
         float, Meta(ge=0, description="least variance, as a fraction of a column's variance without its outliers")
     ] = 1e-6
+    least_variance: Annotated[float, Meta(ge=0, description="least variance, in the units of the data")] = 0.0
     init: Annotated[
         str | np.ndarray[Any, Any],
         Meta(description="k-means++ (clusters of k-means); means: random, first, a .npy file of k rows, or an array"),
@@ -153,7 +154,8 @@ class GMM(Algorithm):
         if self.covariance == "spherical":
             unit = np.full_like(unit, unit.max())
             deviation = np.full_like(deviation, deviation.max())
-        return origin, unit, max(self.regularization, LEAST_VARIANCE) * (deviation / unit) ** 2
+        relative = max(self.regularization, LEAST_VARIANCE) * (deviation / unit) ** 2
+        return origin, unit, np.maximum(relative, self.least_variance / unit**2)
 
     def continueParameter(self, previous: Mixture, sample: Sample, rng: np.random.Generator) -> Mixture:
         width = self._width(sample.columns)

@@ -25,7 +25,7 @@ from flegel.algorithms.lr.model import (
     label_values,
     least_weight,
     number_of,
-    reject_quantities,
+    reject_regression_targets,
     reject_unknown_labels,
     shown_label,
     shown_labels,
@@ -169,7 +169,7 @@ class LR(Algorithm):
         bool, Meta(description="take steps in units of the data's own curvature; false: the plain gradient")
     ] = True
     _words: Sequence[str] | None = None
-    """Of the labels, where they are words: told by `validate`."""
+    """The words of the labels, by number, where labels are words; `validate` sets it."""
 
     @property
     def statistics(self) -> Statistics:  # type: ignore[override]
@@ -184,26 +184,28 @@ class LR(Algorithm):
     # -- start ---------------------------------------------------------------------------------------------
 
     def validate(self, sample: Sample) -> None:
+        """Find the classes among the labels where the user did not name them, replace words by their numbers, and
+        refuse labels, weights of classes and penalties that cannot be trained."""
         found = label_values(sample)
         self._words = sample.class_names
         if self.classes is None:
-            reject_quantities(found, self._words)
+            reject_regression_targets(found, self._words)
             self.classes = [float(value) for value in found]
         self.classes = [number_of(value, self._words) for value in self.classes]
-        check_classes(self._values, found, self._words)
+        check_classes(self._label_values, found, self._words)
         if isinstance(self.class_weight, dict):
             self.class_weight = {number_of(c, self._words): weight for c, weight in self.class_weight.items()}
-        self._importance(np.ones(len(self.classes)))
+        self._importance(np.ones(len(self.classes)))  # raises where class_weight does not fit the classes
         if self.l1 and not self.memory:
             raise UsageError("LR: l1 needs memory=true; without it no step rests on all points.")
 
     @property
-    def _values(self) -> list[float]:
+    def _label_values(self) -> list[float]:
         """The label values: after `validate`, words have become numbers."""
         return [float(value) for value in self.classes or ()]
 
     def _importance(self, counts: Array) -> Array:
-        return importance_of(self.class_weight, self._values, counts, self._words)
+        return importance_of(self.class_weight, self._label_values, counts, self._words)
 
     @property
     def _penalty(self) -> Penalty:
@@ -229,11 +231,11 @@ class LR(Algorithm):
         pairs = 0 if not self.scaling or (full and outputs == 1) else pairs_of(outputs, columns + 1)
         summed = LATER if late else float(full)
         mass = np.ones(len(sample.labels)) if sample.weights is None else sample.weights
-        counts = np.array([mass[np.asarray(sample.labels) == c].sum() for c in self._values], dtype=np.float64)
+        counts = np.array([mass[np.asarray(sample.labels) == c].sum() for c in self._label_values], dtype=np.float64)
         return Linear(
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
-            classes=np.array(self._values),
+            classes=np.array(self._label_values),
             internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, summed, *least_weight(sample)]),
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, held, rounding_of(sample.features)),
@@ -246,10 +248,10 @@ class LR(Algorithm):
         """The weights and bias of before; the search for the next step begins anew, from exact measurements."""
         known = [float(c) for c in previous.classes]
         self.validate(sample)
-        if set(self._values) <= set(known):
+        if set(self._label_values) <= set(known):
             self.classes = list(known)
         fresh = self.initParameter(sample, rng)
-        if previous.weights.shape != fresh.weights.shape or known != self._values:
+        if previous.weights.shape != fresh.weights.shape or known != self._label_values:
             raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
         numbers = np.append(self._penalty.value(joined(previous)), fresh.internal_visit[1:])
         search = begin(sample.points, self.memory, rounding_of(sample.features))

@@ -40,8 +40,8 @@ class Linear(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, weight of the points by class, Σ loss, points seen, Σ
-    number of θ at the last visit, and of this interval the visits and the unknown labels.
+    """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, weight of the points by class, Σ loss, points seen,
+    Σ number of θ at the last visit, and of this interval the visits and the unknown labels.
 
     `unknown` counts visits to points whose label is not among the classes.
     """
@@ -121,7 +121,7 @@ def shown_labels(values: Iterable[float], words: Sequence[str] | None) -> str:
     return f"[{', '.join(shown[:MOST_SHOWN])}{more}]"
 
 
-def reject_quantities(found: Array, words: Sequence[str] | None) -> None:
+def reject_regression_targets(found: Array, words: Sequence[str] | None) -> None:
     """Raises where the labels found look like a quantity: very many of them, or many that are no whole numbers."""
     broken = words is None and bool((np.asarray(found) % 1.0 != 0.0).any())
     if len(found) > (MOST_BROKEN_LABELS if broken else MOST_CLASSES):

@@ -28,7 +28,6 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -225,8 +224,8 @@ def start(folder: Path, ranks: int, main: Callable[[int], None], network: Networ
                 code = 0
             except UsageError as error:
                 print(error, file=sys.stderr, flush=True)
-            except BaseException:  # noqa: BLE001 - printed, and ends this rank only
-                traceback.print_exc()
+            except BaseException:  # noqa: BLE001 - as the interpreter does with what nobody catches
+                sys.excepthook(*sys.exc_info())
             finally:
                 os._exit(code)
         children.append(pid)

@@ -40,7 +40,7 @@ def train(folder: Path, number: int, address: str, ranks: int, options: argparse
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from flegel.torch import FlexibleDDP, FlexibleSampler, RankExcluded, TrainingEnded, join
+    from flegel.torch import FlexibleDDP, FlexibleSampler, LocalStepsDDP, RankExcluded, TrainingEnded, join
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -51,7 +51,10 @@ def train(folder: Path, number: int, address: str, ranks: int, options: argparse
     net = torch.nn.Sequential(
         torch.nn.Linear(COLUMNS, options.width), torch.nn.Tanh(), torch.nn.Linear(options.width, 1)
     )
-    model = FlexibleDDP(net, interval=options.interval)
+    if options.local_steps:
+        model: FlexibleDDP = LocalStepsDDP(net, local_steps=options.local_steps)
+    else:
+        model = FlexibleDDP(net, interval=options.interval)
     optimizer = model.optimizer(torch.optim.Adam(model.parameters(), lr=0.001))
     scheduler = model.scheduler(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999))
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=options.workers)
@@ -293,6 +296,7 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--pause", type=float, default=0.004, help="seconds that a batch takes beside its computation")
     parser.add_argument("--interval", type=float, default=0.1)
+    parser.add_argument("--local-steps", type=int, default=0, help="between barriers; 0: gradients are exchanged")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--limit", type=float, default=5.0, help="longest time between two barriers, seconds")
     parser.add_argument("--seed", type=int, default=0)

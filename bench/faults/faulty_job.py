@@ -119,7 +119,7 @@ class RandomMoves(Balance):
     def plan(
         self, loads: Sequence[WorkerLoad], left: TimeLeft, now: float, carriage: MoveCost | None = None
     ) -> BalancePlan:
-        idle = [w for w in loads if not w.busy and not w.full]
+        idle = [w for w in loads if not w.busy and not w.refusal]
         if len(idle) < 2:
             return BalancePlan((), "nobody is free")
         free = {w.worker for w in idle}

@@ -28,11 +28,11 @@ from flegel.messages import (
     Answer,
     Envelope,
     LoadShard,
+    ReassignmentOrder,
     ReceivePoints,
     Report,
     SendPoints,
     ShardLoaded,
-    Tending,
     TransferOwnership,
     Window,
     WindowReceived,
@@ -258,7 +258,7 @@ class FaultyWorker(InlineWorker):
         loaded = ShardLoaded(self.points.schedule.owned, COLUMNS, "simulated", "", 0.0)
         self.executor.handle(machine.ShardReady(loaded), self.now)
 
-    def reassign(self, order: Tending, arrays: tuple[Array, ...]) -> None:
+    def reassign(self, order: ReassignmentOrder, arrays: tuple[Array, ...]) -> None:
         self._later(self._disk_seconds, super().reassign, order, arrays)
 
     def unvisited(self, ids: Array) -> Shard:

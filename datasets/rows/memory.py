@@ -53,8 +53,10 @@ def configured_limit() -> int | None:
     unit = _UNITS.get(text[-1], 1)
     try:
         size = int(float(text[:-1] if unit > 1 else text) * unit)
-    except ValueError:
-        raise UsageError(f"FLEGEL_MEMORY={text!r} is no size; use a number of bytes, or for example 4G.") from None
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise UsageError(f"FLEGEL_MEMORY={text!r} is no size; use a number of bytes from 1 on, or for example 4G.")
     return size
 
 

@@ -175,6 +175,7 @@ def _close(a: Tree, b: Tree, relative: float) -> bool:
 
 
 def _serializes(trial: Trial) -> bool:
+    """θ survives a message, and `initParameter` gives the same θ for the same seed."""
     frames = Sequencer("job", 0, 0, 0).wrap(WorkerBeat(0), PackedArrays(pytree.flatten(trial.parameter)))
     _, arrays = decode(frames)
     trial.require(
@@ -190,6 +191,7 @@ def _serializes(trial: Trial) -> bool:
 
 
 def _travels(trial: Trial) -> bool:
+    """The class and its hyper-parameters survive the way to a worker as source text, and unknown ones are refused."""
     ref = in_plain(reference(trial.algorithm, whole=True))
     again = instantiate(AlgorithmRef(ref.name, json.loads(json.dumps(ref.hyper)), ref.source), Consent.PRESENT)
     same = all(np.array_equal(v, again.hyper()[k]) for k, v in trial.algorithm.hyper().items())
@@ -228,6 +230,7 @@ def _block_equals_points(trial: Trial) -> bool:
 
 
 def _stops(trial: Trial) -> bool:
+    """A kernel visits nothing while the stop flag is set."""
     shard = trial.shard(trial.layout())
     kernel = trial.kernel(shard).kernel
     total, flag = pytree.copy(trial.zero), new_flag()
@@ -238,6 +241,7 @@ def _stops(trial: Trial) -> bool:
 
 
 def _resumes(trial: Trial) -> bool:
+    """Two calls of a kernel for half of the points each give what one call for all points gives."""
     shard = trial.shard(trial.layout())
     kernel = trial.kernel(shard).kernel
     total = pytree.copy(trial.zero)

@@ -68,6 +68,7 @@ def _python() -> HostFact:
 
 
 def _packages() -> Iterator[HostFact]:
+    """Whether needed packages are installed, and which optional ones."""
     found, missing = _versions(NEEDED)
     if missing:
         yield HostFact(
@@ -110,6 +111,7 @@ def _cores(root: Path) -> HostFact:
 
 
 def _vector_units(root: Path) -> HostFact:
+    """The processor and its best vector unit."""
     text = _read(root / "proc/cpuinfo")
     flags = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), "").split()
     model = next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "")
@@ -120,6 +122,7 @@ def _vector_units(root: Path) -> HostFact:
 
 
 def _linear_algebra() -> HostFact:
+    """The linear algebra library of numpy, which wide rows need."""
     import numpy as np  # noqa: F401 - loads the library that is asked for
     from threadpoolctl import threadpool_info
 
@@ -145,6 +148,7 @@ def _memory(root: Path) -> HostFact:
 
 
 def _huge_pages(root: Path) -> HostFact:
+    """Whether huge pages can be asked for."""
     text = _read(root / "sys/kernel/mm/transparent_hugepage/enabled")
     chosen = text.partition("[")[2].partition("]")[0]
     if chosen == "never":
@@ -182,6 +186,7 @@ def _shared_memory() -> HostFact:
 
 
 def _open_files() -> HostFact:
+    """The limit of open files, and how to raise it where it is low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FILES_WANTED:
         higher = "Ask the administrator of this host for more: the hard limit is as low."
@@ -246,6 +251,7 @@ def _clock() -> HostFact:
 
 
 def _gpu(root: Path) -> HostFact:
+    """The first GPU, and whether torch can use it."""
     free = free_memory(0)
     if free is None:
         driver = (root / "proc/driver/nvidia/version").exists()

@@ -50,6 +50,7 @@ def speed_advice(algorithm: Algorithm) -> list[str]:
 
 
 def _timed(trial: Trial) -> tuple[str, str, float]:
+    """Compile and call the kernel: its kind, a note, and the seconds of the fastest of three passes over all points."""
     algorithm = trial.algorithm
     state = algorithm.initState(trial.points, trial.columns, np.random.default_rng(5))
     shard = make_shard(trial.features, trial.labels, state, hook(algorithm, KernelHooks.layout_for)(trial.columns))
@@ -130,6 +131,7 @@ def _advice(trial: Trial) -> Iterator[str]:
 
 
 def _parsed(hook: object) -> ast.AST | None:
+    """The syntax tree of a hook, with the line numbers of its file; None without source."""
     try:
         lines, first = inspect.getsourcelines(hook)  # type: ignore[arg-type]
     except (OSError, TypeError):
@@ -140,6 +142,7 @@ def _parsed(hook: object) -> ast.AST | None:
 
 
 def _allocations(hook: object) -> Iterator[tuple[int, str]]:
+    """Lines of a hook that make a new array, and what makes it."""
     tree = _parsed(hook)
     for node in ast.walk(tree) if tree is not None else ():
         match node:

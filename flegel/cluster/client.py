@@ -255,6 +255,7 @@ class Client:
         return figures
 
     def _pieces(self, job: str, file: str) -> Iterator[bytes]:
+        """The content of a file of a job, piece by piece, as the master answers."""
         offset = 0
         while True:
             answer, pieces = self._ask(ReadFile(job, file, offset=offset), FileContent)

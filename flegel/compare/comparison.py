@@ -131,6 +131,7 @@ class ComparisonRunner:
     """Runs the candidates of one comparison on a cluster and collects the attempts."""
 
     def __init__(self, settings: ComparisonSettings, cluster: LocalCluster | None) -> None:
+        """`cluster`: where all runs train; None: each job finds its own."""
         self.settings, self.cluster = settings, cluster
         self.features, self.labels = settings.data.load()
         self.maximize = settings.algorithm.learning.maximize
@@ -238,6 +239,8 @@ class ComparisonRunner:
         return loosened(result.objective, settings.within, self.maximize), note, limit
 
     def _run(self, candidate: Candidate, **criteria: Any) -> Result:
+        """One job of the comparison: the settings that all candidates share, the candidate's options, and when to
+        end."""
         settings = self.settings
         return run(
             settings.algorithm,

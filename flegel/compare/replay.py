@@ -78,6 +78,7 @@ class Recorded:
             msgspec.convert(self.result, RecordedResult)
 
     def algorithm(self, given: Algorithm | None) -> Algorithm:
+        """The algorithm of the recorded job: the given one, else by its name where it is built in."""
         if given is not None:
             return given
         try:

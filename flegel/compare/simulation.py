@@ -109,6 +109,7 @@ class JobSimulator:
             self._shards = self._make_shards(self.workers)
 
     def _is_real(self) -> bool:
+        """Whether simulated workers train their points, or learning follows a curve; refuses what cannot work."""
         rows, wanted = self.settings.data.rows, self.model.learning
         if wanted not in ("auto", "real", "curve"):
             raise UsageError(f"--learning {wanted!r} must be auto, real or curve.")

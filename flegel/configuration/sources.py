@@ -57,6 +57,7 @@ def parse_settings(given: Mapping[str, Any] | str | os.PathLike[str]) -> dict[st
 
 
 def _word(word: str) -> tuple[str, float]:
+    """Name and value of a setting written as `name=number`, checked."""
     name, _, value = (part.strip() for part in word.partition("="))
     try:
         number: float = int(value) if value.lstrip("+-").isdigit() else float(value)

@@ -94,6 +94,8 @@ def _are_unit(lengths: Array, kind: np.dtype[Any]) -> bool:
 
 
 def _sparse_lengths(values: Array, entries: Array) -> Array:
+    """The length of each sparse row, also where squares overflow or underflow. `entries`: how many values each row
+    has."""
     row = np.repeat(np.arange(len(entries)), entries)
     exact = values.astype(np.float64)
     with np.errstate(over="ignore", under="ignore"):

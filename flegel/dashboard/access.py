@@ -18,6 +18,7 @@ class Access:
     """`may_act`: there is a token for actions besides the one for reading."""
 
     def __init__(self, host: str, port: int, also: Iterable[str] = (), may_act: bool = True) -> None:
+        """`also`: further names of this host in links. `may_act`: a second token may end jobs."""
         self.tokens = {READ_ROLE: secrets.token_urlsafe(24)} | (
             {FULL_ROLE: secrets.token_urlsafe(24)} if may_act else {}
         )

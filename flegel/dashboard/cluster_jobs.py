@@ -31,6 +31,7 @@ class ClusterDashboard:
     """Polls one master in a thread; actions use a connection of their own, because a socket has one owner."""
 
     def __init__(self, hub: Hub, address: str, insecure: bool) -> None:
+        """Check that the master at `address` answers, and start the thread that follows its jobs."""
         self._hub, self._address, self._insecure = hub, address, insecure
         self._seen: dict[str, tuple[RunHistory, int, int]] = {}
         """By job: its history, the last iteration and visits."""
@@ -114,6 +115,8 @@ class ClusterDashboard:
         self._hub.publish(lambda: history.take(seen, rows))
 
     def _log(self, client: Client, job: str, last: bool = False) -> None:
+        """Show lines of a job's log that are new since the last call; asked at most every `LOG_POLL_SECONDS`, and at
+        the end (`last`)."""
         at, told = self._logged.get(job, (0.0, 0))
         history = self._hub.run(job)
         if history is None or (not last and clock.now() < at):

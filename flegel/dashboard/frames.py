@@ -93,6 +93,7 @@ class RunHistory:
     """Everything that a page needs to know of one run, from its beginning."""
 
     def __init__(self, run: str, about: Frame) -> None:
+        """`run`: the name of the job on the page; `about`: what the page shows of it from the beginning."""
         self.run = run
         self.about = {"kind": "job", "run": run, **about}
         self._rows: list[list[Any]] = []

@@ -44,6 +44,8 @@ class JobDashboard(Observer):
         self._thread = threading.Thread(target=self._work, name="dashboard frames", daemon=True)
 
     def see(self, event: JobEvent) -> None:
+        """Queue what the job shows for the thread that makes frames; snapshots without new rows are dropped where too
+        many wait."""
         match event:
             case JobBegan(job, control):
                 self._begin(job, control)
@@ -72,6 +74,7 @@ class JobDashboard(Observer):
         self._thread.start()
 
     def _finish(self, result: Result | None, error: BaseException | None) -> None:
+        """Wait for the last frames, then show the result or the error."""
         logging.getLogger("flegel").removeHandler(self._handler)
         history = self._history
         if history is None:

@@ -61,6 +61,8 @@ class Guard:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse requests of foreign origin, open a session for a valid token, and pass on only what comes with a
+        session."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -78,6 +80,7 @@ class Guard:
         return None
 
     def _new_session(self, request: Request) -> Response | None:
+        """Exchange the token of a link for a session in a cookie; None where the request has no token."""
         token = request.query_params.get("token")
         if token is None or request.url.path != "/":
             return None
@@ -201,6 +204,7 @@ class DashboardServer:
             self._thread.join(0.5)
 
     def close(self) -> None:
+        """Let open pages take the last frames, then end the server and its thread."""
         self._hub.close()
         until = clock.now() + LAST_FRAMES_SECONDS
         while self._hub.pages and clock.now() < until:
@@ -211,6 +215,7 @@ class DashboardServer:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; an error in one sentence where that is not possible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -25,6 +25,7 @@ class TypedFields:
                 object.__setattr__(self, each.name, self._converted(each.name, value, hints[each.name]))
 
     def _converted(self, name: str, value: Any, hint: Any) -> Any:
+        """The value in the type that the field declares; an error in one sentence where it is another."""
         if get_origin(hint) is UnionType and isinstance(value, hint):
             return value  # an object of the package, such as Sharding
         try:

@@ -70,6 +70,7 @@ def check_zip_member(info: zipfile.ZipInfo) -> None:
 
 
 def _check_sizes(members: dict[str, zipfile.ZipInfo]) -> None:
+    """Refuse archives whose sizes contradict each other or that would unpack to too many bytes."""
     inflated = 0
     for name, info in members.items():
         check_zip_member(info)
@@ -125,6 +126,7 @@ def _take(stream: BinaryIO, count: int) -> bytes:
 
 
 def _fill(stream: BinaryIO, target: memoryview) -> None:
+    """Read until `target` is full; an error where the stream ends before."""
     at = 0
     while at < len(target):
         piece = stream.read(min(len(target) - at, 8 << 20))

@@ -105,6 +105,8 @@ def with_hyper(cls: type[Algorithm], ref: AlgorithmRef) -> Algorithm:
 
 
 def load_class(ref: AlgorithmRef, consent: Consent | None) -> type[Algorithm]:
+    """The class that a reference names: built in by its module, else from its source text, which runs only with
+    `consent`."""
     if ref.builtin:
         module, _, name = ref.name.partition(":")
         if not module.startswith(_BUILTIN):
@@ -177,6 +179,8 @@ def _pieces(cls: Any) -> list[Piece]:
     bodies: list[Piece] = []
 
     def need(name: str, user: str) -> None:
+        """Add what `user` refers to by this name: the source of a class or function of the same module, else an
+        import."""
         if name in done or name not in scope:
             return
         done.add(name)

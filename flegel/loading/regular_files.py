@@ -53,6 +53,7 @@ def check_regular(path: Path, error: type[FlegelError]) -> None:
 
 
 def kind(mode: int) -> str:
+    """What a path is instead of a regular file, in words."""
     names = {
         stat.S_IFIFO: "a pipe",
         stat.S_IFSOCK: "a socket",

@@ -35,6 +35,7 @@ class MomentsCollector:
     def __init__(
         self, orders: Mapping[int, MeasureMoments], timeouts: Timeouts | None = None, replace: bool = True
     ) -> None:
+        """`orders`: by shard, what its worker is to measure. `replace`: start other workers for lost ones."""
         self._timeouts = timeouts or Timeouts()
         self._replace = replace
         self._orders = dict(orders)
@@ -111,6 +112,7 @@ class MomentsCollector:
         return commands + self._ask(now)
 
     def _look(self, now: float) -> list[Command]:
+        """Once a tick: workers that are silent or did not start are lost; one that reads for too long ends the job."""
         commands: list[Command] = [SetTimer(now + active().liveness.silence_check_seconds, Timer("watch"))]
         self._liveness.look(now)
         for worker, why in self._liveness.silent(now):

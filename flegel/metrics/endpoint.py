@@ -43,6 +43,7 @@ class MetricsEndpoint:
         scrape = make_wsgi_app(registry)
 
         def answer(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+            """Answer one request: only GET of /metrics, under a name of this host."""
             if not is_known_host(str(environ.get("HTTP_HOST", "")), port, names):
                 return _refuse(start, "400 Bad Request", b"This endpoint is not known under that name.\n")
             if environ.get("PATH_INFO") != "/metrics":

@@ -39,6 +39,7 @@ class Ledger:
     """Cumulative statistics per owner, and their total."""
 
     def __init__(self, algorithm: Algorithm, zero: Tree, adder: Adder = add_in_order) -> None:
+        """`zero`: statistics of no points; `adder`: adds changes to the total."""
         self._add = adder
         self._algorithm = algorithm
         self._zero = zero

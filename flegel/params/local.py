@@ -65,6 +65,8 @@ class LocalStore:
         return Folded(request.number, value, gains, diverged)
 
     def _commit(self, request: Fold) -> dict[int, float]:
+        """Add the reports of a fold to the statistics; returns by worker what its report gained, where the job asks for
+        that."""
         if not self._attribute:
             self._ledger.commit_all(request.workers, request.changes)
             return {}
@@ -109,6 +111,7 @@ class LocalStore:
     # -- checkpoints ---------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: θ, the statistics, and their accounts by owner."""
         accounts, account_of = self._ledger.accounts()
         return {
             "parameter": pytree.flatten(self.parameter),

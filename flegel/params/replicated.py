@@ -41,6 +41,7 @@ class ReplicatedStore:
     train_version = -1
 
     def __init__(self, algorithm: Algorithm, parameter: Tree, zero: Tree) -> None:
+        """`parameter`: θ at the start; `zero`: statistics of no points."""
         self.parameter, self.statistics = parameter, pytree.copy(zero)
         self._algorithm, self._zero = algorithm, zero
         self._keeps = any(name not in algorithm.statistics.spent for name in pytree.names(zero))
@@ -66,6 +67,8 @@ class ReplicatedStore:
         self._current.discard(worker)
 
     def publish(self, workers: Sequence[int]) -> bool:
+        """Send θ and statistics to workers whose copies are not the present ones, such as newcomers. Always True: θ is
+        published at once."""
         assert self._links is not None
         behind = [worker for worker in workers if worker not in self._current]
         if behind:

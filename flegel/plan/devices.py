@@ -20,13 +20,17 @@ CORE_SPEED = 1e10
 """Multiplications a second of one core in compiled kernels; 1e9 to 4e10 were measured. Enough to tell a pass of
 milliseconds from one of seconds, which is what decides whether processors help a GPU."""
 
-_NAME = re.compile(r"cpu|cuda(:\d+)?|torch(:\w+)?")
+DEVICE_FORMS: dict[str, str] = {"cpu": "", "cuda": r"(:\d+)?", "torch": r"(:\w+)?"}
+"""By kind of device: what may follow its name, as a regular expression. Which backend serves a kind is said in
+runtime/backends/registry.py; both have the same kinds."""
+
+_NAME = re.compile("|".join(kind + rest for kind, rest in DEVICE_FORMS.items()))
 
 
 def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:
     """Devices by worker; who is not named computes on the processor.
 
-    `gpus`: the first so many workers get cuda:0, cuda:1, ...; what `text` says of a worker goes before that. A device
+    `gpus`: the first `gpus` workers get cuda:0, cuda:1, ...; what `text` says of a worker takes precedence. A device
     without a worker is that of all.
     """
     if not 0 <= gpus <= workers:
@@ -72,12 +76,12 @@ class Work:
 
 
 @dataclass(frozen=True)
-class FirstDeal:
-    """How rows are dealt at first, and who trains."""
+class FirstPartition:
+    """How rows are distributed over workers when a job begins, and which workers rest from the beginning."""
 
     partition: str
     active_workers: ActiveWorkers | None = None
-    """Where some rest from the beginning."""
+    """Who trains, where some workers rest from the beginning; None: all train."""
 
     @property
     def resting(self) -> tuple[int, ...]:
@@ -85,16 +89,17 @@ class FirstDeal:
 
 
 def relative_speeds(devices: dict[int, str], workers: int, network: bool) -> dict[int, float]:
-    """Of each worker, in speeds of one core, as far as its device tells."""
+    """The expected speed of each worker, as a multiple of one core's, from its device alone."""
     fast = GPU_SHARE_OF_NETWORKS if network else GPU_SHARE
     return {w: float(fast) if devices.get(w, "cpu").startswith("cuda") else 1.0 for w in range(workers)}
 
 
-def first_deal(speeds: dict[int, float], work: Work, rest: bool) -> FirstDeal:
-    """Where points may move later: rows in proportion to expected speeds, as far as memory allows; `rest`: workers that
-    would slow the others down more than they help get none."""
+def first_partition(speeds: dict[int, float], work: Work, rest: bool) -> FirstPartition:
+    """Distribute rows in proportion to the expected speeds of workers, as far as the memory of their devices allows;
+    for jobs whose points may move later. `rest`: workers that would slow the job down more than they help get no
+    rows."""
     if len(set(speeds.values())) < 2:
-        return FirstDeal("shuffle")
+        return FirstPartition("shuffle")
     fast = [worker for worker, speed in speeds.items() if speed > 1.0]
     room = sum(work.room.get(worker, work.rows) for worker in fast) / work.rows
     if rest and room >= 1.0 and work.multiplications:
@@ -104,7 +109,7 @@ def first_deal(speeds: dict[int, float], work: Work, rest: bool) -> FirstDeal:
         if best.resting and best.gain >= active().resting.sure_gain:
             named = [w for w in speeds if w in fast or w in best.resting]
             shares = [f"{w}={'none' if w in best.resting else format(speeds[w], 'g')}" for w in named]
-            return FirstDeal("shuffle:" + ",".join(shares), best)
+            return FirstPartition("shuffle:" + ",".join(shares), best)
     others = sum(speed for speed in speeds.values() if speed <= 1.0)
     most = others * room / max(1.0 - room, 1e-9) / len(fast)
-    return FirstDeal("shuffle:" + ",".join(f"{w}={min(speeds[w], max(most, 1e-3)):g}" for w in fast))
+    return FirstPartition("shuffle:" + ",".join(f"{w}={min(speeds[w], max(most, 1e-3)):g}" for w in fast))

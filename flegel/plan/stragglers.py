@@ -64,6 +64,8 @@ class Pattern:
     period: float = math.inf
 
     def hits(self, worker: int, workers: int, seconds: float, seed: int) -> bool:
+        """Whether this worker is slowed at this time of training, by the span, the named workers or the turn of the
+        pattern."""
         if not self.begin <= seconds < self.end:
             return False
         if self.ids is not None:
@@ -147,6 +149,7 @@ def _pattern(text: str, workers: int) -> Pattern:
 
 
 def _ids(who: str, workers: int, text: str) -> frozenset[int]:
+    """Workers that `who` names, such as `0+3-5` or `all`; `text`: the whole straggler, for the error."""
     if who.strip() == "all":
         return frozenset(range(workers))
     found: set[int] = set()
@@ -162,6 +165,8 @@ def _ids(who: str, workers: int, text: str) -> frozenset[int]:
 
 
 def _effect(effect: str, text: str) -> Slowdown:
+    """What slows a worker down: `natural2` (busy threads), `3x` (a factor) or `10ms/5` (a pause every so many
+    visits)."""
     effect = effect.strip()
     if match := re.fullmatch(r"natural(\d*)", effect):
         return Slowdown(load=int(match[1] or 1))
@@ -176,6 +181,7 @@ def _effect(effect: str, text: str) -> Slowdown:
 
 
 def _window(when: str, text: str) -> tuple[float, float]:
+    """Begin and end of a span such as `10s-20s` or `10s-`, in seconds; all the time where it is empty."""
     if not when:
         return 0.0, math.inf
     first, dash, last = when.partition("-")

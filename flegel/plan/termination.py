@@ -46,7 +46,8 @@ class Verdict:
 
 
 def unsound(verdict: Verdict, problem: str) -> Verdict:
-    """The job has ended, and its books are wrong also after a recount."""
+    """The verdict of a job that has ended with statistics that an audit found wrong, also after all points were counted
+    again. `verdict`: why it would have ended otherwise; `problem`: what the audit found, without a full stop."""
     return Verdict(
         False,
         f"the result cannot be trusted: {problem}; `flegel check` tests a class, and {option('sync', 'bsp')} "
@@ -206,6 +207,8 @@ class Termination:
         return worse > EQUAL_WITHIN * abs(other) and worse > progress.error()
 
     def _quality(self, progress: Progress) -> Verdict | None:
+        """The verdict where all points voted to halt, the algorithm says that training is over, or the target is
+        reached."""
         if progress.points and progress.halted >= progress.points:
             return Verdict(True, "every point voted to halt", "halted")
         if progress.finished:

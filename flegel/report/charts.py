@@ -148,6 +148,7 @@ def not_empty(high: float, low: float) -> float:
 
 
 def _path(points: Sequence[tuple[float, float]], x: AxisScale, y: AxisScale, steps: bool) -> str:
+    """An SVG path through these points; `steps`: horizontal up to the next point, then vertical."""
     words: list[str] = []
     before = 0.0
     for i, (px, py) in enumerate(points):

@@ -46,6 +46,7 @@ def comparison_section(comparison: Comparison, brief: bool = False) -> str:
 
 
 def _why(outcome: str, ran: float) -> str:
+    """Why a run did not reach the target, in words. `ran`: seconds after which it was stopped."""
     words = {
         "diverged": "diverged",
         "stalled": "stalled short of it",
@@ -56,6 +57,7 @@ def _why(outcome: str, ran: float) -> str:
 
 
 def _reading(comparison: Comparison) -> str:
+    """What the reader of the table must know: target, data, stragglers, and what its numbers are."""
     counts = [line.time for line in comparison.lines() if line.time]
     runs = max((c.runs for c in counts), default=0)
     cover = f" [ – ] holds the true median with {max(c.coverage for c in counts):.0%} probability." if runs > 1 else ""

@@ -30,6 +30,8 @@ def style(scope: str = "") -> str:
 
 
 def _rules(scope: str, colours: list[str], greys: tuple[str, str, str, str, str]) -> str:
+    """The style sheet of a picture. `scope`: a selector for this picture; `greys`: ink, soft ink, grid, paper and
+    idle."""
     ink, soft, grid, paper, idle = greys
     found = [f"{scope} .f{i}{{fill:{c}}}{scope} .s{i}{{stroke:{c}}}" for i, c in enumerate(colours)]
     found.append(f"{scope} text,{scope} .ink{{fill:{ink}}}{scope} .soft{{fill:{soft}}}")

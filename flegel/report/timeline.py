@@ -113,6 +113,8 @@ def _panel(canvas: Canvas, name: str, timeline: Timeline, scale: AxisScale, y: f
 
 
 def _lane(canvas: Canvas, lane: Lane, length: float, scale: AxisScale, y: float, thick: float, lanes: int) -> None:
+    """Draw what one worker did over time: as coloured segments, or as shares of slices of time where segments are too
+    many."""
     if lane.shares:
         _slices(canvas, lane, length, scale, y, thick, lanes)
         return

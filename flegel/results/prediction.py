@@ -162,6 +162,7 @@ class TrainingRows:
         return np.concatenate([np.asarray(hook(rows, parameter)) for rows in self._chunks()])
 
     def _chunks(self) -> Iterator[Array | Sparse]:
+        """The training rows in chunks, scaled as in training."""
         step = self._data.rows if self._data.in_memory else FILE_CHUNK_ROWS
         for start in range(0, self._data.rows, step):
             rows = self._data.source.take(np.array([[start, min(start + step, self._data.rows)]])).features

@@ -23,9 +23,9 @@ from flegel.messages import (
     AuditPoints,
     LoadShard,
     MeasureMoments,
+    ReassignmentOrder,
     ReceivePoints,
     SendPoints,
-    Tending,
     TransferOwnership,
     Window,
     WindowReceived,
@@ -120,7 +120,7 @@ class InlineWorker(ABC):
             for work in postponed:
                 work(self.points)
 
-    def reassign(self, order: Tending, arrays: tuple[Array, ...]) -> None:
+    def reassign(self, order: ReassignmentOrder, arrays: tuple[Array, ...]) -> None:
         self.executor.handle(reassignment.carry_out(self.points, order, arrays, self), self.now)
 
     def prepare(self, store: PointStore, order: ReceivePoints) -> str:

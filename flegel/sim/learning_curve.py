@@ -83,6 +83,7 @@ class LearningCurve(Algorithm):
         return np.zeros(2)
 
     def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        """Count passes; a visit under an old θ counts less, by the fraction that the progress loses with its age."""
         visits, known = float(aggregator[0]), float(aggregator[1])
         passes, total = float(oldParameter[0]), float(oldParameter[1]) + visits
         if visits <= 0:

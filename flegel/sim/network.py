@@ -72,6 +72,7 @@ class Network:
         return self._arrival(worker, 1, when + spec.latency)
 
     def _arrival(self, worker: int, way: int, when: float) -> float:
+        """When a message arrives, with random delay; messages of one way never overtake each other."""
         if not self.spec.jitter:
             return when
         if not self._draws:

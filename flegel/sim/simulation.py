@@ -78,6 +78,8 @@ class Simulation:
         return self.job
 
     def _run(self, limit: int | None, watch: Callable[[JobSnapshot], None] | None) -> None:
+        """Run events until the job is done, the `limit` of events is reached or none is left; `watch` sees the job in
+        between."""
         self.execute(self.job.start(self.events.now), self.events.now)
         left = limit if limit is not None else 1 << 62
         while left > 0 and self._done is None:
@@ -92,6 +94,7 @@ class Simulation:
     # -- between coordinator and workers -------------------------------------------------------------------
 
     def message_bytes(self, arrays: tuple[Array, ...]) -> int:
+        """Bytes of a message with these arrays, or with arrays of the size that the simulation was told."""
         if not arrays:
             return MESSAGE_HEADER_BYTES
         if self._size is not None:

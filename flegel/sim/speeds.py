@@ -31,6 +31,7 @@ class Course:
         self._more = True
 
     def _reach(self, time: float) -> None:
+        """Read the course of speeds up to this time."""
         while self._more and self._times[-1] <= time:
             step = next(self._steps, None)
             if step is None:

@@ -36,6 +36,7 @@ class Pace:
         workers: int = 1,
         course: Course | None = None,
     ) -> None:
+        """`rate`: points a second without stragglers; `course`: how the speed of the host changes over time."""
         self.rate, self.stragglers, self.worker, self.workers = rate, stragglers, worker, workers
         self.since_pause = 0
         self._course = course

@@ -78,6 +78,7 @@ class SimWorker(InlineWorker):
     # -- the ports -----------------------------------------------------------------------------------------
 
     def load(self, order: LoadShard, arrays: tuple[Array, ...]) -> None:
+        """Load the shard: all its points, those of a checkpoint, or none for a worker that joins later."""
         if order.kept is not None and self.store is not None:
             self._resume(order, self.store, arrays)
         points = self.learner.points
@@ -95,7 +96,7 @@ class SimWorker(InlineWorker):
         shard = store.shards[0]
         put_states(shard, np.arange(shard.points), state)
         store.resume(order.kept.runs, halted, order.kept.version)
-        self.visits = store.schedule.traversed
+        self.visits = store.schedule.pass_sum
         if pending:
             assert isinstance(self.learner, KernelLearner)
             self.learner.add(tuple(pending))

@@ -114,6 +114,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         return self
 
     def _start(self, X: Any) -> Any:
+        """The start as the algorithm takes it: a name, or centres, given or from a function."""
         if callable(self.init):
             from sklearn.utils import check_random_state
 

@@ -1,9 +1,9 @@
 """Flexible barriers that choose for themselves: intervals without trials where workers are alike, a search where not.
 
 η follows from the measured speed, the measured cost of a barrier and the usual loss of a long interval (the prior κ of
-`multi_stage.py`). Trials correct κ. Among equal workers they cost up to 4 % of a job and find nothing that pays for
-that; among unequal ones the loss differs more, because points move and shares are uneven. Points move between workers
-as under `fsp`. This file holds the choice; the barrier is `fsp.py`.
+plan/interval/multi_stage.py). Trials correct κ. Among equal workers they cost up to 4 % of a job and find nothing that
+pays for that; among unequal ones the loss differs more, because points move and shares are uneven. Points move between
+workers as under `fsp`. This file holds the choice; the barrier is `fsp.py`.
 """
 
 from __future__ import annotations

@@ -99,6 +99,7 @@ class _Incidents:
         self._told = 0
 
     def look(self, seen: JobSnapshot) -> list[str]:
+        """Lines about workers that were lost, joined or rested since the last look."""
         lines = []
         for incident in seen.incidents[self._told :]:
             self._told += 1
@@ -152,6 +153,7 @@ class Display(Observer):
         pass
 
     def see(self, event: JobEvent) -> None:
+        """Print remarks and incidents, and show the latest snapshot."""
         match event:
             case RemarkMade(text):
                 self.say(text)
@@ -191,6 +193,7 @@ class PlainDisplay(Display):
         print(text, file=self._stream, flush=True)
 
     def _draw(self, seen: JobSnapshot, now: float) -> bool:
+        """Print a line of figures, where there was a barrier since the last one; whether it was printed."""
         if seen.phase == "loading" or seen.iteration == self._told:
             return False  # without a barrier since the last line, the same figures would be said again
         self._told = seen.iteration

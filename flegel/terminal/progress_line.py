@@ -59,6 +59,7 @@ class ProgressLine(Observer):
         self._draw("")
 
     def see(self, event: JobEvent) -> None:
+        """Redraw one line in a terminal or notebook, at most every `REDRAW_SECONDS`; elsewhere print plain lines."""
         match event:
             case PhaseBegan() if self._over:
                 self._phases.see(event)

@@ -14,17 +14,18 @@ from typing import IO
 from flegel.errors import AlgorithmError, ExitCode, FlegelError, Interrupted, StorageError, Terminated
 from flegel.runtime.job.compiler_thread import end_at_once
 from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, PhaseBegan, RemarkMade
-from flegel.wording import speaking
+from flegel.wording import wording_for
 
 WORKERS_STOPPED = "; all workers were stopped and nothing was saved"
 CHECKPOINTS_KEPT = "; all workers were stopped, and its checkpoints are as they were"
 
 
 @contextmanager
-def errors_as_sentences(left: str = "") -> Iterator[None]:
-    """Errors as people should see them; `left` says what Ctrl-C leaves behind."""
+def errors_as_sentences(left_behind: str = "") -> Iterator[None]:
+    """Print errors as one sentence on standard error and exit with their code. `left_behind` is said after an
+    interruption: what it leaves behind."""
     try:
-        with speaking("command-line"):
+        with wording_for("command-line"):
             yield
     except FlegelError as error:
         if isinstance(error, AlgorithmError) and error.trace:
@@ -35,11 +36,11 @@ def errors_as_sentences(left: str = "") -> Iterator[None]:
         print(f"flegel: {stop}", file=sys.stderr)
         raise SystemExit(stop.exit_code) from None
     except KeyboardInterrupt:
-        print(f"flegel: interrupted{left}.", file=sys.stderr)
+        print(f"flegel: interrupted{left_behind}.", file=sys.stderr)
         end_at_once(ExitCode.INTERRUPTED)
         raise SystemExit(ExitCode.INTERRUPTED) from None
     except Terminated:
-        print(f"flegel: terminated{left}.", file=sys.stderr)
+        print(f"flegel: terminated{left_behind}.", file=sys.stderr)
         raise
     except MemoryError:
         print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)

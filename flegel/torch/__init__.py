@@ -9,6 +9,7 @@ _HOMES = {
     "RankExcluded": "flegel.torch.flexible.agent",
     "FlexibleDDP": "flegel.torch.flexible.ddp",
     "FlexibleSampler": "flegel.torch.flexible.sampler",
+    "LocalStepsDDP": "flegel.torch.flexible.local_ddp",
     "NeuralNetwork": "flegel.torch.network",
     "TrainingEnded": "flegel.torch.flexible.agent",
     "join": "flegel.torch.flexible.joining",

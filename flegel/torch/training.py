@@ -21,15 +21,15 @@ from flegel.runtime import clock
 from flegel.runtime.system import malloc_settings
 from flegel.torch import flat, probing
 from flegel.torch.micro_batches import MicroBatches
-from flegel.torch.records import ModuleSpec, NetworkSums, NetworkWeights
+from flegel.torch.records import FIRST_COUNT, FIRST_SQUARE, REPORTS, SQUARES, ModuleSpec, NetworkSums, NetworkWeights
 
 KEPT_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 512 << 20
 """Bytes of the largest blocks, and of all, that are kept for the next micro-batch. Otherwise thousands of pages a
 micro-batch are given back and cleared again, which takes a tenth of its time."""
 ROUNDS_PER_SMALL_START = 8
-"""One round of so many has at least two micro-batches: a single worker estimates the noise from their sizes."""
+"""One round of eight has at least two micro-batches: a single worker estimates the noise from their sizes."""
 PROCESSOR_SAMPLES, GPU_SAMPLES = 256, 4096
-"""Of a micro-batch, at most, where the user does not say."""
+"""Samples of a micro-batch, at most, where the user does not say."""
 
 
 class NetworkKernel:
@@ -49,7 +49,7 @@ class NetworkKernel:
             malloc_settings.keep_buffers(KEPT_BLOCK_BYTES, KEPT_BYTES)
         self._outputs = output_count(network)
         arrays = pytree.flatten(empty)
-        self._gradient, self._buffer_sums, self._sums, self._spread = (np.array(a) for a in arrays)
+        self._gradient, self._buffer_sums, self._sums, self._noise_sums = (np.array(a) for a in arrays)
         kind = torch.float64 if network.precision == "float64" else torch.float32
         host = torch.from_numpy(self._gradient)
         self._flat = flat.FlatModule(
@@ -57,15 +57,15 @@ class NetworkKernel:
         )
         self._module = self._flat.module.train()
         self._totals = torch.zeros(2, dtype=torch.float64, device=device)  # loss and correct answers, since fetched
-        self._visits = self._pending = self._rounds = 0
-        self._first: tuple[float | torch.Tensor, int] = (0.0, 0)
+        self._visits = self._visits_since_theta = self._rounds = 0
+        self._first_micro_batch: tuple[float | torch.Tensor, int] = (0.0, 0)
         self._theta: torch.Tensor | None = None
         self._rate = 0.0
         self._has_buffers = bool(flat.held(self._module))
         self._sizes = MicroBatches(network.micro_batch or (GPU_SAMPLES if self._gpu else PROCESSOR_SAMPLES))
         self._stopped = False
-        """A signal ended a call since the last report, not the end of its points; who goes on training after its
-        report, until the next θ comes, is called back so."""
+        """A call ended by the stop flag since the last report, not by the end of its points: that is how a worker that
+        trains on after its report, until the next θ comes, is called back."""
         self._proven = 0
         """Samples of the largest micro-batch for which there was memory."""
         self._began = clock.now()
@@ -76,7 +76,7 @@ class NetworkKernel:
     # -- θ and statistics ----------------------------------------------------------------------------------
 
     def set_parameter(self, arrays: Sequence[Array]) -> None:
-        self._settle()
+        self._add_buffers_and_local_steps()
         weights, buffers, rate = arrays[:3]
         host = torch.from_numpy(np.array(weights))
         self._flat.set_weights(host.to(self._place, non_blocking=True))
@@ -89,41 +89,45 @@ class NetworkKernel:
 
     def clear_statistics(self) -> None:
         self._flat.gradient.zero_()
-        self._buffer_sums[...], self._sums[...], self._spread[...] = 0.0, 0.0, 0.0
+        self._buffer_sums[...], self._sums[...], self._noise_sums[...] = 0.0, 0.0, 0.0
         self._totals.zero_()
-        self._visits, self._pending, self._first = 0, 0, (0.0, 0)
+        self._visits, self._visits_since_theta, self._first_micro_batch = 0, 0, (0.0, 0)
 
     def add_statistics(self, arrays: Sequence[Array]) -> None:
         gradient, buffers, sums, spread = arrays
         self._flat.gradient += torch.from_numpy(np.array(gradient)).to(self._place)
         self._buffer_sums += buffers
         self._sums += sums
-        self._spread += spread
+        self._noise_sums += spread
 
-    def _settle(self) -> None:
-        """What the visits since the last θ say of buffers and of local steps enters the sums."""
-        if not self._pending:
+    def _add_buffers_and_local_steps(self) -> None:
+        """Add the buffers after the visits since the last θ, and the local steps that were taken, to the sums."""
+        if not self._visits_since_theta:
             return
         if self._has_buffers:
-            self._buffer_sums += self._pending * flat.buffers_of(self._module)
+            self._buffer_sums += self._visits_since_theta * flat.buffers_of(self._module)
         if self._theta is not None:
-            self._flat.gradient.add_(self._flat.weights - self._theta, alpha=float(self._pending))
+            self._flat.gradient.add_(self._flat.weights - self._theta, alpha=float(self._visits_since_theta))
             with torch.no_grad():
                 self._theta.copy_(self._flat.weights)
-        self._pending = 0
+        self._visits_since_theta = 0
 
     def statistics(self) -> tuple[Array, ...]:
-        """All sums since `clear_statistics`, as one report; on a GPU this waits for the device and copies."""
-        if self._pending:
+        """The fields of `NetworkSums` since `clear_statistics`, as one report. On a GPU this waits for the device and
+        copies."""
+        if self._visits_since_theta:
             self._sizes.add_round(clock.now() - self._began, self._stopped)
             self._stopped = False
-        self._settle()
+        self._add_buffers_and_local_steps()
         loss, correct = self._totals.tolist()
-        sums, spread = self._sums + np.array([loss, self._visits, correct]), self._spread.copy()
+        sums, spread = self._sums + np.array([loss, self._visits, correct]), self._noise_sums.copy()
         if self._visits:
-            first, count = self._first
+            first, count = self._first_micro_batch
             square = float(torch.dot(self._flat.gradient, self._flat.gradient))
-            spread += [1.0, square / self._visits, float(first), float(count)]
+            spread[REPORTS] += 1.0
+            spread[SQUARES] += square / self._visits
+            spread[FIRST_SQUARE] += float(first)
+            spread[FIRST_COUNT] += float(count)
         if self._gpu:
             self._gradient[...] = self._flat.gradient.cpu().numpy()
         return self._gradient, self._buffer_sums, sums, spread
@@ -152,7 +156,7 @@ class NetworkKernel:
         size = self._sizes.size
         if not self._network.local and left < 1.5 * size and left <= self._sizes.most:
             size = left
-        if self._rounds % ROUNDS_PER_SMALL_START == 0 and not self._first[1] and left >= 16:
+        if self._rounds % ROUNDS_PER_SMALL_START == 0 and not self._first_micro_batch[1] and left >= 16:
             size = min(size, left // 16 * 8)
         return min(size, left)
 
@@ -175,10 +179,10 @@ class NetworkKernel:
         self._totals[0] += loss
         self._totals[1] += correct
         self._visits += size
-        self._pending += size
-        if not self._first[1] and not network.local:
+        self._visits_since_theta += size
+        if not self._first_micro_batch[1] and not network.local:
             gradient = self._flat.gradient
-            self._first = (torch.dot(gradient, gradient) / float(size) ** 2, size)
+            self._first_micro_batch = (torch.dot(gradient, gradient) / float(size) ** 2, size)
         return True
 
     def _forward_backward(self, rows: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:

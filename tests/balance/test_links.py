@@ -19,54 +19,54 @@ DEADLINE = 30_000
 
 
 def told(
-    depth: SendBufferTrial, rate: float, windows: int = active().moves.windows_to_judge_link, now: float = 0.0
+    send_buffer: SendBufferTrial, rate: float, windows: int = active().moves.windows_to_judge_link, now: float = 0.0
 ) -> SendBufferTrial:
     for _ in range(windows):
-        depth.note(1e6, 1e6 / rate, now, now)
-    return depth
+        send_buffer.note(1e6, 1e6 / rate, now, now)
+    return send_buffer
 
 
 def test_a_slow_link_is_tried_with_little_in_the_kernel_and_stays_so_where_nothing_is_lost() -> None:
-    depth = told(SendBufferTrial(), 6e6)
-    assert depth.tight
-    told(depth, 5.9e6, now=1.0)
-    assert depth.tight
-    told(depth, 1e6, now=2.0)
-    assert depth.tight, "what is known is not asked again"
+    send_buffer = told(SendBufferTrial(), 6e6)
+    assert send_buffer.small_buffer
+    told(send_buffer, 5.9e6, now=1.0)
+    assert send_buffer.small_buffer
+    told(send_buffer, 1e6, now=2.0)
+    assert send_buffer.small_buffer, "what is known is not asked again"
 
 
 def test_a_link_that_large_buffers_make_fast_gets_them_back_for_good() -> None:
-    depth = told(told(SendBufferTrial(), 12e6), 1.6e6, now=1.0)
-    assert not depth.tight
-    assert not told(depth, 1e6, now=2.0).tight
+    send_buffer = told(told(SendBufferTrial(), 12e6), 1.6e6, now=1.0)
+    assert not send_buffer.small_buffer
+    assert not told(send_buffer, 1e6, now=2.0).small_buffer
 
 
 def test_a_fast_link_is_left_alone_until_it_is_slow() -> None:
-    depth = told(SendBufferTrial(), 1e9, windows=20)
-    assert not depth.tight
-    assert told(depth, 6e6).tight
+    send_buffer = told(SendBufferTrial(), 1e9, windows=20)
+    assert not send_buffer.small_buffer
+    assert told(send_buffer, 6e6).small_buffer
 
 
 def test_one_late_window_says_nothing() -> None:
-    depth = told(SendBufferTrial(), 1e9, windows=2)
-    depth.note(1e6, 1.0, 0.0, 0.0)
-    assert not depth.tight
+    send_buffer = told(SendBufferTrial(), 1e9, windows=2)
+    send_buffer.note(1e6, 1.0, 0.0, 0.0)
+    assert not send_buffer.small_buffer
 
 
 def test_windows_that_had_to_share_the_link_with_earlier_ones_are_not_counted() -> None:
-    depth = told(SendBufferTrial(), 6e6, now=5.0)
-    depth.note(1e6, 0.16, 4.9, 6.0)  # left before the change, answered now
+    send_buffer = told(SendBufferTrial(), 6e6, now=5.0)
+    send_buffer.note(1e6, 0.16, 4.9, 6.0)  # left before the change, answered now
     for _ in range(10):
-        depth.note(1e6, 10.0, 5.5, 7.0)  # left while that one was on its way
-    assert depth.tight
-    assert told(depth, 6e6, now=7.0).tight
+        send_buffer.note(1e6, 10.0, 5.5, 7.0)  # left while that one was on its way
+    assert send_buffer.small_buffer
+    assert told(send_buffer, 6e6, now=7.0).small_buffer
 
 
 def through(rate: float, each: float, moves: int = 1) -> SendBufferTrial:
     """Moves over a link of so many bytes a second, one window after the other."""
-    depth = SendBufferTrial()
+    send_buffer = SendBufferTrial()
     for move in range(moves):
-        giving, now = MigrationSource(move, 200 * TILE, 4 * TILE, each=each, depth=depth), 0.0
+        giving, now = MigrationSource(move, 200 * TILE, 4 * TILE, each=each, send_buffer=send_buffer), 0.0
         commands: list[Any] = giving.start()
         while commands:
             command, *commands = commands
@@ -75,13 +75,13 @@ def through(rate: float, each: float, moves: int = 1) -> SendBufferTrial:
                 commands += giving.answered(command.transfer[1], False, now)
             elif hasattr(command, "points"):
                 commands += giving.was_cut(command.transfer[1], command.points, now)
-    return depth
+    return send_buffer
 
 
 def test_a_move_tells_what_its_link_is_like() -> None:
-    assert through(6e6, 100.0).tight
-    assert not through(1e9, 100.0).tight
-    assert not through(6e6, 0.0).tight, "nothing travelled"
+    assert through(6e6, 100.0).small_buffer
+    assert not through(1e9, 100.0).small_buffer
+    assert not through(6e6, 0.0).small_buffer, "nothing travelled"
 
 
 # -- with sockets ------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_a_link_that_becomes_tight_is_dialled_anew_and_answers_still_come_on_the
     link.socket.send(b"before")
     first, text = town.hear()
     assert text == b"before"
-    told(link.depth, 6e6)
+    told(link.send_buffer, 6e6)
     link.socket.send(b"after")
     second, text = town.hear()
     assert text == b"after" and second != first
@@ -136,7 +136,7 @@ def test_a_link_that_becomes_tight_is_dialled_anew_and_answers_still_come_on_the
 
 def test_old_sockets_are_closed_when_no_move_uses_the_link(town: Town) -> None:
     link = town.links.use(town.address)
-    told(link.depth, 6e6)
+    told(link.send_buffer, 6e6)
     assert link.socket is town.links.sockets()[1]
     town.links.hang_up({town.address})
     assert len(town.links.sockets()) == 2, "somebody still uses it"
@@ -147,7 +147,7 @@ def test_old_sockets_are_closed_when_no_move_uses_the_link(town: Town) -> None:
 
 
 def test_what_is_known_of_a_link_outlives_it(town: Town) -> None:
-    told(town.links.use(town.address).depth, 6e6)
+    told(town.links.use(town.address).send_buffer, 6e6)
     town.links.hang_up((), town.address)
     assert not town.links.sockets()
     town.links.use(town.address)

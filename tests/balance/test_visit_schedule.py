@@ -32,7 +32,7 @@ def test_data_that_never_move_go_round_robin(points: int, budgets: list[int]) ->
             assert start == cursor
             visits += end - start
             cursor = end % points
-        assert schedule.traversed == visits
+        assert schedule.pass_sum == visits
         assert schedule.unseen == max(points - visits, 0)
         assert len(schedule.segments) <= 3
 
@@ -134,7 +134,7 @@ def test_parcels_that_the_target_knows_go_first_and_whole() -> None:
     schedule.retire((8, 0))
     assert schedule.owned == 8 * TILE
     assert schedule.revive((7, 3), passes=5).passes == 5
-    assert schedule.traversed == 8 * TILE + 10 * TILE
+    assert schedule.pass_sum == 8 * TILE + 10 * TILE
 
 
 def test_a_parcel_that_is_too_large_to_go_back_whole_keeps_nobody_from_giving() -> None:
@@ -276,7 +276,7 @@ def test_whatever_happens_points_and_passes_are_kept(points: int, script: list[t
         gone = {key for keys in away.values() for key in keys}
         mine = {key: p for key, p in count.items() if key not in gone}
         assert schedule.owned == len(mine)
-        assert schedule.traversed == sum(mine.values())
+        assert schedule.pass_sum == sum(mine.values())
         assert schedule.unseen == sum(p == 0 for p in mine.values())
         assert schedule.active == len(mine) - sum(map(len, flying.values()))
         covered = sorted((s.shard, s.start, s.end) for s in schedule.segments)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flegel.wording import speaking
+from flegel.wording import wording_for
 
 
 @pytest.fixture(autouse=True)
@@ -31,5 +31,5 @@ def real_data() -> Path:
 @pytest.fixture(autouse=True)
 def as_commands_say_it() -> Iterator[None]:
     """Sentences of these tests are those that people at a command line read; tests/test_wording.py has both."""
-    with speaking("command-line"):
+    with wording_for("command-line"):
         yield

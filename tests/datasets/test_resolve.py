@@ -145,6 +145,7 @@ def test_a_shard_larger_than_the_limit_lives_in_a_scratch_file(monkeypatch: pyte
     shard = data.shard(1, 2)
     assert isinstance(shard.features, np.memmap)
     assert np.array_equal(shard.features, whole[shard.ids])
-    monkeypatch.setenv("FLEGEL_MEMORY", "much")
-    with pytest.raises(UsageError, match="FLEGEL_MEMORY"):
-        data.shard(1, 2)
+    for wrong in ("much", "-5", "0", "0.5", "nan", "inf", "-4G"):
+        monkeypatch.setenv("FLEGEL_MEMORY", wrong)
+        with pytest.raises(UsageError, match="FLEGEL_MEMORY"):
+            data.shard(1, 2)

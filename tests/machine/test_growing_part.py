@@ -120,7 +120,7 @@ def test_visits_of_a_part_count_as_one_pass_and_the_others_come_next() -> None:
     schedule = VisitSchedule(1_000)
     for _ in range(3):
         schedule.advance(VisitRun(0, 0, 200), 200, first_pass=True)
-    assert schedule.unseen == 800 and schedule.traversed == 200
+    assert schedule.unseen == 800 and schedule.pass_sum == 200
     schedule.begin()
     assert schedule.next(5_000) == VisitRun(0, 200, 1_000)
     schedule.advance(VisitRun(0, 200, 1_000), 1_000)

@@ -90,11 +90,11 @@ def test_accounts_are_closed_without_a_new_parameter() -> None:
 
 def test_membership_says_what_comes_next_and_does_not_do_it() -> None:
     parts = Parts()
-    assert parts.membership.lose(1, "was killed", False, False, 0, 1.0) is Next.CHANGE
+    assert parts.membership.lose(1, "was killed", False, False, 0, 1.0) is Next.BRING_TO_REST
     assert [c for c in parts.job.out if isinstance(c, EvictWorker)] == [EvictWorker(1, "was killed")]
     parts.membership.begin_change()
     assert parts.membership.changing and not parts.membership.steady
-    assert parts.membership.step(1.1) is Next.CLOSE_ACCOUNTS
+    assert parts.membership.step(1.1) is Next.FOLD_WITHOUT_UPDATE
     assert parts.membership.subtract_lost() == set()
     assert parts.membership.accounts_closed(set(), 1.1) is Next.NOTHING, "survivors are asked which points they hold"
 
@@ -114,14 +114,14 @@ def test_those_who_shared_the_account_of_a_lost_worker_begin_again() -> None:
 def test_the_last_worker_cannot_be_lost() -> None:
     parts = Parts()
     for worker in (0, 1):
-        assert parts.membership.lose(worker, "was killed", False, False, 0, 1.0) is Next.CHANGE
+        assert parts.membership.lose(worker, "was killed", False, False, 0, 1.0) is Next.BRING_TO_REST
     assert isinstance(parts.membership.lose(2, "was killed", False, False, 0, 1.0), WorkerLost)
 
 
 def test_scaling_up_starts_workers_and_scaling_down_lets_the_last_ones_leave() -> None:
     parts = Parts()
     assert parts.membership.scale(4, 1.0) is Next.NOTHING and parts.job.out == [StartWorker(3)]
-    assert parts.membership.scale(2, 1.1) is Next.CHANGE and parts.membership.roster.leaving == {2}
+    assert parts.membership.scale(2, 1.1) is Next.BRING_TO_REST and parts.membership.roster.leaving == {2}
 
 
 @pytest.mark.parametrize(("sync", "forced"), [("asp", True), ("bsp", False)])

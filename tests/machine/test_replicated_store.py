@@ -39,8 +39,8 @@ def exchange(parts: list[SliceSum]) -> None:
         for member, arrays in part.outgoing().items():
             parts[member].put(sender, False, arrays)
     for sender, part in enumerate(parts):
-        own = part.own_sum()
-        assert own is not None and part.own_sum() is None, "once"
+        own = part.take_own_sum()
+        assert own is not None and part.take_own_sum() is None, "once"
         for member, other in enumerate(parts):
             if member != sender:
                 other.put(sender, True, own)
@@ -70,7 +70,7 @@ def test_a_slice_of_another_size_or_type_is_refused() -> None:
     for wrong in (np.ones(3), np.ones(2, np.float32)):
         with pytest.raises(DecodeError, match="worker 1 sent a slice"):
             part.put(1, False, (wrong,))
-    assert part.own_sum() is None and part.missing == [0, 1]
+    assert part.take_own_sum() is None and part.missing == [0, 1]
 
 
 def test_reports_add_up_until_a_fold_takes_them_and_an_undone_fold_gives_them_back() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flegel.plan.active_workers import BarrierCosts, Worth, best_active_workers, first_cost, progress
-from flegel.plan.devices import Work, first_deal, relative_speeds
+from flegel.plan.devices import Work, first_partition, relative_speeds
 
 GPU, CORE = 4.5e9, 1.56e7  # points a second, k-means with k = 100 on 28 columns
 PASS = Worth(11e6)
@@ -84,23 +84,24 @@ def test_costs_of_barriers_between_and_beyond_what_was_seen() -> None:
 def test_rows_are_dealt_by_expected_speed_and_memory() -> None:
     speeds = relative_speeds({0: "cuda:0"}, 4, network=False)
     work = Work(11_000_000, 11_000_000 * 2800.0)
-    deal = first_deal(speeds, work, rest=True)
+    deal = first_partition(speeds, work, rest=True)
     assert deal.partition == "shuffle:0=200,1=none,2=none,3=none"
     assert deal.active_workers is not None and deal.active_workers.resting == (1, 2, 3)
     many = relative_speeds({0: "cuda:0"}, 16, network=False)
     for wrong in (0.1, 1.0, 4.0):
         guess = Work(work.rows, wrong * work.multiplications)
-        assert first_deal(many, guess, rest=True).active_workers is not None, (
+        assert first_partition(many, guess, rest=True).active_workers is not None, (
             "the order of magnitude of a pass is enough"
         )
-    assert first_deal(speeds, work, rest=False).partition == "shuffle:0=200"
-    assert first_deal(speeds, Work(work.rows), rest=True).partition == "shuffle:0=200", (
+    assert first_partition(speeds, work, rest=False).partition == "shuffle:0=200"
+    assert first_partition(speeds, Work(work.rows), rest=True).partition == "shuffle:0=200", (
         "the length of a pass is unknown"
     )
-    assert first_deal(speeds, Work(10**9, 1e15), rest=True).partition == "shuffle:0=200", "a pass takes minutes"
-    small = first_deal(speeds, Work(work.rows, work.multiplications, {0: 5_500_000}), rest=True)
+    assert first_partition(speeds, Work(10**9, 1e15), rest=True).partition == "shuffle:0=200", "a pass takes minutes"
+    small = first_partition(speeds, Work(work.rows, work.multiplications, {0: 5_500_000}), rest=True)
     assert small.partition == "shuffle:0=3" and small.active_workers is None, "half of the rows fit on the device"
-    assert first_deal(relative_speeds({}, 4, network=False), work, rest=True).partition == "shuffle"
+    assert first_partition(relative_speeds({}, 4, network=False), work, rest=True).partition == "shuffle"
     assert (
-        first_deal(relative_speeds({0: "cuda:0"}, 2, network=True), Work(60_000), rest=True).partition == "shuffle:0=30"
+        first_partition(relative_speeds({0: "cuda:0"}, 2, network=True), Work(60_000), rest=True).partition
+        == "shuffle:0=30"
     )

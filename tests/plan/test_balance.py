@@ -62,14 +62,16 @@ def test_two_super_workers_follow_eq_9_or_its_compensation_case(one, two, split)
     beta, behind = len(slow.members) / len(fast.members), fast.passes - slow.passes
     assert 0 <= delta < slow.points
     if 0 < delta < slow.points * (1 - 1e-6):
-        debt = behind * beta * delta * fast.seconds
+        debt = behind * beta * delta * fast.seconds_per_point
         if fast.passes <= height:
-            left = slow.passes + split / ((slow.points - delta) * slow.seconds)
-            right = fast.passes + (split - debt) / ((fast.points + beta * delta) * fast.seconds)
+            left = slow.passes + split / ((slow.points - delta) * slow.seconds_per_point)
+            right = fast.passes + (split - debt) / ((fast.points + beta * delta) * fast.seconds_per_point)
             assert math.isclose(left, right, rel_tol=1e-6, abs_tol=1e-6)
             assert debt <= split * (1 + 1e-6)
         else:
-            assert math.isclose((slow.points - delta) * slow.seconds, beta * delta * fast.seconds, rel_tol=1e-6)
+            assert math.isclose(
+                (slow.points - delta) * slow.seconds_per_point, beta * delta * fast.seconds_per_point, rel_tol=1e-6
+            )
 
 
 @given(st.lists(GROUP, min_size=2, max_size=8), st.floats(1e-3, 1e3))
@@ -131,11 +133,11 @@ def test_a_plan_that_is_carried_out_leaves_nobody_behind(workers, remaining) -> 
         points[move.target] += move.points
     assert sum(points) == sum(w.points for w in loads) and min(points) >= TILE
     if plan.proposals:
-        lap = sorted(w.points * w.seconds for w in loads)[(len(loads) - 1) // 2]
+        lap = sorted(w.points * w.seconds_per_point for w in loads)[(len(loads) - 1) // 2]
         split = min(rules.split_passes * lap, remaining)
         height = target_passes(super_workers(loads, replace(rules, group_tolerance=0.0)), split)
         for w, n, t in zip(loads, points, total, strict=True):
-            assert (t + split / w.seconds) / n >= height - rules.epsilon - 0.4
+            assert (t + split / w.seconds_per_point) / n >= height - rules.epsilon - 0.4
 
 
 WORKER = st.tuples(
@@ -146,7 +148,7 @@ WORKER = st.tuples(
 @given(st.lists(WORKER, min_size=1, max_size=12), st.floats(1e-6, 1e3), st.booleans(), st.data())
 def test_any_plan_can_be_carried_out(members, remaining, sparing, data) -> None:  # type: ignore[no-untyped-def]
     loads = [
-        load(i, n, v, p, relative_error=doubt, busy=busy, full="no room" if full else "")
+        load(i, n, v, p, relative_error=doubt, busy=busy, refusal="no room" if full else "")
         for i, (n, v, p, doubt, busy, full) in enumerate(members)
     ]
     moved = data.draw(st.sets(st.integers(0, 11)))
@@ -155,7 +157,7 @@ def test_any_plan_can_be_carried_out(members, remaining, sparing, data) -> None:
     assert plan.reason and "nan" not in plan.reason
     for move in plan.proposals:
         assert move.points > 0 and move.points % TILE == 0
-        assert not loads[move.source].busy and not loads[move.target].busy and not loads[move.target].full
+        assert not loads[move.source].busy and not loads[move.target].busy and not loads[move.target].refusal
     given_away = {m.source: sum(p.points for p in plan.proposals if p.source == m.source) for m in plan.proposals}
     assert all(n <= loads[w].points - TILE for w, n in given_away.items())
     assert given_away.keys().isdisjoint(m.target for m in plan.proposals)
@@ -182,10 +184,10 @@ def test_what_is_balanced_stays_where_it_is_and_says_so() -> None:
 
 def test_a_worker_that_is_busy_or_full_is_left_alone() -> None:
     busy = consider([load(0, seconds=8e-6, busy=True), load(1)], 10.0, RULES)
-    full = consider([load(0, seconds=8e-6), load(1, full="no memory")], 10.0, RULES)
+    full = consider([load(0, seconds=8e-6), load(1, refusal="no memory")], 10.0, RULES)
     assert not busy.proposals and "under way" in busy.reason
     assert not full.proposals and "no memory" in full.reason
-    gives = consider([load(0, seconds=8e-6, full="no memory"), load(1)], 10.0, RULES)
+    gives = consider([load(0, seconds=8e-6, refusal="no memory"), load(1)], 10.0, RULES)
     assert gives.proposals, "it can still give"
 
 
@@ -473,7 +475,7 @@ def test_few_points_are_sent_to_whom_they_are_many() -> None:
 def test_a_guess_that_rests_on_a_moment_is_not_followed_for_long() -> None:
     """The first plan sees a slow worker and a long time left; both may be wrong, so it is looked at again soon."""
     balance, loads = Balance(), [load(0, seconds=8e-6), load(1), load(2)]
-    lap = loads[1].points * loads[1].seconds
+    lap = loads[1].points * loads[1].seconds_per_point
     assert balance.due(1.0)
     balance.plan(loads, known(1000.0), 1.0)
     assert balance.next_at == 1.0

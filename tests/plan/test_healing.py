@@ -27,7 +27,7 @@ from flegel.torch.flexible.agreement import (
     Without,
     resolve,
 )
-from flegel.torch.flexible.deal import Deal, RankProgress
+from flegel.torch.flexible.deal import Deal, NextEpoch, RankProgress
 from flegel.torch.flexible.membership import (
     Generation,
     MembershipLimits,
@@ -98,6 +98,7 @@ class Process:
         self.log = Log(self, own)
         self.members: tuple[int, ...] = ()
         self.deal: Deal | None = None
+        self.next = NextEpoch()
         self.epoch, self.drawn, self.window = 0, 0, [0]
         self.weights: tuple[Any, ...] = ()
         self.last_sign, self.target, self.sequence = 0.0, 0, 0
@@ -194,8 +195,8 @@ class Process:
     """`sending`: waits for a message of its generation."""
 
     def new_epoch(self) -> None:
-        self.deal, self.drawn, self.window = Deal(self.world.positions, len(self.members), self.world.batch), 0, [0]
-        self.deal.begin([1.0] * len(self.members), 0.2 * self.world.batch, 0)
+        self.drawn, self.window = 0, [0]
+        self.deal = self.next.begin(self.world.positions, self.world.batch, 1, 0.2 * self.world.batch, 0)
 
     def is_last(self, in_time: bool) -> bool:
         assert self.deal is not None
@@ -228,6 +229,7 @@ class Process:
             seen = [p for start, end in self.deal.trained_spans() for p in range(start, end)]
             self.world.trained.setdefault(self.epoch, seen)
             assert self.world.trained[self.epoch] == seen
+            self.next.end(len(members), [1.0] * len(members))
         self.due = len(prepared) == 1 and max(prepared) > self.log.generation.number
 
     def apply_change(self, change: Change) -> None:
@@ -236,7 +238,11 @@ class Process:
         self.members = change.generation.members
         self.weights = (*self.weights, self.members)
         self.check()
-        self.deal.regroup(kept, drawn, windows, [1.0] * len(kept), 0.2 * self.world.batch, 0)
+        regrouping = (kept, drawn, windows, [1.0] * len(kept), 0.2 * self.world.batch, 0)
+        if self.deal.done:
+            self.next.changes.append(regrouping)  # others may be in the next epoch already
+        else:
+            self.deal.regroup(*regrouping)
 
     def kept(self, change: Change) -> tuple[list[int | None], list[int], list[int]]:
         before = {member: rank for rank, member in enumerate(self.members)}
@@ -368,7 +374,8 @@ class Process:
             generation = self.world.generations[self.target]
             if generation.members[ask.source] == self.own:
                 assert self.deal is not None
-                return (self.log.position, self.members, self.weights, self.epoch, self.deal.to_state())
+                next_epoch = self.next.to_state()
+                return (self.log.position, self.members, self.weights, self.epoch, self.deal.to_state(), next_epoch)
         return None
 
     def result(self, ask: Ask, generation: Generation, inputs: dict[int, Any]) -> Any:
@@ -378,7 +385,8 @@ class Process:
             assert len({content[0] for content in inputs.values()}) == 1, "all are at the same barrier"
             return {m: inputs[m][:3] for m in generation.members}, {content[3] for content in inputs.values()}
         if isinstance(ask, StateTransfer) and generation.members.index(self.own) in ask.to:
-            position, members, weights, epoch, deal = inputs[generation.members[ask.source]]
+            position, members, weights, epoch, deal, next_epoch = inputs[generation.members[ask.source]]
+            self.next = NextEpoch(*next_epoch)
             self.log.position, self.members, self.weights, self.epoch = position, members, weights, epoch
             self.deal = Deal.from_state({k: list(v) if isinstance(v, list) else v for k, v in deal.items()})
             self.deal._claims = [list(c) for c in self.deal._claims]
@@ -425,6 +433,12 @@ def test_every_position_once_and_one_history_whoever_is_lost_or_joins(block: int
                 assert sorted(world.trained[epoch]) == list(range(world.positions)), f"seed {seed}, epoch {epoch}"
             epochs, changes = epochs + world.epochs, changes + world.latest.number - 1
     assert epochs > 40 and changes > 40
+
+
+def test_ranks_in_two_epochs_when_a_third_is_lost() -> None:
+    """One has begun the next epoch while another has just passed the last barrier of this one."""
+    world = play(3486)
+    assert all(sorted(world.trained[epoch]) == list(range(world.positions)) for epoch in range(world.epochs))
 
 
 @pytest.mark.slow

@@ -20,9 +20,10 @@ from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.worker import BeginLoad, BeginTrain, ShardReady, TrainerDone
 from flegel.messages import LoadShard
 from flegel.params.tree_layout import form_of
+from flegel.plan.devices import DEVICE_FORMS, parse_devices
 from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.protocol import Backend, ShardKernel
-from flegel.runtime.backends.registry import BACKENDS, choose
+from flegel.runtime.backends.registry import BACKENDS, LIBRARIES, choose
 from flegel.runtime.worker.row_sources import SharedRows
 from flegel.runtime.worker.trainer import Trainer
 
@@ -120,7 +121,7 @@ def test_a_recount_keeps_states_that_live_on_a_device() -> None:
     store = PointStore(make_shard(ROWS, None, algorithm.initState(300, 4, rng), "rows"), owned=True)
     recount = Recount(algorithm, kernel, theta, empty, lambda points: algorithm.initState(points, 4, rng))
     other = pytree.flatten(theta._replace(centroids=theta.centroids[::-1] + 2.0))
-    assert recount.law(store, other, 128, 1) == 0.0
+    assert recount.visit_error(store, other, 128, 1) == 0.0
     assert recount.whole(store, other)[1].sum() == 300.0
     assert not kernel._copies, "copies of points that were counted again are freed"
 
@@ -206,3 +207,8 @@ def test_the_trainer_knows_only_the_protocol() -> None:
         assert len(mine) == len(other) == 2
         for a, b in zip(mine, other, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_every_kind_of_device_can_be_asked_for_and_has_a_backend() -> None:
+    assert set(DEVICE_FORMS) == set(BACKENDS) and set(LIBRARIES) <= set(BACKENDS)
+    assert parse_devices("0=cpu,1=torch:cpu,2=cuda:1", 0, 3) == {0: "cpu", 1: "torch:cpu", 2: "cuda:1"}

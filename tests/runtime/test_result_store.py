@@ -93,6 +93,20 @@ def test_a_file_in_the_way_is_noticed_before_training(tmp_path: Path, target: st
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a folder that no user can write to")
+def test_a_folder_that_takes_no_files_is_noticed_before_training(tmp_path: Path) -> None:
+    """Also by root, whose rights say that it could."""
+    for check in (
+        result_store.check_target,
+        result_store.check_folder,
+        lambda path: result_store.check_file(path, "--json"),
+    ):
+        with pytest.raises(UsageError, match="Cannot write to"):
+            check("/proc/foo")
+        check(tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("nth", range(5))
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
     real, calls = os.fsync, iter(range(100))

@@ -62,7 +62,7 @@ class Scene:
             self.join(worker)
 
     def join(self, worker: int, life: int = 0) -> None:
-        where = self.buffers.describe(worker, identity(worker, life))
+        where = self.buffers.assign_slots(worker, identity(worker, life))
         assert where is not None
         self.seats[worker] = BufferWriter(where)
         self.buffers.hear(identity(worker, life), LOADED)
@@ -70,7 +70,7 @@ class Scene:
     def order(self, worker: int, round_: int, packed: PackedArrays) -> tuple[list[Any], Any]:
         body = Train(round_, 100)
         frames = self.voices[worker].wrap(body, self.buffers.order(worker, body, packed))
-        return frames, decode([bytes(f) for f in frames], self.seats[worker].rooms)[1][0]
+        return frames, decode([bytes(f) for f in frames], self.seats[worker].slots)[1][0]
 
 
 def test_theta_is_read_where_it_was_written_and_cannot_be_changed_there() -> None:
@@ -90,7 +90,7 @@ def test_reports_arrive_whole_and_the_last_two_stay() -> None:
         sent.append((rng.random((300, 70)), rng.integers(0, 9, 5)))
         frames = scene.voices[0].wrap(report(number), scene.seats[0].put(PackedArrays(sent[-1])))
         assert len(frames) == 1 and len(bytes(frames[0])) < 300
-        got.append(decode([bytes(f) for f in frames], scene.buffers.rooms(identity(0, 0)))[1])
+        got.append(decode([bytes(f) for f in frames], scene.buffers.slots(identity(0, 0)))[1])
         for wanted, found in zip(sent[-2:], got[-2:], strict=True):
             assert all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True))
 
@@ -143,8 +143,8 @@ def test_a_former_life_cannot_write_into_the_rooms_of_its_successor() -> None:
     for _ in range(2):
         former.put(PackedArrays((np.full((300, 70), 666.0), np.zeros(5, np.int64))))
     frames = [bytes(f) for f in scene.voices[0].wrap(report(0), fresh)]
-    assert (decode(frames, scene.buffers.rooms(identity(0, 1)))[1][0] == 1.0).all()
-    assert scene.buffers.rooms(identity(0, 0)) == (), "and nobody reads what it writes"
+    assert (decode(frames, scene.buffers.slots(identity(0, 1)))[1][0] == 1.0).all()
+    assert scene.buffers.slots(identity(0, 0)) == (), "and nobody reads what it writes"
 
 
 def test_messages_that_name_no_room_are_refused() -> None:
@@ -152,9 +152,9 @@ def test_messages_that_name_no_room_are_refused() -> None:
         bytes(f) for f in Sequencer("job", 0, 0, 0).wrap(WorkerBeat(0), PackedArrays((np.zeros(SIZE),)).in_slot(1))
     ]
     small, large = memoryview(bytes(100)), memoryview(bytes(8 * SIZE))
-    for rooms in ((), (large,), (large, small)):
+    for slots in ((), (large,), (large, small)):
         with pytest.raises(DecodeError):
-            decode(frames, rooms)
+            decode(frames, slots)
     with pytest.raises(DecodeError):
         decode([*frames, b"more"], (large, large))
     assert decode(frames, (small, large))[1][0].size == SIZE
@@ -164,7 +164,7 @@ def test_messages_that_name_no_room_are_refused() -> None:
 @pytest.mark.parametrize("change", ["process", "kind", "shape"])
 def test_a_board_that_cannot_be_opened_is_not_used(change: str) -> None:
     scene = Scene(1)
-    where = scene.buffers.describe(0, identity(0, 0))
+    where = scene.buffers.assign_slots(0, identity(0, 0))
     assert where is not None
     p = where.orders
     wrong = {
@@ -228,7 +228,7 @@ def test_a_job_with_shared_buffers_is_the_same_job(sync: str, monkeypatch: pytes
     "sent", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)], ids=["killed", "frozen"]
 )
 def test_a_worker_that_is_lost_takes_nobody_s_arrays_along(sent: signal.Signals, monkeypatch: Any) -> None:
-    """Conservation laws are checked at every barrier; the next life of the worker has rooms of its own. How good the
+    """Conservation laws are checked at every barrier; the next life of the worker has slots of its own. How good the
     model is at the end depends on when that life began, so it is compared with the data."""
     monkeypatch.setenv("FLEGEL_DEBUG", "1")
     rows = np.random.default_rng(3).normal(size=(6000, 60)).astype(np.float32)
@@ -259,24 +259,24 @@ def test_more_workers_do_not_take_more_open_files() -> None:
     zero, before = (np.zeros(SIZE), np.zeros((300, 70)), np.zeros(5)), open_files()
     made = shared_buffers.for_job(LOAD, PackedArrays(zero), 40)
     assert made is not None
-    where = [made.describe(worker, identity(worker, 0)) for worker in range(40)]
+    where = [made.assign_slots(worker, identity(worker, 0)) for worker in range(40)]
     places = [w.reports for w in where if w is not None]
     assert len({p.offset for p in places}) == 40 and open_files() - before <= 4
-    again = made.describe(7, identity(7, 1))
+    again = made.assign_slots(7, identity(7, 1))
     assert again is not None and again.reports.name not in {p.name for p in places}
 
 
 def test_where_no_more_files_can_be_opened_arrays_travel() -> None:
     zero, (soft, hard) = PackedArrays((np.zeros(SIZE),) * 3), resource.getrlimit(resource.RLIMIT_NOFILE)
     made = shared_buffers.for_job(LOAD, zero, 1)
-    assert made is not None and made.describe(0, identity(0, 0)) is not None
+    assert made is not None and made.assign_slots(0, identity(0, 0)) is not None
     room = os.dup(0)
     os.close(room)
     for more in (0, 1):  # of the two that it takes
         resource.setrlimit(resource.RLIMIT_NOFILE, (room + more, hard))
         try:
             assert shared_buffers.for_job(LOAD, zero, 1) is None
-            assert made.describe(1, identity(1, 0)) is None
+            assert made.assign_slots(1, identity(1, 0)) is None
             assert (shared_memory.empty((3, 4), np.float64) == 0.0).all()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

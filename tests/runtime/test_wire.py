@@ -203,7 +203,7 @@ def test_every_message_is_an_order_an_answer_or_goes_between_workers() -> None:
         for cls in vars(module).values()
         if isinstance(cls, type) and issubclass(cls, base) and not cls.__subclasses__()
     }
-    assert said == {*Order.__args__, *Answer.__args__, *messages.Between.__args__}
+    assert said == {*Order.__args__, *Answer.__args__, *messages.PeerMessage.__args__}
 
 
 def test_received_arrays_cannot_be_written_to() -> None:

@@ -331,3 +331,55 @@ def test_rows_that_share_a_hash_are_compared_as_a_whole(monkeypatch: pytest.Monk
     rows = np.array([[1.0, 2.0], [0.0, 1.0], [1.0, 2.0]])
     first, which = distinct_rows(rows)
     assert len(first) == 2 and (rows[first][which] == rows).all()
+
+
+@pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random_from_data", "random"])
+def test_a_mixture_starts_as_init_params_says(init_params: str) -> None:
+    with pytest.warns(ConvergenceWarning, match="max_iter=0"):
+        start = GaussianMixture(3, init_params=init_params, max_iter=0, random_state=1).fit(X)
+    assert len(np.unique(start.means_, axis=0)) == 3
+    assert (start.n_iter_, start.converged_, start.lower_bounds_) == (0, False, [])
+    fitted = GaussianMixture(3, init_params=init_params, random_state=1).fit(X)
+    assert fitted.lower_bound_ >= start.lower_bound_
+    assert fitted.lower_bounds_[-1] == pytest.approx(fitted.lower_bound_, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_a_mixture_takes_each_part_of_its_start_alone(kind: str) -> None:
+    """What is not given is as without it."""
+    shapes = {"full": np.stack([np.eye(3)] * 3), "tied": np.eye(3), "diag": np.ones((3, 3)), "spherical": np.ones(3)}
+    plain = {"covariance_type": kind, "random_state": 1, "max_iter": 0}
+    with pytest.warns(ConvergenceWarning):
+        start = GaussianMixture(3, **plain).fit(X)
+        weighted = GaussianMixture(3, weights_init=[0.2, 0.3, 0.5], **plain).fit(X)
+        shaped = GaussianMixture(3, precisions_init=4.0 * shapes[kind], **plain).fit(X)
+    np.testing.assert_allclose(weighted.weights_, [0.2, 0.3, 0.5])
+    np.testing.assert_allclose(weighted.means_, start.means_)
+    np.testing.assert_allclose(weighted.covariances_, start.covariances_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(shaped.covariances_, 0.25 * shapes[kind], atol=1e-9)
+    np.testing.assert_allclose(shaped.means_, start.means_)
+    rows, parts = shaped.sample(50)
+    assert rows.shape == (50, 3)
+    assert set(parts) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"weights_init": [0.5, 0.5]}, "'weights' should have the shape of"),
+        ({"weights_init": [2.0, 0.5, 0.5]}, "in the range"),
+        ({"weights_init": [0.2, 0.2, 0.2]}, "normalized"),
+        ({"precisions_init": -np.ones((3, 3)), "covariance_type": "diag"}, "should be positive"),
+        ({"precisions_init": -np.stack([np.eye(3)] * 3)}, "positive-definite"),
+        ({"reg_covar": -1.0}, "reg_covar must not be negative"),
+        ({"init_params": "guess"}, "init_params must be one of"),
+    ],
+)
+def test_a_wrong_start_of_a_mixture_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        GaussianMixture(3, **given).fit(X)
+
+
+def test_reg_covar_is_the_least_variance() -> None:
+    fitted = GaussianMixture(3, covariance_type="diag", reg_covar=2.5, random_state=0).fit(X)
+    assert fitted.covariances_.min() == pytest.approx(2.5)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from flegel.wording import speaking
+from flegel.wording import wording_for
 
 
 @pytest.fixture(autouse=True)
 def as_commands_say_it() -> Iterator[None]:
-    with speaking("command-line"):
+    with wording_for("command-line"):
         yield

@@ -99,6 +99,8 @@ class DaskPlacer:
         )
 
     def ended(self) -> dict[str, str]:
+        """Slaves whose task or Dask worker has ended since the last call, by name, and why; their tasks are
+        cancelled."""
         found = {}
         here = set(self._client.nthreads())
         for name, task in list(self._tasks.items()):

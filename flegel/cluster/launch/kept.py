@@ -76,6 +76,8 @@ def start_holder(name: str, command: Sequence[str], more: Mapping[str, str], tim
 
 
 def _wait_for(holder: subprocess.Popen[bytes], folder: Path, timeout: float) -> KeptCluster:
+    """Wait until the process that holds a cluster has written its record, and return that; an error where it ends
+    before, or the time is over."""
     until = clock.now() + timeout
     while not (folder / RECORD_FILE).exists():
         if holder.poll() is not None:

@@ -39,7 +39,7 @@ REPLACEMENTS_PER_SLAVE = 3
 PLACED_POLL_SECONDS = 0.5
 """Between two checks whether placed processes have ended."""
 MASTER_END_SECONDS = 30.0
-"""That the master has to write its journal and end; then it is killed."""
+"""Time that the master has to write its journal and end; then it is killed."""
 
 
 class LaunchedCluster(ConnectedCluster):
@@ -59,19 +59,26 @@ class LaunchedCluster(ConnectedCluster):
         home: Path | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`slots` are workers per slave, `timeout` the seconds until all slaves must have registered, `host` this host
-        as slaves reach it, `home` a folder for keys and results instead of a temporary one."""
+        """Start a master here and have `placer` place `slaves` slaves; returns when all have registered.
+
+        `slots`: workers per slave. `memory`: bytes that the jobs of a slave may use; None: no limit. `replace`: place
+        another slave for one that has ended. `timeout`: seconds until all slaves must have registered. `host`: this
+        host as slaves reach it. `staging`: a folder that all hosts see, for rows of the caller. `home`: a folder for
+        keys and results instead of a temporary one. `say` is told what happens, in sentences.
+        """
         if slaves < 1 or slots < 1:
             raise UsageError(f"A launch needs at least one slave with one slot, not {slaves} with {slots}.")
-        self.launch = secrets.token_hex(4)
+        self.launch_id = secrets.token_hex(4)
         self._placer, self._slots, self._memory, self._replace, self._say = placer, slots, memory, replace, say
         self._own_home = home is None
-        self.home = Path(tempfile.mkdtemp(prefix=f"flegel-launch-{self.launch}-")) if home is None else home
+        self.home = Path(tempfile.mkdtemp(prefix=f"flegel-launch-{self.launch_id}-")) if home is None else home
         self._master: subprocess.Popen[bytes] | None = None
         self._tickets: dict[str, SlaveTicket] = {}
         self._leaving: set[str] = set()
         """Slaves that were told to end; nothing is placed for them."""
-        self._count, self._left = 0, REPLACEMENTS_PER_SLAVE * slaves
+        self._slaves_placed = 0
+        self._replacements_left = REPLACEMENTS_PER_SLAVE * slaves
+        """Slaves that may still be placed for lost ones."""
         self._placing = threading.Lock()
         self._closing = threading.Event()
         self.lost: dict[str, str] = {}
@@ -97,8 +104,8 @@ class LaunchedCluster(ConnectedCluster):
         self._say(f"master at {self.address}; {slaves} slaves are asked of {self._placer.system}")
         for _ in range(slaves):
             self._place()
-        self._wait(slaves, timeout)
-        threading.Thread(target=self._watch, name="launch", daemon=True).start()
+        self._wait_for_slaves(slaves, timeout)
+        threading.Thread(target=self._replace_ended_slaves, name="launch", daemon=True).start()
 
     def _start_master(self, host: str) -> str:
         """Start the master's process, which chooses a free port; returns the address where it listens."""
@@ -124,16 +131,18 @@ class LaunchedCluster(ConnectedCluster):
 
     def _place(self) -> None:
         """Ask the placer for one more slave, with a key pair of its own."""
-        name = f"{self._placer.system}-{self._count}"
-        self._count += 1
+        name = f"{self._placer.system}-{self._slaves_placed}"
+        self._slaves_placed += 1
         ticket = SlaveTicket(
-            name, self.launch, self.address, self._pair.public, new_key_pair(), self._slots, self._memory
+            name, self.launch_id, self.address, self._pair.public, new_key_pair(), self._slots, self._memory
         )
         self._registry.write(KeyEntry(ticket.pair.public, "slave", name))
         self._tickets[name] = ticket
         self._placer.place(ticket)
 
-    def _wait(self, slaves: int, timeout: float) -> None:
+    def _wait_for_slaves(self, slaves: int, timeout: float) -> None:
+        """Wait until `slaves` slaves have registered; an error where one ends before, or `timeout` seconds have
+        passed."""
         deadline = Deadline(timeout, clock.now())
         while (here := sum(slave.state == "here" for slave in self.slaves())) < slaves:
             for name, why in self._placer.ended().items():
@@ -147,8 +156,8 @@ class LaunchedCluster(ConnectedCluster):
 
     # -- while it runs ---------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        """In a thread: the keys of slaves that have ended are revoked, and others are placed."""
+    def _replace_ended_slaves(self) -> None:
+        """In a thread: revoke the keys of slaves that have ended, and place others, until the cluster closes."""
         while not self._closing.wait(PLACED_POLL_SECONDS):
             with self._placing:
                 for name, why in {} if self._closing.is_set() else self._placer.ended().items():
@@ -158,13 +167,14 @@ class LaunchedCluster(ConnectedCluster):
                         continue
                     self.lost[name] = why
                     self._say(f"slave {name} {why}")
-                    if self._replace and self._left > 0:
-                        self._left -= 1
+                    if self._replace and self._replacements_left > 0:
+                        self._replacements_left -= 1
                         self._place()
 
     def scale(self, slaves: int) -> None:
-        """Have so many slaves; the newest go, and drain first where the system has a signal for it. A job that runs
-        keeps its number of workers, which `job.scale` changes; jobs that start later count the slots of new slaves."""
+        """Place or end slaves until there are `slaves`; the newest go, and drain first where the system has a signal
+        for it. A job that runs keeps its number of workers, which `job.scale` changes; jobs that start later count the
+        slots of new slaves."""
         if slaves < 1:
             raise UsageError(f"A cluster has at least one slave, not {slaves}.")
         with self._placing:
@@ -199,7 +209,7 @@ class LaunchedCluster(ConnectedCluster):
                 for name in list(self._tickets):
                     self._revoke(name)
                 self._end_master()
-                sweep(Path(tempfile.gettempdir()), self.launch)
+                sweep(Path(tempfile.gettempdir()), self.launch_id)
                 if self._own_home:
                     shutil.rmtree(self.home, ignore_errors=True)
 

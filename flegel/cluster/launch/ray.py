@@ -89,6 +89,7 @@ class RayPlacer:
         return str(self._ray.util.get_node_ip_address())
 
     def open(self, folder: Path) -> None:
+        """Connect to Ray, or start it here where none runs, and reserve room for all slaves."""
         try:
             import ray
         except ImportError:
@@ -171,6 +172,7 @@ class RayPlacer:
             self._kill(actors)
 
     def _kill(self, actors: Sequence[Any]) -> None:
+        """End the actors of slaves, give the reserved room back, and end Ray where this launch started it."""
         for actor in actors:
             with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
                 self._ray.kill(actor)

@@ -59,6 +59,7 @@ class SlurmScript(NamedTuple):
         )
 
     def _check(self) -> None:
+        """Refuse a command that is no `submit`, and options that the script sets itself."""
         if not self.words or self.words[0] != "submit":
             raise UsageError("A script runs one job; give it after --, such as `-- submit kmeans --data higgs`.")
         for word in self.words:

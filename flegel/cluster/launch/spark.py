@@ -76,6 +76,8 @@ class SparkPlacer:
             self._ended[ticket.name] = why
 
     def ended(self) -> dict[str, str]:
+        """Slaves that have ended since the last call, by name, and why. One whose stage Spark began again was lost with
+        its executor."""
         for name in set(self._stages) - set(self._ended):
             if self._was_restarted(name):
                 self._cancel(name)

@@ -90,6 +90,7 @@ def up(hosts: list[Host], master: str, ssh: str = SSH_COMMAND, insecure: bool = 
     registry = keys.KeyRegistry()
 
     def start(host: Host) -> None:
+        """Start the slave of one host over SSH, after its key and the master's key have been exchanged."""
         if not insecure:
             own = json.loads(_run(ssh, host, f"{host.program} keys show --json"))["own"]
             if not own.get("slave"):
@@ -131,6 +132,8 @@ def down(hosts: list[Host], ssh: str = SSH_COMMAND, seconds: float = 40.0) -> di
 
 
 def _on_all(hosts: list[Host], do: Callable[[Host], None]) -> dict[str, str]:
+    """Call `do` for all hosts at the same time; by host: the error as a sentence, or an empty text."""
+
     def one(host: Host) -> str:
         try:
             do(host)

@@ -139,6 +139,7 @@ class ClientRequests:
         return Accepted(job.id, "stops at its next barrier, with a checkpoint")
 
     def _resume(self, job: JobEntry) -> ToClient:
+        """Put a job that failed or was cancelled into the queue again, unless its owner has too many waiting."""
         if job.state not in (FAILED, CANCELLED):
             raise UsageError(f"Job {job.id} is {job.state}; only one that failed or was cancelled can be resumed.")
         waiting = self._waiting(job.owner, job.owner_key)

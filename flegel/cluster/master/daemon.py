@@ -68,6 +68,7 @@ class MasterDaemon:
     """Owns the server socket, the journal and the folder of the master."""
 
     def __init__(self, server: SecureServer, folder: Path) -> None:
+        """Read the journal in `folder` and continue with its jobs."""
         self.server, self._folder = server, folder
         self._journal = Journal(folder / "journal")
         if self._journal.cut:
@@ -110,6 +111,7 @@ class MasterDaemon:
     # -- in --------------------------------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> None:
+        """Let the machine act on slaves that are silent; `unreachable` are those without an open connection."""
         try:
             silent = self._machine.silent(now)
             unreachable = {name for name in silent if not self.server.reachable(self._slaves[name])}
@@ -259,6 +261,7 @@ class MasterDaemon:
                     self._drop_code()
 
     def _log_fact(self, fact: Any) -> None:
+        """Log what the journal records about a job, for people."""
         formats = {
             "Placed": "is placed on {0.slave}",
             "Released": "waits again: {0.why}",

@@ -94,6 +94,8 @@ class JobLifecycle:
             self._launch(job)
 
     def coordinator_ended(self, job: JobEntry, process: ProcessStatus) -> None:
+        """The coordinator's process of a job has ended: so does the job, or it is tried again where the process was
+        lost."""
         if process.outcome == "done":
             self.end(job, DONE, process.why)
         elif process.outcome == "suspended":
@@ -120,6 +122,8 @@ class JobLifecycle:
         self._forget_attempt(job)
 
     def end(self, job: JobEntry, state: str, why: str, trace: str = "", usage: bool = False) -> None:
+        """Record that a job is over, end its processes, and forget the oldest ended jobs beyond
+        `MAX_LISTED_ENDED_JOBS`."""
         self._end_processes(job)
         self._state.record(Ended(job.id, self._state.at, job.attempt, state, why, trace, usage))
         self._forget_attempt(job)

@@ -148,6 +148,8 @@ class Master:
     # -- slaves ----------------------------------------------------------------------------------------------------
 
     def _process_reported(self, slave: KnownSlave, process: ProcessStatus) -> None:
+        """A slave reports a process: one of an attempt that is over is ended or forgotten; the end of a coordinator
+        ends or repeats the attempt; the end of a worker is left to staffing."""
         name = (process.job, process.attempt, process.worker, process.incarnation)
         job = self._state.running(process.job, process.attempt)
         if job is None or (process.worker == COORDINATOR and job.slave != slave.name):

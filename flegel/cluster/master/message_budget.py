@@ -56,6 +56,7 @@ def fitted(beat: SlaveBeat, most: int) -> SlaveBeat:
 
 
 def _some_configs(status: CoordinatorStatus, most: int) -> CoordinatorStatus:
+    """The status with as many workers' configurations as fit into `most` bytes."""
     left, configs = most, {}
     for worker, config in status.configs.items():
         left -= len(config.encode()) + 16

@@ -103,6 +103,8 @@ class WorkerStaffing:
     def _launch(
         self, job: JobEntry, status: CoordinatorStatus, slave: KnownSlave, worker: int, incarnation: int
     ) -> None:
+        """Note that a slave was asked to start this worker, and send the order once the coordinator has told its
+        configuration."""
         slave.ordered[job.id, job.attempt, worker, incarnation] = self._state.now
         if worker in status.configs:
             config, spec = status.configs[worker], job.spec

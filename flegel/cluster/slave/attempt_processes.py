@@ -107,6 +107,8 @@ class AttemptProcesses:
         self._spawn(attempt, COORDINATOR_KEY, "coordinator", line, order.spec.memory, runs_submitted_code(order.spec))
 
     def start_worker(self, order: LaunchWorker) -> None:
+        """Start a worker's process, unless this incarnation was started before; refused where its data must not be read
+        here."""
         attempt = self._attempts.open(order.job, order.attempt)
         key = (order.worker, order.incarnation)
         if key in attempt.children or key in attempt.ended:
@@ -156,6 +158,7 @@ class AttemptProcesses:
         )
 
     def refuse_worker(self, attempt: JobAttempt, order: LaunchWorker, why: str) -> None:
+        """Report a worker as lost, with the reason, without having started it."""
         attempt.ended[order.worker, order.incarnation] = ProcessStatus(
             attempt.job,
             attempt.attempt,

@@ -101,6 +101,7 @@ class ProgressReports(Observer):
         """When saved progress was last reported, and the iteration of that time; None before training."""
 
     def see(self, event: JobEvent) -> None:
+        """Send phases and progress to the slave; remarks go to the log."""
         match event:
             case PhaseBegan(name, hook):
                 self._pipe.send(coordinator_protocol.PhaseChanged(name, hook=hook))
@@ -110,6 +111,8 @@ class ProgressReports(Observer):
                 self._look(seen)
 
     def _look(self, seen: JobSnapshot) -> None:
+        """Tell the slave of a new phase, of checkpoints that are due, and of progress, the latter about once a
+        second."""
         now = clock.now()
         if seen.phase != self._phase:
             self._phase = seen.phase
@@ -152,7 +155,7 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe:
     from flegel.runtime.job.request import Request
     from flegel.runtime.job.run import execute
     from flegel.runtime.job.training_data import open_training_data
-    from flegel.runtime.worker.current_hook import MODULE
+    from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE
 
     spec, observers = assignment.spec, Observers([ProgressReports(pipe)])
     ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
@@ -161,7 +164,7 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe:
     kept_before = (assignment.resume or spec.checkpoint is not None) and holds_job(open_store(place))
     if kept_before and spec.checkpoint is None:
         return replace(place, workers=assignment.workers, **told)
-    observers.phase("init", MODULE)
+    observers.phase("init", CLASS_MODULE_CODE)
     algorithm = instantiate(ref, Consent.SUBMITTED)
     if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
         changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
@@ -183,6 +186,7 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe:
 def _saved(
     result: Any, assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPipe
 ) -> coordinator_protocol.JobFinished:
+    """Save the result of a job in its folder on this host; returns the message that says so."""
     from flegel.runtime.job import result_store
 
     pipe.send(coordinator_protocol.PhaseChanged("saving"))

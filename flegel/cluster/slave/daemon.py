@@ -105,6 +105,8 @@ class SlaveDaemon:
         self._shipping = FileShipping(settings.name, self.attempts, self._send)
 
     def _lock_folder(self) -> int:
+        """Lock the folder of this slave; an error where another slave uses it. The lock is held while the descriptor is
+        open."""
         folder = self._settings.folder
         check_folder(folder)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -148,6 +150,7 @@ class SlaveDaemon:
             os.write(self._wakeup_write, b"!")
 
     def _close(self) -> None:
+        """End all processes, tell the master, and release folder and descriptors."""
         self.processes.close()
         if self._client is not None:
             with contextlib.suppress(FlegelError):
@@ -227,6 +230,7 @@ class SlaveDaemon:
             self._log(f"no connection to {self._client.address} yet, still trying: {self._client.trouble}")
 
     def _report_silence(self, now: float) -> None:
+        """Log once when the master stops answering, and once when it answers again."""
         assert self._client is not None
         silent = now - self._heard_at > MASTER_SILENCE_SECONDS
         if silent and not self._master_silent:

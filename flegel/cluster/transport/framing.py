@@ -150,6 +150,7 @@ def host_of(address: str) -> str:
 
 
 def bind(socket: zmq.Socket[bytes], address: str) -> str:
+    """Bind a socket to an address (port 0: any that is free); returns the address with its port."""
     parts = urlsplit(address)
     if ":" in (parts.hostname or ""):
         socket.setsockopt(zmq.IPV6, 1)

@@ -322,6 +322,8 @@ class SecureServer:
         return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def _expire(self, now: float) -> None:
+        """Forget sessions of peers that were silent for long. Time in which this process itself was stopped does not
+        count."""
         if self.authenticator is not None:
             self.authenticator.supervise()
         away = self._pauses.look(now)

@@ -1,15 +1,15 @@
-"""The coordinator's side of audits: when the books are checked, what the answers mean, what is found. Pure.
+"""The coordinator's side of audits: when the statistics are checked, what the answers mean, what is found. Pure.
 
-Law 1 says that the statistics equal a recomputation from scratch. It is checked at barriers, where every worker has
-committed and rests for a moment:
+The statistics must equal a recomputation from scratch. That is checked at barriers, where every worker has committed
+and rests for a moment:
 
-    checksums    what workers have reported in all (`checksums.py`) is what the statistics hold
+    checksums    what workers have reported in all (`machine/worker/checksums.py`) is what the statistics hold
     owners       all workers together hold each point once
     changes      on some points of each worker a change is the new contribution less the old one (`recount.py`)
 
 and, when training is over, by one pass over all points with fresh states under the final θ: the objective of those
-statistics is reported, and it must be near the one that the books gave. What is found is returned as a sentence; the
-coordinator has everything counted again.
+statistics is reported, and it must be near the one that the job's statistics gave. What is found is returned as a
+sentence; the coordinator has everything counted again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flegel.params.objective_error import objective_error
 from flegel.wording import option
 
 OUTCOMES_BEFORE_CONVERGENCE = frozenset({"limit", "stopped", "halted"})
-"""Ends that say nothing about convergence: the pass gives the objective, and the other laws check the books."""
+"""Ends that say nothing about convergence: the pass gives the objective, and is not compared with the statistics."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Audit:
         self._points = active().audit.points_each_worker if points is None else points
         self._number = 0
         self._due = 0.0
-        self._books: Array | None = None
+        self._statistics_checksum: Array | None = None
         self._answers: dict[int, tuple[PointsAudited, tuple[Array, ...]]] = {}
         self._awaited: set[int] = set()
         self._offset: Array | None = None if resumed else np.zeros(())
-        """What the books hold beyond the reports of the present workers; None: to be found at the next audit."""
+        """What the statistics hold beyond the reports of the present workers; None: to be found at the next audit."""
         self._final: Tree | None = None
         self._asked_at = 0.0
         self.seconds = 0.0
-        """That the check at the end took."""
+        """Seconds that the check at the end took."""
         self.at_barriers = 0.0
         """Seconds that audits took while training, of the worker that took longest each time."""
         self.audits = 0
@@ -73,7 +73,7 @@ class Audit:
         self.counted: Tree | None = None
         """The statistics of that pass."""
         self.difference: float | None = None
-        """Relative, between that and the books."""
+        """Relative, between that objective and the one by the job's statistics."""
         self.own_statistics: list[Array] | None = None
         """Of all points of this job under the final θ; None until that pass was made, or where it does not tell."""
 
@@ -101,10 +101,12 @@ class Audit:
         return True
 
     def _ask(self, job: JobState, points: int, parameter: Tree) -> None:
+        """Order an audit of all workers under this θ: `points` points of each, or all (0); the statistics are summed up
+        now, while no worker trains."""
         self._number += 1
         self._answers.clear()
         self._awaited = set(job.view.workers)
-        self._books = checksum(pytree.flatten(job.store.own_statistics()))
+        self._statistics_checksum = checksum(pytree.flatten(job.store.own_statistics()))
         arrays = tuple(pytree.flatten(pytree.without(parameter, job.algorithm.placement.unsent)))
         for worker in job.view.workers:
             job.send(worker, AuditPoints(self._number, points), arrays)
@@ -157,41 +159,46 @@ class Audit:
         return Finding(problem, final)
 
     def _owners(self, job: JobState) -> str:
+        """Whether all workers together hold each point once, by its number of points and the checksum of their ids;
+        returns what is wrong, or an empty text."""
         bodies = [body for body, _ in self._answers.values()]
         held, wanted = sum(b.points for b in bodies), job.points
-        numbers = sum(b.numbers for b in bodies) % OWNER_SUM_MODULUS
-        if held != wanted or numbers != sum_below(wanted):
+        checksum_of_ids = sum(b.id_checksum for b in bodies) % OWNER_SUM_MODULUS
+        if held != wanted or checksum_of_ids != sum_below(wanted):
             return f"workers hold {held} points instead of each of the {wanted} once"
         return ""
 
     def _reports(self, job: JobState) -> str:
         """Compare the statistics with the sum of all reports. After a resume, or a change of workers, the first audit
         only records how far both are apart: reports from before it are not known."""
-        assert self._books is not None
+        assert self._statistics_checksum is not None
         reports = sum((np.array(body.reported).reshape(-1, 2) for body, _ in self._answers.values()), np.zeros((1, 2)))
         if self._offset is None:
-            self._offset = self._books[:, 0] - reports[:, 0]
+            self._offset = self._statistics_checksum[:, 0] - reports[:, 0]
             return ""
-        books = self._books.copy()
-        books[:, 0] -= self._offset
+        statistics = self._statistics_checksum.copy()
+        statistics[:, 0] -= self._offset
         arrays = pytree.flatten(job.store.statistics)
-        apart = differences(books, reports, [a.dtype for a in arrays])
+        apart = differences(statistics, reports, [a.dtype for a in arrays])
         for name, far in zip(pytree.names(job.store.statistics), apart, strict=True):
             if far > 1.0 and name not in job.algorithm.statistics.spent:
                 return f"the statistics ({name}) are not the sum of what workers reported"
         return ""
 
     def _changes(self, job: JobState) -> str:
-        worst = max((body.law, worker) for worker, (body, _) in self._answers.items())
+        """Whether a change was the new contribution less the old one on the points that workers visited again; returns
+        what is wrong, or an empty text."""
+        worst = max((body.visit_error, worker) for worker, (body, _) in self._answers.items())
         if worst[0] > 0:
             return (
                 f"on worker {worst[1]} changes of points are not new less old contributions (off by {worst[0]:.2g}): "
-                f"{visit_hook(type(job.algorithm))} or the kernel keeps wrong books"
+                f"{visit_hook(type(job.algorithm))} or the kernel keeps wrong statistics"
             )
         return ""
 
     def _evaluate(self, job: JobState) -> str:
-        """The objective of all points under the final θ, beside what the books said."""
+        """Compute the objective of all points under the final θ and compare it with that of the job's statistics;
+        returns what is wrong, or an empty text."""
         assert self._final is not None and job.objective is not None
         own = [np.zeros_like(a) for a in pytree.flatten(job.store.statistics)]
         for worker in sorted(self._answers):
@@ -208,7 +215,7 @@ class Audit:
         rules = active().audit
         allowed = rules.equal_within + 10.0 * (job.criteria.tolerance or 0.0)
         allowed += rules.final_lag * _last_change(job) / scale
-        if abs(self.difference) > allowed:  # the books hold what kernels computed in the type of the rows
+        if abs(self.difference) > allowed:  # the statistics hold what kernels computed in the type of the rows
             allowed += self._error(job, self.counted, self.objective) / scale
         if not abs(self.difference) <= allowed:
             return (

@@ -84,6 +84,8 @@ class OwnedNumbers:
         return points, total % OWNER_SUM_MODULUS
 
     def _between(self, start: int, end: int) -> int:
+        """Checksum of the ids of loaded points `start` to `end`: from kept sums where whole chunks lie between, the
+        rest anew."""
         assert self._loaded is not None
         ids, before = self._loaded
         first, last = -(-start // NUMBERS_PER_KEPT_SUM), end // NUMBERS_PER_KEPT_SUM

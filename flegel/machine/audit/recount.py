@@ -76,15 +76,16 @@ class Recount:
         finally:
             self._unvisited, self._room = None, np.empty(0)
 
-    def law(self, store: PointStore, theta: Sequence[Array], points: int, turn: int) -> float:
-        """Do changes add up on some points? Under θ(0) and then under θ they must come to what θ alone gives.
+    def visit_error(self, store: PointStore, theta: Sequence[Array], points: int, turn: int) -> float:
+        """Relative difference between what `points` points contribute in a visit under θ(0) followed by one under
+        `theta`, and in a visit under `theta` alone: 0 where both are the same, as they must be.
 
-        Returns by how much they do not, relatively; 0 where a visit depends on the last one by design."""
+        `turn` chooses the points, others at each turn. 0 also where a visit depends on the last one by design."""
         if not self._algorithm.state.memoryless or not store.schedule.owned:
             return 0.0
-        return self._apart(lambda: self._law(store, theta, points, turn))
+        return self._apart(lambda: self._visit_error(store, theta, points, turn))
 
-    def _law(self, store: PointStore, theta: Sequence[Array], points: int, turn: int) -> float:
+    def _visit_error(self, store: PointStore, theta: Sequence[Array], points: int, turn: int) -> float:
         """How far the contributions of some points differ when they are made in one visit and in two with different θ
         before: 0 where the difference is within rounding, else the relative difference."""
         shard, start, end = _some(store, points, turn)
@@ -137,6 +138,8 @@ class Recount:
     def _sum(
         self, runs: Sequence[tuple[Shard, int, int]], theta: Sequence[Array], iteration: int = 0
     ) -> tuple[Array, ...]:
+        """The statistics of these runs of points (shard, start, end) under `theta`, as if never visited; in chunks,
+        because each needs fresh states."""
         self._kernel.clear_statistics()
         for shard, first, last in runs:
             fitting = RECOUNTED_STATE_BYTES_AT_ONCE // max(shard.state.nbytes // max(shard.points, 1), 1) // TILE * TILE

@@ -208,11 +208,11 @@ class BalanceControl:
             WorkerLoad(
                 worker=w.id,
                 points=w.points,
-                seconds=self._speeds[w.id].seconds / max(self._duties[w.id].value, 1e-3),
+                seconds_per_point=self._speeds[w.id].seconds / max(self._duties[w.id].value, 1e-3),
                 passes=w.passes if self._past else 0.0,
                 relative_error=self._speeds[w.id].relative_error,
                 busy=w.id in busy,
-                full=self.migrations.full.get(w.id, "") or (NO_ROOM if 0 < w.room <= w.points else ""),
+                refusal=self.migrations.full.get(w.id, "") or (NO_ROOM if 0 < w.room <= w.points else ""),
             )
             for w in view.workers.values()
         ]
@@ -237,6 +237,7 @@ costs depends on the host on which the job continues."""
 
 
 def _hand_over(view: View, change: OwnershipChange) -> None:
+    """Change the view of both workers after points changed owner: points, passes, halting votes and unseen points."""
     source, target = view.workers[change.source], view.workers[change.target]
     arrived = change.arrived
     source.points -= arrived.points

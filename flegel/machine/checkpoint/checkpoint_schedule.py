@@ -27,6 +27,7 @@ class CheckpointSchedule:
     """Remembers what is due and whose part is awaited; the coordinator asks it wherever it is at rest."""
 
     def __init__(self, every: float, number: int = 0) -> None:
+        """`every`: seconds between checkpoints; `number`: of the last one, where a job continues."""
         self.every = every
         self.forced = False
         """Everybody was stopped for a checkpoint; the model is not asked before it is taken."""

@@ -30,6 +30,7 @@ class CheckpointsPart(CoordinatorPart):
         self.coordinator.state.out.append(SetTimer(now + self.schedule.every, Timer("checkpoint")))
 
     def happened(self, event: Timer | Suspend, now: float) -> None:
+        """A checkpoint is due, or the job is to be suspended: all workers stop for it where the schedule says so."""
         job, state = self.coordinator, self.coordinator.state
         if state.phase not in ("loading", "training") or state.verdict is not None:
             return

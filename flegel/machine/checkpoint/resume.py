@@ -85,6 +85,7 @@ def continue_from(job: Coordinator, newer: NewerCommit, now: float, started: boo
 
 
 def _worker(number: int, part: WorkerState, clock: int) -> WorkerView:
+    """How the coordinator sees a worker that continues with these points, from their passes and votes."""
     runs = part.kept.runs
     return WorkerView(
         number,

@@ -67,6 +67,7 @@ def check_runs(runs: Sequence[tuple[int, int]], visits: object, compute: object)
 
 
 def _check_view(view: View, points: Sequence[int], resting: object) -> None:
+    """Refuse workers that no job can have had, and points other than those in the parts of the checkpoint."""
     workers = view.workers
     _require(_is_count(view.round) and _is_number(view.evidence) and view.evidence > 0, "no round")
     _require(isinstance(workers, dict) and isinstance(resting, dict), "no workers")
@@ -79,6 +80,7 @@ def _check_view(view: View, points: Sequence[int], resting: object) -> None:
 
 
 def _check_worker(seen: WorkerView) -> None:
+    """Refuse figures of a worker that are negative, not finite, or contradict each other."""
     counts = (seen.points, seen.clock, seen.visits, seen.unseen, seen.halted, seen.last_visits, seen.room)
     times = (seen.compute, seen.respond, seen.wait, seen.last_compute)
     _require(all(map(_is_count, counts)) and all(map(_is_time, times)), "figures of workers that cannot be")
@@ -91,6 +93,7 @@ def _check_worker(seen: WorkerView) -> None:
 
 
 def _check_event(event: object, view: View) -> None:
+    """Refuse a last commit that names other workers, or has figures that are not finite."""
     _require(isinstance(event, Updated), "no commit")
     assert isinstance(event, Updated)
     _require(isinstance(event.workers, tuple) and set(event.workers) <= set(view.workers), "a commit of other workers")

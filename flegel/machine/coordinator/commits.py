@@ -43,6 +43,7 @@ class Commits:
     """Reports that wait for their fold, and what is known of the last one."""
 
     def __init__(self, job: JobState, orders: WorkerOrders, debug: bool = False) -> None:
+        """`debug`: check the conservation laws at each commit."""
         self._job, self._orders, self._debug = job, orders, debug
         self.held: dict[int, Tree] = {}
         """By worker: the change that it reported."""
@@ -248,6 +249,8 @@ class Commits:
         )
 
     def _objective_error(self) -> float:
+        """By how much the objective may be off because statistics are rounded; 0 where the statistics of all points are
+        not here."""
         job = self._job
         if job.objective is None or job.store.remote or job.store.train_version >= 0:
             return 0.0  # statistics of all points are not here
@@ -302,6 +305,7 @@ class Commits:
     # -- checkpoints ---------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
         return {
             "updated_at": self.updated_at,
             "estimate": self._estimate,

@@ -96,7 +96,7 @@ class Coordinator(JobReader):
         self.collection = StateCollection(self.state, self.liveness, collect)
         self._owed_verdict: Verdict | None = None
         """The job was to end for this reason, as soon as all points count again."""
-        self._resumed: tuple[Updated, float, bool] | None = None
+        self._resumed_at: tuple[Updated, float, bool] | None = None
         """Of a resumed job: what the model hears first, the time at which the job stood, do parts begin anew?"""
         self._folds = FoldQueue(self.state, self.liveness, self.commits.hold_again)
         self.parts = tuple(parts)
@@ -107,13 +107,16 @@ class Coordinator(JobReader):
         parts = self.parts
         for part in parts:
             part.attach(self)
-        self._is_ready = overriding(parts, "ready")
-        self._at_begin, self._when_begun = overriding(parts, "begin"), overriding(parts, "begun")
-        self._busy, self._before_commit = overriding(parts, "busy"), overriding(parts, "before_commit")
-        self._at_barrier, self._before_model = overriding(parts, "at_barrier"), overriding(parts, "before_model")
-        self._when_lost, self._end_waits = overriding(parts, "lost"), overriding(parts, "end_wait")
-        self._workers_change = overriding(parts, "workers_change")
-        self._workers_changed = overriding(parts, "workers_changed")
+        self._ready_hooks = overriding(parts, "ready")
+        self._begin_hooks, self._begun_hooks = overriding(parts, "begin"), overriding(parts, "begun")
+        self._busy_hooks, self._before_commit_hooks = overriding(parts, "busy"), overriding(parts, "before_commit")
+        self._at_barrier_hooks, self._before_model_hooks = (
+            overriding(parts, "at_barrier"),
+            overriding(parts, "before_model"),
+        )
+        self._lost_hooks, self._end_wait_hooks = overriding(parts, "lost"), overriding(parts, "end_wait")
+        self._workers_change_hooks = overriding(parts, "workers_change")
+        self._workers_changed_hooks = overriding(parts, "workers_changed")
         self._deadline_checks, self._overdue = overriding(parts, "check_deadlines"), overriding(parts, "overdue")
         self._answers = {kind: part.answered for part in parts for kind in part.answers}
         self._timers = {name: part.happened for part in parts for name in part.timers}
@@ -172,9 +175,11 @@ class Coordinator(JobReader):
 
     def resume_with(self, event: Updated, now: float, fresh: bool) -> None:
         """Continue where the job stood: once all are loaded, the model hears this. `fresh`: parts begin anew."""
-        self._resumed = event, now, fresh
+        self._resumed_at = event, now, fresh
 
     def _from_worker(self, event: FromWorker, now: float) -> None:
+        """A message of a worker: a sign of life, and a report or an answer to an order. Workers that rest are not
+        heard: they sent it before."""
         worker, body, state = event.worker, event.body, self.state
         if worker in state.resting:  # said before it came to rest
             return
@@ -242,7 +247,7 @@ class Coordinator(JobReader):
 
         self._folds.ask(self.commits.request(workers), updated, now)
 
-    def _close_accounts(self, now: float) -> None:
+    def _fold_without_update(self, now: float) -> None:
         """Workers change: reports that count enter the statistics, and θ stays."""
         again = self.membership.subtract_lost()
 
@@ -255,7 +260,7 @@ class Coordinator(JobReader):
         self._folds.ask(self.commits.request_accounts(again), closed, now)
 
     def _commit(self, request: Fold, workers: tuple[int, ...], folded: Folded, now: float) -> Updated:
-        for note in self._before_commit:
+        for note in self._before_commit_hooks:
             note()
         return self.commits.finish(request, workers, folded, now)
 
@@ -274,7 +279,7 @@ class Coordinator(JobReader):
             return self.recount(self.step_back.take(state), now)
         if state.verdict is not None:
             return self.end(state.verdict, now)
-        for asked in self._at_barrier:
+        for asked in self._at_barrier_hooks:
             if asked(workers, updated, progress, now):
                 return
         self.proceed(updated, now)
@@ -307,18 +312,18 @@ class Coordinator(JobReader):
 
     def begin(self, now: float) -> None:
         """Training begins when the last worker is loaded, and every part is ready."""
-        if not self.membership.all_loaded() or not all(ready() for ready in self._is_ready):
+        if not self.membership.all_loaded() or not all(ready() for ready in self._ready_hooks):
             return
         state = self.state
         self.membership.begin()
         self.step_back.begin(state)
         state.phase = "training"
-        resumed, stood_at, fresh = self._resumed or (None, 0.0, True)
+        resumed, stood_at, fresh = self._resumed_at or (None, 0.0, True)
         state.began = now if resumed is None else state.began + now - stood_at  # loading is no training
         state.ended = self.commits.updated_at = state.ready_at = now
         if state.criteria.max_seconds:
             state.out.append(SetTimer(state.began + state.criteria.max_seconds, Timer("limit")))
-        for begin in self._at_begin:
+        for begin in self._begin_hooks:
             begin(now, fresh)
         if resumed is not None and state.verdict is None and state.trace:
             state.totals.count(())
@@ -332,7 +337,7 @@ class Coordinator(JobReader):
             self.decide(resumed or sync.Started(), now)
         if self.membership.wanted:
             self.carry_out(self.membership.scale(self.membership.wanted, now), now)
-        for begun in self._when_begun:
+        for begun in self._begun_hooks:
             begun(now)
 
     def _on_report(self, worker: int, body: Report, arrays: tuple[Array, ...], now: float) -> None:
@@ -344,7 +349,7 @@ class Coordinator(JobReader):
             return
         seen = self.commits.hold(worker, body, arrays, now)
         moving = False
-        for busy in self._busy:
+        for busy in self._busy_hooks:
             moving = moving or worker in busy()
         reported = Reported(worker, body.exhausted and seen.points > 0, moving)
         if not membership.steady:
@@ -390,7 +395,7 @@ class Coordinator(JobReader):
 
     def proceed(self, event: Updated, now: float) -> None:
         """An update is complete: parts that store or send something do so, then the model is asked."""
-        for asked in self._before_model:
+        for asked in self._before_model_hooks:
             if asked(event, now):
                 return
         self.decide(event, now)
@@ -402,7 +407,7 @@ class Coordinator(JobReader):
         as in `WorkerDied`; also of one that falls `silent` while it loads, where its own code may be the reason."""
         if not self.membership.knows(worker) or self._folds.defers(events.WorkerDied(worker, why, fault)):
             return
-        for lost in self._when_lost:
+        for lost in self._lost_hooks:
             lost(worker)
         redone = self.commits.forget(worker)
         self.orders.forget(worker)
@@ -415,21 +420,26 @@ class Coordinator(JobReader):
             self.carry_out(outcome, now)
 
     def carry_out(self, step: Next, now: float) -> None:
-        """What the membership wants done next."""
+        """Do what membership wants done next.
+
+        A change of workers takes these steps in this order: `BRING_TO_REST` (all workers commit and stop),
+        `FOLD_WITHOUT_UPDATE` (their reports enter the statistics, θ stays), then points are given to their new owners,
+        `TELL_CHANGED` (parts hear that the workers are others now), and `START_MODEL` where no round was trained yet.
+        """
         match step:
-            case Next.BEGIN:
+            case Next.TRY_TO_BEGIN:
                 self.begin(now)
-            case Next.CHANGE:
+            case Next.BRING_TO_REST:
                 self._change_workers(now)
-            case Next.CLOSE_ACCOUNTS:
-                self._close_accounts(now)
-            case Next.RESUME:
+            case Next.FOLD_WITHOUT_UPDATE:
+                self._fold_without_update(now)
+            case Next.TELL_CHANGED:
                 self.commits.restart(now)
-                for changed in self._workers_changed:
+                for changed in self._workers_changed_hooks:
                     changed(now)
                 self.state.out.append(Milestone("workers changed"))
                 self.carry_out(self.membership.resume(now), now)
-            case Next.START:
+            case Next.START_MODEL:
                 self.decide(sync.Started(), now)
 
     def _change_workers(self, now: float) -> None:
@@ -440,7 +450,7 @@ class Coordinator(JobReader):
             self._owed_verdict, state.verdict = state.verdict, None
         state.phase = "training"
         self.collection.clear()
-        for change in self._workers_change:
+        for change in self._workers_change_hooks:
             change(now)
         self.orders.stop_all(now)
         self._step(now)
@@ -463,7 +473,7 @@ class Coordinator(JobReader):
 
     def _ends_wait(self, verdict: Verdict, now: float) -> bool:
         """The job has trained and waits for a part; that wait is over."""
-        return any(ends(verdict, now) for ends in self._end_waits)
+        return any(ends(verdict, now) for ends in self._end_wait_hooks)
 
     def over(self, now: float) -> None:
         """Training is over; what remains to be done is `ENDING`."""

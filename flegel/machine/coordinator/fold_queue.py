@@ -4,8 +4,8 @@ A fold is atomic for the rest of the coordinator: reports, losses, timers, the e
 while the store works are handled after its answer, in their order. So a model never hears of a report between its
 `Update` and `Updated`, a worker is never lost in the middle of a fold, and a report is folded once. The price: with a
 store that defers its answers one fold is under way at a time. Signs of life are heard at once, a worker that fails ends
-the job, and so does a store that does not answer in time. Where the workers themselves do the fold (`params/
-replicated.py`) the loss of one undoes it: the reports are held again, and the loss is handled.
+the job, and so does a store that does not answer in time. Where the workers themselves do the fold
+(`params/replicated.py`) the loss of one undoes it: the reports are held again, and the loss is handled.
 """
 
 from __future__ import annotations

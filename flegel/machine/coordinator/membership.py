@@ -32,19 +32,19 @@ from flegel.sync.policy import TrainWorkers, WorkerView
 
 
 class Next(Enum):
-    """What the coordinator is to do next."""
+    """What the coordinator is to do next; `Coordinator.carry_out` does it."""
 
     NOTHING = auto()
-    BEGIN = auto()
-    """Perhaps all are loaded now: training may begin."""
-    CHANGE = auto()
-    """Bring everybody to rest; then `step`."""
-    CLOSE_ACCOUNTS = auto()
-    """Everybody rests: fold the reports without a new θ; then `accounts_closed`."""
-    RESUME = auto()
-    """All points have an owner again; then `resume`."""
-    START = auto()
-    """Nothing has been learned yet: the model begins."""
+    TRY_TO_BEGIN = auto()
+    """Training begins if all workers have loaded their shards."""
+    BRING_TO_REST = auto()
+    """All workers commit and stop; then `step`."""
+    FOLD_WITHOUT_UPDATE = auto()
+    """All workers have stopped: add their reports to the statistics without a new θ; then `accounts_closed`."""
+    TELL_CHANGED = auto()
+    """All points have an owner again: tell the parts; then `resume`."""
+    START_MODEL = auto()
+    """No round was trained yet: the synchronization model begins from the start."""
 
     def __bool__(self) -> bool:
         return self is not Next.NOTHING
@@ -181,7 +181,7 @@ class Membership:
         if job.resting.pop(worker, None) is not None:  # it held no points, so it is not replaced
             job.out.append(Note(f"worker {worker} {why} while it rested"))
             self._unneeded.add(worker)
-            return Next.BEGIN if job.phase == "loading" else Next.NOTHING
+            return Next.TRY_TO_BEGIN if job.phase == "loading" else Next.NOTHING
         if too_often := roster.lose(worker, fault, silent):
             return WorkerLost(f"Worker {worker} {why} in {place}{too_often}.", why)
         if hired and not fault:
@@ -205,9 +205,9 @@ class Membership:
         if not (job.view.workers or roster.hired or (loading and len(self.loads) > len(self._unneeded))):
             return WorkerLost(f"Worker {worker} {why} in {place}, and no worker is left.", why)
         if loading:
-            return Next.BEGIN
+            return Next.TRY_TO_BEGIN
         disturbs = seen is not None or self.redistribution.orphans or self.redistribution.phase or self._admit_arrived()
-        return Next.CHANGE if disturbs else Next.NOTHING
+        return Next.BRING_TO_REST if disturbs else Next.NOTHING
 
     def joined(self, worker: int, now: float) -> None:
         """A hired worker is up: it loads what the lost one should have, or gets ready to be given points."""
@@ -235,11 +235,11 @@ class Membership:
             return Next.NOTHING
         if recalled:
             self._arrived[worker] = body
-            return Next.CHANGE if self._admit_arrived() else Next.NOTHING
+            return Next.BRING_TO_REST if self._admit_arrived() else Next.NOTHING
         self._admit(worker, body)
         if not any(i.worker == worker and i.resumed is None for i in self.incidents):
             self.incidents.append(Incident("joined", worker, "was hired", now - job.began))
-        return Next.CHANGE
+        return Next.BRING_TO_REST
 
     def _admit(self, worker: int, body: ShardLoaded) -> None:
         self.loaded[worker] = body
@@ -258,7 +258,7 @@ class Membership:
         self.roster.leaving |= resting
         self.roster.to_rest |= resting
         self.incidents.append(Incident("rest", -1, why, now - self._job.began))
-        return Next.CHANGE
+        return Next.BRING_TO_REST
 
     def recall(self, why: str, now: float) -> None:
         """Everybody who rests comes back. Training goes on until all of them are ready."""
@@ -326,7 +326,7 @@ class Membership:
                 self.incidents.append(Incident("left", worker, "was asked to leave", now - job.began))
         if not roster.staying(job.view):
             self._call_back(now, urgent=True)
-        return Next.CHANGE if roster.leaving or self.changing or self._admit_arrived() else Next.NOTHING
+        return Next.BRING_TO_REST if roster.leaving or self.changing or self._admit_arrived() else Next.NOTHING
 
     def recount(self, why: str, now: float) -> None:
         """The statistics are wrong, or θ goes back: all points count as unvisited; the change that follows says so."""
@@ -366,7 +366,7 @@ class Membership:
             job.view.round += 1
             self._orders.train(TrainWorkers(lingering, dict.fromkeys(lingering, 0)), now)
             return Next.NOTHING
-        return Next.CLOSE_ACCOUNTS
+        return Next.FOLD_WITHOUT_UPDATE
 
     def subtract_lost(self) -> set[int]:
         """Accounts of the lost are subtracted; returns who shared one, and begins again."""
@@ -394,7 +394,7 @@ class Membership:
         self._job.out += self.redistribution.advance(view)
         for worker in view.workers:
             self._liveness.asked_at[worker] = now
-        return Next.NOTHING if self.changing else Next.RESUME
+        return Next.NOTHING if self.changing else Next.TELL_CHANGED
 
     def resume(self, now: float) -> Next:
         """One round under the old θ, until what is unvisited has been visited: θ is never made from statistics that
@@ -422,7 +422,7 @@ class Membership:
         unvisited = self.redistribution.unvisited
         if job.iteration == 0:
             unvisited.clear()
-            return Next.START
+            return Next.START_MODEL
         self._to_visit = {w for w in unvisited if w in view.workers}
         unvisited.clear()
         points = {w.id: w.unseen if w.id in self._to_visit else w.points for w in view.workers.values()}

@@ -31,6 +31,7 @@ class Redistribution:
     """One change of owners after another."""
 
     def __init__(self, roster: Roster, rows: int) -> None:
+        """`rows`: of the whole data set."""
         self.rows = rows
         self.phase = ""
         """quieting, asking or sharing; empty while nothing changes."""
@@ -96,7 +97,7 @@ class Redistribution:
         self._owed[worker] = max(self._owed.get(worker, 0) - 1, 0)
         seen = view.workers[worker]
         seen.points, seen.unseen, seen.halted = body.points, body.unseen, body.halted
-        seen.carried = body.traversed - seen.visits
+        seen.carried = body.pass_sum - seen.visits
         match body:
             case PointsListed():
                 self._censuses[worker] = arrays[0]

@@ -117,6 +117,7 @@ class JobState:
     # -- checkpoints ---------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
         return {
             "iteration": self.iteration,
             "objective": self.objective,

@@ -41,6 +41,7 @@ class Totals:
                 self._find_slowest()
 
     def _recount(self) -> None:
+        """Sum over all workers anew, where something else than reports may have changed them."""
         everybody = self._view.workers.values()
         known = [(w.unseen, w.halted) for w in everybody]
         self._known = dict(zip(self._view.workers, known, strict=True))

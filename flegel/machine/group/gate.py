@@ -1,6 +1,6 @@
 """Whether a group sends its change of θ (paper 3.2.3): only where its model is good enough by its own data. Pure.
 
-Never for kept statistics: points that are not counted would break the books.
+Never for kept statistics: points that are not counted would be missing in the sums.
 """
 
 from __future__ import annotations

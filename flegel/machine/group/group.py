@@ -530,6 +530,7 @@ class Group:
                 pass
 
     def _fence(self) -> None:
+        """Stop taking part: a later process with this group's name has replaced this one."""
         self._fenced = True
         self._calls.out.append(
             Fenced(
@@ -551,6 +552,8 @@ class Group:
             self._unreadable.note(key, why, tag, self._awake)
 
     def _member_read(self, key: str, event: Answered, now: float) -> None:
+        """The bucket answered a read of another group's beat: note it in the table, or that the beat is missing or
+        refused."""
         if event.outcome == "failed":
             return
         self._asked.add(key.removeprefix(MEMBERS))
@@ -661,6 +664,8 @@ class Group:
             self._calls.put(CURRENT, encode(Current(newest)), now, mode, tag)
 
     def _result_read(self, key: str, event: Answered, now: float) -> None:
+        """The bucket answered a read of this round's result: adopt it, or note why it cannot be read. That it is absent
+        is normal while the round is open and nobody is ahead."""
         if key != result_key(self.round) or self.phase not in ("open", "joining"):
             return
         if event.outcome == "done":
@@ -775,6 +780,8 @@ class Group:
         return next((e for e in before if e.key == key), None)
 
     def _contribution_read(self, key: str, content: bytes) -> None:
+        """The content of another group's contribution is here: keep it for this round, or note why it cannot be
+        used."""
         wanted = self._wanted(key)
         if wanted is None:
             return

@@ -16,6 +16,7 @@ class OwnBeat:
     """What is in the store under this group's name, as far as it is known."""
 
     def __init__(self, name: str, life: int, now: float) -> None:
+        """`name`: of the group. `life`: the incarnation of its process, larger than those of earlier processes."""
         self.key = MEMBERS + name
         self._life = life
         self._known = False

@@ -37,6 +37,8 @@ class GroupPart(CoordinatorPart):
         return False
 
     def happened(self, event: FromGroup | Timer, now: float) -> None:
+        """Route what the group's thread says: replaced by another process, final statistics of the groups, or news of
+        rounds."""
         match event:
             case FromGroup(Fenced(why)):
                 self.coordinator.finish(GroupReplaced(why))

@@ -123,7 +123,9 @@ class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     algorithm: str
     """Name of the class, with its module where it is built in."""
     source: str
+    """Source text of the class; empty where it is built in."""
     hyper: dict[str, Any]
+    """Hyper-parameters with which θ(0) was made: as given, with what hooks have filled in."""
     submitted: dict[str, Any]
     """Hyper-parameters as they were given, before any hook ran: groups must agree in them."""
     parameter: tuple[str, tuple[str, ...]]
@@ -131,10 +133,13 @@ class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: DataForm
     """Where columns are scaled, the last two arrays are shift and factor of each."""
     exchange: str
-    """statistics or parameters."""
+    """What groups exchange: statistics or parameters."""
     outer: str
+    """How changes of θ are applied (`--outer`); empty where statistics are exchanged."""
     every: str
+    """How often groups exchange (`--every`)."""
     made_by: str
+    """Name of the group that wrote the package."""
 
 
 class StartRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -39,6 +39,8 @@ class RoundMeter:
         return ended
 
     def _round(self, now: float, comparable: bool) -> Round | None:
+        """The measurements of the round that ends now, for the choice of the next interval; None where no contribution
+        was sent. `comparable`: the objective may be compared with the one before, which gives the gain."""
         if self._sent is None or self._began is None or not self._sent[1]:
             return None
         sent_at, visits = self._sent

@@ -41,6 +41,7 @@ class SendSchedule:
     """Told of commits, opened rounds and joiners; asked whether it is time."""
 
     def __init__(self, every: Every) -> None:
+        """`every`: the option --every: a number of commits, seconds, or an interval that is found while training."""
         self._commits_between = every.commits
         self._interval: Interval = MultiStage() if every.auto else FixedInterval(every.seconds)
         self._meter = RoundMeter()

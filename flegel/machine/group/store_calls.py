@@ -24,6 +24,8 @@ class StoreCalls:
     """What is under way, and what has to wait."""
 
     def __init__(self, poll: float, longest_poll: float, now: float = 0.0) -> None:
+        """`poll`: seconds before a call is made again after its first answer without news; waits grow to
+        `longest_poll`."""
         self._poll, self._longest = poll, longest_poll
         self._pending: dict[int, StoreCommand] = {}
         self._busy: set[tuple[str, str]] = set()
@@ -51,6 +53,8 @@ class StoreCalls:
         return self._call(("put", key), now, lambda op: PutObject(op, key, content, mode, expected))
 
     def _call(self, what: tuple[str, str], now: float, make: Callable[[int], StoreCommand]) -> bool:
+        """Issue a command for an object unless a call for it is under way or must still wait after a failure; whether
+        it was issued. `what`: the kind of call and the key; `make` builds the command from its number."""
         if what in self._busy or now < self._not_before.get(what, now):
             return False
         self._number += 1
@@ -100,6 +104,7 @@ class StoreCalls:
 
 
 def _what(command: StoreCommand) -> tuple[str, str]:
+    """The kind of call, and the key or prefix that it concerns: at most one call of each is under way."""
     match command:
         case GetObject(_, key):
             return "get", key

@@ -93,6 +93,8 @@ class MigrationExecutor:
     # -- orders of the coordinator -------------------------------------------------------------------------
 
     def begin(self, order: ReceivePoints | SendPoints) -> None:
+        """Begin a move: as source, windows are cut and sent; as target, room is prepared, or the move is refused with a
+        reason."""
         if isinstance(order, SendPoints):
             if order.move not in self.sending:
                 source = self._port.new_source(order)
@@ -153,6 +155,8 @@ class MigrationExecutor:
             self._port.resume(partial(self._was_cut, transfer, window))
 
     def _was_cut(self, transfer: Transfer, window: OutgoingWindow | None) -> None:
+        """The trainer has locked a window for this move (None: there was nothing more to give), so that it can be
+        sent."""
         move, number = transfer
         out = self.sending.get(move)
         if out is None:  # closed meanwhile; its windows were released before this one was locked

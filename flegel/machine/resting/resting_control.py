@@ -3,7 +3,7 @@
 Decided after each update of a model with barriers. Sending workers to rest or calling them back costs a pause. It is
 done when the time that it saves, over as long as the present workers have trained, exceeds that pause: then the job
 loses at most about twice what it would have lost by knowing the future (ski rental). Touches no points: which worker
-hands over which points is decided in coordinator/redistribution.py.
+hands over which points is decided in machine/coordinator/redistribution.py.
 """
 
 from __future__ import annotations

@@ -376,6 +376,7 @@ class ServerCare:
         return events
 
     def _repeat(self, server: int, number: int, op: int) -> None:
+        """Send a server again what it missed for slice `number`: all operations of the log after `op`."""
         group = self.group
         for at in range(op + 1, group.op + 1):
             entry = group.log[at]
@@ -389,6 +390,8 @@ class ServerCare:
                 group.send_replacement(server, entry, (number,))
 
     def _note_stable(self, body: SlicesStable) -> None:
+        """A server says up to which operation its slices are held by all their copies. Operations that are stable for
+        every slice leave the log."""
         if self._map is None or body.map != self._map.version:
             return
         for number in body.slices:

@@ -166,6 +166,7 @@ class SliceClient:
         return self._push(body.round, kept, range(len(self._map.slices)))
 
     def _push(self, round_: int, report: KeptReport, numbers: Sequence[int]) -> list[Push]:
+        """Messages that carry these slices of a report to the servers that hold them, some slices in each message."""
         assert self._map is not None
         by_server: dict[int, list[int]] = {}
         for number in numbers:
@@ -208,6 +209,8 @@ class SliceClient:
         return []
 
     def _stored(self, server: int, round_: int, slices: Sequence[int]) -> list[Message]:
+        """A server has stored slices of a report; the report's own message to the coordinator is returned once all
+        slices are stored."""
         report = self._kept.get(round_)
         if report is None or self._map is None:
             return []

@@ -85,6 +85,8 @@ class OpProgress:
     """An op that slices have begun and not all of them have answered."""
 
     def __init__(self, op: int, slices: int, mirror: Mirror) -> None:
+        """`op`: number of the operation; `slices`: how many must answer; `mirror`: the coordinator's copy of θ and
+        statistics."""
         self.op = op
         self._mirror = mirror
         self._missing = set(range(slices))

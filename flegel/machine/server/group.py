@@ -2,7 +2,7 @@
 
 It starts the servers, says who holds what, passes folds on and assembles their answers; a fold is answered later, by
 `FoldFinished`. Everything that servers do has a number and stays in the log until backups hold its outcome, so that
-whoever takes a slice over does the same again, in the same order (`takeover.py`).
+a server that takes a slice over does the same again, in the same order (`care.py`).
 
 The coordinator keeps a mirror of θ and of the kept statistics: hooks that judge progress, checkpoints and the result
 read it. Accounts by owner are kept by the servers; here is who shares one with whom.
@@ -319,6 +319,8 @@ class ServerGroup:
         return [FoldFinished(answer)]
 
     def _answer(self, request: Fold, progress: OpProgress) -> Folded:
+        """The answer to a fold that all servers have done: the objective, or why there is none (diverged, or slices
+        were lost and all points are counted again)."""
         lost, self._lost = self._lost, ""
         if not request.update or lost:
             return Folded(request.number, lost=lost and f"counted all points again: {lost}")

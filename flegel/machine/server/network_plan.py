@@ -26,6 +26,8 @@ class NetworkPlan:
     not count."""
 
     def __init__(self, sizes: Sequence[int], beside_workers: bool, hosts: Mapping[int, str]) -> None:
+        """`sizes`: bytes of each slice. `beside_workers`: servers run on hosts of workers. `hosts`: by number of a
+        process, where it runs."""
         self.sizes = tuple(sizes)
         self.enabled = sum(sizes) >= active().placement.least_bytes
         self._beside, self._hosts = beside_workers, dict(hosts)

@@ -34,6 +34,8 @@ class ServersPart(CoordinatorPart):
         ready."""
 
         def handled(event: Event, now: float) -> list[Command]:
+            """Events of servers go to `ServerCare`, all others to the coordinator, after `ServerCare` was told of
+            workers that loaded or died. Training begins when the servers become ready."""
             state, care = self.coordinator.state, self.care
             if state.phase == "over":
                 return []

@@ -142,6 +142,8 @@ class ParameterServer:
         return self._out
 
     def hear_worker(self, worker: int, body: ServerBetween, arrays: tuple[Array, ...]) -> list[Command]:
+        """A worker pushes slices of its report, or pulls slices of θ; returns what to send. Pushes that refer to a
+        newer map of slices wait until that arrives."""
         self._out = []
         match body:
             case PushSlices() if self.map is None or body.map > self.map.version:
@@ -155,6 +157,8 @@ class ParameterServer:
         return self._out
 
     def hear_server(self, server: int, body: ServerBetween, arrays: tuple[Array, ...]) -> list[Command]:
+        """Another server sends copies of slices, or confirms copies of this one's; returns what to send. Copies that
+        refer to a newer map of slices wait until that arrives."""
         self._out = []
         match body:
             case ReplicateSlices() if self.map is None or body.map > self.map.version:
@@ -287,6 +291,7 @@ class ParameterServer:
             self._send_parameter(worker, ready)
 
     def _send_parameter(self, worker: int, slices: Sequence[int]) -> None:
+        """Send a worker these slices of θ: slices of the same version together, some in each message."""
         assert self.map is not None
         for version in sorted({self.slices[n].state.version for n in slices}):
             same = [n for n in slices if self.slices[n].state.version == version]

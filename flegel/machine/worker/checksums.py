@@ -38,11 +38,11 @@ def checksum(arrays: Sequence[Array]) -> Array:
     return found
 
 
-def differences(books: Array, reports: Array, kinds: Sequence[Any]) -> Array:
+def differences(statistics: Array, reports: Array, kinds: Sequence[Any]) -> Array:
     """By field: how far the statistics are from what was reported, in multiples of what rounding explains.
 
     `reports` holds Σ |w·x| of all reports: a sum of them may be off by about that times the precision of its type.
     """
     rounding = np.array([4096.0 * (2.0**-23 if kind == np.float32 else 2.0**-52) for kind in kinds])
-    room = rounding * np.maximum(books[:, 1], reports[:, 1]) + 1e-300
-    return np.asarray(np.abs(books[:, 0] - reports[:, 0]) / room)
+    room = rounding * np.maximum(statistics[:, 1], reports[:, 1]) + 1e-300
+    return np.asarray(np.abs(statistics[:, 0] - reports[:, 0]) / room)

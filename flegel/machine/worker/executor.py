@@ -26,11 +26,11 @@ from flegel.messages import (
     LoadShard,
     MeasureMoments,
     Order,
+    ReassignmentOrder,
     ReceivePoints,
     ResetPoints,
     SendPoints,
     States,
-    Tending,
     TransferOwnership,
 )
 
@@ -63,14 +63,15 @@ class WorkerPort(Protocol):
     def halt(self, now: float) -> None:
         """Raise the stop flag."""
 
-    def reassign(self, order: Tending, arrays: tuple[Array, ...]) -> None:
+    def reassign(self, order: ReassignmentOrder, arrays: tuple[Array, ...]) -> None:
         """Run `reassignment.carry_out` while nothing trains; answer with its result."""
 
     def at_rest(self, work: Callable[[PointStore], None]) -> None:
         """Call `work` with the points between two rounds, after everything that was ordered before."""
 
     def audit(self, order: AuditPoints, arrays: tuple[Array, ...], reported: tuple[float, ...]) -> None:
-        """Check the books at rest, and send `PointsAudited`; `reported` is its checksum."""
+        """Compare statistics and points at rest, and send `PointsAudited`; `reported` is the checksum of all
+        reports."""
 
     def move(self, order: ReceivePoints | SendPoints) -> None:
         """Begin a migration (`MigrationExecutor.begin`)."""

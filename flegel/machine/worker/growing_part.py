@@ -118,6 +118,8 @@ class GrowingPart:
         return "try another"
 
     def _tried(self, objective: float, gain: float) -> Decision:
+        """An update of the trial has been made; after the last one, say whether the larger part is kept, a still larger
+        one is tried, or θ goes back."""
         self._left -= 1
         if self._left:
             return "go on"

@@ -29,6 +29,7 @@ class LocalUpdates:
     """Tell it each θ that comes and each report that goes; ask it for a θ in between."""
 
     def __init__(self, parameter: Tree, empty: Tree, call: Call) -> None:
+        """`parameter`: θ at the start; `empty`: statistics of zeros; `call` calls hooks of the user's class."""
         self._call = call
         self._came = self._theta = parameter
         self._total, self._reported, self._sum = (pytree.copy(empty) for _ in range(3))

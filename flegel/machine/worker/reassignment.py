@@ -25,12 +25,12 @@ from flegel.messages import (
     PointsAssigned,
     PointsGivenUp,
     PointsListed,
+    ReassignmentOrder,
     ResetPoints,
-    Tending,
 )
 
 States = Callable[[int], Array]
-"""Hidden states of so many points that were never visited."""
+"""Makes hidden states for a number of points that were never visited."""
 
 
 class RowReader(Protocol):
@@ -45,8 +45,11 @@ class RowReader(Protocol):
     def fresh_states(self, points: int) -> Array: ...
 
 
-def carry_out(store: PointStore, order: Tending, arrays: tuple[Array, ...], rows: RowReader) -> PointsReassigned:
-    """One order of the coordinator, to the end."""
+def carry_out(
+    store: PointStore, order: ReassignmentOrder, arrays: tuple[Array, ...], rows: RowReader
+) -> PointsReassigned:
+    """Carry out one order about points that change owner; returns the answer to the coordinator with its arrays.
+    `arrays` are those of the order, `rows` reads rows that come without a worker to send them."""
     match order:
         case ListPoints(rows=total):
             return PointsReassigned(PointsListed(**summary(store)), (census(store, total),))
@@ -65,13 +68,14 @@ def carry_out(store: PointStore, order: Tending, arrays: tuple[Array, ...], rows
 
 
 def summary(store: PointStore) -> dict[str, int]:
-    """The fields of `PointsSummary`."""
+    """The fields of `PointsSummary`: how many points this worker owns, how many of them were never visited (`unseen`)
+    or voted to halt (`halted`), and the sum of their passes."""
     schedule = store.schedule
     return {
         "points": schedule.owned,
         "unseen": schedule.unseen,
         "halted": store.halted,
-        "traversed": schedule.traversed,
+        "pass_sum": schedule.pass_sum,
     }
 
 
@@ -94,7 +98,8 @@ def reset(store: PointStore, fresh: States) -> None:
 
 
 def part(store: PointStore, points: int) -> tuple[Array, ...]:
-    """Give up so many points (0: all): their numbers, states, votes, passes, and which count as never visited."""
+    """Give up `points` points (0: all). Returns arrays over them: ids, states, halting votes, passes, and whether they
+    count as never visited."""
     native = store.shards[0]
     store.version += 1
     gone = store.schedule.part(points or store.schedule.owned)
@@ -117,14 +122,16 @@ def part(store: PointStore, points: int) -> tuple[Array, ...]:
 
 
 def adopt(store: PointStore, shard: Shard, passes: int) -> None:
-    """Points that were never visited, or are not known to have been: they come first, once."""
+    """Own the points of `shard`, which were never visited, or are not known to have been: they are visited before all
+    others, once. `passes`: what they count as where this worker has no points to compare with."""
     least = min((s.passes for s in store.schedule.held()), default=passes + 1)
     number = _append(store, shard)
     store.schedule.admit(None, number, shard.points, max(least - 1, 0)).anew = True
 
 
 def inherit(store: PointStore, shard: Shard, halted: Array, passes: Array, anew: Array) -> None:
-    """Points with their past, in the order of the shard; states are in it already."""
+    """Own the points of `shard`, which holds their states already. The arrays have one entry for each point: its
+    halting vote, its passes, and whether it counts as never visited."""
     shard.halted[:] = halted
     number = _append(store, shard)
     edges = np.flatnonzero((np.diff(passes) != 0) | (np.diff(anew) != 0)) + 1
@@ -135,7 +142,8 @@ def inherit(store: PointStore, shard: Shard, halted: Array, passes: Array, anew:
 
 
 def _append(store: PointStore, shard: Shard) -> int:
-    """A shard beside the native one, with arrays that compiled code cannot tell from the native ones."""
+    """Add a shard beside the first one, with arrays of the types that the kernel was compiled for (also read-only where
+    those are); returns its number."""
     native = store.shards[0]
     if isinstance(shard.features, Sparse) and isinstance(native.features, Sparse):
         for mine, other in zip(shard.features[:3], native.features[:3], strict=True):

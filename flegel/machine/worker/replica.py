@@ -86,6 +86,8 @@ class SliceSum:
     """One member's part of a fold: the pieces that it sends, and the statistics from the pieces that it gets."""
 
     def __init__(self, order: ReduceReports, worker: int, total: Arrays, report: Sequence[Array] | None) -> None:
+        """`order` names the members and who of them reports; `total`: the statistics before this fold; `report`: of
+        this worker."""
         self.members = [number for number, _ in order.members]
         self._order, self._report = order, report
         self._here = self.members.index(worker)
@@ -123,7 +125,7 @@ class SliceSum:
                 into[...] = piece
             self._summed.add(sender)
 
-    def own_sum(self) -> Arrays | None:
+    def take_own_sum(self) -> Arrays | None:
         """The new sum of this worker's slice, as soon as all reports are here, and once."""
         if self._worker in self._summed or not set(self._order.reporting) <= self._reports.keys():
             return None

@@ -93,7 +93,7 @@ class VisitSchedule:
         return sum(s.points for s in self.segments if s.status != "away")
 
     @property
-    def traversed(self) -> int:
+    def pass_sum(self) -> int:
         """Passes summed over the points that are this worker's, wherever they were made."""
         return sum(s.points * s.passes for s in self.segments if s.status != "away")
 

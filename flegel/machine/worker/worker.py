@@ -25,6 +25,7 @@ from flegel.messages import (
     MomentsMeasured,
     Order,
     PointsSummary,
+    ReassignmentOrder,
     ReceivePoints,
     ReleaseJob,
     Report,
@@ -33,7 +34,6 @@ from flegel.messages import (
     ShardLoaded,
     Stop,
     TakeCheckpoint,
-    Tending,
     Train,
     TransferOwnership,
     WorkerFailed,
@@ -130,7 +130,7 @@ class CheckpointState(msgspec.Struct, frozen=True):
 
 
 class CountAgain(msgspec.Struct, frozen=True):
-    """Check the books, behind everything that was ordered before, and answer."""
+    """Compare statistics and points, after everything that was ordered before, and answer."""
 
     order: AuditPoints
     arrays: tuple[Array, ...]
@@ -156,7 +156,7 @@ class ApplyOwnership(msgspec.Struct, frozen=True):
 class ReassignPoints(msgspec.Struct, frozen=True):
     """Count, reset, give up or take over points while nothing trains."""
 
-    order: Tending
+    order: ReassignmentOrder
     arrays: tuple[Array, ...]
 
 
@@ -201,7 +201,9 @@ class Worker:
         self.extra_visits = 0
         """Visits already in the change, of which the next report will tell."""
         self._extra_compute = 0.0
-        self._next: list[tuple[Train | Stop | FetchStates | AuditPoints | Tending, tuple[Array, ...], float]] = []
+        self._next: list[
+            tuple[Train | Stop | FetchStates | AuditPoints | ReassignmentOrder, tuple[Array, ...], float]
+        ] = []
         """Orders that came in overtime."""
         self._tending = 0
         self._stray = 0
@@ -287,6 +289,8 @@ class Worker:
         return []  # late or doubled: the coordinator has moved on
 
     def _begin(self, body: Train, arrays: tuple[Array, ...], now: float) -> list[Command]:
+        """Begin a round as ordered; the time since the last report counts as waiting, less what was trained
+        meanwhile."""
         self.phase, self.round, self._linger = "training", body.round, body.linger
         self._told_at, self._stop_at = now, None
         idle = now - self._reported_at if self._reported_at is not None else 0.0
@@ -336,7 +340,7 @@ class Worker:
                 self._told_at = came
         return commands
 
-    def _tend(self, body: Tending, arrays: tuple[Array, ...]) -> list[Command]:
+    def _tend(self, body: ReassignmentOrder, arrays: tuple[Array, ...]) -> list[Command]:
         self._tending += 1
         if isinstance(body, ResetPoints):  # what overtime brought is part of what is dropped
             self.extra_visits, self._extra_compute = 0, 0.0
@@ -346,5 +350,5 @@ class Worker:
         if body is None:
             return []
         self._points = body.points
-        body.traversed -= self.extra_visits  # the next report will tell of these
+        body.pass_sum -= self.extra_visits  # the next report will tell of these
         return [SendReply(body, arrays=arrays)]  # type: ignore[arg-type]

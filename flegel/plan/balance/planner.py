@@ -79,7 +79,7 @@ def consider(
     timing = Timing(remaining, sure, move_cost or MoveCost())
     if len(loads) == 1:
         return BalancePlan((), "one worker has all points")
-    usable = [w for w in loads if w.points > 0 and 0 < w.seconds < math.inf]
+    usable = [w for w in loads if w.points > 0 and 0 < w.seconds_per_point < math.inf]
     if len(usable) < 2 or len(usable) < len(loads):
         return BalancePlan((), "the speed of some worker is not known yet")
     groups = super_workers(usable, rules)
@@ -132,7 +132,7 @@ class GroupDemand:
         """Why it can neither give nor take; empty if it can."""
         if self.group.members[0].busy:
             return f"{self.group} has a migration under way"
-        full = self.group.members[0].full
+        full = self.group.members[0].refusal
         return f"{self.group} takes no more: {full}" if self.takes and full else ""
 
 
@@ -266,8 +266,8 @@ def _pair(slow: GroupDemand, fast: GroupDemand, forecast: SplitForecast, timing:
     slow.group = SuperWorker(tuple(replace(m, points=m.points - given[m.worker]) for m in s.members))
     case = "lost passes shared" if f.passes > forecast.target else "equal passes"
     reason = (
-        f"{s} at {s.passes:.2f} passes, {s.seconds * 1e9:.0f} ns a point, {f} at {f.passes:.2f}, "
-        f"{f.seconds * 1e9:.0f} ns: {late or f'{case} after {forecast.split:.3g} s'}"
+        f"{s} at {s.passes:.2f} passes, {s.seconds_per_point * 1e9:.0f} ns a point, {f} at {f.passes:.2f}, "
+        f"{f.seconds_per_point * 1e9:.0f} ns: {late or f'{case} after {forecast.split:.3g} s'}"
     )
     return [Proposal(source, target, n, reason) for source, target, n in moves], ""
 
@@ -349,7 +349,7 @@ class Balance:
         self, loads: Sequence[WorkerLoad], left: TimeLeft, now: float, move_cost: MoveCost | None = None
     ) -> BalancePlan:
         """Proposals for the split that begins now."""
-        known = [w for w in loads if w.points and w.seconds < math.inf]
+        known = [w for w in loads if w.points and w.seconds_per_point < math.inf]
         pass_seconds = typical_pass_seconds(known) if known else 0.0
         rules = self.rules if has_stragglers(known, self.rules) else self.even
         plan = consider(loads, left.seconds, rules, self.moved, move_cost, left.sure)

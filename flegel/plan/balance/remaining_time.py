@@ -42,6 +42,8 @@ class RemainingTime:
         self._iteration = 0
 
     def note(self, seconds: float, iteration: int, objective: float | None, slowest_pass: float) -> None:
+        """A barrier: seconds of training, iteration, objective and passes; only the last part of the time is kept for
+        the fit."""
         self._seconds, self._iteration = seconds, iteration
         if objective is None or not math.isfinite(objective):
             return
@@ -71,6 +73,8 @@ class RemainingTime:
         return TimeLeft(left + 1e-6, "iterations left", sure=True)
 
     def _by_target(self) -> TimeLeft | None:
+        """Seconds until the objective reaches the target, by its present speed, or with decaying progress where that
+        takes longer; None without a target."""
         target, speed = self._criteria.target, self._speed()
         if target is None or not speed:
             return None

@@ -24,6 +24,8 @@ class DecayingMean:
         self._rounds = 0
 
     def note(self, points: float, seconds: float) -> None:
+        """A round of `points` points in `seconds`; earlier rounds count less. The error is estimated from single rounds
+        and from blocks of rounds, because errors of neighbouring rounds are related."""
         keep = self._memory
         self._weight = keep * self._weight + 1
         self._weight2 = keep * keep * self._weight2 + 1

@@ -21,14 +21,14 @@ class WorkerLoad:
 
     worker: int
     points: int
-    seconds: float
+    seconds_per_point: float
     """V: seconds per point."""
     passes: float
     relative_error: float = 0.0
     """Relative standard error of V."""
     busy: bool = False
     """A migration is under way; until it ends the worker neither gives nor takes."""
-    full: str = ""
+    refusal: str = ""
     """Why it cannot take more points; empty if it can."""
 
 
@@ -43,8 +43,8 @@ class SuperWorker:
         return _mean(m.points for m in self.members)
 
     @cached_property
-    def seconds(self) -> float:
-        return _mean(m.seconds for m in self.members)
+    def seconds_per_point(self) -> float:
+        return _mean(m.seconds_per_point for m in self.members)
 
     @cached_property
     def passes(self) -> float:
@@ -57,7 +57,7 @@ class SuperWorker:
     @cached_property
     def pass_seconds(self) -> float:
         """Seconds of a pass."""
-        return self.points * self.seconds
+        return self.points * self.seconds_per_point
 
     def __str__(self) -> str:
         ids = [m.worker for m in self.members]
@@ -72,7 +72,7 @@ def _mean(values: Iterable[float]) -> float:
 def super_workers(loads: Sequence[WorkerLoad], rules: BalanceSettings) -> list[SuperWorker]:
     """Group workers whose N, V and P agree within the tolerance, in the order of their predicted speed."""
     groups: list[list[WorkerLoad]] = []
-    for load in sorted(loads, key=lambda w: (w.points * w.seconds, w.passes, w.worker)):
+    for load in sorted(loads, key=lambda w: (w.points * w.seconds_per_point, w.passes, w.worker)):
         for group in reversed(groups):
             if _alike(group[0], load, rules):
                 group.append(load)
@@ -83,21 +83,24 @@ def super_workers(loads: Sequence[WorkerLoad], rules: BalanceSettings) -> list[S
 
 
 def _alike(a: WorkerLoad, b: WorkerLoad, rules: BalanceSettings) -> bool:
+    """Whether two workers belong to one super worker: N and V within the relative tolerance, and both able, or both
+    unable, to give and take points. Passes differ by ε/2 at most: then those of two members differ by ε at most."""
+
     def near(x: float, y: float) -> bool:
         return abs(x - y) <= rules.group_tolerance * max(x, y)
 
     return (
         near(a.points, b.points)
-        and near(a.seconds, b.seconds)
+        and near(a.seconds_per_point, b.seconds_per_point)
         and abs(a.passes - b.passes) <= rules.epsilon / 2
         and a.busy == b.busy
-        and bool(a.full) == bool(b.full)
+        and bool(a.refusal) == bool(b.refusal)
     )
 
 
 def typical_pass_seconds(loads: Iterable[WorkerLoad]) -> float:
     """Seconds of a pass; lower median over workers."""
-    return median_low(w.points * w.seconds for w in loads)
+    return median_low(w.points * w.seconds_per_point for w in loads)
 
 
 def error_multiple(workers: int, rules: BalanceSettings) -> float:
@@ -109,10 +112,13 @@ def has_stragglers(loads: Sequence[WorkerLoad], rules: BalanceSettings) -> bool:
     """Whether some worker's V exceeds `straggler_factor` times the lower quartile by more than the error."""
     if not loads:
         return False
-    usual = sorted(w.seconds for w in loads)[len(loads) // 4]  # lower quartile: valid also if most workers are slow
+    usual = sorted(w.seconds_per_point for w in loads)[
+        len(loads) // 4
+    ]  # lower quartile: valid also if most workers are slow
     common, allowed = median(w.relative_error for w in loads), error_multiple(len(loads), rules)
     return any(
-        w.seconds > rules.straggler_factor * usual * (1 + allowed * max(w.relative_error, common)) for w in loads
+        w.seconds_per_point > rules.straggler_factor * usual * (1 + allowed * max(w.relative_error, common))
+        for w in loads
     )
 
 
@@ -123,7 +129,7 @@ def target_passes(groups: Iterable[SuperWorker], split: float) -> float:
     passes away, only time: its points and past visits are left out, its visits of the split are counted.
     """
     behind = list(groups)
-    visits = sum(len(g.members) * split / g.seconds for g in behind)
+    visits = sum(len(g.members) * split / g.seconds_per_point for g in behind)
     while True:
         points = sum(len(g.members) * g.points for g in behind)
         target = (sum(len(g.members) * g.points * g.passes for g in behind) + visits) / points
@@ -135,7 +141,7 @@ def target_passes(groups: Iterable[SuperWorker], split: float) -> float:
 
 def surplus_visits(group: SuperWorker, target: float, split: float) -> float:
     """Visits per member left for points of others once its own have C passes; negative: visits that it lacks."""
-    return split / group.seconds - group.points * max(target - group.passes, 0.0)
+    return split / group.seconds_per_point - group.points * max(target - group.passes, 0.0)
 
 
 def points_to_give(slow: SuperWorker, target: float, split: float) -> float:

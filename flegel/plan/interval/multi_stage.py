@@ -136,6 +136,8 @@ class MultiStage:
     # -- states --------------------------------------------------------------------------------------------
 
     def _starting(self, last: Round) -> Step:
+        """The next step while no pass is complete: the interval follows from speed and φ; after the first pass the
+        search begins."""
         if last.laps < 1.0:
             better = self._early(last)
             if _apart(better, self._eta) > active().interval.environment_change:

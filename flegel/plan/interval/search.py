@@ -17,6 +17,7 @@ class Search:
     """
 
     def __init__(self, size: float, factor: float = 2.0, grow: bool = False, most: float = math.inf) -> None:
+        """`size`: to begin with; each try is `factor` times smaller, or larger where `grow` (up to `most`)."""
         self.size = size
         self.factor = factor
         self.settled = False
@@ -50,6 +51,8 @@ class Search:
         return self._judge(progress)
 
     def _judge(self, progress: float) -> str:
+        """Compare the progress of the size just tried with the best so far; the reason, for people. `settled` once a
+        try was no better."""
         sense = f"{self.factor:g} times" if self._grow else f"1/{self.factor:g}"
         if self._best is None:
             self._best = progress

@@ -131,6 +131,7 @@ class Loads:
                 self.items[owner].append(item)
 
     def move(self, item: int, receiver: int) -> None:
+        """Give an item to another owner and update what each has beyond its share."""
         donor = self.owners[item]
         if donor in self.excess:
             self.items[donor].remove(item)

@@ -23,6 +23,7 @@ class SliceMap:
     replicas: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
+        """Each slice has one primary and its replicas on other servers."""
         if not len(self.slices) == len(self.primary) == len(self.replicas):
             raise ValueError(
                 f"map {self.version}: {len(self.slices)} slices, {len(self.primary)} primaries, "

@@ -24,6 +24,7 @@ class SliceCost:
     size_seconds: float = 0.0
 
     def seen(self, size: float, seconds: float) -> SliceCost:
+        """The same sums with one more measurement, earlier ones counting less."""
         keep = active().placement.slice_cost_memory
         return SliceCost(
             keep * self.weight + 1,

@@ -136,6 +136,7 @@ def _changes(old: Mapping[int, float], new: Mapping[int, float]) -> list[float]:
 
 
 def _blended(old: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key, float]:
+    """Rates of links: new measurements averaged with old ones, or in their place where a link has clearly changed."""
     rules = active().placement
     jump, newest = rules.changed_link, rules.newest_weight
     found = dict(old)

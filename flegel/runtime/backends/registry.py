@@ -13,16 +13,20 @@ BACKENDS: dict[str, str] = {
     "cuda": "flegel.runtime.backends.torch.backend",
     "torch": "flegel.runtime.backends.torch.backend",
 }
-"""By kind of device: the module that has a `BACKEND`. `torch:cpu` is torch on a processor, `cuda:1` the second GPU."""
+"""By kind of device: the module that has a `BACKEND`. `torch:cpu` is torch on a processor, `cuda:1` the second GPU. How
+a device of each kind is written is in `DEVICE_FORMS` of plan/devices.py."""
+LIBRARIES: dict[str, str] = {"cuda": "torch", "torch": "torch"}
+"""By kind of device: the library that its backend needs beyond those of the engine; also the name of the extra of
+Flegel that installs it."""
 TEAM = "flegel.runtime.backends.numba.team"  # the module of the backend whose kernels several threads run
 OWN: dict[str, str] = {"network": "flegel.torch.backend"}
 """By name: backends that algorithms ask for themselves (`Kernels.backend`), on whatever device."""
 
 
 def library_of(device: str, own: str = "") -> str:
-    """The library that the backend of a device, or the one that an algorithm asks for, cannot do without; empty where
-    that is none beyond the engine's own."""
-    return "torch" if own in OWN or device.partition(":")[0] in ("cuda", "torch") else ""
+    """The library that the backend of a device, or the one that an algorithm asks for (`own`), cannot do without; empty
+    where that is none beyond the engine's own."""
+    return "torch" if own in OWN else LIBRARIES.get(device.partition(":")[0], "")
 
 
 def choose(device: str, own: str = "", threads: int = 0, fixed_blocks: bool = False) -> Backend:
@@ -36,7 +40,9 @@ def choose(device: str, own: str = "", threads: int = 0, fixed_blocks: bool = Fa
     try:
         module = import_module(OWN[own] if own else BACKENDS[kind])
     except ModuleNotFoundError as error:
+        library = library_of(device, own)
+        package = f"'flegel[{library}]'" if library else error.name
         raise UsageError(
-            f"This job needs {error.name} on every host that runs it; install it with: pip install 'flegel[torch]'."
+            f"This job needs {error.name} on every host that runs it; install it with: pip install {package}."
         ) from None
     return cast("Backend", module.BACKEND).on(device)

@@ -157,6 +157,7 @@ def part_content(kept: CheckpointPart, arrays: Iterable[Array]) -> list[Buffer]:
 
 
 def read_part(content: bytes) -> tuple[CheckpointPart, list[Array]]:
+    """A worker's part of a checkpoint from a file: a header, then the bytes of its arrays one after the other."""
     at = 8 + int.from_bytes(content[:8], "little")
     runs, visits, compute, version, number, shapes = unpack(content[8:at])
     arrays: list[Array] = []

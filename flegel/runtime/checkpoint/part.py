@@ -62,6 +62,8 @@ class CheckpointsOfJob(Part):
     # -- θ(0) ----------------------------------------------------------------------------------------------
 
     def scaling(self) -> Scaling | None:
+        """Shift and factor of each column as the checkpoint has them; None where columns are not scaled, or none were
+        stored."""
         session, data = self._session, self.request.data
         if scale.check_method(self.request.job.scale) == "none" or not session.stored:
             return None

@@ -140,6 +140,7 @@ def _fill(stored: StoredJob, store: CheckpointStore, manifest: CheckpointManifes
     """Read all files of a checkpoint; raises `StorageError` unless all are whole. Lines of the trace may be lost."""
 
     def get(name: str) -> bytes:
+        """The content of a file of the checkpoint, if size and checksum are those of the manifest."""
         size, sha = manifest.files[name]
         try:
             content = store.get(name)
@@ -206,6 +207,7 @@ def _commit(record: dict[str, Any]) -> StoredCommit:
 
 
 def _last_commit(store: CheckpointStore, names: list[str], skipped: list[str]) -> StoredCommit | None:
+    """The newest commit record that can be read; what is wrong with others is added to `skipped`."""
     found: list[StoredCommit] = []
     for name in COMMIT_FILES:
         if name not in names:

@@ -31,7 +31,7 @@ from flegel.runtime.job.observers import Functions, Observer, Observers
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.run import execute
 from flegel.runtime.job.training_data import data_location, open_training_data
-from flegel.runtime.worker.current_hook import MODULE
+from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE
 from flegel.sync import models
 from flegel.wording import option
 
@@ -82,18 +82,25 @@ def resume(
     begin_anew: bool = False,
     observers: Observers | None = None,
 ) -> Result:
-    """Go on with a job, with other values for the options in `changes`; see `flegel.resume`."""
+    """Continue a job from the checkpoints in `place`, with other values for the options in `changes`.
+
+    `algorithm`, `data`, `label`: given again, where the record does not have them or they lie elsewhere now. `exact`:
+    continue from the last checkpoint, so that the result has the same bits as without the interruption; False: from the
+    last commit, which is newer, and statistics are made by one pass; None: as the synchronization model allows.
+    `trust_code`: code in the checkpoint may be run. `take_over`: also where another process holds the place.
+    `begin_anew`: from the start where everything that was kept is damaged.
+    """
     observers = observers or Observers()
     store = open_store(place)
     stored = read(store)
-    holder = store.lock()
-    if holder is not None and not take_over:
-        raise UsageError(f"{store.place} is in use by {holder}; the job runs already.")
+    locked_by = store.lock()
+    if locked_by is not None and not take_over:
+        raise UsageError(f"{store.place} is in use by {locked_by}; the job runs already.")
     try:
         _check_usable(stored, store, begin_anew)
         for text in stored.skipped:
             warnings.warn(text, CheckpointWarning, stacklevel=2)
-        observers.phase("init", MODULE)
+        observers.phase("init", CLASS_MODULE_CODE)
         chosen = same_algorithm(stored, algorithm, trust_code, store)
         observers.phase("reading")
         dataset, location, label = job_data(stored.record.job, data, label, store.place, chosen)

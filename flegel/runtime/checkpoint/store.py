@@ -101,6 +101,7 @@ class FolderStore:
                 disk.close(folder)
 
     def _fill(self, scratch: Path, content: Iterable[Buffer], durable: bool) -> None:
+        """Write `content` into a new file; `durable`: and wait until it is on the disk."""
         disk = self._disk
         file = disk.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -170,6 +171,7 @@ class ObjectStore:
             return bytes(self._files.cat_file(f"{self._root}/{checked(name)}"))
 
     def names(self) -> list[str]:
+        """Names of the objects of this checkpoint, in order; none where the folder does not exist yet."""
         with _client_errors():
             self._files.invalidate_cache()
             try:

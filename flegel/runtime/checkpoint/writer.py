@@ -62,6 +62,8 @@ class Checkpointer:
     def __init__(
         self, store: CheckpointStore, record: JobRecord, rows: list[TraceRow], stored: StoredJob | None = None
     ) -> None:
+        """Start the threads that write checkpoints and commits. `rows`: of the trace; `stored`: the checkpoint from
+        which the job continues."""
         self.store, self.record = store, record
         self.written: CheckpointManifest | None = stored.manifest if stored else None
         self._rows = rows
@@ -269,6 +271,7 @@ class Checkpointer:
                 self.store.drop(name)
 
     def _write_commit(self, commit: SaveCommit) -> None:
+        """Write a commit record, θ and progress without the points' states, into one of two files in turn."""
         self._check_epoch()
         record = {
             "format": CHECKPOINT_FORMAT,

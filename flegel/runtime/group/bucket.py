@@ -80,6 +80,7 @@ class FolderBucket:
             os.close(handle)
 
     def _content(self, handle: int, largest: int) -> tuple[bytes, str]:
+        """Content and tag of an open file; refuses what is not a regular file or has more than `largest` bytes."""
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise RefusedObject("it is no regular file", _stat_tag(found))
@@ -197,6 +198,8 @@ class ObjectBucket:
             raise UsageError(f"{url} cannot be used as a bucket: {_sentence(error)}.") from None
 
     def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
+        """Content and tag of an object, None where it does not exist; refuses more than `largest` bytes before reading
+        them."""
         with self._errors():
             try:
                 answer = self._obstore.get(self._store, _checked(key))
@@ -224,6 +227,8 @@ class ObjectBucket:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
+        """Turn the client's errors into those that a bucket raises: `Conflict`, `FileNotFoundError`, `OSError` with a
+        sentence."""
         from obstore import exceptions
 
         try:

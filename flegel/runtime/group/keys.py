@@ -55,6 +55,7 @@ class PlainObjects:
         return b"".join([AUTHENTICATED_MARK, _checksum(key, content), content])
 
     def open(self, key: str, content: bytes) -> bytes:
+        """The content of an object of a group without a key: only its checksum, which covers its name, is verified."""
         if content[:4] == SEALED_MARK:
             raise KeyMissing(f"it is signed, and this group has no key; give {option('group_key')}")
         if content[:4] != AUTHENTICATED_MARK:
@@ -74,6 +75,8 @@ class SignedObjects:
     cipher: Any = None
 
     def seal(self, key: str, content: bytes) -> bytes:
+        """The object as it is stored: signed by this group together with its name, and encrypted where there is a
+        common secret."""
         nonce = b""
         if self.cipher is not None:
             nonce = os.urandom(12)
@@ -199,6 +202,7 @@ def make_key_files(folder: Path, groups: list[str], encrypt: bool) -> list[Path]
 
 
 def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read; it appears complete or not at all."""
     scratch = path.with_suffix(".part")
     try:
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:

@@ -123,6 +123,8 @@ class GroupLink:
     # -- its own thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """The thread of a group: pass events and the time to the machine until the job closes it and its last beat is
+        written."""
         while not (
             self._closing_at
             and (self._machine.over or clock.now() - self._closing_at > active().groups.last_beat_seconds)

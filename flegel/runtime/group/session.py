@@ -66,11 +66,12 @@ GROUP_FORMAT = 2
 
 
 class GroupSession:
-    """One group, from its options to its end."""
+    """One group at one site, from the options of its job to its end."""
 
     def __init__(self, job: Job, algorithm: Algorithm) -> None:
+        """Check the options of the group, read its key file, and open its bucket."""
         self._job, self._algorithm = job, algorithm
-        self.kind = exchange_of(algorithm)
+        self.exchange_kind = exchange_of(algorithm)
         self._every = parse_every(job.sites.every)
         check_keys(job.sites)
         self._seal = read_key_file(job.sites.group_key, job.sites.group)
@@ -79,9 +80,10 @@ class GroupSession:
         """Whether a change of θ is good enough to be sent; None: all are."""
         if job.sites.group_listen:
             parse_listen(job.sites.group_listen)
-        self._submitted = _plain(algorithm)
+        self._submitted_hyper = _plain(algorithm)
+        """Hyper-parameters as the user gave them, before any hook ran: all groups must agree in them."""
         self._package: tuple[Package, list[Array]] | None = None
-        self._form: DataForm | None = None
+        self._data_form: DataForm | None = None
         """What the rows of this group are; None until they are read."""
         self._ignored: set[str] = set()
         """Objects that were not used for θ(0), and were told of."""
@@ -94,11 +96,12 @@ class GroupSession:
         """What the last beat says; `finished` once there is a result."""
 
     def _make_gate(self) -> Gate | None:
-        """The check of received changes against rows of this group; None where the job asks for none."""
+        """The check of this group's own changes against its rows for the gate, before they are sent; None where the job
+        asks for none."""
         job = self._job
         if not job.sites.gate and not job.sites.gate_data:
             return None
-        if self.kind == "statistics":
+        if self.exchange_kind == "statistics":
             raise UsageError(
                 f"{option('gate')} cannot be used with {type(self._algorithm).__name__}: groups exchange its "
                 "statistics, and "
@@ -115,21 +118,22 @@ class GroupSession:
 
     def join(self, data: Dataset) -> None:
         """Read the package where there is one, and take the algorithm's settings from it."""
-        self._form = form_of_data(data, self._job)
+        self._data_form = form_of_data(data, self._job)
         self._life = self._new_life()
-        found = self._patiently(self._read_package, "package")
+        found = self._with_retries(self._read_package, "package")
         if found is not None:
             self._use(found, data)
 
     def _new_life(self) -> int:
-        """Larger than that of the last process of this name; refused where that one is still there."""
+        """The number that tells this process of the group from earlier ones: larger than that of the last one. Refused
+        where that process still changes its beat."""
         name, key = self._job.sites.group, MEMBERS + self._job.sites.group
         began = clock.now()
-        first = self._patiently(lambda: self._held_beat(key), key)
+        first = self._with_retries(lambda: self._held_beat(key), key)
         watched = active().groups.watched_beats * self._beat_seconds
         while first is not None and first.state not in ENDED_PHASES and clock.now() - began < watched:
             clock.sleep(0.1)
-            held = self._patiently(lambda: self._held_beat(key), key)
+            held = self._with_retries(lambda: self._held_beat(key), key)
             if held is not None and (held.life, held.beat) != (first.life, first.beat):
                 raise UsageError(
                     f"Another process takes part as {name} in {self._bucket.place}; give this group another name, or "
@@ -138,7 +142,7 @@ class GroupSession:
         return max(clock.microseconds(), 0 if first is None else first.life + 1)
 
     def _held_beat(self, key: str) -> MemberBeat | None:
-        """The last beat under this name; one that is damaged is replaced later."""
+        """The last beat that a process of this group wrote; None where there is none, or it cannot be read."""
         try:
             held = self._bucket.get(key, MAX_BEAT_BYTES)
             return None if held is None else decode(self._seal.open(key, held[0]), MemberBeat)[0]
@@ -174,12 +178,16 @@ class GroupSession:
             same = "another version of it" if ref.name == package.algorithm else package.algorithm
             raise UsageError(f"The groups of {place} train {same}, not this {type(algorithm).__name__}.")
         for name, theirs in package.submitted.items():
-            if self._submitted.get(name) != theirs:
-                own = self._submitted.get(name)
+            if self._submitted_hyper.get(name) != theirs:
+                own = self._submitted_hyper.get(name)
                 raise UsageError(
                     f"The groups of {place} train with {name}={theirs!r}, and this one has {own!r}; use the same."
                 )
-        if package.format != GROUP_FORMAT or package.exchange != self.kind or package.outer != self._outer:
+        if (
+            package.format != GROUP_FORMAT
+            or package.exchange != self.exchange_kind
+            or package.outer != self._outer_step
+        ):
             raise UsageError(f"The groups of {place} use {option('outer', package.outer or 'mean')}; use the same.")
         if why := difference(package.data, form_of_data(data, self._job), f"The groups of {place}"):
             raise UsageError(why)
@@ -189,8 +197,9 @@ class GroupSession:
             setattr(algorithm, name, value)
 
     @property
-    def _outer(self) -> str:
-        return self._job.sites.outer if self.kind == "parameters" else ""
+    def _outer_step(self) -> str:
+        """How changes of θ are applied to it (`--outer`); empty where groups exchange statistics."""
+        return self._job.sites.outer if self.exchange_kind == "parameters" else ""
 
     def scaling(self) -> scale.Scaling | None:
         """How the first group scales its columns."""
@@ -214,17 +223,17 @@ class GroupSession:
         if not self._algorithm.placement.starts_from_means or job.sites.groups < 2 or job.scale != "none":
             return sample
         own = representatives(sample, np.random.default_rng(job.seed))
-        if own is None or self._form is None:
+        if own is None or self._data_form is None:
             return sample
         key = STARTS + job.sites.group
-        content = self._seal.seal(key, encode(StartRows(job.sites.group, self._form), own))
-        self._patiently(lambda: self._bucket.put(key, content), key)
+        content = self._seal.seal(key, encode(StartRows(job.sites.group, self._data_form), own))
+        self._with_retries(lambda: self._bucket.put(key, content), key)
         began = clock.now()
         reports = WaitReports()
         while True:
-            found = self._patiently(self._starts, STARTS)
+            found = self._with_retries(self._starts, STARTS)
             late = clock.now() - began > job.sites.group_timeout
-            made = self._patiently(lambda: self._bucket.get(JOB, MAX_BEAT_BYTES), JOB)
+            made = self._with_retries(lambda: self._bucket.get(JOB, MAX_BEAT_BYTES), JOB)
             if len(found) >= job.sites.groups or late or made is not None:
                 break
             missing = missing_groups(len(found), job.sites.groups, job.sites.group_timeout)
@@ -241,8 +250,8 @@ class GroupSession:
         """Means and weights by group, as far as they can be seen. Files that no group wrote are left alone; a group
         whose rows are others than these is named, and nothing of this group stays behind."""
         found: dict[str, list[Array]] = {}
-        assert self._form is not None
-        own, columns = self._job.sites.group, self._form.columns
+        assert self._data_form is not None
+        own, columns = self._job.sites.group, self._data_form.columns
         largest = 2 * 8 * active().starts.group_representatives * (columns + 1) + MAX_RECORD_HEADER_BYTES
         for key in self._bucket.names(STARTS):
             group = key.removeprefix(STARTS)
@@ -260,8 +269,8 @@ class GroupSession:
                 continue
             if header.group != group:
                 continue
-            if why := difference(header.data, self._form, group):
-                self._patiently(lambda: self._bucket.delete(STARTS + own), STARTS + own)
+            if why := difference(header.data, self._data_form, group):
+                self._with_retries(lambda: self._bucket.delete(STARTS + own), STARTS + own)
                 raise UsageError(f"{why} If {group} does not take part, remove {key} from {self._bucket.place}.")
             means, weights = (*arrays, None, None)[:2]
             if _are_means(means, weights, columns):
@@ -270,7 +279,8 @@ class GroupSession:
         return found
 
     def publish(self, parameter: Tree, scaling: scale.Scaling | None, data: Dataset) -> bool:
-        """Write the package, unless somebody was first; False: prepare again with theirs."""
+        """Write the training package to the bucket, and use the one that is there afterwards. True where that is this
+        group's own; False where another group was first: its θ(0) and scaling are then to be prepared again."""
         if self._package is not None:
             return True
         ref, form = reference(self._algorithm), form_of(parameter)
@@ -279,17 +289,17 @@ class GroupSession:
             algorithm=ref.name,
             source=ref.source,
             hyper=_plain(self._algorithm),
-            submitted=self._submitted,
+            submitted=self._submitted_hyper,
             parameter=(form.name, tuple(form.fields)),
             data=form_of_data(data, self._job),
-            exchange=self.kind,
-            outer=self._outer,
+            exchange=self.exchange_kind,
+            outer=self._outer_step,
             every=self._job.sites.every,
             made_by=self._job.sites.group,
         )
         scales = [] if scaling is None else [np.asarray(column, dtype=np.float64) for column in scaling]
         content = encode(package, [*pytree.flatten(parameter), *scales])
-        found = self._patiently(lambda: self._written_package(content), "package")
+        found = self._with_retries(lambda: self._written_package(content), "package")
         mine = digest_of(encode(found[0], found[1])) == digest_of(content)
         self._use(found, data)
         return mine
@@ -303,6 +313,7 @@ class GroupSession:
         return found
 
     def _write_package(self, content: bytes) -> None:
+        """Store the package under its checksum, and the object that names it, unless there is one already."""
         sha, seal = digest_of(content), self._seal
         key = f"package/{sha}"
         self._bucket.put(key, seal.seal(key, content))
@@ -311,8 +322,9 @@ class GroupSession:
         except Conflict:
             return  # somebody was first, or this is the second try of a put that has happened
 
-    def _patiently(self, call: Callable[[], Any], what: str) -> Any:
-        """The answer, after some tries; a sentence where the bucket does not answer. `what`: the object, for people."""
+    def _with_retries(self, call: Callable[[], Any], what: str) -> Any:
+        """What `call` returns, tried again while the bucket fails, for `BUCKET_START_SECONDS`; after that, and for
+        objects that are refused, an error. `what`: the name of the object, for its sentence."""
         began = clock.now()
         while True:
             try:
@@ -339,13 +351,13 @@ class GroupSession:
         job = self._job
         first = self.parameter()
         self._base = additive_fields(self._algorithm, parameter if first is None else first)
-        self._base = self._base if self.kind == "parameters" else []
-        sent = self._base if self.kind == "parameters" else pytree.flatten(zero)
+        self._base = self._base if self.exchange_kind == "parameters" else []
+        sent = self._base if self.exchange_kind == "parameters" else pytree.flatten(zero)
         peers = self._peers()
         settings = GroupSettings(
             name=job.sites.group,
             life=self._life,
-            exchange=self.kind,
+            exchange=self.exchange_kind,
             outer=job.sites.outer,
             silence=job.sites.group_timeout,
             beat=self._beat_seconds,
@@ -458,6 +470,8 @@ def form_of_data(data: Dataset, job: Job) -> DataForm:
 
 
 def _are_means(means: Array | None, weights: Array | None, columns: int) -> bool:
+    """Whether arrays of another group are weighted means of rows with this many columns: shapes fit, all numbers are
+    finite, no weight is negative."""
     return (
         means is not None
         and weights is not None

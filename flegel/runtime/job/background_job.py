@@ -25,6 +25,7 @@ class BackgroundJob(Observer):
     threaded = True
 
     def __init__(self, name: str, run: Callable[[Observer], Result]) -> None:
+        """Start a thread that calls `run` with this object as an observer. `name`: of the job, for people."""
         self.name = name
         self._future: Future[Result] = Future()
         self._control: JobControl | None = None
@@ -35,6 +36,7 @@ class BackgroundJob(Observer):
         Thread(target=here.run, args=(self._execute, run), name=name, daemon=True).start()
 
     def _execute(self, run: Callable[[Observer], Result]) -> None:
+        """In the thread of the job: run it, and keep its result or error for whoever asks."""
         try:
             if not self._cancelled:
                 result = run(self)
@@ -47,6 +49,7 @@ class BackgroundJob(Observer):
     # -- as an observer --------------------------------------------------------------------------------------------
 
     def see(self, event: JobEvent) -> None:
+        """Keep what the job tells its observers: remarks, the latest snapshot, and the means to end it."""
         match event:
             case RemarkMade(text):
                 self._said.append(text)

@@ -37,7 +37,7 @@ def collected(running: JobRun) -> Result:
 def _of_request(running: JobRun) -> dict[str, Any]:
     """What was trained, on which rows, and how."""
     request = running.request
-    algorithm, data, scaling, choice = request.algorithm, request.data, running.scaling, running.place.choice
+    algorithm, data, scaling, choice = request.algorithm, request.data, running.scaling, running.job_cluster.choice
     whole = data if data.held_out is None else data.held_out.whole
     return {
         "algorithm": algorithm,

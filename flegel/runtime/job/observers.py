@@ -93,6 +93,7 @@ class Functions(Observer):
         self._watch, self._say, self._phase = watch, say, phase
 
     def see(self, event: JobEvent) -> None:
+        """Call the function that was given for this kind of event, if any."""
         match event:
             case JobSeen() if self._watch is not None:
                 self._watch(event.snapshot)

@@ -49,7 +49,7 @@ class JobRun:
     parts: tuple[Part, ...] = ()
     ending: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     """What is closed when the job is over, however it ends."""
-    place: JobCluster = field(init=False)
+    job_cluster: JobCluster = field(init=False)
     """Stage place: where the workers run."""
     scaling: Scaling | None = None
     """Stage start: how columns are scaled."""

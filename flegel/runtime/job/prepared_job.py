@@ -39,7 +39,7 @@ from flegel.runtime.job.compiler_thread import CompilerThread
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.teams import NotCompiled
 from flegel.runtime.system.signals import DeferredSignals
-from flegel.runtime.worker.current_hook import inside
+from flegel.runtime.worker.current_hook import EnteredHook
 
 PROBE_ROWS = 256
 
@@ -110,7 +110,7 @@ class PreparedJob:
         made = self._guard(maker, lambda: self.algorithm.initAggregator(self.sample, presented))
         self.zero: Tree = hook_values.tree(made, maker, lambda v: pytree.zeros_like(v, self.algorithm.placement.typed))
         if not default and not defines(self.algorithm, KernelHooks.kernel):
-            self._check_a_visit(presented)
+            self._check_first_visit(presented)
         if not sums_alone(self.algorithm):
             self._check_aggregate(self.zero)
 
@@ -176,7 +176,7 @@ class PreparedJob:
         if not is_built_in(self.algorithm) or self.algorithm.kernels.backend or self.request.resumed:
             return None
         shard = self._shard(PROBE_ROWS, self.state)
-        with inside("kernel"):
+        with EnteredHook("kernel"):
             own = hook(self.algorithm, KernelHooks.kernel)(shard)
         if own is None:
             return None
@@ -249,6 +249,8 @@ class PreparedJob:
         return self._guard(name, lambda: getattr(self.algorithm, name)(*args), extra)
 
     def _guard(self, name: str, call: Callable[[], Any], extra: float = 0.0) -> Any:
+        """Call a hook of the user's class before training; parts may explain its error better. `name`: of the hook;
+        `extra`: seconds that it may take besides the usual limit."""
         try:
             return guarded(self.algorithm, name, "before training", call, extra=extra)
         except AlgorithmError as error:
@@ -257,12 +259,14 @@ class PreparedJob:
                     raise better from error
             raise
 
-    def _check_a_visit(self, presented: Tree) -> None:
+    def _check_first_visit(self, presented: Tree) -> None:
         """One point is visited by the hooks as they are. θ refuses writes, which compiled code does not notice, and
         `aggregate` gets what it gets on workers: a point's change, which may have another form than the statistics."""
         changes: list[Tree] = []
 
         def visit() -> None:
+            """Visit one point in the interpreter and keep its change. Errors are left to the compiler, but for writes
+            to arrays that hooks must not change."""
             try:
                 point = sample_point(self.algorithm, self.sample)
                 changes.append(self.algorithm.updateDataPoint(point, presented, 0))
@@ -311,6 +315,7 @@ def sample_rows(columns: int, sparse: bool) -> int:
 
 
 def _stack(a: Array | Sparse, b: Array | Sparse) -> Array | Sparse:
+    """The rows of `a`, then those of `b`, dense or sparse."""
     if isinstance(a, Sparse) and isinstance(b, Sparse):
         return Sparse(
             np.concatenate([a.indptr, b.indptr[1:] + a.indptr[-1]]),

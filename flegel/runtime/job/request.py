@@ -14,6 +14,7 @@ from flegel.algorithm import Algorithm, visit_hooks
 from flegel.configuration.active import active
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, open_data
+from flegel.datasets.rows.memory import configured_limit
 from flegel.datasets.rows.partition import parse
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.learning import LearningHooks
@@ -22,7 +23,7 @@ from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.options import check_options
-from flegel.plan.devices import FirstDeal, Work, first_deal, one_gpu, parse_devices, relative_speeds
+from flegel.plan.devices import FirstPartition, Work, first_partition, one_gpu, parse_devices, relative_speeds
 from flegel.runtime.job.observers import JobControl, Observers
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
@@ -79,24 +80,24 @@ class Request:
         return self.session is not None and self.session.former_job is not None
 
     @cached_property
-    def deal(self) -> FirstDeal:
+    def first_partition(self) -> FirstPartition:
         """Who owns which rows at first, and who rests: as the job says, or said when it was begun. By default a GPU
         beside processors gets a share like its speed, where balance can correct that."""
         former = self.session.former_job if self.session is not None else None
         job = self.job if former is None else former
         workers, algorithm = job.workers or self.workers, self.algorithm
         if job.partition != "shuffle" or balance_mode(job.sync, workers) == "off":
-            return FirstDeal(job.partition)
+            return FirstPartition(job.partition)
         devices = parse_devices(job.device, job.gpus, workers)
         speeds = relative_speeds(devices, workers, bool(algorithm.kernels.backend))
-        a_visit = 0.0 if algorithm.kernels.backend else hook(algorithm, KernelHooks.work)(self.data.columns)
-        work = float(self.data.rows * a_visit)
+        work_per_visit = 0.0 if algorithm.kernels.backend else hook(algorithm, KernelHooks.work)(self.data.columns)
+        work = float(self.data.rows * work_per_visit)
         rooms = rows_on_devices(devices, self.data.columns) if len(set(speeds.values())) > 1 else {}
-        return first_deal(speeds, Work(self.data.rows, work, rooms, job.sync.interval), may_rest(job))
+        return first_partition(speeds, Work(self.data.rows, work, rooms, job.sync.interval), may_rest(job))
 
     @property
     def partition(self) -> str:
-        return self.deal.partition
+        return self.first_partition.partition
 
     @property
     def works_alone(self) -> bool:
@@ -167,6 +168,7 @@ def check_numbers(request: Request) -> None:
     if not 1 <= request.workers <= MAX_WORKERS:
         raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
     check_options(request.job)
+    configured_limit()
     cls = type(request.algorithm)
     halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck

@@ -194,7 +194,7 @@ def check_file(file: str | os.PathLike[str], option: str) -> None:
     parent = path.absolute().parent
     if not parent.is_dir():
         raise UsageError(f"There is no folder for {path}; make it first.")
-    if not os.access(path if path.exists() else parent, os.W_OK):
+    if not (os.access(path, os.W_OK) if path.exists() else _takes_files(parent)):
         raise UsageError(f"Cannot write to {path}; choose another {option}.")
 
 
@@ -204,8 +204,18 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
     parent = next(p for p in [path.absolute(), *path.absolute().parents] if p.exists())
     if not parent.is_dir():
         raise UsageError(f"{parent} is not a folder; choose another {option('out')}.")
-    if not os.access(parent, os.W_OK):
+    if not _takes_files(parent):
         raise UsageError(f"Cannot write to {parent}; choose another {option('out')}.")
+
+
+def _takes_files(folder: Path) -> bool:
+    """Something can be made in this folder. It is tried: the rights of a folder in /proc, or of one on a read-only
+    disk, do not tell."""
+    try:
+        Path(tempfile.mkdtemp(prefix=".flegel-", dir=folder)).rmdir()
+    except OSError:
+        return False
+    return True
 
 
 def save(result: Result, folder: str | os.PathLike[str], model: bool = True) -> Path:
@@ -364,6 +374,7 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
 
 
 def _manifest(path: Path) -> ModelManifest:
+    """Read model.json of a saved result and check what it says; `StorageError` where that cannot be."""
     content = read_regular(path / "model.json", MAX_DOCUMENT_BYTES)
     with damage_as("model.json cannot be read"):
         manifest = msgspec.json.decode(content, type=ModelManifest)

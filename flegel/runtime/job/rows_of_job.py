@@ -11,8 +11,8 @@ from flegel.runtime.job.request import Request
 from flegel.runtime.worker.row_sources import SharedRows
 
 
-def own_parts(request: Request) -> dict[str, Any]:
-    """Workers read their own parts; no process holds the whole."""
+def partition_source(request: Request) -> dict[str, Any]:
+    """The source of rows that each worker reads by itself, its own partition of the data set; no process holds all."""
     return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
 
 

@@ -38,7 +38,7 @@ from flegel.runtime.job.parts import parts_of
 from flegel.runtime.job.placement import PASSES, JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
-from flegel.runtime.job.rows_of_job import own_parts, shared_rows
+from flegel.runtime.job.rows_of_job import partition_source, shared_rows
 from flegel.runtime.job.teams import NotCompiled
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
@@ -88,8 +88,8 @@ def place(running: JobRun) -> None:
         fork_server.preload(library_of(device, request.algorithm.kernels.backend))
     if "numba" in sys.modules or not is_built_in(request.algorithm):  # kernels of ours come without it
         fork_server.preload("numba")
-    running.place = ending.enter_context(JobCluster(request, first(part.workers_in() for part in running.parts)))
-    choice = running.place.choice
+    running.job_cluster = ending.enter_context(JobCluster(request, first(part.workers_in() for part in running.parts)))
+    choice = running.job_cluster.choice
     if choice is None or choice.kind == "threads":  # a small job: threads of a library only disturb it
         ending.enter_context(by_one_thread())
 
@@ -100,7 +100,7 @@ def read(running: JobRun) -> None:
     for part in running.parts:
         part.open()
     if running.request.resumed:
-        running.place.start_early()  # a resumed job goes on sooner: processes come up while data are opened
+        running.job_cluster.start_early()  # a resumed job goes on sooner: processes come up while data are opened
     running.request.observers.phase("reading")
     for part in running.parts:
         part.read()
@@ -120,8 +120,8 @@ def start(running: JobRun) -> None:
 
 def compile_kernel(running: JobRun) -> None:
     """The kernel is compiled while processes come up."""
-    prepared, decided = running.prepared, running.place.choice is not None
-    running.place.start_early()
+    prepared, decided = running.prepared, running.job_cluster.choice is not None
+    running.job_cluster.start_early()
     running.request.observers.phase("compiling")
     running.built = (prepared.compile_beside(running.ending) if decided else None) or prepared.compile()
 
@@ -130,13 +130,13 @@ def load(running: JobRun) -> None:
     """Workers are there, and know how to read their rows."""
     request, prepared, built = running.request, running.prepared, running.built
     processors = min(request.workers, default_workers())
-    running.cluster = running.place.get(lambda: PASSES * prepared.pass_seconds(built) / processors)
-    running.place.say()
+    running.cluster = running.job_cluster.get(lambda: PASSES * prepared.pass_seconds(built) / processors)
+    running.job_cluster.say()
     request.observers.phase("loading")
     running.cluster.start()
     source = first(part.source() for part in running.parts)
     if source is None:
-        source = shared_rows(running) if request.data.in_memory else own_parts(request)
+        source = shared_rows(running) if request.data.in_memory else partition_source(request)
     running.source = source
     request.control.bind(running.cluster)
     for part in running.parts:

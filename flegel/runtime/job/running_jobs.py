@@ -63,6 +63,8 @@ def _is_private(folder: Path) -> bool:
 
 
 def _own_folder() -> Path | None:
+    """The folder for notes of this user's running jobs, made where it is missing; None where none can be made that only
+    this user can write."""
     for folder in folders():
         with contextlib.suppress(OSError):
             if not folder.parent.is_dir():
@@ -109,6 +111,7 @@ class JobNote(Observer):
                 self._write()
 
     def _write(self) -> None:
+        """Write the note anew. A job whose note cannot be written trains on without being listed."""
         if not self._path:
             return
         try:
@@ -121,6 +124,7 @@ class JobNote(Observer):
             self._path = ""
 
     def _replace(self) -> None:
+        """Write a second file and rename it, so that readers see the old note or the new one, never a part."""
         scratch = f"{self._path}.new"
         file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:

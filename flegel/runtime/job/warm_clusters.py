@@ -56,6 +56,8 @@ class WarmClusters:
                 cluster.close()
 
     def _take(self, kind: Kind, workers: int) -> AnyCluster:
+        """An idle cluster of this kind, where there is one that still fits (same environment), scaled up where it has
+        too few workers; else a new one."""
         with self._lock:
             found = self._idle.pop(kind, None)
             usable = found is not None and self._surroundings.pop(kind) == _surroundings(kind)

@@ -141,6 +141,7 @@ def main() -> None:
 
 
 def _rows(case: Case) -> Any:
+    """Small example rows of this case's form: rows, labels or None, weights or None."""
     rng = np.random.default_rng(0)
     columns = case.columns
     dense = rng.random((EXAMPLE_ROWS, columns)).astype(case.dtype)

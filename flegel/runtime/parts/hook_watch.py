@@ -65,6 +65,8 @@ class HookWatch:
     # -- around the job --------------------------------------------------------------------------------------------
 
     def __enter__(self) -> HookWatch:
+        """Begin to watch: handle the interruption signal, catch `os._exit`, and start the thread that looks at the
+        time."""
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._main = threading.current_thread() is threading.main_thread()
         self._handler: Any = signal.signal(INTERRUPTION, self._interrupted) if self._main else None
@@ -93,6 +95,8 @@ class HookWatch:
             self._running = None
 
     def left(self, algorithm: Algorithm) -> None:
+        """A hook of the watched class has returned. A child process that it forked, and that came back too, is
+        ended."""
         if algorithm is not self._algorithm:
             return
         if os.getpid() != self._pid:

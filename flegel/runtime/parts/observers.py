@@ -77,6 +77,8 @@ class ObserversPart(Part):
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
+        """While the job runs, have threads of observers take turns more often; at its end, tell observers of the result
+        or error."""
         switch = sys.getswitchinterval()
         if any(observer.threaded for observer in self._observers):
             sys.setswitchinterval(min(switch, SWITCH))

@@ -15,7 +15,7 @@ class Resting(Part):
         """Who rests first: as when a job that goes on stopped, else as the rows were dealt."""
         request, running = self.request, self.running
         job = request.job
-        first = running.resting if running.owners else request.deal.active_workers
+        first = running.resting if running.owners else request.first_partition.active_workers
         devices = parse_devices(job.device, job.gpus, request.workers)
         speeds = relative_speeds(devices, request.workers, bool(request.algorithm.kernels.backend))
         return RestingPart(RestingControl(job.sync.interval, first, speeds))

@@ -8,13 +8,16 @@ from flegel.machine.scaling_moments import MomentsCollector
 from flegel.messages import MeasureMoments
 from flegel.runtime.job.driver import drive
 from flegel.runtime.job.part import Part
-from flegel.runtime.job.rows_of_job import own_parts
+from flegel.runtime.job.rows_of_job import partition_source
 
 
 class ScaledColumns(Part):
-    """Moments of rows in memory are computed here, those of others by the workers, each of its own part."""
+    """Finds shift and factor of each column. Moments of rows in memory are computed in this process, all others by the
+    workers, each of its own partition."""
 
     def scaling(self) -> Scaling:
+        """Shift and factor of each column by the method that the job names; columns that must not be scaled keep
+        their values."""
         request = self.request
         method = scale.check_method(request.job.scale)
         if request.data.in_memory:
@@ -27,14 +30,14 @@ class ScaledColumns(Part):
         """Have every worker measure mean and variance of its shard's columns, and merge them in the order of workers,
         so that the sums are the same in each run."""
         request = self.request
-        cluster = self.running.place.get()
+        cluster = self.running.job_cluster.get()
         cluster.start()
         cluster.wait_ready()
-        source = own_parts(request)
-        working = set(range(request.workers)) - set(request.deal.resting)
+        source = partition_source(request)
+        working = set(range(request.workers)) - set(request.first_partition.resting)
         orders = {i: MeasureMoments(source, i, request.workers, request.job.seed) for i in working}
         collector = MomentsCollector(orders, self.running.timeouts, request.job.replace)
-        drive(collector, cluster, last=False)
+        drive(collector, cluster, release_rows=False)
         total = scale.empty_moments(request.data.columns)
         for worker in sorted(collector.moments):
             total = scale.merge(total, scale.ColumnMoments(*collector.moments[worker]))

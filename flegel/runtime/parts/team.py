@@ -38,7 +38,7 @@ class ThreadsOfWorkers(Part):
 
     def loading(self) -> None:
         if self.threads > 1 and self.request.workers == 1:
-            where = " of this process" if self.running.place.in_this_process else ""
+            where = " of this process" if self.running.job_cluster.in_this_process else ""
             self.request.observers.say(f"{self.threads} threads{where} train as one worker")
 
     def load_options(self, worker: int) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class ThreadsOfWorkers(Part):
         return {"threads": self.threads, "fixed_blocks": make_policy(job.sync).repeatable}
 
     def training(self) -> contextlib.AbstractContextManager[object]:
-        return in_use(self.threads) if self.running.place.in_this_process else contextlib.nullcontext()
+        return in_use(self.threads) if self.running.job_cluster.in_this_process else contextlib.nullcontext()
 
     def section(self) -> dict[str, Any]:
         return {"threads": self.threads}

@@ -39,6 +39,8 @@ class Validation:
     """The held-out rows of one job."""
 
     def __init__(self, algorithm: Algorithm, held: HeldOut, scaling: Scaling | None) -> None:
+        """`held`: the rows that are not trained, a part of which is evaluated while training. `scaling`: of columns, as
+        in training."""
         self._algorithm, self._held, self._scaling = algorithm, held, scaling
         self._few = self._rows(FOLLOWED_NUMBERS)
         self._due, self._passes = 0.0, 0
@@ -72,6 +74,7 @@ class Validation:
         return scale.apply(own, self._scaling), rows.labels
 
     def _note(self, machine: Coordinator, features: Array | Sparse, labels: Array | None, parameter: Tree) -> None:
+        """Evaluate θ on these rows and append the figures to the course; they are shown until the next time."""
         place = machine.state.place
         found = call_hook(self._algorithm, place, "evaluate", features, labels, parameter)
         if found is None:

@@ -70,6 +70,8 @@ class LocalEndpoint:
         self._socket: zmq.Socket[bytes] | None = None
 
     def open(self) -> zmq.Socket[bytes]:
+        """Open and bind the coordinator's socket; queues have no limit, and sending to a worker that is not connected
+        is an error."""
         self._context = zmq.Context(io_threads())
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -115,6 +117,7 @@ class CurveEndpoint:
     same_host = False
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        """`host`, `port`: where to listen; port 0: any that is free."""
         self.address = ""
         self.senders: dict[str, bytes] = {}
         """By the key that CURVE proves: the identity of the incarnation that it belongs to."""
@@ -128,6 +131,8 @@ class CurveEndpoint:
         self._array_server: ArrayServer | None = None
 
     def open(self) -> zmq.Socket[bytes]:
+        """Open and bind the coordinator's socket: encrypted, for peers with known keys only; sizes and queues are
+        limited."""
         self._context = zmq.Context(io_threads())
         self._authenticator = ZapAuthenticator(self._context, self.senders.__contains__)
         self._socket = self._context.socket(zmq.ROUTER)

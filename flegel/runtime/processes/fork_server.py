@@ -303,6 +303,7 @@ def _import(library: str) -> None:
 
 
 def _reap(owner: socket.socket, children: dict[int, int]) -> None:
+    """Collect children that have ended and tell the owner their exit codes."""
     with contextlib.suppress(ChildProcessError):  # there are none
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

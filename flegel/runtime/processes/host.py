@@ -139,6 +139,7 @@ def machine() -> dict[str, str]:
 
 
 def _processor() -> str:
+    """The name of this host's processor, for people."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")

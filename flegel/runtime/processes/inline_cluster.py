@@ -64,7 +64,8 @@ class CalledWorker(TrainerPort):
     """The worker: its state machine, its trainer, and what it has sent."""
 
     def __init__(self, held: HeldArrays) -> None:
-        self._trainer = Trainer(held.open, inside=True, piped=False)
+        """`held`: arrays of the caller, opened without a copy."""
+        self._trainer = Trainer(held.open, same_process=True, piped=False)
         self._executor = WorkerExecutor(self)
         self.sent: deque[Message] = deque()
         self._job, self._in_job = "", False

@@ -76,6 +76,8 @@ class JobMailbox:
     # -- out -------------------------------------------------------------------------------------------------------
 
     def send(self, worker: int, body: Order, arrays: PackedArrays = EMPTY) -> None:
+        """Send an order to a worker, with θ in shared buffers where it can open them. Raises `WorkerLost` with the
+        reason where it cannot be reached."""
         socket, sequencer = self._opened(), self._registry.sequencers[worker]
         if type(body) is LoadShard:
             body = self._with_buffers(worker, body, arrays)
@@ -104,7 +106,7 @@ class JobMailbox:
         if self._buffers is None:
             return load
         name = identity(worker, self._registry.sequencers[worker].incarnation)
-        return msgspec.structs.replace(load, shared_buffers=self._buffers.describe(worker, name))
+        return msgspec.structs.replace(load, shared_buffers=self._buffers.assign_slots(worker, name))
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -124,7 +126,7 @@ class JobMailbox:
                 continue
             waited = True
             try:
-                message = decode(parts, self._buffers.rooms(sender) if self._buffers else ())
+                message = decode(parts, self._buffers.slots(sender) if self._buffers else ())
             except DecodeError as error:
                 # the shared buffers of a former job are gone, and so is the use of its messages
                 if not isinstance(error, MissingSharedBuffer) or error.job == self._job:

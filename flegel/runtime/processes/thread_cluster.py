@@ -60,6 +60,7 @@ class WorkerThread:
     """A worker as its cluster sees it, with the methods of a process; `kill` can only ask it to end."""
 
     def __init__(self, config: WorkerConfig, endpoint: ThreadEndpoint) -> None:
+        """Start a worker in a thread that looks like a process to its cluster: closing `stdin` ends it."""
         self._read, write = os.pipe()
         self.stdin: IO[bytes] | None = os.fdopen(write, "wb")
         self.returncode: int | None = None
@@ -69,6 +70,7 @@ class WorkerThread:
         self._thread.start()
 
     def _run(self, config: WorkerConfig, endpoint: ThreadEndpoint) -> None:
+        """In the thread: the loop of a worker; `returncode` is set when it ends."""
         code = 1
         try:
             code = WorkerLoop(config, endpoint).run(self._read)

@@ -44,6 +44,7 @@ class WorkerCluster:
     """Workers at an endpoint, started by a launcher."""
 
     def __init__(self, workers: int, endpoint: Endpoint, launcher: Launcher) -> None:
+        """`endpoint`: the coordinator's socket; `launcher` starts the processes of workers."""
         _check_count(workers)
         self.workers = workers
         self.token = secrets.token_hex(16)
@@ -92,6 +93,7 @@ class WorkerCluster:
                 self.accept_hello(envelope)
 
     def __enter__(self) -> Self:
+        """Start all workers and wait until they are ready."""
         try:
             self.start()
             self.wait_ready()

@@ -49,6 +49,8 @@ class FileArrays:
 
 
 def _empty_file(like: Array) -> Array:
+    """An array of the same shape in a file without a name, so that its pages may leave memory; in memory where no file
+    can be made."""
     try:
         with tempfile.TemporaryFile(prefix="flegel-") as file:
             os.posix_fallocate(file.fileno(), 0, like.nbytes)  # a full disk is an error here, not a signal later

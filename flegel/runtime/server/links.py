@@ -43,6 +43,7 @@ class ServerLinks:
         self._addresses = dict(addresses)
 
     def send(self, server: int, body: Any, arrays: tuple[Array, ...]) -> None:
+        """Send to a server, dialling it at the first message; nothing where its address is not known."""
         if server not in self._addresses:
             return
         link = self._links.get(server)

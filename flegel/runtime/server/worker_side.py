@@ -30,6 +30,7 @@ class ServedWorker:
         executor: WorkerExecutor,
         send: Callable[[Answer, tuple[Array, ...]], None],
     ) -> None:
+        """`load`, `arrays`: the order to load a shard, whose first arrays are θ. `send` sends to the coordinator."""
         if load.forms:
             return_freed_memory()
         self._client = SliceClient(arrays[: len(load.parameter.fields) or 1], -1 if load.forms else load.version)

@@ -78,6 +78,8 @@ class DeferredSignals:
         self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def __enter__(self) -> DeferredSignals:
+        """From now on SIGINT and SIGTERM are noted and delivered later; only in the main thread, where Python handles
+        signals."""
         if threading.current_thread() is threading.main_thread():
             try:
                 self._postpone()

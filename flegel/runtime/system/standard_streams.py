@@ -28,6 +28,7 @@ class LenientFile(io.FileIO):
 
 
 def fill_closed_descriptors() -> None:
+    """Open /dev/null for standard streams that are closed, so that no file or socket gets their numbers."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

@@ -85,6 +85,7 @@ class PackedArrays:
     """The slot of the shared buffers (shared_buffers.py) that holds them; -1: they travel with the message."""
 
     def __init__(self, arrays: Sequence[Array] = ()) -> None:
+        """Describe arrays for the header of a message; raises `UsageError` for types that do not travel."""
         for a in arrays:
             if a.dtype.str not in DTYPES:
                 raise UsageError(f"Arrays of type {a.dtype} do not travel; use float32, float64 or integers.")
@@ -111,7 +112,8 @@ class PackedArrays:
         return padded_size(self.arrays)
 
     def broadcast(self, share_frame: Callable[[Any], Any]) -> PackedArrays:
-        """To be sent any number of times, in a form that it is put into once (frames.py), behind a header each time."""
+        """These arrays, prepared to be sent to several workers: `share_frame` makes each frame once (zmq_frames.py),
+        and only the header is new for each message."""
         self.packed, self._share_frame = False, share_frame
         return self
 

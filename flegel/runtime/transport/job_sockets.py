@@ -88,6 +88,8 @@ class JobSockets:
         return link
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        """A socket with the limits of this job: bounded queues and sizes where peers may be strangers (keys), else
+        none."""
         made: zmq.Socket[bytes] = self.context.socket(kind)
         if self.keys is not None:
             apply_limits(made, MAX_MESSAGE_BYTES, QUEUED_MESSAGES)

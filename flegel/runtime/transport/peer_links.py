@@ -1,6 +1,6 @@
 """Ways of one worker to others, kept from move to move, and dialled anew where the kernel should hold less of them.
 
-The size of a kernel's buffer is fixed when a connection is made, so a link whose `depth` changes gets a second
+The size of a kernel's buffer is fixed when a connection is made, so a link whose `send_buffer` changes gets a second
 socket; what is under way on the first one arrives, and is answered, there.
 """
 
@@ -21,22 +21,22 @@ Socket = zmq.Socket[bytes]
 class Link:
     """To one worker."""
 
-    def __init__(self, dial: Callable[[int], Socket], depth: SendBufferTrial) -> None:
-        self._dial, self.depth = dial, depth
-        self._tight = depth.tight
+    def __init__(self, dial: Callable[[int], Socket], send_buffer: SendBufferTrial) -> None:
+        self._dial, self.send_buffer = dial, send_buffer
+        self._has_small_buffer = send_buffer.small_buffer
         self.sockets = [self._open()]
         """The last one is sent on; on the others answers are still to come."""
         self.fitting = 0
         """Points of a window that fitted, the last time that something travelled here."""
 
     def _open(self) -> Socket:
-        return self._dial(SMALL_BUFFER_BYTES if self._tight else 0)
+        return self._dial(SMALL_BUFFER_BYTES if self._has_small_buffer else 0)
 
     @property
     def socket(self) -> Socket:
         """To send on."""
-        if self.depth.tight != self._tight:
-            self._tight = self.depth.tight
+        if self.send_buffer.small_buffer != self._has_small_buffer:
+            self._has_small_buffer = self.send_buffer.small_buffer
             self.sockets.append(self._open())
         return self.sockets[-1]
 
@@ -56,7 +56,7 @@ class Links:
     def __init__(self, dial: Callable[[str, int], Socket]) -> None:
         self._dial = dial
         self._links: dict[str, Link] = {}
-        self._depths: dict[str, SendBufferTrial] = {}
+        self._send_buffers: dict[str, SendBufferTrial] = {}
         """What is known of links outlives them."""
 
     def __getitem__(self, address: str) -> Link:
@@ -66,8 +66,8 @@ class Links:
         """The link to this address, dialled where there is none."""
         link = self._links.pop(address, None)
         if link is None:
-            depth = self._depths.setdefault(address, SendBufferTrial())
-            link = Link(lambda buffer: self._dial(address, buffer), depth)
+            send_buffer = self._send_buffers.setdefault(address, SendBufferTrial())
+            link = Link(lambda buffer: self._dial(address, buffer), send_buffer)
         self._links[address] = link
         return link
 
@@ -86,4 +86,4 @@ class Links:
         for link in self._links.values():
             link.close()
         self._links.clear()
-        self._depths.clear()
+        self._send_buffers.clear()

@@ -24,6 +24,7 @@ class Poller:
     """
 
     def __init__(self, socket: zmq.Socket[bytes], pipes: Sequence[int] = ()) -> None:
+        """Watch a ZeroMQ socket and file descriptors (`pipes`) together."""
         self._sockets = [socket]
         self._own = int(socket.getsockopt(zmq.FD))
         self._pipes: set[int] = set()

@@ -52,6 +52,8 @@ class ProcessArray:
     """Rows in the memory of another process."""
 
     def __init__(self, description: dict[str, Any]) -> None:
+        """An array in the memory of another process of this host, by its description. Raises `OutOfReach` where that
+        process is not the one that wrote the description."""
         self.shape = tuple(int(n) for n in description["shape"])
         if description["dtype"] not in NUMBERS or not self.shape or any(n < 0 for n in self.shape):
             raise DecodeError("An array in the memory of another process was described wrongly.")

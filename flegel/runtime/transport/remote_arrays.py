@@ -39,6 +39,7 @@ class ArrayServer:
     """Answers readers in a thread of its own, which sleeps while no reader asks."""
 
     def __init__(self, sockets: JobSockets, near: str) -> None:
+        """Listen at an address near `near` and start the thread that answers."""
         self._sockets = sockets
         self._arrays: dict[int, Array] = {}
         self._count = 0
@@ -64,6 +65,7 @@ class ArrayServer:
         os.close(self._wakeup)
 
     def _loop(self) -> None:
+        """The thread: answer requests for rows until it is woken to end."""
         try:
             while not wait_any([self._socket], self._wakeup, 3600.0):
                 with contextlib.suppress(zmq.Again):
@@ -124,6 +126,7 @@ class RemoteArray:
         return self.shape[0]
 
     def __getitem__(self, which: Any) -> Any:
+        """Fetch rows by a slice, a number, a mask or an array of numbers, as numpy would give them."""
         if isinstance(which, slice):
             start, stop, step = which.indices(len(self))
             got = self._fetch(max(stop - start, 0), start, None)
@@ -177,6 +180,8 @@ class RemoteArray:
         return out
 
     def _put(self, out: Array, pieces: list[tuple[int, int]], parts: list[Any]) -> None:
+        """Write one answer into its rows of `out`. `pieces`: start and end of the rows that each request asked for;
+        `parts`: the frames of the answer."""
         envelope, arrays = decode([f.buffer for f in parts])
         piece = envelope.body
         if not isinstance(piece, RowsRead) or not 0 <= piece.number < len(pieces):

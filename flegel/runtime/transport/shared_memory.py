@@ -160,6 +160,7 @@ def place_here(array: Array) -> SharedMemoryRef | None:
 
 
 def _opened_here(place: SharedMemoryRef, writable: bool) -> Array:
+    """An array of this process by its description, as a view."""
     array = _here.get(place.name) if place.pid == os.getpid() else None
     if array is None:
         raise FileNotFoundError("The array of another thread is not there any more.")
@@ -195,6 +196,8 @@ def open_place(place: SharedMemoryRef, writable: bool) -> Array:
 
 
 def _map(place: SharedMemoryRef, writable: bool) -> SharedBlock:
+    """Map the shared memory of another process of this host, found by its file descriptor; raises `FileNotFoundError`
+    where that is something else by now."""
     fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
     if not place.name.startswith(SEGMENT_NAME_PREFIX) or _name(fd) != place.name:
         os.close(fd)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 
-MODULE = "the module of the class"
+CLASS_MODULE_CODE = "the module of the class"
 """The code around the class, which runs when it is loaded."""
 
 
@@ -24,7 +24,7 @@ class _OfThread(threading.local):
 _here = _OfThread()
 
 
-class inside:
+class EnteredHook:
     """Around a call of user code. What the engine does itself, reading and compiling, stays outside."""
 
     def __init__(self, hook: str) -> None:

@@ -1,8 +1,8 @@
-"""Slices of statistics between workers that fold their reports: sockets of the trainer thread, which has nothing else
-to do at a barrier. Adds nothing up itself (`machine/worker/replica.py`).
+"""All-reduce: workers exchange slices of statistics to add up (fold) their reports. The sockets belong to the trainer
+thread, which has nothing else to do at a barrier. The sums are made in `machine/worker/replica.py`.
 
-A worker listens from its load on and dials the others at the first fold. Whoever waits here is woken when the
-coordinator drops the fold, because a member is lost; without that, after `liveness.exchange_seconds`.
+A worker listens once it has loaded its shard, and dials the other workers at the first fold. A fold that waits ends
+when the coordinator drops it, because a member is lost, and otherwise after `liveness.exchange_seconds`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import zmq
 
@@ -29,25 +30,34 @@ from flegel.runtime.transport.poller import wait_any
 _log = logging.getLogger(__name__)
 
 
-Piece = tuple[int, bool, tuple[Array, ...]]
+class Piece(NamedTuple):
+    """A slice of statistics that arrived: a report's slice, or, where `summed`, the sum of that slice over reports."""
+
+    sender: int
+    summed: bool
+    arrays: tuple[Array, ...]
 
 
 class PieceExchange:
-    """All but `drop` and `close` are for the trainer thread."""
+    """Sends and receives the pieces of folds for one worker. All methods but `drop` and `close` are for the trainer
+    thread."""
 
     def __init__(self, sockets: JobSockets, near: str, worker: int, incarnation: int) -> None:
+        """`near`: the address of the coordinator, by which this host's own address is found."""
         self._sockets, self._near, self.worker = sockets, near, worker
         self._sequencer = Sequencer("", 0, worker, incarnation)
         self._listener: zmq.Socket[bytes] | None = None
         self._address = ""
         self._links: dict[str, zmq.Socket[bytes]] = {}
-        self._early: dict[int, list[Piece]] = {}
-        """Pieces of folds that this worker has not been told of yet."""
+        self._pieces_before_order: dict[int, list[Piece]] = {}
+        """By number of a fold that the coordinator has not ordered here yet: pieces that arrived already."""
         self._dropped = -1
+        """Number of the last fold that the coordinator has dropped."""
         self._wakeup, self._wakeup_writer = -1, -1
 
     def listen(self) -> str:
-        """The address for the other workers; a new one for each job, so that no piece of a former one arrives."""
+        """Open a socket for the pieces of other workers and return its address. Each job has a new one, so that no
+        piece of an earlier job arrives."""
         self.close()
         self._dropped = -1
         self._wakeup, self._wakeup_writer = os.pipe()
@@ -69,28 +79,30 @@ class PieceExchange:
             os.close(self._wakeup_writer)
         self._listener, self._wakeup, self._wakeup_writer = None, -1, -1
         self._links.clear()
-        self._early.clear()
+        self._pieces_before_order.clear()
 
     def fold(
-        self, job: str, order: ReduceReports, copy: Replica, report: Sequence[Array] | None
+        self, job: str, order: ReduceReports, replica: Replica, report: Sequence[Array] | None
     ) -> tuple[Array, ...] | None:
-        """The statistics with the reports of all; None where the fold was dropped."""
+        """Add the reports of all members of `order` to the statistics: send each member its slice of `report`, sum the
+        slices that arrive here, send that sum to all members, and collect theirs. Returns the new statistics; None
+        where the coordinator dropped the fold. `report`: of this worker, None where it has none in this fold."""
         self._sequencer.job = job
-        part = SliceSum(order, self.worker, copy.total, report)
+        part = SliceSum(order, self.worker, replica.total, report)
         addresses = dict(order.members)
         self._hang_up(set(addresses.values()))
         for member, arrays in part.outgoing().items():
-            self._send(addresses[member], StatisticsPiece(order.fold, False), arrays)
-        for piece in self._early.pop(order.fold, []):
+            self._send(addresses[member], StatisticsPiece(order.fold, summed=False), arrays)
+        for piece in self._pieces_before_order.pop(order.fold, []):
             part.put(*piece)
         limit = active().liveness.exchange_seconds
         deadline = Deadline(limit, clock.now())
         while True:
-            own = part.own_sum()
+            own = part.take_own_sum()
             if own is not None:
                 for member in part.members:
                     if member != self.worker:
-                        self._send(addresses[member], StatisticsPiece(order.fold, True), own)
+                        self._send(addresses[member], StatisticsPiece(order.fold, summed=True), own)
             if not part.missing:
                 return part.statistics
             if self._dropped >= order.fold:
@@ -100,6 +112,8 @@ class PieceExchange:
             self._receive(part, order.fold, job)
 
     def _receive(self, part: SliceSum, fold: int, job: str) -> None:
+        """Wait for a message, and put the pieces that have arrived where they belong: into `part`, or aside where they
+        are of a later fold; those of other jobs and earlier folds are dropped."""
         assert self._listener is not None
         if wait_any([self._listener], self._wakeup, LONGEST_WAIT_SECONDS):
             os.read(self._wakeup, 4096)
@@ -111,7 +125,8 @@ class PieceExchange:
                 if envelope.job != job or not isinstance(body, StatisticsPiece) or body.fold < fold:
                     continue
                 if body.fold > fold:
-                    self._early.setdefault(body.fold, []).append((envelope.worker, body.summed, arrays))
+                    early = self._pieces_before_order.setdefault(body.fold, [])
+                    early.append(Piece(envelope.worker, body.summed, arrays))
                 elif envelope.worker in part.members:
                     part.put(envelope.worker, body.summed, arrays)
             except DecodeError as error:
@@ -124,6 +139,6 @@ class PieceExchange:
         zmq_frames.send(self._links[address], [zmq_frames.lasting(frame) for frame in frames])
 
     def _hang_up(self, used: set[str]) -> None:
-        """Links to workers that are gone."""
+        """Close links to workers that are no longer members; `used`: the addresses of those that are."""
         for address in [address for address in self._links if address not in used]:
             self._links.pop(address).close(linger=0)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import NamedTuple
 
 import zmq
 
@@ -51,17 +51,39 @@ from flegel.runtime.worker.trainer import Trainer
 _log = logging.getLogger(__name__)
 
 
+class JobOrder(NamedTuple):
+    """An order of the coordinator, and the job that it belongs to."""
+
+    job: str
+    order: ReceivePoints | SendPoints | TransferOwnership | DropShard
+
+
+class DeferredWork(NamedTuple):
+    """Work that the trainer thread hands back to the mover thread, for the executor that asked for it."""
+
+    executor: MigrationExecutor | None
+    work: Callable[[], None]
+
+
 class Mover:
-    """`post` orders from the I/O thread; take what the coordinator should hear from `answers`."""
+    """Sends and receives the windows of migrations for one worker, in a thread of its own. The I/O thread gives it
+    orders with `post` and takes from `answers` what the coordinator should hear."""
 
     def __init__(
-        self, sockets: JobSockets, trainer: Trainer, near: str, worker: int, incarnation: int, inside: bool = False
+        self,
+        sockets: JobSockets,
+        trainer: Trainer,
+        near: str,
+        worker: int,
+        incarnation: int,
+        same_process: bool = False,
     ) -> None:
-        """`inside`: all workers are in this process."""
+        """`same_process`: all workers are in this process."""
         self._sockets, self._trainer, self._near = sockets, trainer, near
         self._worker, self._incarnation = worker, incarnation
         self.answers: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
-        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._inbox: SimpleQueue[JobOrder | DeferredWork | None] = SimpleQueue()
+        """What the mover thread is to do next; None: end."""
         self._wakeup, self._wakeup_writer = -1, -1
         self._thread: threading.Thread | None = None
         self._job = ""
@@ -69,22 +91,24 @@ class Mover:
         """Tuned numbers of the present job that differ from the defaults."""
         self._executor: MigrationExecutor | None = None
         self._links = Links(sockets.dial)
-        self._place_of = shared_memory.place_here if inside else shared_memory.place_of
+        self._place_of = shared_memory.place_here if same_process else shared_memory.place_of
         self._sharing = PointSharing(self._place_of)
         self._listener: zmq.Socket[bytes] | None = None
         self._address = ""
         self._sequencer = Sequencer("", 0, worker, incarnation)
 
     def post(self, job: str, order: ReceivePoints | SendPoints | TransferOwnership | DropShard) -> None:
+        """Give the mover thread an order; the thread starts with the first order to send or receive points."""
         if self._thread is None:
             if not isinstance(order, (ReceivePoints, SendPoints)):
                 return
             self._wakeup, self._wakeup_writer = os.pipe()
             self._thread = threading.Thread(target=self._loop, name="mover", daemon=True)
             self._thread.start()
-        self._put((job, order))
+        self._put(JobOrder(job, order))
 
     def quit(self) -> None:
+        """End the thread, and close its pipe where it has ended."""
         if self._thread is not None:
             self._put(None)
             self._thread.join(timeout=2.0)
@@ -93,13 +117,15 @@ class Mover:
                 os.close(self._wakeup_writer)
                 self._thread = None
 
-    def _put(self, item: Any) -> None:
+    def _put(self, item: JobOrder | DeferredWork | None) -> None:
         self._inbox.put(item)
         os.write(self._wakeup_writer, b"!")
 
     # -- in the mover thread -------------------------------------------------------------------------------
 
     def _loop(self) -> None:
+        """The mover thread: steps until one says that it should end; an error goes to the coordinator as a failure of
+        this worker."""
         adopt(self.settings)
         two_windows = 2 * active().moves.max_window_bytes
         malloc_settings.keep_buffers(two_windows, two_windows * active().moves.windows_under_way)
@@ -122,7 +148,7 @@ class Mover:
             if item is None:
                 self._reset()
                 return False
-            self._take_item(item)
+            self._take_work(item)
         for link in sockets:
             self._receive(link)
         if self._executor is not None:
@@ -134,22 +160,25 @@ class Mover:
         due = self._executor.due() if self._executor is not None else None
         return max(due - clock.now(), 0.0) if due is not None else 3600.0
 
-    def _take_item(self, item: Any) -> None:
+    def _take_work(self, item: JobOrder | DeferredWork) -> None:
+        """Do what an order of the I/O thread, or work that the trainer handed back, asks for. Orders of a job that is
+        over, and work of a former executor, are dropped."""
         match item:
-            case (str() as job, DropShard()):
+            case JobOrder(job, DropShard()):
                 if job == self._job:
                     self._reset()
-            case (str() as job, (ReceivePoints() | SendPoints()) as order):
-                self._enter(job)
+            case JobOrder(job, (ReceivePoints() | SendPoints()) as order):
+                self._switch_to(job)
                 if self._executor is not None:
                     self._executor.begin(order)
-            case (str() as job, TransferOwnership(closed=closed)) if job == self._job:
-                for move in closed:
-                    self._close(move)
-            case (MigrationExecutor() as executor, work) if executor is self._executor:
+            case JobOrder(job, TransferOwnership(closed=ended_moves)) if job == self._job:
+                for move in ended_moves:
+                    self._end_move(move)
+            case DeferredWork(executor, work) if executor is not None and executor is self._executor:
                 work()
 
-    def _enter(self, job: str) -> None:
+    def _switch_to(self, job: str) -> None:
+        """Begin to move points of this job; nothing of the job before is kept."""
         if job != self._job:
             self._reset()
             adopt(self.settings)
@@ -164,7 +193,7 @@ class Mover:
             self._listener.close(linger=0)
             self._listener = None
 
-    def _close(self, move: int) -> None:
+    def _end_move(self, move: int) -> None:
         """Keep what is known of the link, and close it where no other move uses it."""
         executor = self._executor
         if executor is None:
@@ -201,6 +230,8 @@ class Mover:
         return ""
 
     def new_source(self, order: SendPoints) -> MigrationSource:
+        """The sending end of a move: its largest window by bytes and by share of the shard, its first window by what is
+        known of the link."""
         assert self._executor is not None
         link = self._links.use(order.address)
         native = self._executor.store.shards[0]
@@ -212,7 +243,7 @@ class Mover:
         window = max(int(largest) // TILE * TILE, TILE)
         first = window if near else link.fitting or max(int(rules.first_window_bytes / each) // TILE * TILE, TILE)
         travels = each if order.address.startswith("tcp:") and not near else 0.0
-        return MigrationSource(order.move, order.points, window, first, each=travels, depth=link.depth)
+        return MigrationSource(order.move, order.points, window, first, each=travels, send_buffer=link.send_buffer)
 
     def _shares_memory(self, address: str) -> bool:
         """The worker at this address can read the memory of this one."""
@@ -235,12 +266,15 @@ class Mover:
             self._trainer.at_rest(self._executor.store, work, states=False)
 
     def resume(self, work: Callable[[], None]) -> None:
-        """From the trainer thread, while this one may have entered another job: then the work is dropped."""
-        self._put((self._executor, work))
+        """Have the mover thread do `work`. Called by the trainer thread, while the mover may have begun with another
+        job: then the work is dropped."""
+        self._put(DeferredWork(self._executor, work))
 
     # -- what comes in -------------------------------------------------------------------------------------
 
     def _receive(self, link: zmq.Socket[bytes]) -> None:
+        """Hand on all messages that wait at a socket: windows at the listening one, answers at all others. Messages of
+        other jobs are dropped."""
         listener = link is self._listener
         while not link.closed and zmq_frames.waiting(link):
             sender, parts = zmq_frames.receive_from(link) if listener else (b"", zmq_frames.receive(link))
@@ -266,6 +300,8 @@ class Mover:
         size: int,
         sender: bytes,
     ) -> None:
+        """Pass a window on to the executor, with the points and states that it refers to in shared memory. `size`: its
+        bytes; `sender`: the socket's name for the peer, for the reply."""
         if executor.expects(window.move, worker):
             shared, states, visible = self._open_shared(window, executor.store)
             reply = partial(self._reply, sender)

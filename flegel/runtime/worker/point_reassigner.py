@@ -15,7 +15,7 @@ from flegel.declarations.accepts import RowHooks
 from flegel.declarations.optional import hook
 from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import open_shared
-from flegel.runtime.worker.current_hook import inside
+from flegel.runtime.worker.current_hook import EnteredHook
 from flegel.runtime.worker.row_sources import open_ids
 from flegel.runtime.worker.rows_in_place import OpenArray
 
@@ -32,6 +32,8 @@ class PointReassigner:
         columns: int,
         open_array: OpenArray = open_shared,
     ) -> None:
+        """`layout` of shards, `scaling`: shift and factor of each column, `columns` after that; `open_array` opens
+        arrays that another process describes."""
         self._open_array = open_array
         self._load, self._algorithm, self._layout, self._scaling = load, algorithm, layout, scaling
         self._columns = columns
@@ -46,7 +48,7 @@ class PointReassigner:
         return self._shard(ids, np.array(states))  # a copy: arrays of a message are read-only
 
     def fresh_states(self, points: int) -> Array:
-        with inside("initState"):
+        with EnteredHook("initState"):
             return self._algorithm.initState(points, self._columns, self._rng)
 
     def _shard(self, ids: Array, states: Array) -> Shard:

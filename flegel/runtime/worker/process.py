@@ -97,15 +97,19 @@ class CoordinatorProcess(Protocol):
 class WorkerLoop(TrainerPort):
     """The thin shell around the worker machine: what its I/O thread does."""
 
-    def __init__(self, config: WorkerConfig, inside: CoordinatorProcess | None = None) -> None:
-        """`inside`: what the coordinator offers to workers in threads of its own process."""
+    def __init__(self, config: WorkerConfig, coordinator_process: CoordinatorProcess | None = None) -> None:
+        """`coordinator_process`: what the coordinator offers to workers in threads of its own process."""
         self._config = config
-        self._sockets = job_sockets.JobSockets(config.keys, inside.context if inside else None)
-        open_array = inside.open_array if inside else partial(open_shared, dial=self._sockets.dial)
+        self._sockets = job_sockets.JobSockets(
+            config.keys, coordinator_process.context if coordinator_process else None
+        )
+        open_array = (
+            coordinator_process.open_array if coordinator_process else partial(open_shared, dial=self._sockets.dial)
+        )
         self._exchange = PieceExchange(self._sockets, config.address, config.worker, config.incarnation)
-        self._trainer = Trainer(open_array, inside is not None, self._exchange)
+        self._trainer = Trainer(open_array, same_process=coordinator_process is not None, exchange=self._exchange)
         place = (config.address, config.worker, config.incarnation)
-        self._mover = Mover(self._sockets, self._trainer, *place, inside=inside is not None)
+        self._mover = Mover(self._sockets, self._trainer, *place, same_process=coordinator_process is not None)
         self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
         self._last_sequence = -1
@@ -194,6 +198,8 @@ class WorkerLoop(TrainerPort):
                 self._alive, self._exit_code = False, DISCONNECTED_EXIT_CODE
 
     def _take_results(self) -> None:
+        """Pass results of the trainer to the machine, and send answers of trainer and mover; those of an earlier job
+        are dropped."""
         while not self._trainer.results.empty():
             self._executor.handle(self._trainer.results.get(), clock.now())
         while not self._posted.empty():
@@ -213,7 +219,7 @@ class WorkerLoop(TrainerPort):
             except zmq.Again:
                 return
             try:
-                envelope, arrays = decode(parts, self._buffers.rooms if self._buffers else ())
+                envelope, arrays = decode(parts, self._buffers.slots if self._buffers else ())
             except DecodeError as error:
                 _log.warning("dropped a message: %s", error)
                 continue
@@ -328,6 +334,8 @@ class WorkerLoop(TrainerPort):
             self._send_now(body, arrays)
 
     def _send_now(self, body: Answer, arrays: tuple[Array, ...] = ()) -> None:
+        """Send a message to the coordinator: a report with few changed rows sends only those, a report that fits goes
+        into shared buffers. A coordinator that does not read any more ends this worker."""
         if type(body) is Report and (few := changed_rows(arrays)) is not None:
             body, arrays = msgspec.structs.replace(body, sparse=True), few.arrays()
         packed = PackedArrays(arrays)

@@ -78,6 +78,8 @@ class SharedRows:
         return into, shared.describe()
 
     def _put(self, values: Array, order: Array | None = None) -> dict[str, Any]:
+        """Copy an array, or its rows in this `order`, into memory that all workers can open; returns how they find
+        it."""
         shared = self._new_array(values.shape, values.dtype)
         if order is None:
             shared.array[...] = values
@@ -212,6 +214,8 @@ def _check_ids(found: Array, wanted: Array | None) -> None:
 
 
 def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, open_array: OpenArray) -> Rows:
+    """The rows of partition `index` of `count`, as `source` describes them: read from a data set, or opened in shared
+    memory, dense or sparse."""
     if source.get("kind") == "dataset":
         return read_shard(source["description"], index, count, source["partition"], seed)
     if source.get("kind") != "memory":

@@ -103,6 +103,7 @@ def fetch_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray) -> R
 
 
 def _fetched(described: dict[str, Any] | None, own: OwnRows, ids: Array, open_array: OpenArray) -> Array | None:
+    """The rows `ids` of an array that another process describes, in that order; None where there is no such array."""
     if described is None:
         return None
     array = open_array(described)

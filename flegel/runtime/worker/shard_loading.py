@@ -23,7 +23,7 @@ from flegel.machine.worker.growing_part import GrowingPart
 from flegel.messages import LoadShard
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker import shared_points
-from flegel.runtime.worker.current_hook import inside
+from flegel.runtime.worker.current_hook import EnteredHook
 from flegel.runtime.worker.row_sources import load_rows
 from flegel.runtime.worker.rows_in_place import IN_PLACE, OpenArray
 
@@ -62,7 +62,7 @@ def load_shard(
         large = not isinstance(features, Sparse) and memory.exceeds_memory(points * columns * features.dtype.itemsize)
     doing("initState")
     rng = np.random.default_rng([load.seed, load.index])
-    with inside("initState"):
+    with EnteredHook("initState"):
         state = np.array(resumed.states) if resumed else algorithm.initState(points, columns, rng)
     doing("loading")
     shared = load.lend and shared_points.wanted() and not threads and not large

@@ -98,6 +98,8 @@ class PointSharing:
 
 
 def _describe(shard: Shard, place_of: PlaceOf) -> SharedPointsRef | None:
+    """Where the arrays of a shard are, for other processes of this host; None where some of them are not in shared
+    memory."""
     f = shard.features
     arrays: tuple[Array, ...] = tuple(f[:3]) if isinstance(f, Sparse) else (f,)
     features = tuple(place_of(a) for a in arrays)

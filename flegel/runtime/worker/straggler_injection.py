@@ -32,6 +32,7 @@ class StragglerInjection:
     """Of one worker; used by the trainer thread only."""
 
     def __init__(self, stragglers: Stragglers, worker: int, workers: int, elapsed: float = 0.0) -> None:
+        """`stragglers`: what the job asks for. `elapsed`: seconds of training before this worker began."""
         self._stragglers, self._worker, self._workers = stragglers, worker, workers
         self._elapsed = elapsed
         self._began: float | None = None
@@ -84,6 +85,7 @@ class BusyThreads:
     """Busy threads on the core that this worker is pinned to as long as they run."""
 
     def __init__(self, threads: int, worker: int) -> None:
+        """Pin this worker to one core and start `threads` threads there that compute without purpose."""
         self.threads = threads
         self._stop = new_flag()
         self._before = os.sched_getaffinity(0)

@@ -71,7 +71,7 @@ from flegel.runtime import clock
 from flegel.runtime.backends.protocol import ShardKernel
 from flegel.runtime.backends.registry import choose
 from flegel.runtime.transport import shared_memory
-from flegel.runtime.worker.current_hook import MODULE, HookRecord, inside
+from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE, EnteredHook, HookRecord
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
 from flegel.runtime.worker.row_sources import open_rows
@@ -118,14 +118,14 @@ class Trainer:
     def __init__(
         self,
         open_array: OpenArray = shared_memory.open_shared,
-        inside: bool = False,
+        same_process: bool = False,
         exchange: PieceExchange | None = None,
         piped: bool = True,
     ) -> None:
-        """`open_array`: how arrays that others describe are opened. `inside`: others live in this process, too.
+        """`open_array`: how arrays that others describe are opened. `same_process`: others live in this process, too.
         `exchange`: for folds with other workers. `piped`: whoever takes results sleeps until the pipe is readable; else
         it waits for the queue."""
-        self._open_array, self._inside, self._exchange = open_array, inside, exchange
+        self._open_array, self._same_process, self._exchange = open_array, same_process, exchange
         self._algorithm: Algorithm | None = None
         self._in_batches, self._visits = False, "updateDataPoint"
         self._hooks: HookRecord | None = None
@@ -188,6 +188,7 @@ class Trainer:
             os.write(self._wakeup_writer, b"!")
 
     def quit(self) -> None:
+        """End the thread; its pipe is closed where it is not in the middle of something."""
         self.halt()
         self._orders.put(None)
         self._thread.join(timeout=1.0 if self.wakeup >= 0 else UNPIPED_END_SECONDS)
@@ -218,11 +219,15 @@ class Trainer:
     def audit(
         self, store: PointStore, order: AuditPoints, theta: tuple[Array, ...], reported: tuple[float, ...]
     ) -> tuple[PointsAudited, tuple[Array, ...]]:
-        """The books against the points. For the trainer thread, at rest."""
+        """Answer an audit: count this worker's points, and compute some or all contributions again. `reported`: the
+        checksum of everything that this worker reported. For the trainer thread, at rest."""
         assert self._audit is not None, "a worker that is audited was told so when it loaded"
         began = clock.now()
-        points, numbers, law, arrays = self._audit.answer(store, order, theta, active().audit.points_checked_at_end)
-        return PointsAudited(order.number, points, numbers, reported, law, clock.now() - began), arrays
+        found = self._audit.answer(store, order, theta, active().audit.points_checked_at_end)
+        body = PointsAudited(
+            order.number, found.points, found.id_checksum, reported, found.visit_error, clock.now() - began
+        )
+        return body, found.statistics
 
     # -- in the trainer thread -----------------------------------------------------------------------------
 
@@ -258,7 +263,7 @@ class Trainer:
                 self._guarded(-1, partial(self._load, load, arrays))
             case BeginTrain():
                 self._doing = self._visits
-                with inside(self._visits):
+                with EnteredHook(self._visits):
                     self._guarded(command.round, partial(self._train, command))
             case BeginFold():
                 self._doing = "merging reports"
@@ -266,6 +271,8 @@ class Trainer:
         return True
 
     def _guarded(self, round_: int, work: Any) -> None:
+        """Call `work` and put its result into `results`; an error of any kind becomes `TrainerFailed`, with the user's
+        own traceback. `round_`: for the message; -1 outside a round."""
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - a hook may raise anything; it must reach the user
@@ -292,7 +299,7 @@ class Trainer:
         if self._injection is not None:
             self._injection.close()
             self._injection = None
-        if not self._inside:
+        if not self._same_process:
             gc.collect()
 
     def _serve_interruptions(self) -> None:
@@ -328,6 +335,8 @@ class Trainer:
         return MomentsReady(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
+        """Carry out an order about points that change owner, with the kernel's states fetched before and put back after
+        where they are concerned."""
         assert self.store is not None and self._reassigner is not None and self._kernel is not None
         self._local = self._part = None  # what it has reported is no longer what its points have contributed
         order, states = command.order, isinstance(command.order, GiveUpPoints | ResetPoints)
@@ -345,7 +354,7 @@ class Trainer:
         adopt(load.settings)
         if self._kernel is not None:
             self._kernel.close()
-        with inside(MODULE):
+        with EnteredHook(CLASS_MODULE_CODE):
             algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
         self._in_batches, self._visits = algorithm.kernels.in_batches, visit_hook(type(algorithm))
         resumed: ResumedArrays | None = None
@@ -365,7 +374,7 @@ class Trainer:
             measured,
             self._open_array,
             self._set_doing,
-            self._inside,
+            self._same_process,
         )
         split = max(len(load.parameter.fields), 1)
         parameter = build(load.parameter, arrays[:split], algorithm)
@@ -503,7 +512,7 @@ class Trainer:
     def _call_hook(self, hook: str, *args: Any) -> Any:
         """A hook that makes θ; what it raises reaches the user from here."""
         self._doing = hook
-        with inside(hook):
+        with EnteredHook(hook):
             return hook_named(self._algorithm, hook)(*(pytree.presented(a) for a in args))
 
     def _step(

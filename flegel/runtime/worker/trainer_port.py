@@ -8,7 +8,7 @@ from functools import partial
 from flegel.core.pytree import Array
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.point_store import PointStore
-from flegel.messages import Answer, AuditPoints, LoadShard, MeasureMoments, Tending
+from flegel.messages import Answer, AuditPoints, LoadShard, MeasureMoments, ReassignmentOrder
 from flegel.runtime.worker.trainer import Trainer
 
 
@@ -32,7 +32,7 @@ class TrainerPort:
     def halt(self, now: float) -> None:
         self._trainer.halt()
 
-    def reassign(self, order: Tending, arrays: tuple[Array, ...]) -> None:
+    def reassign(self, order: ReassignmentOrder, arrays: tuple[Array, ...]) -> None:
         self._trainer.order(machine.ReassignPoints(order, arrays))
 
     def at_rest(self, work: Callable[[PointStore], None]) -> None:

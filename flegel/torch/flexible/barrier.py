@@ -1,7 +1,11 @@
-"""The state between two barriers of one rank: private gradient sums, counts, norms, and the all-reduced table.
+"""The state between two barriers of one rank: private gradient sums, counts, norms, and the reports of all ranks.
 
 Gradients of micro-batches that are not synchronized are kept apart from `.grad`, so that clipping, zeroing and stepping
-by the script between barriers find nothing to change. Decides nothing: `pace.py` and `deal.py` do.
+by the script between barriers find nothing to change. A barrier is a backward pass of DDP as it is: PyTorch sums its
+buckets while the pass goes on. What was kept is put into `.grad` before it. The reports of ranks are the gradient of a
+small tensor that DDP takes for a parameter, so they travel in the first bucket without a message of their own. Where
+every rank has trained one micro-batch of the same size, nothing is left to do: DDP's mean is the mean over all samples.
+Decides nothing: `pace.py` and `deal.py` do.
 """
 
 from __future__ import annotations
@@ -15,8 +19,18 @@ import torch.distributed as dist
 from flegel.torch.flexible.compression import CompressedSum
 from flegel.torch.flexible.pace import REPORT_FIELDS, RankReport
 
-JOINED_BUCKET_BYTES = 4 << 20
-"""Largest first bucket to which the table of reports is appended: copying it costs less than a message of its own."""
+
+def report_tensor(module: torch.nn.Module, ranks: int) -> torch.Tensor:
+    """Whose gradient carries the reports of all ranks, a row each. Of the type of the parameters, so that it shares
+    their first bucket; 16 bits are too few for counts."""
+    first = next((p for p in module.parameters() if p.requires_grad), None)
+    double = first is not None and first.dtype == torch.float64
+    return torch.zeros(
+        (ranks, REPORT_FIELDS),
+        dtype=torch.float64 if double else torch.float32,
+        device=first.device if first is not None else None,
+        requires_grad=True,
+    )
 
 
 def _join(
@@ -36,67 +50,163 @@ class PooledBarrier:
     """Sums over ranks, divided by the samples of all ranks; one object for each wrapped module."""
 
     def __init__(
-        self, module: torch.nn.Module, group: Any, device: torch.device, broken: Callable[[BaseException], None]
+        self, module: torch.nn.Module, group: Any, report: torch.Tensor, broken: Callable[[BaseException], None]
     ) -> None:
-        """`broken` is called when a message between ranks fails."""
+        """`report` is a parameter of DDP. `broken` is called when a message between ranks fails."""
         self.broken = broken
         self.group = group
-        self._begin(module, device, dist.get_rank(group), dist.get_world_size(group))
+        self._begin(module, report.device, dist.get_rank(group), dist.get_world_size(group))
+        self._report = report
+        self._row = torch.zeros(report.shape, dtype=report.dtype)
+        self._numbers = self._row.numpy()[self.rank]
 
     def _begin(self, module: torch.nn.Module, device: torch.device, rank: int, ranks: int) -> None:
         """What is known before the first micro-batch."""
-        self.rank, self.ranks = rank, ranks
-        self.table = torch.zeros((self.ranks, REPORT_FIELDS), dtype=torch.float64, device=device)
+        self.rank, self.ranks, self.device = rank, ranks, device
         self.synchronizing = False
         """The running backward pass is the one that synchronizes."""
         self.complete = False
         """Gradients are the mean over all ranks; the optimizer has not stepped yet."""
-        self.square = torch.zeros((), dtype=torch.float64, device=device)
-        self.pooled = torch.zeros((), dtype=torch.float64, device=device)
+        self.square = self.pooled = 0.0
+        """‖ΣG‖² of this rank's gradient sum, and of that over all ranks, where they are measured."""
         self.weight = 1
         """Samples of the iteration, by which its gradients, means over them, are multiplied; 1 where they are sums."""
+        self.unit = 1
+        """Samples of a usual micro-batch, the same number on all ranks: what is sent is divided by it."""
         self._kept: dict[torch.nn.Parameter, torch.Tensor] = {}
         """Sums over the iterations since the last barrier."""
         self._iteration: dict[torch.nn.Parameter, torch.Tensor] = {}
         """Gradients of the running iteration, not multiplied yet."""
-        self._merged = False
-        """Both are in `.grad` already."""
+        self._sending = False
+        """A synchronizing backward pass has begun."""
         self.reopened = False
         """The iteration synchronizes more than once, so norms of its local gradients are not known."""
-        self._views: dict[torch.nn.Parameter, torch.Tensor] = {}
-        self._joined = False
-        self._pending: Any = None
-        self._received = self.table
-        """The summed table, once `_pending` has ended."""
+        self.reports: list[RankReport] = []
+        """Of all ranks at the last barrier."""
         self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self.watching_unused = False
-        """`adopt_unused` will be called."""
+        self._hooks: list[Any] = []
+        """Of the parameters, during one backward pass."""
+        self._squares: list[torch.Tensor] = []
+        self.filling = False
+        """Parameters may be unused, and ranks may have kept gradients of some: every rank sends all of them."""
         self.compressed: CompressedSum | None = None
         """How buckets are summed, if not in full precision."""
-        self.measuring = True
-        """The norms of this barrier's gradients are wanted, for the noise scale."""
+        self.measuring = self.checking = False
+        """The norms of this barrier's gradients are wanted, for the noise scale; that of the sum is."""
+        self.report_of: Callable[[], RankReport]
+        """Called when a synchronizing backward pass begins."""
+        self.arrive: Callable[[], None] = lambda: None
+        """Called when this rank's gradients are complete, before it waits for others."""
+        self.leave: Callable[[], None] = lambda: None
+        """Called when those of all ranks are."""
 
-    def before_backward(self) -> None:
-        """Called while a backward pass begins: what does not synchronize is kept when it has ended. Where parameters
-        may be unused, DDP remembers that one was used since the last barrier, so it must find the sum that was kept."""
+    def before_backward(self) -> torch.Tensor | None:
+        """Called while a backward pass begins; returns the gradient of the reports. What does not synchronize is kept
+        when it has ended."""
+        queue = torch.autograd.Variable._execution_engine.queue_callback
         if self.complete:
             self._reopen()
         if not self.synchronizing:
-            torch.autograd.Variable._execution_engine.queue_callback(self._keep)
-        elif self.watching_unused and not self._merged:
-            self._merged = True
-            for parameter in {**self._kept, **self._iteration}:
-                parameter.grad = torch.zeros_like(parameter)
-                if parameter in self._kept:
-                    parameter.grad.add_(self._kept[parameter], alpha=1.0 / self.weight)
-                if parameter in self._iteration:
-                    parameter.grad.add_(self._iteration[parameter])
+            queue(self._keep)
+            return None
+        if self._sending:
+            return None
+        self._sending = True
+        self._numbers[:] = self.report_of()
+        self._fill()
+        self._watch_parameters()
+        self._report.grad = None
+        queue(self._sent)
+        return self._row.to(self.device, copy=True)
+
+    def _fill(self) -> None:
+        """What was kept becomes `.grad`, to which the backward pass adds; in usual micro-batches."""
+        if not (self._kept or self._iteration or self.filling):
+            return
+        for parameter in self._parameters:
+            kept, own = self._kept.pop(parameter, None), self._iteration.pop(parameter, None)
+            if kept is not None:
+                kept.mul_(1.0 / self.unit)
+            if own is not None:
+                own.mul_(self.weight / self.unit)
+                kept = own if kept is None else kept.add_(own)
+            if kept is not None and parameter.grad is not None:
+                parameter.grad.add_(kept)
+            elif parameter.grad is None and (kept is not None or self.filling):
+                parameter.grad = torch.zeros_like(parameter) if kept is None else kept
+
+    def _watch_parameters(self) -> None:
+        """Hooks for this backward pass, where it needs any: gradients are multiplied where the micro-batch is not a
+        usual one, and measured before they are sent."""
+        self._unwatch_parameters()
+        factor = self.weight / self.unit
+        if factor != 1.0:
+            self._hooks += [p.register_hook(lambda gradient: gradient * factor) for p in self._parameters]
+        self._squares = []
+        if self.measuring:
+
+            def measure(parameter: torch.Tensor) -> None:
+                if parameter.grad is not None and not parameter.grad.is_sparse:
+                    self._squares.append(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32))
+
+            self._hooks += [p.register_post_accumulate_grad_hook(measure) for p in self._parameters]
+
+    def _unwatch_parameters(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _sent(self) -> None:
+        """After the synchronizing backward pass, before PyTorch waits for the sums."""
+        self._unwatch_parameters()
+        self.arrive()
+        torch.autograd.Variable._execution_engine.queue_callback(self._summed_up)
+
+    def _summed_up(self) -> None:
+        """Gradients are the mean over ranks of what they sent, and become the mean over all samples."""
+        self._sending = False
+        received = self._report.grad
+        if received is None:
+            return
+        reports = [RankReport.of_means(row, self.ranks) for row in received.tolist()]
+        if not all(report.samples for report in reports):
+            return  # a parameter got no gradient, so nothing was sent: DDP explains it in the next forward pass
+        self.leave()
+        self.reports = reports
+        total = sum(report.samples for report in reports)
+        if self.filling:
+            self._forget_unused()
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if total != self.unit * self.ranks:
+            factor = self.unit * self.ranks / total
+            if any(gradient.is_sparse for gradient in gradients):
+                for gradient in gradients:
+                    gradient.mul_(factor)
+            elif gradients:
+                torch._foreach_mul_(gradients, factor)
+        self._measure(gradients, total)
+        self.complete = True
+
+    def _forget_unused(self) -> None:
+        """What no rank used is left alone by the optimizer, as with DDP."""
+        for parameter in self._parameters:
+            if parameter.grad is not None and not bool(parameter.grad.any()):
+                parameter.grad = None
+
+    def _measure(self, gradients: list[torch.Tensor], total: float) -> None:
+        self.square = self.pooled = 0.0
+        dense = [gradient for gradient in gradients if not gradient.is_sparse]
+        if (self.measuring or self.checking) and dense:
+            norms = torch.stack([norm.float() for norm in torch._foreach_norm(dense)])
+            self.pooled = total * total * float(norms.double().square().sum())
+        if self._squares:
+            self.square = self.unit**2 * float(torch.stack(self._squares).double().square().sum())
+            self._squares = []
 
     def _reopen(self) -> None:
         """Another backward pass of the iteration whose gradients are the mean of all ranks already, as where two losses
         are derived one after the other: each rank contributes an equal part of that mean to the next sum."""
         self.complete, self.reopened = False, True
-        share = float(self._received[:, 0].sum()) / self.ranks / self.weight
+        share = sum(report.samples for report in self.reports) / (self.unit * self.ranks)
         for parameter in self._parameters:
             if parameter.grad is not None:
                 parameter.grad.mul_(share)
@@ -122,115 +232,42 @@ class PooledBarrier:
 
     def discard(self, parameters: set[torch.nn.Parameter] | None = None) -> None:
         """The script zeroes gradients: those of this iteration, of all parameters or of these, do not count."""
-        self.complete = self._merged = self.reopened = False
+        self.complete = self.reopened = False
         for parameter in list(self._iteration):
             if parameters is None or parameter in parameters:
                 del self._iteration[parameter]
 
     def finish(self) -> None:
         """The optimizer steps with the mean of all ranks."""
-        self.complete = self.synchronizing = self._merged = self.reopened = False
+        self.complete = self.synchronizing = self.reopened = False
         self._kept.clear()
         self._iteration.clear()
 
-    def send(self, report: RankReport, bucket: dist.GradBucket) -> None:
-        """The row of this rank on its way to all others: with the gradients of the first bucket, if that is small and
-        has enough bits for it, or as a message of its own."""
-        self.table.zero_()
-        self.table[self.rank] = torch.tensor(report.row(), dtype=torch.float64)
-        self.square.zero_()
-        self.pooled.zero_()
-        first = bucket.buffer()
-        small = first.dtype in (torch.float32, torch.float64) and first.nbytes <= JOINED_BUCKET_BYTES
-        self._joined = small and self.compressed is None
-        if not self._joined:
-            self._received = self.table
-            self._pending = self._sum(self.table)
-
-    def _sum(self, values: torch.Tensor) -> Any:
-        """Over all ranks, under way; a link that is broken already ends this rank with a sentence."""
-        try:
-            return dist.all_reduce(values, group=self.group, async_op=True)
-        except RuntimeError as error:
-            self.broken(error)
-            raise
-
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """One bucket: what was kept joins it, ranks are summed, the sum is divided by all samples."""
-        buffer = bucket.buffer()
-        apart = (self._kept or self._iteration) and not self._merged
-        parts: list[tuple[torch.Tensor, torch.nn.Parameter]] = []
-        if apart or self.watching_unused:  # listing the parts of a bucket costs as much as a small layer
-            parts = list(zip(bucket.gradients(), bucket.parameters(), strict=True))
-            for gradient, parameter in parts:
-                if self.watching_unused:
-                    self._views[parameter] = gradient
-                if apart and parameter in self._iteration:
-                    gradient.add_(self._iteration[parameter].view_as(gradient))
-        if self.weight != 1:
-            buffer.mul_(float(self.weight))
-        for gradient, parameter in parts if apart else ():
-            if parameter in self._kept:
-                gradient.add_(self._kept[parameter].view_as(gradient))
-        if self.measuring:
-            self.square += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
-        if self.compressed is not None and self.compressed.fits(buffer):
-            return self._reduce_compressed(self.compressed, bucket)
-        message = buffer
-        if self._joined and bucket.index() == 0:
-            message = torch.cat([buffer, self.table.view(-1).to(buffer.dtype)])
-        work = self._sum(message)
-        if message is not buffer:
-            self._pending, self._received = work, message[buffer.numel() :].view_as(self.table)
-
-        def divide(future: torch.futures.Future[Any]) -> torch.Tensor:
-            try:
-                future.value()
-                if message is buffer:  # a work ends after its own callbacks
-                    self._pending.wait()
-            except RuntimeError as error:
-                self.broken(error)
-                raise
-            total = message[: buffer.numel()]
-            if self.measuring:
-                self.pooled += torch.linalg.vector_norm(total, dtype=torch.float32).double().square()
-            return torch.div(total, self._received[:, 0].sum().to(total.dtype), out=buffer)
-
-        return work.get_future().then(divide)
-
-    def _reduce_compressed(
-        self, compressed: CompressedSum, bucket: dist.GradBucket
-    ) -> torch.futures.Future[torch.Tensor]:
-        """The same with fewer bytes; not overlapped, since it is for links that are slower than the computation."""
-        buffer = bucket.buffer()
+        """DDP's hook for a bucket where gradients are sent with fewer bits: the mean of the ranks, as DDP makes it. Not
+        overlapped, since it is for links that are slower than the computation. Reports are sent as they are."""
+        buffer, compressed = bucket.buffer(), self.compressed
         try:
-            compressed.sum(bucket.index(), buffer)
-            self._pending.wait()
+            if compressed is None or not compressed.fits(buffer):
+                dist.all_reduce(buffer, group=self.group)
+                buffer.div_(self.ranks)
+            else:
+                parts = zip(bucket.gradients(), bucket.parameters(), strict=True)
+                table = next((gradient for gradient, p in parts if p is self._report), None)
+                exact = table.clone() if table is not None else None
+                if table is not None:
+                    table.zero_()
+                compressed.sum(bucket.index(), buffer)
+                buffer.div_(self.ranks)
+                if table is not None and exact is not None:
+                    dist.all_reduce(exact, group=self.group)
+                    table.copy_(exact.div_(self.ranks))
         except RuntimeError as error:
             self.broken(error)
             raise
-        if self.measuring:
-            self.pooled += torch.linalg.vector_norm(buffer, dtype=torch.float32).double().square()
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(buffer.div_(self._received[:, 0].sum().to(buffer.dtype)))
+        done.set_result(buffer)
         return done
-
-    def reports(self) -> list[RankReport]:
-        """The rows of all ranks, after the barrier."""
-        try:
-            self._pending.wait()
-        except RuntimeError as error:
-            self.broken(error)
-            raise
-        return [RankReport(*row) for row in self._received.tolist()]
-
-    def adopt_unused(self) -> None:
-        """Gradients of parameters that no rank used in its last micro-batch, but some rank did before it: DDP leaves
-        `.grad` of such parameters alone."""
-        for parameter, gradient in self._views.items():
-            if parameter.grad is None and bool(gradient.any()):
-                parameter.grad = gradient.clone().view_as(parameter)
-        self._views.clear()
 
     def average_buffers(self, module: torch.nn.Module, samples: float, total: float) -> None:
         """Running statistics, such as those of BatchNorm, averaged over ranks by samples, in one message."""

@@ -26,7 +26,7 @@ from flegel.errors import FlegelWarning, UsageError
 from flegel.runtime import clock
 from flegel.torch.flexible import iteration
 from flegel.torch.flexible import sampler as samplers
-from flegel.torch.flexible.barrier import PooledBarrier
+from flegel.torch.flexible.barrier import PooledBarrier, report_tensor
 from flegel.torch.flexible.compression import CompressedSum
 from flegel.torch.flexible.exchange import BarrierResult, HealingBarrier
 from flegel.torch.flexible.healer import Healer
@@ -46,21 +46,23 @@ from flegel.torch.flexible.watchdog import Watchdog
 PLAIN_VALUES = frozenset((bool, int, float, type(None)))
 BUFFER_MODES = ("average", "local")
 COMPRESSIONS = ("none", "int8")
+BARRIERS_PER_CHECK = 16  # whose gradients are looked at for values that are not finite: weights stay so from then on
 GROUP_ARGUMENT = 4  # position of process_group among DDP's arguments after the module
 
 
 class _Watched(torch.autograd.Function):  # type: ignore[misc]
-    """The identity. Where a backward pass begins, `begun` is called."""
+    """The identity. Where a backward pass begins, `begun` is called; what it returns is the gradient of the reports."""
 
     @staticmethod
-    def forward(ctx: Any, output: torch.Tensor, begun: Callable[[], None]) -> torch.Tensor:
+    def forward(
+        ctx: Any, output: torch.Tensor, begun: Callable[[], torch.Tensor | None], report: torch.Tensor | None
+    ) -> torch.Tensor:
         ctx.begun = begun
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
-        ctx.begun()
-        return gradients[0], None
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None, torch.Tensor | None]:
+        return gradients[0], None, ctx.begun()
 
 
 def _alike(reports: Sequence[RankReport]) -> None:
@@ -118,6 +120,8 @@ def _options_of_ddp(positional: int, given: dict[str, Any]) -> dict[str, Any]:
     accepted = inspect.signature(DistributedDataParallel.__init__).parameters
     sent = "forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"
     options = {"gradient_as_bucket_view": True, **given, sent: False}
+    if options.get("find_unused_parameters"):  # sums of what only earlier micro-batches used lie in the buckets
+        options["gradient_as_bucket_view"] = True
     if positional <= GROUP_ARGUMENT and options.get("device_mesh") is None:
         # Of its own: what the script or another model sends at the same moment is never taken for a gradient.
         options["process_group"] = options.get("process_group") or dist.new_group()
@@ -179,6 +183,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         training ends with a sentence that names it."""
         _check_arguments(interval, buffers, lr_rule, compress)
         _check_module(module)
+        object.__setattr__(self, "_reported", None)  # set while DDP lists its parameters
         super().__init__(module, *args, **_options_of_ddp(len(args), options))
         self.number = next(self._numbers)
         self._made[self.number] = self
@@ -204,28 +209,48 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         else:
             super().__setattr__(name, value)
 
+    def _build_params_for_reducer(self) -> tuple[list[torch.Tensor], list[bool]]:
+        """DDP's parameters, and the tensor that carries the reports: the last one, so its bucket is sent first."""
+        parameters, sparse = super()._build_params_for_reducer()
+        if current() is None:
+            report = report_tensor(self.module, dist.get_world_size(self.process_group))
+            object.__setattr__(self, "_reported", report)
+            parameters, sparse = [*parameters, report], [*sparse, False]
+        return parameters, sparse
+
+    def _build_debug_param_to_name_mapping(self, parameters: list[torch.Tensor]) -> dict[int, str]:
+        own = [p for p in parameters if p is not self._reported]
+        names: dict[int, str] = super()._build_debug_param_to_name_mapping(own)
+        return names if len(own) == len(parameters) else {**names, len(own): "reports of ranks"}
+
     def _connect(self, timeout: float, compress: bool) -> None:
         """Messages between ranks: in the buckets of DDP, or, where ranks heal, after the backward pass."""
         device = next((p.device for p in self.module.parameters()), torch.device("cpu"))
-        meeting = current()
-        self.healer: Healer | None = None
         self.watchdog: Watchdog | None = None
         self.barrier: PooledBarrier
-        if meeting is not None:
-            if any(one.healer is not None for one in self._made.values() if one is not self):
-                raise UsageError("Ranks that heal train one model: put several into one module.")
-            if compress:
-                raise UsageError("Ranks that heal send gradients in full precision: omit compress.")
+        self.healer = self._healing(timeout, compress)
+        if self.healer is not None:
             self.barrier = HealingBarrier(self.module, device, self._exchange)
             self.barrier.report_of = self._report
-            self.healer = Healer(self, meeting, timeout)
             return
         self.watchdog = Watchdog(self.process_group, timeout, self.number)
-        self.barrier = PooledBarrier(self.module, self.process_group, device, self.watchdog.broken)
-        self.barrier.watching_unused = self.find_unused_parameters
+        self.barrier = PooledBarrier(self.module, self.process_group, self._reported, self.watchdog.broken)
+        self.barrier.report_of, self.barrier.arrive = self._leave_for_barrier, self._arrive
+        self.barrier.leave = self.watchdog.leave
         if compress:
             self.barrier.compressed = CompressedSum(self.process_group, self.barrier.ranks)
-        self.register_comm_hook(None, lambda _, bucket: self._hook(bucket))
+            self.register_comm_hook(None, lambda _, bucket: self.barrier.reduce(bucket))
+
+    def _healing(self, timeout: float, compress: bool) -> Healer | None:
+        """What replaces lost ranks, if this process has met others by `flegel.torch.join`."""
+        meeting = current()
+        if meeting is None:
+            return None
+        if any(one.healer is not None for one in self._made.values() if one is not self):
+            raise UsageError("Ranks that heal train one model: put several into one module.")
+        if compress:
+            raise UsageError("Ranks that heal exchange values in full precision: omit compress.")
+        return Healer(self, meeting, timeout)
 
     def _begin_state(self) -> None:
         """What is known of the running iteration and of the last barrier, before there was any."""
@@ -233,6 +258,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         self._sampler: samplers.FlexibleSampler | None = None
         self._window, self._largest, self._last_cost, self._last_square, self._last_pooled = 0, 0, 0.0, 0.0, 0.0
         self._ready = self._seconds = 0.0
+        self._backward_began = self._backward_seconds = 0.0
+        """Of the last synchronizing backward pass, without waiting for others."""
         self._evaluated = 0.0
         """When the last forward pass without gradients ended; 0 if training has gone on since."""
         self._expected = 1
@@ -282,12 +309,20 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         last = (loop.last or self._owing) and number >= self._expected
         last = last and not self._grouping and not loop.has_stepped(self.number)
         self.barrier.synchronizing = last
-        self.require_backward_grad_sync = last and self.healer is None
-        outputs = super().forward(*inputs, **named)
-        begun = self.barrier.before_backward
+        self.require_backward_grad_sync = last and not isinstance(self.barrier, HealingBarrier)
+        return super().forward(*inputs, **named)
+
+    def _run_ddp_forward(self, *inputs: Any, **named: Any) -> Any:
+        """The module's outputs, which tell when their backward pass begins; before DDP looks for unused parameters."""
+        outputs = super()._run_ddp_forward(*inputs, **named)
+        if not torch.is_grad_enabled():
+            return outputs
+        begun, report = self.barrier.before_backward, self._reported
         if isinstance(outputs, torch.Tensor):  # walking a tree of one leaf costs more than the leaf
-            return _Watched.apply(outputs, begun) if outputs.requires_grad else outputs
-        return tree_map_only(torch.Tensor, lambda t: _Watched.apply(t, begun) if t.requires_grad else t, outputs)
+            return _Watched.apply(outputs, begun, report) if outputs.requires_grad else outputs
+        return tree_map_only(
+            torch.Tensor, lambda t: _Watched.apply(t, begun, report) if t.requires_grad else t, outputs
+        )
 
     def _evaluate(self, *inputs: Any, **named: Any) -> Any:
         """A forward pass without gradients. Alone it is an evaluation: what passes from the first one to the end of the
@@ -335,26 +370,31 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
                     stacklevel=3,
                 )
             return True
-        last = self._own.is_last(now, self.pace.interval)
+        last = self._is_in_time(now)
         return last if sampler is None else sampler.decide(count, last)
 
-    def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """DDP's hook for a bucket of gradients: the first one carries this rank's report, the last one completes the
-        barrier."""
-        if bucket.index() == 0:
-            if not self.barrier.reopened:
-                self._ready = self._now()
-                self._seconds = self._ready - self._own.opened
-            if self.watchdog is not None:
-                self.watchdog.arrive(self.barriers)
-            self.barrier.measuring = self.pace.measures(self.barriers) and not self.barrier.reopened
-            self.barrier.send(self._report(), bucket)
-        future = self.barrier.reduce(bucket)
-        if bucket.is_last():
-            if not self.barrier.reopened:
-                self._ready = self._now()
-            self.barrier.complete = True
-        return future
+    def _is_in_time(self, now: float) -> bool:
+        """Whether the iteration that begins is the last one before a barrier, if the claims do not end sooner."""
+        return self.pace.even or self._own.is_last(now, self.pace.interval)
+
+    def _leave_for_barrier(self) -> RankReport:
+        """A synchronizing backward pass begins: what this rank reports travels with its first gradients."""
+        barrier, self._backward_began = self.barrier, self._now()
+        if not barrier.reopened:
+            self._seconds = self._backward_began - self._own.opened + self._backward_seconds
+        barrier.measuring = self.pace.measures(self.barriers) and not barrier.reopened
+        barrier.checking = self.barriers % BARRIERS_PER_CHECK == 0
+        barrier.filling = self.find_unused_parameters and not self.pace.even
+        return self._report()
+
+    def _arrive(self) -> None:
+        """This rank's gradients are complete: it waits for others."""
+        now = self._now()
+        self._backward_seconds = now - self._backward_began
+        if not self.barrier.reopened:
+            self._ready = now
+        if self.watchdog is not None:
+            self.watchdog.arrive(self.barriers)
 
     def _report(self) -> RankReport:
         """Of this rank; what concerns the sampler is told by the model that leads the iteration."""
@@ -383,12 +423,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
     def _finish(self) -> float:
         """After the synchronized backward pass; returns the samples of all ranks."""
         if self.healer is None:
-            reports = self.barrier.reports()
-            if self.watchdog is not None:
-                self.watchdog.leave()
-            self._settle(reports)
-            if self.find_unused_parameters:
-                self.barrier.adopt_unused()
+            self._settle(self.barrier.reports)
             if self._averaging:
                 self.barrier.average_buffers(self.module, self._window, self._total)
         self.barrier.finish()
@@ -397,7 +432,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
 
     def _settle(self, reports: Sequence[RankReport]) -> None:
         """What all ranks have reported: the next interval, the next claims."""
-        square, pooled = float(self.barrier.square), float(self.barrier.pooled)
+        square, pooled = self.barrier.square, self.barrier.pooled
         _alike(reports)
         self._stopping = any(r.stop for r in reports)
         if not math.isfinite(pooled) and not self._scaled and not self._told_not_finite:
@@ -417,6 +452,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             if self._sampler is not None:
                 self._sampler.barrier(reports, self.pace)
         self.barriers += 1
+        self.barrier.unit = int(max(r.batch for r in reports)) if self._mean_loss else 1
         self.samples_seen += int(total)
         if self._reference is None:
             self._reference = int(sum(r.batch for r in reports))
@@ -464,7 +500,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
 
     def _now(self) -> float:
         """Seconds, once the device has done all but the newest micro-batch: launching alone is not training."""
-        if self.barrier.table.is_cuda:
+        if self.barrier.device.type == "cuda":
             if self._event is not None:
                 self._event.synchronize()
             self._event = torch.cuda.Event()
@@ -615,7 +651,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         """All that a rank needs which joins; the same on all ranks after they have stepped."""
         return {
             **{name: getattr(self, name) for name in self.LIVE},
-            "module": self.module.state_dict(),
+            "module": self._module_state(),
             "optimizers": [one.state_dict() for one in self._optimizers],
             "schedules": [{"done": one.done, "state": one.scheduler.state_dict()} for one in self._schedules],
             "scalers": [one.state_dict() for one in self._scalers],
@@ -623,6 +659,9 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             "sampler": self._sampler.live_state() if self._sampler is not None else None,
             "pace": self.pace.to_state(),
         }
+
+    def _module_state(self) -> dict[str, Any]:
+        return self.module.state_dict()  # type: ignore[no-any-return]
 
     def load_live_state(self, state: dict[str, Any]) -> None:
         """Take the state of another rank, so that this one goes on as if it had always been there."""

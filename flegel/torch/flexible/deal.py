@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 INTERVALS_AHEAD = 2.0  # that a rank's claims cover: the running interval and one of reserve
@@ -101,9 +101,15 @@ class Deal:
             self._claim(rank, self.part + (rank < odd))
 
     def advance(
-        self, progress: Sequence[RankProgress], interval: float, batch: int, ahead: int, least: int = 1
+        self,
+        progress: Sequence[RankProgress],
+        interval: float,
+        batch: int,
+        ahead: int,
+        least: int = 1,
+        intervals: float = INTERVALS_AHEAD,
     ) -> None:
-        """After a barrier: count what was trained, take back what no loader has read, claim for the next intervals.
+        """After a barrier: count what was trained, take back what no loader has read, claim for the next `intervals`.
 
         `ahead`: the most that any loader reads ahead."""
         self.batch = max(self.batch, batch)
@@ -113,7 +119,7 @@ class Deal:
         for rank, one in enumerate(progress):
             self.trained[rank] += one.samples
         if not self.final:
-            self._deal(progress, interval, ahead)
+            self._deal(progress, interval, ahead, intervals)
         if self.final:
             self._plan_barriers([one.rate for one in progress], interval)
 
@@ -184,12 +190,14 @@ class Deal:
         wanted = round(longest / interval) if interval > 0.0 else 1
         self.barriers_left = max(1, min([*fits, wanted]))
 
-    def _deal(self, progress: Sequence[RankProgress], interval: float, ahead: int) -> None:
+    def _deal(
+        self, progress: Sequence[RankProgress], interval: float, ahead: int, intervals: float = INTERVALS_AHEAD
+    ) -> None:
         for rank, one in enumerate(progress):
             self._give_back(rank, self.trained[rank] + one.ahead)
         wanted = []
         for rank, one in enumerate(progress):
-            need = INTERVALS_AHEAD * interval * one.rate + ahead + 2 * self.batch
+            need = intervals * interval * one.rate + ahead + 2 * self.batch
             missing = max(0, math.ceil(need) - self.outstanding(rank))
             wanted.append(-(-missing // self.batch) * self.batch)
         if any(one.closed for one in progress) or self.pool - sum(wanted) < self.ranks * self.batch:
@@ -242,17 +250,48 @@ class Deal:
             setattr(deal, name, state[name])
         return deal
 
-    def trained_spans(self) -> list[Span]:
-        """Positions that were trained by now: the beginnings of all ranks' claims, and what was skipped."""
+    def trained_spans(self, since: Sequence[int] = ()) -> list[Span]:
+        """Positions that were trained by now: the beginnings of all ranks' claims, and what was skipped. `since`:
+        samples of each rank since the last `advance`."""
         found = list(self.skipped)
         for rank in range(self.ranks):
-            left = self.trained[rank]
+            left = self.trained[rank] + (since[rank] if since else 0)
             for start, end in self._claims[rank]:
                 if left <= 0:
                     break
                 found.append((start, min(end, start + left)))
                 left -= end - start
         return merged(found)
+
+
+@dataclass
+class NextEpoch:
+    """What the deal of the next epoch begins with: the ranks and rates at the end of the last one, and the changes of
+    membership since then. Where ranks heal, one may be in the next epoch while another has just passed the last barrier
+    of this one: both make the same deal from the same steps, and change it in the same order."""
+
+    ranks: int = 0
+    rates: tuple[float, ...] = ()
+    changes: list[tuple[Any, ...]] = field(default_factory=list)
+    """Arguments of `Deal.regroup`."""
+
+    def end(self, ranks: int, rates: Sequence[float]) -> None:
+        """An epoch has ended, or the first ranks have met."""
+        self.ranks, self.rates, self.changes = ranks, tuple(rates), []
+
+    def begin(
+        self, positions: int, batch: int, least: int, interval: float, ahead: int, skipped: Sequence[Span] = ()
+    ) -> Deal:
+        deal = Deal(positions, self.ranks, batch, skipped)
+        deal.least = least
+        deal.begin(self.rates, interval, ahead)
+        for change in self.changes:
+            deal.regroup(*change)
+        self.changes = []
+        return deal
+
+    def to_state(self) -> tuple[int, tuple[float, ...], list[tuple[Any, ...]]]:
+        return self.ranks, self.rates, list(self.changes)
 
 
 def level(held: Sequence[int], rates: Sequence[float], pool: int, batch: int, claimed: Sequence[int]) -> list[int]:

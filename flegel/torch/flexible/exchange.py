@@ -29,6 +29,10 @@ class BarrierResult:
     buffers: torch.Tensor | None
 
 
+def _square(flats: list[torch.Tensor]) -> float:
+    return sum(float(torch.linalg.vector_norm(flat, dtype=torch.float32)) ** 2 for flat in flats)
+
+
 class HealingBarrier(PooledBarrier):
     """One module's state between two barriers."""
 
@@ -41,7 +45,6 @@ class HealingBarrier(PooledBarrier):
         self._local: list[torch.Tensor] = []
         self.averaging = False
         self.window = 0
-        self.report_of: Callable[[], RankReport]
 
     def _divided(self) -> list[list[torch.nn.Parameter]]:
         """Parameters by message, in the order of the module."""
@@ -57,7 +60,7 @@ class HealingBarrier(PooledBarrier):
             size += nbytes
         return found
 
-    def before_backward(self) -> None:
+    def before_backward(self) -> torch.Tensor | None:
         queue = torch.autograd.Variable._execution_engine.queue_callback
         if self.complete:
             raise UsageError(
@@ -67,6 +70,7 @@ class HealingBarrier(PooledBarrier):
         queue(self._keep)
         if self.synchronizing:
             queue(self._meet)
+        return None
 
     def _meet(self) -> None:
         """After a synchronizing backward pass: all gradients are in `_kept` and `_iteration`."""
@@ -112,14 +116,19 @@ class HealingBarrier(PooledBarrier):
 
     def reduce_all(self, connection: Connection, check: Callable[[], None]) -> BarrierResult:
         """The sums over the ranks of a generation; what this rank contributes stays as it is."""
-        table = torch.zeros((connection.ranks, REPORT_FIELDS), dtype=torch.float64)
-        table[connection.rank] = torch.tensor(self.report_of().row(), dtype=torch.float64)
+        table = self._own_row(connection.rank, connection.ranks)
         small = torch.cat([table.view(-1), self._used.double()])
         sums = [flat.clone() for flat in self._local]
         buffers = self._flat_buffers() if self.averaging else None
         works = [connection.sum(values) for values in (small, *sums, *([] if buffers is None else [buffers]))]
         connection.wait(works, check)
         return BarrierResult(sums, small[: table.numel()].view_as(table), small[table.numel() :], buffers)
+
+    def _own_row(self, rank: int, ranks: int) -> torch.Tensor:
+        """The table of reports in which only this rank has written."""
+        table = torch.zeros((ranks, REPORT_FIELDS), dtype=torch.float64)
+        table[rank] = torch.tensor(self.report_of(), dtype=torch.float64)
+        return table
 
     def _flat_buffers(self) -> torch.Tensor | None:
         found = [b for b in self.module.buffers() if b.is_floating_point() and b.numel()]
@@ -131,23 +140,25 @@ class HealingBarrier(PooledBarrier):
         """The mean over all samples becomes `.grad`; the reports of all ranks."""
         reports = [RankReport(*row) for row in result.table.tolist()]
         total = sum(r.samples for r in reports)
+        self.square = self.pooled = 0.0
         if self.measuring:
-            for square, flats in ((self.square, self._local), (self.pooled, result.sums)):
-                square.zero_()
-                for flat in flats:
-                    square += torch.linalg.vector_norm(flat, dtype=torch.float32).double().square()
+            self.square, self.pooled = _square(self._local), _square(result.sums)
         for flat in result.sums:
             flat.div_(max(total, 1.0))
         views = self._parts(result.sums)
         for parameter, used in zip(self._parameters, result.used.tolist(), strict=True):
             parameter.grad = views[parameter] if used else None
+        self._accept_buffers(result, total)
+        self._local = []
+        return reports
+
+    def _accept_buffers(self, result: BarrierResult, total: float) -> None:
+        """Running statistics become the mean over all samples."""
         if result.buffers is not None:
             at, flat = 0, result.buffers.div_(max(total, 1.0))
             for one in (b for b in self.module.buffers() if b.is_floating_point() and b.numel()):
                 one.copy_(flat[at : at + one.numel()].view_as(one))
                 at += one.numel()
-        self._local = []
-        return reports
 
     def forget(self) -> None:
         """This process begins again without gradients."""

@@ -11,14 +11,23 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from flegel.plan.interval.gradient_noise import GradientNoise, NoiseInterval, from_reports, gain
 from flegel.plan.interval.interval import FixedInterval, Interval, Round
 
-BARRIERS_ALL_MEASURED = 16  # at first, whose gradients are all measured for the noise scale
-BARRIERS_PER_MEASUREMENT = 4  # afterwards: two norms cost as much as reading all parameters twice
+BARRIERS_PER_MEASUREMENT = 4  # once the noise scale is known: two norms cost as much as reading all parameters twice
 REMEMBERED_INTERVALS = 8  # whose micro-batches' durations predict the next one
+REMEMBERED_WAITS = 32
+"""Barriers whose waiting counts. A rank that pauses for a second after each seventh of one, in micro-batches of 10 ms,
+pauses twice in so many barriers, so pauses are seen although the longest one is left out."""
+FIRST_JUDGED_BARRIER = 4  # before it timings are those of the start: compiling, first allocations, empty caches
+INTERVAL_WAITS = 2.0
+"""Shortest interval in mean waits of a barrier: a third of the time is waited then, where delays are as long as the
+interval and come at random. A longer interval waits less, but its steps are worth less."""
+UNEVEN_RATIO, EVEN_RATIO = 1.5, 1.25
+"""Of the interval to a micro-batch of the fastest rank. From 1.5 on that rank would make two; the lower one keeps ranks
+near the limit from changing at every barrier."""
 LEARNING_RATE_RULES = ("auto", "none", "linear", "sqrt", "adascale")
 TOLD_BATCH_RATIO = 1.5  # of the samples of a step to those of DDP, from which "auto" warns that it changes the rate
 RULES_OF_OPTIMIZERS = {
@@ -49,13 +58,12 @@ def rule_of(optimizer: type) -> str:
     )
 
 
-@dataclass(frozen=True)
-class RankReport:
+class RankReport(NamedTuple):
     """What one rank says at a barrier: a row of the all-reduced table. All numbers concern the time before it."""
 
     samples: float = 0.0
     seconds: float = 0.0
-    """From the end of the last barrier until its last gradient was ready."""
+    """From the end of the last barrier until its last gradient is ready; the backward pass counts as the last one."""
     unit: float = 0.0
     """Seconds of one micro-batch: the median of the last intervals."""
     cost: float = 0.0
@@ -83,12 +91,18 @@ class RankReport:
     generation: float = 0.0
     """The latest generation of ranks to whose members it is connected, where ranks heal."""
 
-    def row(self) -> list[float]:
-        """All fields in their order."""
-        return [float(getattr(self, name)) for name in self.__dataclass_fields__]
+    @classmethod
+    def of_means(cls, row: Sequence[float], ranks: int) -> RankReport:
+        """From the mean over ranks of tables in which each has filled in its own row. Counts are whole numbers again,
+        also where a division by `ranks` has rounded them."""
+        values = [value * ranks for value in row]
+        for at in COUNTS:
+            values[at] = float(round(values[at])) if math.isfinite(values[at]) else values[at]
+        return cls(*values)
 
 
-REPORT_FIELDS = len(RankReport.__dataclass_fields__)
+REPORT_FIELDS = len(RankReport._fields)
+COUNTS = [at for at, name in enumerate(RankReport._fields) if name not in ("seconds", "unit", "cost", "square")]
 
 
 class BarrierPace:
@@ -98,33 +112,67 @@ class BarrierPace:
         self._fixed = fixed
         self._adjuster: Interval = NoiseInterval() if fixed is None else FixedInterval(fixed)
         self.interval = 0.0
+        self.even = fixed is None
+        """Every rank trains one micro-batch in an interval, as in DDP: nobody could make another one meanwhile."""
         self.noise = GradientNoise()
         self._counts: tuple[float, ...] = ()
+        self._waits: deque[float] = deque(maxlen=REMEMBERED_WAITS)
 
-    @staticmethod
-    def measures(barrier: int) -> bool:
-        """Whether the gradients of this barrier are measured; the same answer on all ranks."""
-        return barrier < BARRIERS_ALL_MEASURED or barrier % BARRIERS_PER_MEASUREMENT == 0
+    def measures(self, barrier: int) -> bool:
+        """Whether the gradients of this barrier are measured; the same answer on all ranks. The noise scale is of no
+        use while every micro-batch ends with a barrier."""
+        if self.even:
+            return False
+        return self.noise.weight < LEAST_NOISE_WEIGHT or barrier % BARRIERS_PER_MEASUREMENT == 0
 
     def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
         """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry."""
+        if self._fixed is None:
+            self._judge(reports)
+        if self.even:
+            self.interval = max(r.unit for r in reports)
+            self._counts = ()
+            return
         known = len(self._counts) == len(reports) and 0.0 < pooled < math.inf
-        if known and all(math.isfinite(r.square) for r in reports):
+        if known and all(0.0 < r.square < math.inf for r in reports):
             self.noise = self.noise.add(from_reports([r.square for r in reports], self._counts, pooled))
         self._counts = tuple(r.samples for r in reports)
         self.interval = self._adjuster.next(self._round(reports)).seconds or 0.0
+        if self._fixed is None:
+            self.interval = max(self.interval, INTERVAL_WAITS * self._mean_wait)
+
+    def _judge(self, reports: Sequence[RankReport]) -> None:
+        """Whether ranks are even: in the interval that the slowest one and the waiting ask for, the fastest one makes
+        one micro-batch. Ranks that count as even become uneven by a larger ratio than they become even again by."""
+        seconds = [r.seconds for r in reports]
+        self._waits.append(max(seconds) - sum(seconds) / len(seconds))
+        if len(self._waits) < FIRST_JUDGED_BARRIER:
+            return
+        units = [r.unit for r in reports]
+        ratio = max(*units, INTERVAL_WAITS * self._mean_wait) / max(min(units), 1e-9)
+        self.even = ratio < (UNEVEN_RATIO if self.even else EVEN_RATIO)
+
+    @property
+    def _mean_wait(self) -> float:
+        """Seconds that ranks waited at a barrier, on average over ranks and over the last barriers. The longest wait is
+        left out: a single delay says nothing about the next ones."""
+        if len(self._waits) < FIRST_JUDGED_BARRIER:
+            return 0.0
+        return (sum(self._waits) - max(self._waits)) / (len(self._waits) - 1)
 
     def regroup(self) -> None:
         """Other ranks from now on: costs and counts were those of another world. The noise is that of the data."""
         self._adjuster = NoiseInterval() if self._fixed is None else FixedInterval(self._fixed)
         self._counts = ()
+        self._waits.clear()
 
     def to_state(self) -> dict[str, Any]:
         """Of plain values, for a rank that joins."""
-        return {"interval": self.interval, "noise": asdict(self.noise)}
+        return {"interval": self.interval, "even": self.even, "noise": asdict(self.noise)}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self.interval, self.noise = state["interval"], GradientNoise(**state["noise"])
+        self.interval, self.even, self.noise = state["interval"], state["even"], GradientNoise(**state["noise"])
+        self._waits.clear()
 
     def _round(self, reports: Sequence[RankReport]) -> Round:
         """The time since the last barrier as an interval sees it. Its seconds are those in which all ranks together

@@ -20,10 +20,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from flegel.errors import UsageError
 from flegel.torch.flexible import iteration
-from flegel.torch.flexible.deal import Deal, RankProgress, Span
+from flegel.torch.flexible.deal import INTERVALS_AHEAD, Deal, NextEpoch, RankProgress, Span
 from flegel.torch.flexible.joining import current
 from flegel.torch.flexible.pace import BarrierPace, RankReport
 
+EVEN_BARRIERS = 16  # of ranks that are equally fast, for which claims are made at once: dealing costs 0.1 ms and more
 READER_FRAMES = 4  # of the stack, between a sampler and its loader's iterator: the batch sampler, and two calls
 
 _iterated: list[weakref.ref[FlexibleSampler]] = []
@@ -105,6 +106,12 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._rates: tuple[float, ...] = ()
         self._interval, self._ahead, self._batch, self._own_batch, self._least = 0.0, 0, 1, 1, 1
         self._skipped: tuple[Span, ...] = ()
+        self._next = NextEpoch(self.ranks)
+        self._barriers_claimed = 0
+        """Barriers for which claims suffice while all ranks train one micro-batch for each: no new ones are made."""
+        self._spent: list[float] = []
+        self._since: list[int] = []
+        """Seconds and samples of each rank since claims were made."""
         self._adopted = False
         """The deal is that of a peer: the next iteration goes on with it."""
         self._segments: list[tuple[int, int]] = []
@@ -176,9 +183,12 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         positions = samples - (samples % self._batch if self.drop_last else 0)
         self._drawn = self._handed = self._handed_at_begin = self._ended_with = 0
         self._closed = self._finished = False
-        self.deal = deal = Deal(positions, self.ranks, self._batch, skipped=self._skipped)
-        deal.least = max(self._least, self._own_batch if self.drop_last else 1)
-        deal.begin(self._rates, self._interval, self._ahead)
+        if self.training or not self.reopens:  # the last epoch was left early, or ranks do not change
+            self._next.end(self.ranks, self._rates)
+        least = max(self._least, self._own_batch if self.drop_last else 1)
+        deal = self._next.begin(positions, self._batch, least, self._interval, self._ahead, self._skipped)
+        self.deal = deal
+        self._barriers_claimed, self._spent, self._since = 0, [], []
         if deal.done and deal.pool + sum(map(deal.claimed, range(self.ranks))):
             raise UsageError(
                 f"{samples} samples are too few: {self.ranks} ranks need {self.ranks * deal.least} for one step, since "
@@ -267,16 +277,30 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._batch = max(self._batch, int(max(r.take for r in reports)))
         self._ahead = max(self._ahead, int(max(r.ahead for r in reports)))
         self._least = int(max(r.least for r in reports))
-        self._rates = tuple(r.taken / r.seconds if r.seconds > 0.0 else 0.0 for r in reports)
         self._interval = pace.interval
+        self._spent = [r.seconds + spent for r, spent in zip(reports, self._spent or [0.0] * len(reports), strict=True)]
+        if pace.even and self._barriers_claimed > 0:
+            self._barriers_claimed -= 1
+            self._since = [int(r.taken) for r in reports]
+            return
+        self._rates = tuple(r.taken / s if s > 0.0 else 0.0 for r, s in zip(reports, self._spent, strict=True))
+        self._spent, self._since = [], []
         progress = [
             RankProgress(int(r.taken), rate, int(r.ahead), r.closed > 0.0)
             for r, rate in zip(reports, self._rates, strict=True)
         ]
-        self.deal.advance(progress, pace.interval, self._batch, self._ahead, self._least)
+        runs = pace.even and not self.reopens
+        intervals = INTERVALS_AHEAD * EVEN_BARRIERS if runs else INTERVALS_AHEAD
+        self.deal.advance(progress, pace.interval, self._batch, self._ahead, self._least, intervals)
+        least = min(self.deal.outstanding(rank) for rank in range(self.ranks)) - self._ahead
+        if runs and not self.deal.final and least > (EVEN_BARRIERS + 1) * self._batch:
+            self._barriers_claimed = EVEN_BARRIERS - 1
+        else:
+            self._barriers_claimed = 0
         self._reopen()
         if self.deal.done:
             self.training, self._skipped, self._finished, self._ended_with = False, (), True, self.handed()
+            self._next.end(self.ranks, self._rates)
 
     # -- ranks that heal -------------------------------------------------------------------------------------
 
@@ -295,10 +319,14 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         if self._rates:
             self._rates = tuple(rate or sum(known) / max(len(known), 1) for rate in rates)
         self.rank, self.ranks = rank, len(kept)
-        if self.deal is None or not self.training:
-            return
-        self.deal.regroup(kept, drawn, windows, rates, self._interval, self._ahead)
-        self._reopen()
+        change = (list(kept), list(drawn), list(windows), rates, self._interval, self._ahead)
+        if all(old is None for old in kept):
+            self._next.end(self.ranks, self._rates)
+        elif self.deal is None or not self.training:
+            self._next.changes.append(change)
+        else:
+            self.deal.regroup(*change)
+            self._reopen()
 
     def has_room(self, kept: Sequence[int | None], drawn: Sequence[int], windows: Sequence[int]) -> bool:
         """Whether every rank would have something to train."""
@@ -341,12 +369,14 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
     def live_state(self) -> dict[str, Any]:
         """All that a rank needs which joins in the middle of an epoch; `state_dict` holds what a later run needs."""
         state = {name: getattr(self, name) for name in self.LIVE}
-        return {**state, "deal": self.deal.to_state() if self.deal is not None and self.training else None}
+        deal = self.deal.to_state() if self.deal is not None and self.training else None
+        return {**state, "deal": deal, "next": self._next.to_state()}
 
     def load_live_state(self, state: dict[str, Any]) -> None:
         for name in self.LIVE:
             setattr(self, name, state[name])
         self.deal = Deal.from_state(state["deal"]) if state["deal"] is not None else None
+        self._next = NextEpoch(*state["next"])
         self._adopted = self.training = self.deal is not None
         self._resumed_finished, self._continuing = self._finished, False
         self._drawn = self._handed = self._handed_at_begin = self._ended_with = 0
@@ -354,7 +384,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """The same on all ranks after a barrier. Another number of ranks may go on with it."""
-        spans = self.deal.trained_spans() if self.deal is not None and self.training else list(self._skipped)
+        spans = self.deal.trained_spans(self._since) if self.deal is not None and self.training else list(self._skipped)
         if self._finished:
             spans = [(0, len(self.dataset))]
         state = {"epoch": self.epoch, "seed": self.seed, "samples": len(self.dataset), "trained": spans}

@@ -9,17 +9,37 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from flegel.errors import FlegelError
 from flegel.runtime import clock
 
 SIGN_OF_LIFE_SECONDS = 1.0  # between two signs of life of a rank
 RANK_SILENCE_SECONDS = 5.0  # without one, after which a rank counts as stopped
 ARRIVED_RANK_FACTOR = 3.0  # times that, for a rank at the barrier: a slow exchange delays its signs of life too
 EXIT_CODE = 75  # a temporary failure: a launcher that restarts may try again
+
+
+_watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+
+
+def _explain_uncaught(previous: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch sums gradients by itself, so a link that breaks in a backward pass raises there, in the script: where
+    nobody catches it, it is told who is gone."""
+
+    def explain(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        waiting = next((one for one in _watchdogs if one.is_waiting), None)
+        if waiting is not None and isinstance(error, RuntimeError) and not isinstance(error, FlegelError):
+            waiting.broken(error)
+        previous(kind, error, trace)
+
+    explain.explains = True  # type: ignore[attr-defined]
+    return explain
 
 
 class Watchdog:
@@ -36,6 +56,9 @@ class Watchdog:
         self._step = 0
         self._seen: dict[int, tuple[bytes, float]] = {}
         self._ended = threading.Event()
+        _watchdogs.add(self)
+        if not getattr(sys.excepthook, "explains", False):
+            sys.excepthook = _explain_uncaught(sys.excepthook)
         if self._ranks > 1 and timeout > 0:
             threading.Thread(target=self._watch, name="flegel-watchdog", daemon=True).start()
 
@@ -43,6 +66,10 @@ class Watchdog:
         """This rank waits at a barrier from now on."""
         self._step, self._waiting = step, (step, clock.now())
         Watchdog.waits_for = self._number
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._waiting is not None and not self._ended.is_set()
 
     def leave(self) -> None:
         self._waiting = None
@@ -101,8 +128,8 @@ class Watchdog:
             if now - known[1] > (ARRIVED_RANK_FACTOR if arrived else 1.0) * RANK_SILENCE_SECONDS:
                 stopped.append(rank)
         if stopped:
-            names = ", ".join(map(str, stopped))
-            self._end(f"rank {names} gave no sign of life for {RANK_SILENCE_SECONDS:.0f} s")
+            names, silence = ", ".join(map(str, stopped)), min(now - self._seen[rank][1] for rank in stopped)
+            self._end(f"rank {names} gave no sign of life for {silence:.0f} s")
         elif elsewhere and now - waits[1] > 2 * RANK_SILENCE_SECONDS:
             names = ", ".join(map(str, elsewhere))
             self._end(

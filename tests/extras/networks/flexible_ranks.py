@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
-import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from flegel.errors import FlegelWarning, UsageError
 from flegel.torch import FlexibleDDP, FlexibleSampler
-from flegel.torch.flexible import barrier
 
 COLUMNS = 6
 
@@ -74,9 +73,8 @@ def epochs(rank: int, many: int = 2, workers: int = 0, **options: Any) -> dict[s
     }  # fmt: skip
 
 
-def weighted_mean(rank: int, joined: bool = True, **options: Any) -> dict[str, Any]:
+def weighted_mean(rank: int, **options: Any) -> dict[str, Any]:
     """Ranks make different numbers of micro-batches of different sizes; the gradient is the mean over all samples."""
-    barrier.JOINED_BUCKET_BYTES = barrier.JOINED_BUCKET_BYTES if joined else 0
     model = FlexibleDDP(network(), endless=True, interval=1.0, **options)
     optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.0))
     mine: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -284,6 +282,45 @@ def alike(rank: int) -> dict[str, Any]:
     return found
 
 
+def counted(rank: int) -> dict[str, Any]:
+    """Messages, their values, and operations of three steps of equal ranks, beside DDP with the same options."""
+    x, y = rows(32)
+    found: dict[str, Any] = {}
+    for kind in ("ddp", "flexible"):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(COLUMNS, 500), torch.nn.Tanh(), torch.nn.Linear(500, 200))
+        options: dict[str, Any] = {"bucket_cap_mb": 0.1, "gradient_as_bucket_view": True}
+        if kind == "ddp":
+            model = torch.nn.parallel.DistributedDataParallel(net, **options)
+            optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
+        else:
+            model = FlexibleDDP(net, endless=True, **options)
+            model.pace._judge = lambda _: None  # equal, whatever this machine does
+            optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+
+        def train(steps: int, model: Any = model, optimizer: Any = optimizer) -> None:
+            for _ in range(steps):
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(x), y.expand(-1, 200)).backward()
+                optimizer.step()
+
+        train(4)
+        dist.barrier()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+            train(3)
+        messages = [e for e in profile.events() if e.name.startswith("gloo:")]
+        values = sum(math.prod(shape) for e in messages for shape in e.input_shapes)
+        large = [e.name for e in profile.events() if any(math.prod(s or [0]) >= 500 * COLUMNS for s in e.input_shapes)]
+        found[kind] = {
+            "messages": len(messages),
+            "values": values,
+            "large": sorted(name for name in large if name.startswith("aten::")),
+            "grads": sum(p.grad.untyped_storage().nbytes() for p in net.parameters()),
+            "parameters": gather(flat(model)),
+        }
+    return found
+
+
 def compressed(rank: int) -> dict[str, Any]:
     """Gradients with 8 bits beside full precision: 30 barriers of a network with 20,000 weights, rank 0 slow."""
     found = {}
@@ -473,7 +510,7 @@ CASES = {
     "epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers, "skipped": skipped,
     "unused": unused, "refused": refused, "compiled": compiled, "adversarial": adversarial, "small": small,
     "accumulated": accumulated, "left early": left_early, "stopped": stopped, "alike": alike,
-    "compressed": compressed,
+    "compressed": compressed, "counted": counted,
 }  # fmt: skip
 
 
@@ -501,8 +538,8 @@ def main() -> None:
             try:
                 play(name, folder, rank, ranks, options)
                 code = 0
-            except BaseException:  # noqa: BLE001 - printed, and ends this rank only
-                traceback.print_exc()
+            except BaseException:  # noqa: BLE001 - as the interpreter does with what nobody catches
+                sys.excepthook(*sys.exc_info())
             finally:
                 sys.stderr.flush()
                 os._exit(code)

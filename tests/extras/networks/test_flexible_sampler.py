@@ -144,3 +144,24 @@ def test_a_rank_that_joins_goes_on_with_the_epoch_of_a_peer() -> None:
     read += next(batches)[0].tolist()
     assert len(mine) == 8 and not set(mine) & set(read)
     assert joined.deal is not None and joined.deal.to_state() == sampler.deal.to_state()
+
+
+def test_a_rank_that_has_begun_the_next_epoch_and_one_that_has_not_make_the_same_deal_when_a_third_is_lost() -> None:
+    data = TensorDataset(torch.arange(96))
+    early, late = (FlexibleSampler(data, num_replicas=3, rank=rank) for rank in (0, 1))
+    for sampler in (early, late):
+        sampler.reopens = True
+        sampler.regroup(sampler.rank, [None, None, None], [0, 0, 0], [0, 0, 0])
+        next(iter(DataLoader(data, sampler=sampler, batch_size=8)))
+        reports = [RankReport(32, 1.0, 1.0, batch=8, taken=32, take=8) for _ in range(3)]
+        pace = BarrierPace(fixed=1.0)
+        pace.barrier(reports, 0.0)
+        sampler.barrier(reports, pace)
+        assert not sampler.training, "the epoch has ended"
+        sampler.set_epoch(1)
+    change = [0, 1], [8, 32], [8, 0]  # the late one said what it had read of the last epoch
+    next(iter(DataLoader(data, sampler=early, batch_size=8)))
+    early.regroup(0, *change)
+    late.regroup(1, *change)
+    next(iter(DataLoader(data, sampler=late, batch_size=8)))
+    assert early.deal is not None and late.deal is not None and early.deal.to_state() == late.deal.to_state()

@@ -157,7 +157,7 @@ def test_points_are_counted_again_as_on_processors(algorithm: Any, labels: Any) 
         after = algorithm.updateParameter(pytree.present(pytree.unflatten(empty, kernel.statistics())), theta)
         recount = Recount(algorithm, kernel, theta, empty, fresh)
         there = len(getattr(kernel, "_shards", ()))
-        assert recount.law(store, pytree.flatten(pytree.as_doubles(after)), 128, 1) == 0.0
+        assert recount.visit_error(store, pytree.flatten(pytree.as_doubles(after)), 128, 1) == 0.0
         counts.append(recount.whole(store, pytree.flatten(pytree.as_doubles(after))))
         assert len(getattr(kernel, "_shards", ())) == there
         shard = make_shard(ROWS, algorithm.accepts.kept_labels(answers), fresh(len(ROWS)), algorithm.kernels.layout)

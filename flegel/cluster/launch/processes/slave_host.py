@@ -27,6 +27,8 @@ class HostedSlave:
         self._process.stdin.flush()
 
     def _popen(self) -> subprocess.Popen[bytes]:
+        """Start the process of a slave in a session of its own; its log is a file, its ticket comes over standard
+        input."""
         return subprocess.Popen(
             [sys.executable, *SLAVE_COMMAND[1:]],
             stdin=subprocess.PIPE,

@@ -40,7 +40,7 @@ from flegel.runtime.backends.numba.calls_ahead import (
 )
 from flegel.runtime.backends.numba.interpreted_loop import as_hooks_see, data_point, fold_change
 from flegel.runtime.backends.numba.kept_contributions import VisitCode, visit_code
-from flegel.runtime.worker.current_hook import inside
+from flegel.runtime.worker.current_hook import EnteredHook
 
 BUILTIN_PACKAGE = "flegel.algorithms"
 TEMPLATE = '''"""Generated: the loop over a block of points for {title}."""
@@ -345,9 +345,9 @@ def _works_in_place(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: T
     probe = probe._replace(state=probe.state.copy())
     target = pytree.copy(zero)
     presented = pytree.presented(as_hooks_see(algorithm, parameter, shard))
-    with inside("updateDataPoint"):
+    with EnteredHook("updateDataPoint"):
         change = algorithm.updateDataPoint(probe, presented, 0)
-    with inside("aggregate"):
+    with EnteredHook("aggregate"):
         result = algorithm.aggregate(target, change)
     algorithm._halting = False
     return result is None or result is target

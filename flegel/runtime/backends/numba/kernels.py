@@ -17,7 +17,7 @@ from flegel.declarations.kernels import Kernel, KernelHooks
 from flegel.declarations.optional import hook
 from flegel.runtime.backends.numba.compile_turns import turn
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
-from flegel.runtime.worker.current_hook import inside
+from flegel.runtime.worker.current_hook import EnteredHook
 
 take_turns(turn)
 
@@ -39,7 +39,7 @@ def build_kernel(
 
     `cold`: nobody will call it here, so a hand-written one, which compiles for certain, is left as it is.
     """
-    with inside("kernel"):
+    with EnteredHook("kernel"):
         own = hook(algorithm, KernelHooks.kernel)(shard)
     if own is not None and not interpret:
         if not cold:
@@ -66,7 +66,7 @@ def another(algorithm: Algorithm, built: Built, shard: Shard) -> Kernel:
     if built.kind == "compiled":
         made: Kernel = built.kernel.another()  # type: ignore[attr-defined]
         return made
-    with inside("kernel"):
+    with EnteredHook("kernel"):
         own = hook(algorithm, KernelHooks.kernel)(shard)
     assert own is not None
     return own

@@ -28,10 +28,10 @@ class Team:
     """Threads that wait for work, and the caller."""
 
     def __init__(self, threads: int) -> None:
-        self._wanted: list[threading.Lock] = []
+        self._start_locks: list[threading.Lock] = []
         self._work: Callable[[int], None] | None = None
-        self._left = itertools.count()
-        self._others = 0
+        self._finished = itertools.count()
+        self._helpers = 0
         self._arrived = threading.Lock()
         self._arrived.acquire()
         self._error: BaseException | None = None
@@ -43,15 +43,15 @@ class Team:
                 thread.start()
             except RuntimeError:  # no more threads in this process
                 break
-            self._wanted.append(begin)
+            self._start_locks.append(begin)
 
     @property
     def threads(self) -> int:
-        return 1 + len(self._wanted)
+        return 1 + len(self._start_locks)
 
     def together(self, work: Callable[[int], None], threads: int) -> None:
-        """`work(number)` by this thread, 0, and by others, so many in all; returns when all have, and raises what the
-        first of them raised."""
+        """Call `work(number)` in `threads` threads, of which the caller is number 0; returns when all calls have, and
+        raises what the first of them raised."""
         self.begin(work, threads)
         try:
             work(0)
@@ -60,16 +60,16 @@ class Team:
         self.check()
 
     def begin(self, work: Callable[[int], None], threads: int) -> None:
-        """Others begin `work(number)`, so many in all with the caller, which goes on."""
-        self._others = min(threads, self.threads) - 1
-        self._work, self._left, self._error = work, itertools.count(1), None
-        for begin in self._wanted[: self._others]:
+        """Have helper threads call `work(number)`, with numbers from 1 to `threads` − 1, and return at once."""
+        self._helpers = min(threads, self.threads) - 1
+        self._work, self._finished, self._error = work, itertools.count(1), None
+        for begin in self._start_locks[: self._helpers]:
             begin.release()
 
     def wait(self) -> None:
-        """Until all that began have returned. It has no bound of its own: a hook that never returns is noticed by the
-        job."""
-        if self._others:
+        """Wait until all helpers that began have returned. There is no time limit: the job notices a hook that never
+        returns."""
+        if self._helpers:
             self._arrived.acquire()
         self._work = None
 
@@ -81,16 +81,17 @@ class Team:
     def close(self) -> None:
         """End the threads; those in the middle of something end afterwards."""
         self._work = None
-        for begin in self._wanted:
+        for begin in self._start_locks:
             begin.release()
-        self._wanted = []
+        self._start_locks = []
 
     def _serve(self, number: int, begin: threading.Lock) -> None:
         while begin.acquire() and self._serve_once(number):
             pass
 
     def _serve_once(self, number: int) -> bool:
-        """In a function of its own, so that a thread that waits holds no arrays."""
+        """Do the present work as thread `number`, and wake the thread in `wait` if this was the last to finish; False
+        where the team was closed. A function of its own, so that a thread that waits holds no arrays."""
         work = self._work
         if work is None:
             return False
@@ -99,7 +100,7 @@ class Team:
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             self._error = error
         del work
-        if next(self._left) == self._others:
+        if next(self._finished) == self._helpers:
             self._arrived.release()
         return True
 

@@ -225,7 +225,7 @@ def test_an_error_in_a_hook_is_told_with_the_line_of_the_user() -> None:
     rows = np.abs(RNG.normal(size=(4000, 3)))
     rows[3900] = -1.0
     with pytest.raises(flegel.FlegelError, match="negative"):
-        flegel.run(Raises(), rows, threads=2, processes=False, max_iterations=3, partition="contiguous")
+        flegel.run(Raises(), rows, threads=2, processes=False, max_iterations=3, sync="bsp", partition="contiguous")
     assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
 
 

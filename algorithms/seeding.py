@@ -18,6 +18,8 @@ DRAWN = "k-means++"
 NAMED = (DRAWN, "random", "first")
 START_FILE = NamesFile(NAMED)
 """Marks the hyper-parameter `init`."""
+QUANTILE_NUMBERS, LEAST_QUANTILE_ROWS = 2**20, 1024
+"""Numbers from which the quantiles of wide rows are computed, about 50 ms, and rows in any case."""
 
 
 def polishing_passes(work: int) -> int:
@@ -55,9 +57,17 @@ def weighted_rows(features: Array, weights: Array | None) -> tuple[Array, Array 
     return features[weights > 0], weights[weights > 0]
 
 
+def check_enough(k: int, weights: Array | None, owner: str, others: str = "have the weight 0") -> None:
+    """Refuse a start by rows of the sample where fewer than k of them count; `others` says of the rest why not."""
+    if weights is not None and 0 < (counted := int((weights > 0).sum())) < min(k, len(weights)):
+        rows = "row of those drawn counts" if counted == 1 else "rows of those drawn count"
+        raise UsageError(f"{owner}: k={k}, and only {counted} {rows}: the others {others}; lower k.")
+
+
 def origin_of(rows: Array) -> Array:
     """The mean of each column, its outliers drawn in to the middle 90 %, as a number that the rows' precision holds."""
-    few = rows[:: max(1, len(rows) // active().starts.quantile_rows)]
+    most = max(min(active().starts.quantile_rows, QUANTILE_NUMBERS // max(rows.shape[1], 1)), LEAST_QUANTILE_ROWS)
+    few = rows[:: max(1, len(rows) // most)]
     low, high = np.quantile(few, [0.05, 0.95], axis=0, method="nearest")
     middle = np.clip(few, low, high).mean(axis=0, dtype=np.float64).astype(rows.dtype)
     return np.asarray(np.where(low == high, low, middle), dtype=np.float64)

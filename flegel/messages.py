@@ -70,7 +70,7 @@ class LoadShard(_Message):
     """What computes: cpu, cuda:0, ... (see runtime/backends/registry.py)."""
     version: int = -1
     """Servers hold θ: the version of the θ that comes with this; -1: the coordinator holds it."""
-    forms: tuple[FrameSpec, ...] = ()  # of a large θ, which servers send, and of statistics: neither comes with this
+    forms: tuple[FrameSpec, ...] = ()  # of large statistics, and of θ where servers send it: they do not come with this
     alone: bool = False  # no other worker contributes to θ: this one may make it between barriers (`local_updates`)
     growing: bool = False  # such a worker begins with a part of its points, which lie in random order (`growing_part`)
     threads: int = 0  # of a team, which train as one worker (`runtime/backends/numba/team.py`); 0: no team
@@ -89,6 +89,10 @@ class Train(_Message):
     """After the report, go on under the same θ until the next order; that is part of the next report."""
     version: int = -1
     """θ comes from the servers, in this version or a later one; -1: it comes with this."""
+    number: int = -1
+    """Of a large θ: keep it under this number (params/parameter_changes.py)."""
+    since: int = -1
+    """The frames are rows in which θ differs from that of this number; -1: they are all of θ."""
 
 
 class Stop(_Message):
@@ -251,6 +255,8 @@ class Report(_Message):
     wait: float
     """Seconds between the last report and the order to go on."""
     sparse: bool = False
+    call: float = 0.0
+    """Seconds that each call of a library takes besides its visits; 0 where that is not known."""
 
 
 class Reduced(_Message):

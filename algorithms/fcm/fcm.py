@@ -15,7 +15,9 @@ from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
     DRAWN,
+    NAMED,
     START_FILE,
+    check_enough,
     coverage,
     covered,
     holds,
@@ -111,6 +113,8 @@ class FCM(Algorithm):
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Prototypes:
         """Begin at the best of several trials on a part of the sample, or at the given centres."""
+        if isinstance(self.init, str) and self.init in NAMED:
+            check_enough(self.k, sample.weights, "FCM")
         rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, units, _ = standard_units(rows)
         unit = np.full(sample.columns, units.max())

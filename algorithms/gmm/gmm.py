@@ -29,7 +29,9 @@ from flegel.algorithms.gmm.shapes import (
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
     DRAWN,
+    NAMED,
     START_FILE,
+    check_enough,
     clipped,
     coverage,
     covered,
@@ -130,6 +132,8 @@ class GMM(Algorithm):
     # -- start ---------------------------------------------------------------------------------------------
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Mixture:
+        if isinstance(self.init, str) and self.init in NAMED:
+            check_enough(self.k, sample.weights, "GMM")
         rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, unit, floor = self._units(rows)
         if isinstance(self.init, str) and self.init == DRAWN:

@@ -43,6 +43,7 @@ from flegel.algorithms.seeding import (
     DRAWN,
     NAMED,
     START_FILE,
+    check_enough,
     coverage,
     covered,
     given_rows,
@@ -75,6 +76,10 @@ ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference o
 SINGLE_POINT_ROUNDING = 2.0**-40
 """Scatter of a cluster that weighs 1 or less, relative to its sum of squares, below which it is rounding: that of a
 single point is exactly 0. Clusters of many points may weigh less than 1, too."""
+FOLLOWED_ROWS = 4096
+"""Rows of the sample that are assigned to many centroids that are given: they say which of these are near many rows,
+and which rows are far from all. More would take as long as a pass."""
+LARGEST_SUM = 1.7e308  # of float64
 LISTED_SIZES = 20  # clusters whose sizes are listed; of more the range is told
 CACHED_NUMBERS = 2**14  # numbers taken together in sums over all centroids: they stay in the cache of a core
 COMPARED_BY_DIFFERENCES = 2**24  # numbers of centroids times spare rows that are compared by differences, at most
@@ -197,6 +202,9 @@ class KMeans(Algorithm):
         return start._replace(centroids=_directions(start.centroids, place))
 
     def _start(self, sample: Sample, rng: np.random.Generator) -> Centroids:
+        if isinstance(self.init, str) and self.init in NAMED:
+            others = "are zero or have the weight 0" if self.metric == "cosine" else "have the weight 0"
+            check_enough(self.k, sample.weights, "KMeans", others)
         if isinstance(sample.features, Sparse):
             return self._sparse_start(sample.features, sample, rng)
         rows, weights = weighted_rows(np.asarray(sample.features), sample.weights)
@@ -230,11 +238,11 @@ class KMeans(Algorithm):
     ) -> Centroids:
         """The same along a few directions; one start by k-means++, because more change little where k is large."""
         rules = active().starts
+        drawn = isinstance(self.init, str) and self.init == DRAWN
         most = max(rules.kmeans_most_trial_rows, rules.kmeans_fewest_rows_per_cluster * self.k)
         size = min(max(rules.kmeans_rows_per_cluster * self.k, rules.kmeans_fewest_trial_rows), most)
-        some, own = some_weighted(rows, weights, size, rng)
+        some, own = some_weighted(rows, weights, size if drawn else FOLLOWED_ROWS, rng)
         some = some - origin.astype(some.dtype)
-        drawn = isinstance(self.init, str) and self.init == DRAWN
         spare = min(self.k, rules.kmeans_spare_rows)
         if drawn and self.k > len(some):
             raise UsageError(f"KMeans: k={self.k} is more than the {len(some)} points drawn; lower k.")
@@ -389,6 +397,13 @@ class KMeans(Algorithm):
     def validate(self, sample: Sample) -> None:
         if self.k > sample.points:
             raise UsageError(f"KMeans: k={self.k} is more than the number of points, {sample.points}.")
+        rows = sample.features.values if isinstance(sample.features, Sparse) else np.asarray(sample.features)
+        largest = float(max(rows.max(initial=0.0), -rows.min(initial=0.0)))
+        if largest > np.sqrt(LARGEST_SUM / (4.0 * max(sample.mass, 1.0) * max(sample.columns, 1))):
+            raise UsageError(
+                f"KMeans: with numbers as large as {largest:.2g} the sum of squared distances is beyond float64, which "
+                "ends at 1.8e+308; divide the rows by a power of ten, or scale the columns (scale: standard)."
+            )
 
     def description(self, aggregator: KMeansSums, parameter: Centroids) -> list[str]:
         counts = np.asarray(aggregator.counts)
@@ -406,9 +421,9 @@ class KMeans(Algorithm):
                 "was left for them that is not a centroid already. Fewer clusters may fit better."
             )
         value = self.objective(aggregator, parameter)
-        coarse = ROUNDING * float(
-            np.abs(aggregator.squares[aggregator.counts != 1.0]).sum()
-        )  # one point has no scatter
+        many = aggregator.counts != 1.0  # one point has no scatter
+        sums = np.abs(aggregator.squares[many]) * np.sqrt(np.maximum(aggregator.counts[many], 1.0))
+        coarse = ROUNDING * float(sums.sum())  # roundings of a long sum add up like the steps of a random walk
         if coarse > 1e-6 * value and coarse > 0:
             found.append(
                 f"points lie so far from the others that float64 sums give the objective to ±{coarse:.2g} only; "

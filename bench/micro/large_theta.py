@@ -4,7 +4,9 @@
 
 Milliseconds of each step, for parts of the clusters that changed since the last barrier: the worker finds rows of its
 statistics that changed and copies them into a buffer; the coordinator adds them, makes θ and the objective, and copies
-θ into a buffer; the worker makes θ ready for its kernel. Asserts nothing.
+θ into a buffer of its host; the worker makes θ ready for its kernel. For workers on other hosts, in place of the
+buffer: rows of θ that changed are found, and put into the worker's copy; and the bytes that one of them is sent, beside
+those of all of θ. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from flegel.core.changed_rows import changed_rows
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.params.ledger import Ledger
+from flegel.params.parameter_changes import HeldParameter, ParameterChanges
 from flegel.runtime.transport.codec import PackedArrays
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,11 +39,19 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return 1e3 * (time.process_time() - began), result
 
 
-def barrier(k: int, columns: int, changed: float, rng: np.random.Generator) -> dict[str, float]:
-    """Milliseconds of each step of one barrier."""
+class Barrier(NamedTuple):
+    """Milliseconds of each step of one barrier, and the bytes of θ that a worker on another host is sent."""
+
+    steps: dict[str, float]
+    sent: int
+    whole: int
+
+
+def barrier(k: int, columns: int, changed: float, rng: np.random.Generator) -> Barrier:
+    """One barrier."""
     algorithm = KMeans(k=k)
     total = KMeansSums(rng.normal(size=(k, columns)), np.full(k, 9.0), np.full(k, 9.0 * columns))
-    theta = Centroids(total.sums / 9.0, np.zeros(columns), np.empty((0, columns)), np.full(k, 1 / k))
+    theta = Centroids(total.sums / total.counts[:, None], np.zeros(columns), np.empty((0, columns)), np.full(k, 1 / k))
     ledger = Ledger(algorithm, KMeansSums(np.zeros((k, columns)), np.zeros(k), np.zeros(k)))
     ledger.commit(0, total)
     ledger.update_accounts()
@@ -65,8 +76,14 @@ def barrier(k: int, columns: int, changed: float, rng: np.random.Generator) -> d
     order = PackedArrays(tuple(map(np.asarray, new)))
     place = np.ones(order.nbytes, np.uint8)
     steps["write θ"], _ = timed(lambda: order.write(place))
+    changes, held = ParameterChanges(), HeldParameter()
+    before = tuple(map(np.asarray, theta))
+    held.take(*changes.order(0, 1, before))  # type: ignore[arg-type]
+    changes.reported(0, 1)
+    steps["find rows of θ"], sent = timed(lambda: changes.order(0, 2, order.arrays))
+    steps["renew the copy"], _ = timed(lambda: held.take(sent.version, sent.since, tuple(sent.arrays)))
     steps["make θ ready"], _ = timed(lambda: kernel(shard, new, total, 0, 256, 0, flag))
-    return steps
+    return Barrier(steps, sum(a.nbytes for a in sent.arrays), sum(a.nbytes for a in order.arrays))
 
 
 def main() -> None:
@@ -81,9 +98,10 @@ def main() -> None:
         print(f"k={k:,}, {columns:,} columns: θ has {8e-6 * k * columns:.1f} MB")
         for changed in map(float, args.changed.split(",")):
             found = [barrier(k, columns, changed, np.random.default_rng(seed)) for seed in range(args.repeats)]
-            steps = {name: statistics.median(one[name] for one in found) for name in found[0]}
+            steps = {name: statistics.median(one.steps[name] for one in found) for name in found[0].steps}
             words = ", ".join(f"{name} {ms:.2f}" for name, ms in steps.items())
             print(f"  {changed:g} of the clusters changed: {sum(steps.values()):.1f} ms: {words}", flush=True)
+            print(f"    θ to a worker on another host: {found[0].sent:,} of {found[0].whole:,} bytes", flush=True)
 
 
 if __name__ == "__main__":

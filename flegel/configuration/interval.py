@@ -153,6 +153,16 @@ class IntervalSettings:
     pass_rounds: Annotated[
         int, Setting("rounds", "The length of a pass is the median over so many last rounds.", 1)
     ] = 5
+    largest_call_share: Annotated[
+        float,
+        Setting(
+            "of a round's training",
+            "A call of a library counts as at most this part of the training of a round: the time of the visits is "
+            "what remains, and a small remainder is mostly error.",
+            0,
+            0.99,
+        ),
+    ] = 0.9
     noise_memory: Annotated[
         float,
         Setting(

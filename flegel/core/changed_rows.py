@@ -13,6 +13,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
+COMPARED_NUMBERS = 1 << 16  # of two arrays that are compared at a time: they stay in a cache
 SPARSE_FROM_BYTES = 1 << 20  # bytes of statistics from which on it pays to look for rows that changed
 MAX_CHANGED_PART = 0.5  # of the rows: with more, all are sent
 
@@ -53,11 +54,26 @@ def changed_rows(arrays: Sequence[Array]) -> ChangedRows | None:
     return ChangedRows(numbers, tuple(np.ascontiguousarray(a[numbers]) for a in arrays))
 
 
+def differing_rows(one: Array, other: Array) -> Array:
+    """Numbers of the rows in which two arrays of one form differ in any bit."""
+    first, second = (_in_bits(np.atleast_1d(a)) for a in (one, other))
+    step = max(COMPARED_NUMBERS // max(first.shape[1], 1), 1)
+    parts = [
+        np.flatnonzero((first[at : at + step] != second[at : at + step]).any(axis=1)) + at
+        for at in range(0, len(first), step)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.intp)
+
+
+def _in_bits(array: Array) -> Array:
+    """Rows of unsigned integers: NaN equals itself, and 0 is not -0."""
+    rows = np.ascontiguousarray(array).reshape(len(array), array.size // max(len(array), 1))
+    return rows.view({8: np.uint64, 4: np.uint32, 2: np.uint16, 1: np.uint8}[rows.itemsize])
+
+
 def _not_zero(array: Array) -> Array:
     """Which rows have a bit that is set: quicker than to compare numbers."""
-    rows = np.ascontiguousarray(array).reshape(len(array), -1)
-    kind = {8: np.uint64, 4: np.uint32, 2: np.uint16, 1: np.uint8}[rows.itemsize]
-    return np.asarray(np.bitwise_or.reduce(rows.view(kind), axis=1) != 0)
+    return np.asarray(np.bitwise_or.reduce(_in_bits(array), axis=1) != 0)
 
 
 def read_changed_rows(arrays: Sequence[Array], like: Sequence[Array], who: str) -> ChangedRows:

@@ -7,6 +7,7 @@ from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from flegel.core import pytree
@@ -34,6 +35,15 @@ def forms_of(*bundles: Tree) -> tuple[FrameSpec, ...]:
 
 
 def with_stand_ins(load: LoadShard, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """What comes with this order, zeros in place of what does not: they take no memory until somebody writes to
-    them."""
-    return (*(np.zeros(form.shape, form.dtype) for form in load.forms), *arrays)
+    """What comes with this order, zeros in place of what does not, which are the last of θ and the statistics: they
+    take no memory until somebody writes to them."""
+    sent = max(len(load.parameter.fields), 1) + max(len(load.statistics.fields), 1) - len(load.forms)
+    return (*arrays[:sent], *(np.zeros(form.shape, form.dtype) for form in load.forms), *arrays[sent:])
+
+
+def without_statistics(load: LoadShard, arrays: Sequence[Array]) -> tuple[LoadShard, list[Array]]:
+    """The same order with the forms of statistics in place of these, which are zeros."""
+    first = max(len(load.parameter.fields), 1)
+    last = first + max(len(load.statistics.fields), 1)
+    forms = tuple(FrameSpec(a.dtype.str, a.shape) for a in arrays[first:last])
+    return msgspec.structs.replace(load, forms=forms), [*arrays[:first], *arrays[last:]]

@@ -151,12 +151,26 @@ class Termination:
         if verdict:
             return verdict
         if criteria.max_iterations and progress.iteration >= criteria.max_iterations:
-            return Verdict(False, f"reached {criteria.max_iterations} iterations", "limit")
+            return self._at_limit(progress, f"reached {criteria.max_iterations} iterations")
         if criteria.max_passes and progress.slowest_pass >= criteria.max_passes:
-            return Verdict(False, f"reached {criteria.max_passes:g} passes", "limit")
+            return self._at_limit(progress, f"reached {criteria.max_passes:g} passes")
         if criteria.max_seconds and progress.seconds >= criteria.max_seconds:
-            return Verdict(False, f"reached {criteria.max_seconds:g} s", "limit")
+            return self._at_limit(progress, f"reached {criteria.max_seconds:g} s")
         return None
+
+    def _at_limit(self, progress: Progress, reason: str) -> Verdict:
+        """A limit ends the job. Where there is a target, it was not reached: that would have ended the job before."""
+        target = self._criteria.target
+        if target is not None:
+            reason += f" with {_standing(progress)}, short of the target {target:.6g}"
+        return Verdict(False, reason, "limit")
+
+    def _within_target(self, progress: Progress, verdict: Verdict) -> Verdict:
+        """The verdict, unless there is a target that the objective has not reached: no job ends above it in silence."""
+        target, value = self._criteria.target, progress.objective
+        if target is None or (value is not None and progress.exact and self._worse(value, target) <= 0):
+            return verdict
+        return self._short_of(target, progress, verdict.reason)
 
     def reconsidered(self, verdict: Verdict | None) -> Verdict | None:
         """The statistics change under the feet of a job: changes are measured anew. Only a limit still ends it."""
@@ -209,11 +223,11 @@ class Termination:
     def _quality(self, progress: Progress) -> Verdict | None:
         """The verdict where all points voted to halt, the algorithm says that training is over, or the target is
         reached."""
-        if progress.points and progress.halted >= progress.points:
-            return Verdict(True, "every point voted to halt", "halted")
-        if progress.finished:
-            return Verdict(True, progress.finished, "stopped")
         target, value = self._criteria.target, progress.objective
+        if progress.points and progress.halted >= progress.points:
+            return self._within_target(progress, Verdict(True, "every point voted to halt", "halted"))
+        if progress.finished:
+            return self._within_target(progress, Verdict(True, progress.finished, "stopped"))
         if target is not None and value is not None and progress.exact and self._worse(value, target) <= 0:
             return Verdict(True, f"objective {value:.6g} reached the target {target:.6g}", "target")
         return None
@@ -265,12 +279,11 @@ class Termination:
 
     def _sound(self, progress: Progress, verdict: Verdict) -> Verdict:
         """The verdict, unless the model is worse than where it began or than a trivial one, or misses the target."""
+        if (told := self._within_target(progress, verdict)) is not verdict:
+            return told
         value, first, trivial = progress.objective, self._first, progress.baseline
         if value is None or not progress.exact:
             return verdict
-        target = self._criteria.target
-        if target is not None and self._worse(value, target) > 0:
-            return self._short_of(target, value, verdict.reason)
         if trivial is not None and self._clearly_worse(value, trivial, progress):
             return Verdict(
                 False,
@@ -298,13 +311,20 @@ class Termination:
         distance, gained = self._worse(value, target), self._worse(recent[0], value)
         if len(recent) <= rules.stall_passes or gained > rules.stall_part * distance:
             return None
-        return self._short_of(target, value, f"{rules.stall_passes} passes gained {max(gained, 0.0):.2g}")
+        return self._short_of(target, progress, f"{rules.stall_passes} passes gained {max(gained, 0.0):.2g}")
 
-    def _short_of(self, target: float, value: float, why: str) -> Verdict:
+    def _short_of(self, target: float, progress: Progress, why: str) -> Verdict:
         return Verdict(
             False,
-            f"stalled at objective {value:.6g}, short of the target {target:.6g}: {why}; try another start "
+            f"stalled at {_standing(progress)}, short of the target {target:.6g}: {why}; try another start "
             f"({option('seed')}) "
             "or a target that can be reached",
             "stalled",
         )
+
+
+def _standing(progress: Progress) -> str:
+    """The objective in words."""
+    if progress.objective is None:
+        return "an objective that is not known"
+    return f"objective {progress.objective:.6g}" + ("" if progress.exact else " (an estimate: points are unvisited)")

@@ -26,7 +26,7 @@ NO_STRAGGLERS = Stragglers()
 class Pace:
     """Points a second of one worker, what holds it back when, and how its usual speed changes."""
 
-    __slots__ = ("_course", "_steady", "rate", "since_pause", "stragglers", "worker", "workers")
+    __slots__ = ("_course", "_steady", "call", "rate", "since_pause", "stragglers", "worker", "workers")
 
     def __init__(
         self,
@@ -39,6 +39,8 @@ class Pace:
         """`rate`: points a second without stragglers; `course`: how the speed of the host changes over time."""
         self.rate, self.stragglers, self.worker, self.workers = rate, stragglers, worker, workers
         self.since_pause = 0
+        self.call = 0.0
+        """Seconds of each call besides its points, as a worker tells the coordinator."""
         self._course = course
         self._steady = stragglers.slowdown(worker, workers, 0.0) if stragglers.steady else None
 

@@ -244,7 +244,7 @@ class SimWorker(InlineWorker):
         self.visits += points
         unseen = max(self.learner.points - self.visits, 0) if self.store is None else self.store.schedule.unseen
         self.finish_postponed()
-        done = machine.TrainerDone(points, points >= asked, unseen, 0, ended - began, began, ended)
+        done = machine.TrainerDone(points, points >= asked, unseen, 0, ended - began, began, ended, self.pace.call)
         if self._costs.wake and self.store is not None:
             self._events.at(ended + self._costs.wake, self.executor.handle, done, ended + self._costs.wake)
         else:

@@ -195,6 +195,7 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
         noise=event.noise,
         held=event.held,
         alike=equally_fast(workers),
+        call=median([w.call for w in workers]) if workers else 0.0,
     )
 
 

@@ -49,10 +49,12 @@ class WorkerView:
     """Passes (summed over points) that moved points brought along, less those that left with them."""
     gain: float = 0.0
     """What its reports did for the objective, where that is kept."""
+    call: float = 0.0
+    """Seconds that each call of a library takes besides its visits, as it says."""
     room: int = 0
     """Points that the memory of its device can hold; 0: not known."""
 
-    def hear(self, visits: int, compute: float, respond: float, wait: float) -> None:
+    def hear(self, visits: int, compute: float, respond: float, wait: float, call: float = 0.0) -> None:
         """It has reported so many visits, and where its seconds went."""
         self.phase, self.stopping = "reported", False
         self.clock += 1
@@ -61,6 +63,7 @@ class WorkerView:
         self.compute += compute
         self.respond += respond
         self.wait += wait
+        self.call = call if 0.0 < call <= compute else 0.0
         if visits and compute > 0:
             self.note_rate(visits, compute)
 

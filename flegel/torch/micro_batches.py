@@ -15,6 +15,7 @@ import math
 INTERVAL_PART = 0.1  # that a micro-batch may take: so long a rank may answer late to a signal
 LEAST_SAMPLES = 8  # of a micro-batch: below, calls cost more than samples on any device
 TIMINGS_BEFORE_CHOICE = 3  # of a size before it counts; the first prepares the library's plan and is left out
+MOST_TIMINGS_COUNTED = 8  # of a size, where the cost of a call is found: more of one size say no more about it
 FASTER_WEIGHT, SLOWER_WEIGHT = (
     0.5,
     0.05,
@@ -31,7 +32,7 @@ class MicroBatches:
         self._seconds: dict[int, float] = {}
         """Of a micro-batch, by its size."""
         self._trials: dict[int, int] = {}
-        """Timings so far, by size."""
+        """Timings so far, by size; of those that are not `size` as well."""
         self._round = 0.0
         """Seconds of the last rounds that a signal ended; 0 where none did."""
 
@@ -39,16 +40,21 @@ class MicroBatches:
     def size(self) -> int:
         return self._size
 
+    @property
+    def call(self) -> float:
+        """Seconds that a call takes besides its samples; 0 until two sizes have been timed."""
+        return self._cost()[0] if self._seconds else 0.0
+
     def add(self, samples: int, seconds: float) -> None:
-        """A micro-batch of so many samples took so long. What is left at the end of a shard tells little."""
-        if samples != self._size or seconds <= 0:
+        """A micro-batch of so many samples took so long."""
+        if samples < LEAST_SAMPLES or seconds <= 0:
             return
         self._trials[samples] = trials = self._trials.get(samples, 0) + 1
         if trials == 1:
             return
         known = self._seconds.get(samples, seconds)
         self._seconds[samples] = known + (FASTER_WEIGHT if seconds < known else SLOWER_WEIGHT) * (seconds - known)
-        if trials >= TIMINGS_BEFORE_CHOICE:
+        if samples == self._size and trials >= TIMINGS_BEFORE_CHOICE:
             self._choose()
 
     def add_round(self, seconds: float, stopped: bool) -> None:
@@ -67,13 +73,19 @@ class MicroBatches:
         return self.most >= 1
 
     def _cost(self) -> tuple[float, float]:
-        """Seconds of a call and of each sample, from the smallest and the largest micro-batches so far."""
+        """Seconds of a call and of each sample: the line of least squares through the sizes so far, each with its usual
+        time. A call takes no less than nothing, and no more than a whole one of the fewest samples."""
         few, many = min(self._seconds), max(self._seconds)
         if few == many:
             return 0.0, self._seconds[few] / few
-        each = max((self._seconds[many] - self._seconds[few]) / (many - few), 0.0)
-        call = max(self._seconds[few] - each * few, 0.0)
-        return call, max((self._seconds[many] - call) / many, 1e-12)
+        weight = {samples: min(self._trials[samples] - 1, MOST_TIMINGS_COUNTED) for samples in self._seconds}
+        total = sum(weight.values())
+        size = sum(weight[samples] * samples for samples in weight) / total
+        mean = sum(weight[samples] * seconds for samples, seconds in self._seconds.items()) / total
+        spread = sum(weight[samples] * (samples - size) ** 2 for samples in weight)
+        each = sum(weight[n] * (n - size) * (seconds - mean) for n, seconds in self._seconds.items()) / spread
+        call = min(max(mean - each * size, 0.0), min(self._seconds.values()))
+        return call, max((mean - call) / size, 1e-12)
 
     def _choose(self) -> None:
         if not self._seconds:

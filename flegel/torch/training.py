@@ -35,7 +35,7 @@ PROCESSOR_SAMPLES, GPU_SAMPLES = 256, 4096
 class NetworkKernel:
     """One network on one device. The module's weights and gradients are views of flat vectors."""
 
-    kind, note, least_points, grid, room, overhead = "torch", "", 1, 1, 0, 0.0
+    kind, note, least_points, grid, room = "torch", "", 1, 1, 0
     library = f"torch {torch.__version__.partition('+')[0]}"
 
     def __init__(self, network: ModuleSpec, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
@@ -72,6 +72,10 @@ class NetworkKernel:
         self._copies: dict[int, tuple[Shard, torch.Tensor, torch.Tensor, Array]] = {}
         torch.manual_seed(int(shard.ids[0]) if len(shard.ids) else 0)  # dropout: another one on each worker
         self.set_parameter(pytree.flatten(parameter))
+
+    @property
+    def overhead(self) -> float:
+        return self._sizes.call
 
     # -- θ and statistics ----------------------------------------------------------------------------------
 

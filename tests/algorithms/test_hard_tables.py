@@ -19,7 +19,8 @@ from sklearn.cluster import KMeans as Lloyd
 from sklearn.decomposition import non_negative_factorization
 from sklearn.mixture import GaussianMixture
 
-from flegel.algorithm import Algorithm
+import flegel
+from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
@@ -293,3 +294,38 @@ def test_nmf_of_a_whole_matrix_is_as_good_as_coordinate_descent() -> None:
     w, h, _ = non_negative_factorization(whole, n_components=5, init="nndsvda", max_iter=400, tol=1e-6)
     least = np.linalg.norm(whole - w @ h)
     assert np.linalg.norm(run.algorithm.predict(whole, run.parameter) - whole) <= 1.03 * least
+
+
+@pytest.mark.parametrize("scale", [1e153, 1e200, 1e300])
+def test_rows_whose_squares_are_beyond_float64_are_refused_in_a_sentence(scale: float) -> None:
+    rows = scale * np.random.default_rng(0).normal(size=(200, 4))
+    with pytest.raises(flegel.UsageError, match=r"as large as .* beyond float64.*divide the rows"):
+        flegel.run(KMeans(k=3), rows)
+
+
+def test_rows_just_below_that_are_clustered() -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 4))
+    usual, large = (flegel.run(KMeans(k=3), factor * rows, sync="bsp") for factor in (1.0, 2.0**498))
+    assert large.objective == pytest.approx(usual.objective * 2.0**996, rel=1e-9)
+
+
+def test_too_few_rows_that_count_are_told_with_the_reason() -> None:
+    rows, weights = np.random.default_rng(0).normal(size=(50, 3)), np.zeros(50)
+    weights[3] = 1.0
+    for cls, name in ((KMeans, "KMeans"), (GMM, "GMM"), (FCM, "FCM")):
+        sample = Sample(rows, None, 50, 3, weights)
+        with pytest.raises(flegel.UsageError, match=f"{name}: k=2, and only 1 row .* have the weight 0; lower k"):
+            cls(k=2).initParameter(sample, np.random.default_rng(0))
+    nearly_zero = np.where(np.arange(50)[:, None] < 1, rows, 0.0)
+    with pytest.raises(flegel.UsageError, match=r"only 1 row .* are zero or have the weight 0"):
+        flegel.run(KMeans(k=2, metric="cosine"), nearly_zero)
+
+
+def test_the_bound_of_rounding_that_is_told_holds_for_many_rows() -> None:
+    rng = np.random.default_rng(5)
+    near, far = rng.normal(size=(20_000, 2)), 1e8 + rng.normal(size=(20_000, 2))
+    rows, algorithm = np.concatenate([near, far]), KMeans(k=2)
+    result = flegel.run(algorithm, rows, sync="bsp", audit="off")
+    told = next(text for text in result.warnings if "float64 sums" in text)
+    bound = float(told.split("±")[1].split(" ")[0])
+    assert abs(result.objective + algorithm.scores(rows, result.parameter).sum()) <= bound

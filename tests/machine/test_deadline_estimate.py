@@ -68,3 +68,13 @@ def test_a_step_that_nothing_calls_back_is_as_large_as_ends_in_time() -> None:
     assert seen.batch(0.0001, multiple=8, first=True) == 8
     seen.add(96, 0.1, away=True)
     assert seen.batch(0.012, multiple=8) == 120, "a single hitch says nothing"
+
+
+def test_steps_that_are_mostly_the_time_of_their_call_grow_with_the_time_that_is_left() -> None:
+    """4 ms a call and 0.1 ms a sample: eight samples take 4.8 ms, and 60 fit into 10 ms."""
+    seen = DeadlineEstimate(others=1)
+    for _ in range(4):
+        seen.add(8, 0.0048, away=False)
+    assert seen.batch(0.0101, multiple=4, first=True, call=0.004) == 60
+    assert seen.batch(0.0101, multiple=4, first=True) == 16, "in proportion to steps of eight"
+    assert seen.batch(0.003, multiple=4, call=0.004) == 0, "not even a call fits"

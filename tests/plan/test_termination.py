@@ -86,6 +86,26 @@ def test_the_users_check_and_all_votes_to_halt_end_the_job() -> None:
     assert "terminationCheck" in check.judge(at(passes=1.0), True).reason
 
 
+def test_no_job_ends_short_of_its_target_in_silence() -> None:
+    """Whatever ends it: the verdict is not that it converged, and the reason names the target."""
+    criteria = Criteria(target=5.0, max_iterations=9, max_passes=90.0, max_seconds=900.0)
+    ends = [
+        at(halted=100),
+        replace(at(), finished="10 epochs are done"),
+        at(iteration=9),
+        at(passes=90.0),
+        at(seconds=900.0),
+        at(iteration=9, objective=None, exact=False),
+        at(iteration=9, objective=4.0, exact=False),
+    ]
+    for end in ends:
+        verdict = Termination(criteria, maximize=False).judge(end, False)
+        assert verdict is not None and not verdict.converged and "short of the target 5" in verdict.reason, end
+    said = Termination(criteria, maximize=False).judge(at(passes=1.0), True)
+    assert said is not None and not said.converged and "short of the target 5" in said.reason
+    assert Termination(criteria, maximize=False).judge(at(halted=100, objective=4.0), False).converged
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_numbers_that_are_not_finite_are_divergence(value: float) -> None:
     verdict = Termination(Criteria(), maximize=False).judge(at(objective=value), False)

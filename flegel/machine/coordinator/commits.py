@@ -71,7 +71,7 @@ class Commits:
             change = job.store.merged(self.held[worker], change)
         self.held[worker] = change
         body = self._with_checked_times(worker, body, seen.rate, now)
-        seen.hear(body.visits, body.compute, body.respond, body.wait)
+        seen.hear(body.visits, body.compute, body.respond, body.wait, body.call)
         seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
         if len(job.view.workers) <= SPANS_UP_TO:
             sent, here = self._orders.sent_at[worker] - job.began, now - job.began

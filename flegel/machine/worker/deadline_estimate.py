@@ -41,15 +41,20 @@ class DeadlineEstimate:
         fit = int(points / seconds * rest)
         return fit if fit >= least else 0
 
-    def batch(self, rest: float, multiple: int, first: bool = False) -> int | None:
+    def batch(self, rest: float, multiple: int, first: bool = False, call: float = 0.0) -> int | None:
         """Points of a step that nothing can call back: as many as end within `rest` seconds, a multiple of this; 0: too
         few to be worth it, unless it is the `first` of its round, None: not known yet. By the median speed, for a
-        single hitch says nothing."""
+        single hitch says nothing.
+
+        Each step takes `call` seconds whatever its size. In proportion to steps that are mostly call, larger ones would
+        seem too long, and steps would stay small for ever.
+        """
         if not self._steps:
             return None
-        speeds = sorted(points / seconds for points, seconds in self._steps)
+        least = 1.0 - active().interval.largest_call_share
+        speeds = sorted(points / max(seconds - call, least * seconds) for points, seconds in self._steps)
         usual = sum(points for points, _ in self._steps) / len(self._steps)
-        fit = int(speeds[len(speeds) // 2] * rest)
+        fit = int(speeds[len(speeds) // 2] * max(rest - call, 0.0))
         if first:
             return max(fit - fit % multiple, multiple)
         return fit - fit % multiple if fit >= max(multiple, active().training.smallest_step_share * usual) else 0

@@ -65,6 +65,8 @@ class TrainerDone(msgspec.Struct, frozen=True):
     compute: float
     began: float
     ended: float
+    call: float = 0.0
+    """Seconds that each call of a library takes besides its visits; 0 where that is not known."""
 
 
 class PointsReassigned(msgspec.Struct, frozen=True):
@@ -321,6 +323,7 @@ class Worker:
             compute=compute,
             respond=max(0.0, done.began - self._told_at) + max(0.0, now - asked),
             wait=self._wait,
+            call=done.call,
         )
         left = self._points - done.visits
         if not (self._linger and done.exhausted and left > 0):

@@ -3,8 +3,8 @@
 The mean gradient of b samples has E‖g_b‖² = ‖G‖² + S/b, with the true gradient G and the sum S of the variances of one
 sample's gradient. Norms at two batch sizes give both; B = S / ‖G‖² is the noise scale (S. McCandlish et al., An
 empirical model of large-batch training, 2018). A visit in a batch of b is worth 1/(1 + b/B) of one in a small batch,
-so with R visits a second and a barrier cost of φ seconds the progress per second is best with b = √(φ·B·R), which is an
-interval of η* = √(φ·B/R).
+so with R visits a second and φ seconds that a round costs whatever its length, the progress per second is best with
+b = √(φ·B·R). Those φ seconds are the barrier and, where a worker calls a library, that call.
 
 Never sees gradients, only their norms and counts: whoever pools gradients (a coordinator, or ranks among themselves)
 computes these at no extra traffic.
@@ -109,9 +109,10 @@ def gain(batch: float, reference: float, scale: float) -> float:
     return (1.0 + scale / reference) / (1.0 + scale / batch)
 
 
-def best_interval(phi: float, scale: float, rate: float) -> float:
-    """η* = √(φ·B/R): the maximum of b·worth(b) / (b/R + φ) at b = R·η."""
-    return math.sqrt(phi * scale / rate)
+def best_interval(phi: float, scale: float, rate: float, call: float = 0.0) -> float:
+    """η* = c + √((φ + c)·B/R), where each round takes a call of c seconds besides its visits, of which R are done in a
+    second: the maximum of b·worth(b) / (b/R + c + φ) at b = R·(η − c)."""
+    return call + math.sqrt((phi + call) * scale / rate)
 
 
 class NoiseInterval:

@@ -45,6 +45,8 @@ class Round:
     """No worker is much slower than the mean: what a barrier costs does not depend on the interval."""
     indivisible: float = 0.0
     """Seconds of the smallest piece of training that the slowest worker can end with; 0 where that is no matter."""
+    call: float = 0.0
+    """Seconds that a worker's call of a library takes in each round besides its visits; 0 where they are not known."""
 
     @property
     def rate(self) -> float:

@@ -78,6 +78,8 @@ class MultiStage:
         self._state = "measuring"
         self._phi = Recent(rules.barrier_cost_rounds)
         self._rate, self._pass = Recent(rules.speed_rounds), Recent(rules.pass_rounds)
+        self._call, self._visit_rate = Recent(rules.speed_rounds), Recent(rules.speed_rounds)
+        """Of gradient methods: seconds that a call takes besides its visits, and visits a second in the rest."""
         self._asked = 0.0
         self._lost = Recent(5)
         """Seconds from order to signal in which workers did not train, because a large θ arrives late."""
@@ -118,7 +120,7 @@ class MultiStage:
         self._rounds += 1
         self._alike = last.alike
         if last.noise is not None:
-            return self._by_noise(last.noise)
+            return self._by_noise(last.noise, last)
         if last.held and last.alike:
             return self._whole_passes()
         if last.worth is not None:
@@ -264,17 +266,26 @@ class MultiStage:
         why = "" if before == "whole" else "θ is held for a whole pass, as the algorithm says"
         return Step(self._asked, why, whole=True)
 
-    def _by_noise(self, scale: float) -> Step:
-        """η* = √(φ·B/R) from the gradient noise scale B, which reports tell at no cost: nothing is probed."""
+    def _by_noise(self, scale: float, last: Round) -> Step:
+        """η* from the gradient noise scale B, which reports tell at no cost: nothing is probed."""
         if math.isnan(scale):
             return self._step("the gradient noise is not known yet; the same again")
-        phi, rate, before = self._phi.mean, max(self._rate.median, 1e-9), self._state
-        eta, self._state = self._clamped(best_interval(phi, scale, rate)), "told"
+        trained = max(last.seconds - last.barrier_cost, 1e-9)
+        part_of_call = min(last.call, active().interval.largest_call_share * trained)
+        self._call.add(part_of_call)
+        self._visit_rate.add(last.visits / (trained - part_of_call))
+        phi, call, rate, before = self._phi.mean, self._call.median, self._visit_rate.median, self._state
+        eta = self._clamped(best_interval(phi, scale, rate, call))
+        self._state = "told"
+        visiting = self._eta - call if self._eta > call else self._eta
         if before == "told":
-            eta = min(eta, 2.0 * self._eta)  # a single estimate may be far off, and a long round shows that late
-        if before == "told" and _apart(eta, self._eta) <= active().interval.unchanged_within:
+            eta = min(eta, self._eta + visiting)  # a single estimate may be far off, and a long round shows that late
+        if before == "told" and _apart(eta - call, self._eta - call) <= active().interval.unchanged_within:
             return self._step()
-        return self._move_to(eta, f"gradient noise scale {scale:.3g}, φ={milliseconds(phi)}, {rate:.3g} points/s")
+        calls = f" and {milliseconds(call)} a call" if call else ""
+        return self._move_to(
+            eta, f"gradient noise scale {scale:.3g}, φ={milliseconds(phi)}, {rate:.3g} points/s{calls}"
+        )
 
     # -- arithmetic ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 import msgspec
@@ -15,7 +15,9 @@ import zmq
 
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, UsageError, WorkerLost
-from flegel.messages import Answer, Envelope, Exit, LoadShard, Order, Train
+from flegel.messages import Answer, Envelope, Exit, LoadShard, Order, Report, Train
+from flegel.params.parameter_changes import CHANGES_FROM_BYTES, ParameterChanges
+from flegel.params.tree_layout import without_statistics
 from flegel.runtime.processes.endpoints import Endpoint
 from flegel.runtime.processes.worker_registry import WorkerRegistry
 from flegel.runtime.transport import shared_buffers, zmq_frames
@@ -37,6 +39,11 @@ class JobMailbox:
         self._socket: zmq.Socket[bytes] | None = None
         self._poller: Poller | None = None
         self._buffers: SharedBuffers | None = None
+        self._changes = ParameterChanges()
+        self._rows: tuple[Sequence[Array], PackedArrays] = ((), EMPTY)
+        """Rows of θ that were packed last."""
+        self._loads = (EMPTY, EMPTY)
+        """Arrays of the last order to load, and what is sent of them."""
         self._job = ""
         self._workers = 0
 
@@ -58,13 +65,16 @@ class JobMailbox:
         self._endpoint.close()
 
     def begin_job(self, job: str, workers: int) -> None:
-        self._job, self._workers, self._buffers = job, workers, None
+        self._job, self._workers = job, workers
+        self.end_job()
 
     def end_job(self) -> None:
-        self._buffers = None
+        self._buffers, self._changes = None, ParameterChanges()
+        self._rows, self._loads = ((), EMPTY), (EMPTY, EMPTY)
 
     def forget(self, worker: int) -> None:
-        """Its shared buffers belong to an incarnation that is over."""
+        """Its shared buffers, and the θ that it holds, belong to an incarnation that is over."""
+        self._changes.forget(worker)
         if self._buffers is not None:
             self._buffers.forget(worker)
 
@@ -80,9 +90,9 @@ class JobMailbox:
         reason where it cannot be reached."""
         socket, sequencer = self._opened(), self._registry.sequencers[worker]
         if type(body) is LoadShard:
-            body = self._with_buffers(worker, body, arrays)
-        elif type(body) is Train and self._buffers is not None:
-            arrays = self._buffers.order(worker, body, arrays)
+            body, arrays = self._load(worker, body, arrays)
+        elif type(body) is Train and arrays.arrays:
+            body, arrays = self._train(worker, body, arrays)
         try:
             zmq_frames.send(socket, sequencer.wrap(body, arrays), identity(worker, sequencer.incarnation))
         except zmq.ZMQError as error:
@@ -90,12 +100,35 @@ class JobMailbox:
             why = next((death.why for death in deaths if death.worker == worker), f"cannot be reached ({error})")
             raise WorkerLost(f"Worker {worker} {why}.", why) from None
 
+    def _train(self, worker: int, body: Train, theta: PackedArrays) -> tuple[Train, PackedArrays]:
+        """θ where this worker reads it in place, else all of it or the rows that it lacks."""
+        arrays = theta if self._buffers is None else self._buffers.order(worker, body, theta)
+        if arrays is not theta or sum(a.nbytes for a in theta.arrays) < CHANGES_FROM_BYTES:
+            self._changes.forget(worker)
+            return body, arrays
+        version, since, found = self._changes.order(worker, body.round, theta.arrays)
+        if found is not theta.arrays:
+            if self._rows[0] is not found:  # packed once for all workers that hold the same θ
+                self._rows = (found, PackedArrays(found).broadcast(zmq_frames.shared))
+            arrays = self._rows[1]
+        return msgspec.structs.replace(body, number=version, since=since), arrays
+
     def send_exit(self, worker: int, incarnation: int) -> None:
         """To an evicted incarnation, as far as it can be reached."""
         sequencer = self._registry.former.get((worker, incarnation))
         if sequencer is not None:
             with contextlib.suppress(zmq.ZMQError):
                 zmq_frames.send(self._opened(), sequencer.wrap(Exit()), identity(worker, incarnation))
+
+    def _load(self, worker: int, load: LoadShard, arrays: PackedArrays) -> tuple[LoadShard, PackedArrays]:
+        """Large statistics, which are zeros, stay here."""
+        load = self._with_buffers(worker, load, arrays)
+        if load.forms or load.version >= 0 or sum(a.nbytes for a in arrays.arrays) < CHANGES_FROM_BYTES:
+            return load, arrays
+        load, rest = without_statistics(load, arrays.arrays)
+        if self._loads[0] is not arrays:  # θ goes to everybody: made ready once
+            self._loads = (arrays, PackedArrays(rest).broadcast(zmq_frames.shared))
+        return load, self._loads[1]
 
     def _with_buffers(self, worker: int, load: LoadShard, arrays: PackedArrays) -> LoadShard:
         """Workers of this host read a large θ in shared memory and write large reports there."""
@@ -136,4 +169,6 @@ class JobMailbox:
             if sender == identity(envelope.worker, envelope.incarnation) and type(envelope.body) in ANSWERS:
                 if self._buffers is not None and envelope.job == self._job:
                     self._buffers.hear(sender, envelope.body)
+                if type(envelope.body) is Report and envelope.job == self._job:
+                    self._changes.reported(envelope.worker, envelope.body.round)
                 yield message

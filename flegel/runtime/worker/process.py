@@ -27,7 +27,7 @@ from flegel.configuration.active import active, adopt
 from flegel.core.changed_rows import changed_rows
 from flegel.core.own_pauses import Deadline
 from flegel.core.pytree import Array
-from flegel.errors import UNDECODABLE, DecodeError, FlegelError, UsageError
+from flegel.errors import UNDECODABLE, DecodeError, FlegelError, ProtocolError, UsageError
 from flegel.machine.worker import worker as machine
 from flegel.machine.worker.executor import WorkerExecutor
 from flegel.machine.worker.replica import Replica
@@ -41,9 +41,11 @@ from flegel.messages import (
     Report,
     SendPoints,
     ShardLoaded,
+    Train,
     TransferOwnership,
     WorkerBeat,
 )
+from flegel.params.parameter_changes import HeldParameter
 from flegel.params.tree_layout import with_stand_ins
 from flegel.runtime import clock, logs
 from flegel.runtime.system.exit_codes import DISCONNECTED_EXIT_CODE
@@ -114,6 +116,7 @@ class WorkerLoop(TrainerPort):
         self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
         self._last_sequence = -1
         self._buffers: BufferWriter | None = None
+        self._parameter = HeldParameter()
         self._poller: Poller | None = None
         self._server: ServerShell | None = None
         """This process is a parameter server in the present job."""
@@ -236,6 +239,13 @@ class WorkerLoop(TrainerPort):
             self._last_sequence = envelope.sequence
             if isinstance(envelope.body, LoadShard) and envelope.body.forms:
                 arrays = with_stand_ins(envelope.body, arrays)
+            elif type(envelope.body) is Train:
+                try:
+                    arrays = self._parameter.take(envelope.body.number, envelope.body.since, arrays)
+                except ProtocolError as error:  # to train under a mixture would be worse than to be replaced
+                    _log.error("%s; it ends.", str(error).rstrip("."))
+                    self._alive, self._exit_code = False, DISCONNECTED_EXIT_CODE
+                    return
             if new_job:
                 self._sequencer.job, self._sequencer.epoch = envelope.job, envelope.epoch
                 self._in_job, self._beat_at = True, clock.now()
@@ -315,7 +325,7 @@ class WorkerLoop(TrainerPort):
     def drop(self) -> None:
         self._leave_servers()
         self.drop_fold(ABOVE_ALL_FOLD_NUMBERS)
-        self._buffers, self._in_job = None, False
+        self._buffers, self._parameter, self._in_job = None, HeldParameter(), False
         self._mover.post(self._sequencer.job, machine.DropShard())
         self._trainer.order(machine.DropShard())
 

@@ -446,7 +446,8 @@ class Trainer:
             if self.flag[0]:
                 self._serve_interruptions()
                 continue
-            most = self._step_size(order, points - visits, visits, max(least, kernel.least_points, grid), least)
+            first = max(least, kernel.least_points, grid)
+            most = self._step_size(order, points - visits, visits, first, least, kernel.overhead)
             most = most if local is None else local.limit(most, self._speed, kernel.least_points, least)
             part = in_use(self._part, local)
             if part is None and self._part is not None:  # the objective is known as soon as the first pass is over
@@ -474,15 +475,9 @@ class Trainer:
         ended = clock.now()
         self._unreported = (0, 0.0) if order.arrays else (visits, ended - began)
         exhausted = exhausted or visits >= points
-        return TrainerDone(
-            visits,
-            exhausted,
-            schedule.unseen,
-            store.votes(counted_anew=kernel.kind != "torch"),
-            ended - began,
-            began,
-            ended,
-        )
+        votes = store.votes(counted_anew=kernel.kind != "torch")
+        call = kernel.overhead if self._in_batches else 0.0
+        return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call)
 
     def _smallest_step(self, kernel: ShardKernel, store: PointStore, least: int, round_: int) -> int:
         """The signal came before the order. One step is made all the same: else short rounds would make no progress."""
@@ -534,12 +529,12 @@ class Trainer:
         self.visits += done
         return done
 
-    def _step_size(self, order: BeginTrain, left: int, visits: int, first: int, least: int) -> int:
+    def _step_size(self, order: BeginTrain, left: int, visits: int, first: int, least: int, overhead: float) -> int:
         """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
         0: the worker's own clock would end the round before the call returns."""
         most = min(left, max(int(self._speed * active().training.visits_shown_every_seconds), first))
         if order.until is not None and (visits or self._in_batches):
             rest, known = order.until - clock.now(), self._deadline
-            fitting = known.batch(rest, least, not visits) if self._in_batches else known.fitting(rest, least)
+            fitting = known.batch(rest, least, not visits, overhead) if self._in_batches else known.fitting(rest, least)
             most = most if fitting is None else min(most, fitting)
         return most

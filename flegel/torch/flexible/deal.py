@@ -168,6 +168,12 @@ class Deal:
             return self._fits(left, batch) < 1
         return in_time or unread < batch
 
+    def ends_with_next_barrier(self, batch: int) -> bool:
+        """Whether all that is left is trained before the next barrier; `batch`: samples of the micro-batches."""
+        if self.final:
+            return self.barriers_left == 1
+        return self.part > 0 and self._fits(self.part, batch) < 2
+
     @property
     def done(self) -> bool:
         """The last barrier of the epoch was passed: a rank has too little left for a micro-batch. What others may have

@@ -177,6 +177,16 @@ def test_micro_batches_are_no_shorter_than_pays_for_their_calls() -> None:
     assert sizes.size == 256
 
 
+def test_the_time_of_a_call_is_told_apart_from_that_of_its_samples() -> None:
+    sizes = MicroBatches(256)
+    assert sizes.call == 0.0
+    for samples in (8, 24, 40, 8, 24, 40, 16, 40, 8):
+        sizes.add(samples, 4e-3 + samples * 7e-5)
+    assert sizes.call == pytest.approx(4e-3, rel=1e-6)
+    sizes.add(64, 1.0)  # the first of a size prepares the library's plan
+    assert sizes.call == pytest.approx(4e-3, rel=1e-6)
+
+
 def test_abandoning_a_slow_micro_batch_would_bias_the_gradient_and_finishing_it_does_not() -> None:
     """Samples whose gradient is large take as long: leaving out what is not finished leaves out large ones."""
     rng = np.random.default_rng(1)

@@ -16,16 +16,20 @@ from flegel.algorithms.estimators import fitted_mixture
 from flegel.algorithms.gmm.covariances import covariances_of, precision_factors
 from flegel.algorithms.gmm.moments import Mixture, MixtureMoments, spread_of, unknown_variance, with_unseen
 from flegel.algorithms.gmm.shapes import (
+    by_products,
     diagonals,
     floored,
     outer,
     packed,
     precisions,
+    served_by_products,
     square,
     symmetric,
     twice,
     whitening,
 )
+from flegel.algorithms.kmeans.shapes import starts_on_a_sample
+from flegel.algorithms.kmeans.wide_start import start_of
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
     DRAWN,
@@ -79,6 +83,10 @@ class ResponsibilityChange(NamedTuple):
 
     changes: Array
     y: Array
+
+
+LEAST_EXPONENT = -600.0
+"""Of a responsibility; smaller ones are 0. Products with numbers below 1e-307 take fifty times as long as others."""
 
 
 class GMM(Algorithm):
@@ -203,7 +211,10 @@ class GMM(Algorithm):
         blank = self._blank(origin, unit, floor)
         for trial in range(self.n_init):
             seen = clipped(some) if trial % 2 else in_deviations(some)
-            labels = lloyd(seen, self.k, rng, row_weights)[1]
+            if starts_on_a_sample(self.k, y.shape[1]):
+                labels = start_of(seen, self.k, 0, rng, row_weights).labels
+            else:
+                labels = lloyd(seen, self.k, rng, row_weights)[1]
             shares = np.zeros((len(some), self.k))
             shares[np.arange(len(some)), labels] = 1.0
             first = self._step(some, row_weights, shares, blank)
@@ -437,14 +448,18 @@ class GMM(Algorithm):
     def _expectation(self, y: Array, parameter: Mixture) -> tuple[Array, Array]:
         k, d = parameter.means.shape
         means = (parameter.means - parameter.origin) / parameter.unit
-        logits = np.empty((len(y), k))
-        for j in range(k):
-            away = y - means[j]
-            diagonal = parameter.whiten.shape[1] == d
-            whitened = away * parameter.whiten[j] if diagonal else away @ square(parameter.whiten[j], d).T
-            logits[:, j] = parameter.level[j] - 0.5 * np.einsum("it,it->i", whitened, whitened)
+        diagonal = parameter.whiten.shape[1] == d
+        if diagonal and served_by_products(y, means, parameter.whiten):
+            logits = parameter.level - by_products(y, means, parameter.whiten)
+        else:
+            logits = np.empty((len(y), k))
+            for j in range(k):
+                away = y - means[j]
+                whitened = away * parameter.whiten[j] if diagonal else away @ square(parameter.whiten[j], d).T
+                logits[:, j] = parameter.level[j] - 0.5 * np.einsum("it,it->i", whitened, whitened)
         top = logits.max(axis=1)
-        shares = np.exp(logits - top[:, None])
+        below = logits - top[:, None]
+        shares = np.exp(np.where(below > LEAST_EXPONENT, below, -np.inf))
         mass = shares.sum(axis=1)
         return shares / mass[:, None], top + np.log(mass)
 

@@ -21,17 +21,22 @@ from flegel.algorithms.lr.curvature import (
 )
 from flegel.algorithms.lr.point import MOST_SCORE, bend_of, class_number, outdated, visit
 from flegel.algorithms.simd.math import exp, log, log1p_unit
-from flegel.algorithms.simd.registers import VECTOR_BYTES
+from flegel.algorithms.simd.registers import REGISTERS, TWO_REGISTERS, VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     any_lane,
     cast_like,
     fma,
+    fma_each,
+    lane_count,
     load,
+    loads,
     maximum,
     minimum,
     prefetch,
+    splats,
     spread,
     store,
+    store_each,
     total,
     where,
     widen,
@@ -48,6 +53,13 @@ GROUP = 64 if VECTOR_BYTES == 64 else 32
 """Points whose scores are in registers at a time: enough independent sums to keep the multipliers busy."""
 FEW = 16
 """Points at a time where more is computed on each: four such groups are a tile."""
+SCORED = 10 if REGISTERS == 32 else 5
+"""Outputs whose scores of two registers of points are in registers at a time."""
+SUMMED = 5 if REGISTERS == 32 else 2
+"""Outputs to whose gradient a tile's column is added at a time, of `FEW` points four times."""
+LANES_BY_TILE = 8
+"""Points of a tile whose curvature is outdated from which on the whole tile is added to a diagonal at once: it takes as
+long as eight points one by one."""
 OUTPUTS_AT_ONCE = 8
 """Outputs that an entry of a sparse row is multiplied by at a time: 64 bytes, a cache line."""
 TILES_IN_PARTS = 16
@@ -238,11 +250,34 @@ def _some_lanes(tile, lanes, features, labels, state, masses, theta, fixed, goal
                 dense_outer(features[tile, :, lane], bends[k], metric, curvature[k])
 
 
-@njit(nogil=True, cache=True, forceinline=True)
-def _scores(features, at, weights, bias, scores):
-    """scores[k, lane] of one tile whose features begin at the flat position `at`."""
+@njit(nogil=True, cache=True)
+def _grouped(weights):
+    """Weights in groups of SCORED outputs, column by column inside a group; what fills no group is left out."""
     outputs, columns = weights.shape
-    for k in range(outputs):
+    packed = np.empty(outputs // SCORED * SCORED * columns, weights.dtype)
+    for k in range(outputs // SCORED * SCORED):
+        for t in range(columns):
+            packed[(k // SCORED * columns + t) * SCORED + k % SCORED] = weights[k, t]
+    return packed
+
+
+@njit(nogil=True, cache=True)
+def _scores(features, at, weights, grouped, bias, scores):
+    """scores[k, lane] of one tile whose features begin at the flat position `at`. A column that is read from a cache
+    is multiplied by SCORED outputs at a time, by one where too few are left."""
+    outputs, columns = weights.shape
+    whole = outputs // SCORED * SCORED
+    for lane in range(0, TILE, lane_count(features, TWO_REGISTERS)):
+        for first in range(0, whole, SCORED):
+            values = splats(bias, first, SCORED, TWO_REGISTERS)
+            place, x_at = first * columns, at + lane
+            for _ in range(columns):
+                x = load(features, x_at, TWO_REGISTERS)
+                values = fma_each(x, splats(grouped, place, SCORED, TWO_REGISTERS), values)
+                place += SCORED
+                x_at += TILE
+            store_each(scores, first * TILE + lane, TILE, values)
+    for k in range(whole, outputs):
         for lane in range(0, TILE, GROUP):
             value = spread(bias[k], load(features, at, GROUP))
             for t in range(columns):
@@ -383,7 +418,7 @@ def _keep(state, tile, masses, scores, steps, losses, weights, weighted, targets
 
 
 @njit(nogil=True, cache=True)
-def _recount(features, tile, state, residuals_now, weights, numbers, metric, block, curvature):
+def _recount(features, tile, state, residuals_now, weights, numbers, metric, block):
     """Lanes whose curvature is outdated into the block, which goes into the sums where it is full."""
     rows, steps, _, _, filled, inverse = block
     part, floor, cap = numbers[3], numbers[4], numbers[5]
@@ -403,16 +438,44 @@ def _recount(features, tile, state, residuals_now, weights, numbers, metric, blo
                 any_changed = True
         if not any_changed:
             continue
-        if curvature.shape[1] == 1:
-            squares(features, tile, lane, metric, inverse, rows[0])
-            for k in range(outputs):
-                if steps[k, place] != 0.0:
-                    add_squares(rows[0], steps[k, place], curvature[k, 0])
-            continue
         gather(features, tile, lane, metric, inverse, rows, place)
         filled[0] += 1
         if filled[0] == POINTS_IN_REGISTERS:
             _empty(block)
+
+
+@njit(nogil=True, cache=True)
+def _recount_diagonal(features, tile, state, residuals_now, weights, numbers, metric, diagonal, curvature):
+    """The same where only the diagonal is summed: few lanes one by one, many of a tile at once, in the features'
+    precision. True in the latter case: `parts` of the diagonal hold something."""
+    bends, parts, squared, row, inverse = diagonal
+    part, floor, cap = numbers[3], numbers[4], numbers[5]
+    outputs = residuals_now.shape[0]
+    double = 1.0 if outputs == 1 else 2.0
+    changed, lanes = np.zeros(TILE, np.bool_), 0
+    for k in range(outputs):
+        for lane in range(TILE):
+            bend = bend_of(abs(np.float64(residuals_now[k, lane])), cap)
+            now = np.float64(np.float32(double * weights[lane] * bend))
+            counted = np.float64(state[tile, outputs + 1 + k, lane])
+            bends[k, lane] = 0.0
+            if outdated(now, counted, part, floor):
+                state[tile, outputs + 1 + k, lane] = now
+                bends[k, lane] = now - counted
+                changed[lane] = True
+    for lane in range(TILE):
+        lanes += changed[lane]
+    if lanes >= LANES_BY_TILE:
+        _squared_columns(features, tile, metric, inverse, squared)
+        _add_steps(squared, 0, bends, parts)
+        return True
+    for lane in range(TILE):
+        if changed[lane]:
+            squares(features, tile, lane, metric, inverse, row)
+            for k in range(outputs):
+                if bends[k, lane] != 0.0:
+                    add_squares(row, np.float64(bends[k, lane]), curvature[k, 0])
+    return False
 
 
 @njit(nogil=True, cache=True)
@@ -429,25 +492,48 @@ def _empty(block):
 @njit(nogil=True, cache=True)
 def _new_block(outputs, metric, full):
     """Rows, a step an output, scaled rows, sums; points it holds, and whether the sums are begun; 1 / unit."""
-    width = width_of(metric.shape[1] - 1) if full else metric.shape[1]
-    count = POINTS_IN_REGISTERS if full else 1
-    rows = np.zeros((count, width))
-    sums = np.empty((outputs, width, width)) if full else np.empty((0, 0, 0))
+    width = width_of(metric.shape[1] - 1) if full else 0
+    count = POINTS_IN_REGISTERS if full else 0
+    rows, sums = np.zeros((count, width)), np.empty((outputs if full else 0, width, width))
     return rows, np.empty((outputs, count)), np.empty((count, width)), sums, np.zeros(2, np.int64), 1.0 / metric[1]
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True)
+def _new_diagonal(features, outputs, metric, full):
+    """Changes of the curvature of a tile, their sums as `_add_steps` makes them, x̃² of a tile and of one row; 1 /
+    unit."""
+    count, width = (0, 0) if full else (outputs, metric.shape[1])
+    bends, parts = np.empty((count, TILE), features.dtype), np.zeros((count, width, FEW), features.dtype)
+    return bends, parts, np.empty((width, TILE), features.dtype), np.empty(width), 1.0 / metric[1]
+
+
+@njit(nogil=True, cache=True)
 def _add_steps(features, at, steps, parts):
     """parts[k, t] += step·x over one tile, in `FEW` lanes; the last t is the bias. Fetches the next tile
-    meanwhile.
+    meanwhile. SUMMED outputs at a time, one where too few are left.
     """
     line = 64 // features.itemsize
     outputs, columns = parts.shape[0], parts.shape[1] - 1
-    for k in range(outputs):
+    whole, wide = outputs // SUMMED * SUMMED, (columns + 1) * FEW
+    for k in range(0, whole, SUMMED):
+        first, into = k * TILE, k * wide
+        a, b = loads(steps, first, TILE, SUMMED, FEW), loads(steps, first + FEW, TILE, SUMMED, FEW)
+        c, d = loads(steps, first + 2 * FEW, TILE, SUMMED, FEW), loads(steps, first + 3 * FEW, TILE, SUMMED, FEW)
+        for t in range(columns):
+            x = at + t * TILE
+            some = fma_each(load(features, x, FEW), a, loads(parts, into, wide, SUMMED, FEW))
+            some = fma_each(load(features, x + FEW, FEW), b, some)
+            some = fma_each(load(features, x + 2 * FEW, FEW), c, some)
+            store_each(parts, into, wide, fma_each(load(features, x + 3 * FEW, FEW), d, some))
+            into += FEW
+            if k == 0:
+                for ahead in range(TILE // 2, TILE, line):
+                    prefetch(features, x + columns * TILE + ahead)
+    for k in range(whole, outputs):
         first = k * TILE
         a, b = load(steps, first, FEW), load(steps, first + FEW, FEW)
         c, d = load(steps, first + 2 * FEW, FEW), load(steps, first + 3 * FEW, FEW)
-        into = k * (columns + 1) * FEW
+        into = k * wide
         for t in range(columns):
             x = at + t * TILE
             part = fma(a, load(features, x, FEW), load(parts, into, FEW))
@@ -458,7 +544,27 @@ def _add_steps(features, at, steps, parts):
             if k == 0:
                 for ahead in range(TILE // 2, TILE, line):
                     prefetch(features, x + columns * TILE + ahead)
+    _add_biases(steps, parts)
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def _add_biases(steps, parts):
+    """The last column of `parts`, which is 1 in every row."""
+    for k in range(parts.shape[0]):
+        first, into = k * TILE, ((k + 1) * parts.shape[1] - 1) * FEW
+        a, b = load(steps, first, FEW), load(steps, first + FEW, FEW)
+        c, d = load(steps, first + 2 * FEW, FEW), load(steps, first + 3 * FEW, FEW)
         store(parts, into, load(parts, into, FEW) + ((a + b) + (c + d)))
+
+
+@njit(nogil=True, cache=True)
+def _squared_columns(features, tile, metric, inverse, squared):
+    """x̃² of a tile, laid out as its features are."""
+    for t in range(metric.shape[1] - 1):
+        mean, scale = features.dtype.type(metric[0, t]), features.dtype.type(inverse[t])
+        for lane in range(0, TILE, FEW):
+            x = (load(features, (tile * features.shape[1] + t) * TILE + lane, FEW) - mean) * scale
+            store(squared, t * TILE + lane, x * x)
 
 
 @njit(nogil=True, cache=True, forceinline=True)
@@ -472,6 +578,15 @@ def _flush(parts, gradient):
 
 
 @njit(nogil=True, cache=True)
+def _flush_all(parts, gradient, bent, diagonal, curvature):
+    """Sums of some tiles into the gradient, and into the diagonal where they are `bent`. False: nothing is left."""
+    _flush(parts, gradient)
+    if bent:
+        _flush(diagonal[1], curvature[:, 0])
+    return False
+
+
+@njit(nogil=True, cache=True)
 def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag):
     """Visit dense rows in tiles of points. A tile that is cut by the range, or has an unknown label, is visited point
     by point."""
@@ -480,6 +595,7 @@ def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag
     outputs, columns = weights.shape
     kind = features.dtype.type
     narrow, narrow_bias = weights.astype(features.dtype), bias.astype(features.dtype)
+    grouped = _grouped(narrow)
     importance, exact = model
     numbers = (kind(exact[0]), kind(exact[1]), exact[2], kind(exact[3]), kind(exact[4]), kind(exact[5]))
     scores = np.empty((outputs, TILE), features.dtype)
@@ -490,7 +606,8 @@ def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag
     weighted = importance.min() != 1.0 or importance.max() != 1.0
     if masses is not None:
         weighted = True
-    block = _new_block(outputs, metric, curvature.shape[1] > 1)
+    full, bent = curvature.shape[1] > 1, False
+    block, diagonal = _new_block(outputs, metric, full), _new_diagonal(features, outputs, metric, full)
     i = start
     while i < end:
         if raised(flag):
@@ -499,7 +616,7 @@ def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag
         stop = min(end, (tile + 1) * TILE)
         if stop - i == TILE and _targets(labels, i, classes, targets):
             at = tile * columns * TILE
-            _scores(features, at, narrow, narrow_bias, scores)
+            _scores(features, at, narrow, grouped, narrow_bias, scores)
             if outputs == 1:
                 _two_classes(scores, targets, losses, features, at + columns * TILE, columns)
             else:
@@ -509,15 +626,19 @@ def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag
             if _keep(
                 state, tile, masses, scores, steps, losses, lane_weights, weighted, targets, numbers, counts, sums
             ):
-                _recount(features, tile, state, scores, lane_weights, numbers, metric, block, curvature)
+                if full:
+                    _recount(features, tile, state, scores, lane_weights, numbers, metric, block)
+                else:
+                    some = (lane_weights, numbers, metric, diagonal, curvature)
+                    bent |= _recount_diagonal(features, tile, state, scores, *some)
             _add_steps(features, at, steps, parts)
             if tile % TILES_IN_PARTS == 0:
-                _flush(parts, gradient)
+                bent = _flush_all(parts, gradient, bent, diagonal, curvature)
         else:
             lanes = (i - tile * TILE, stop - tile * TILE)
             _some_lanes(tile, lanes, features, labels, state, masses, theta, fixed, goal)
         i = stop
-    _flush(parts, gradient)
+    _flush_all(parts, gradient, bent, diagonal, curvature)
     if block[4][0]:
         _empty(block)
     if block[4][1]:

@@ -33,6 +33,7 @@ from flegel.algorithms.lr.model import (
 )
 from flegel.algorithms.lr.point import visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
+from flegel.algorithms.lr.products import ProductKernel
 from flegel.algorithms.lr.search import (
     CAUTIOUS,
     CREDIBLE,
@@ -49,11 +50,13 @@ from flegel.algorithms.lr.search import (
     MOVING_ENDS_BELOW_GAIN,
     MOVING_PASSES,
     NEGLIGIBLE,
+    NEGLIGIBLE_IN_DIAGONAL,
     NOISE,
     NOT_YET,
     PATIENCE,
     PLAUSIBLE,
     RECOUNT,
+    RECOUNT_DIAGONAL,
     SHORT,
     UNCOUNTED,
     Curvature,
@@ -70,6 +73,7 @@ from flegel.algorithms.lr.search import (
     unsolved,
     with_pair,
 )
+from flegel.algorithms.lr.shapes import kernel_choice, served_by
 from flegel.algorithms.rows import add_scaled, dot
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse
@@ -328,8 +332,24 @@ class LR(Algorithm):
             sums[i, 0] = totals[i]
         return change
 
-    def kernel(self, share: Shard) -> Kernel:
-        return kernels.kernel_for(self.memory, share, self.outputs)
+    def layout_for(self, columns: int) -> str:
+        return "rows" if self._by_products(columns) else self.kernels.layout
+
+    def kernel(self, share: Shard) -> Kernel | None:
+        if isinstance(share.features, Sparse) or share.layout == "tiles":
+            return kernels.kernel_for(self.memory, share, self.outputs)
+        return ProductKernel(self.memory) if self._by_products(share.columns) else None
+
+    def kernel_choice(self, share: Shard) -> str:
+        if isinstance(share.features, Sparse):
+            return "sparse: products with the entries of a row alone"
+        return kernel_choice(self.outputs, share.columns)
+
+    def _by_products(self, columns: int) -> bool:
+        """Is a block of dense rows multiplied at once? Only where the curvature is a diagonal."""
+        if self.classes is None or self.outputs * (columns + 1) ** 2 <= LATE_NUMBERS:
+            return False
+        return served_by(self.outputs, columns).kernel == "products"
 
     # -- steps ---------------------------------------------------------------------------------------------
 
@@ -551,8 +571,13 @@ class LR(Algorithm):
     def _held(self, parameter: Linear, search: StepSearch) -> Linear:
         """θ is kept for the next interval."""
         numbers = parameter.internal_visit.copy()
-        numbers[2], numbers[4] = RECOUNT[int(search.settling)], self._cap(search, parameter)
+        numbers[2], numbers[4] = self._recounted(search, parameter), self._cap(search, parameter)
         return parameter._replace(internal_search=np.array(search), internal_visit=numbers)
+
+    def _recounted(self, search: StepSearch, parameter: Linear) -> float:
+        """The part by which a point's curvature must have changed to be counted again."""
+        whole = float(parameter.internal_visit[5]) == 1.0
+        return RECOUNT[int(search.settling)] if whole else RECOUNT_DIAGONAL
 
     def _cap(self, search: StepSearch, parameter: Linear) -> float:
         """Where residuals are cut off in the curvature. Far on the wrong side of the plane a loss is straight, and a
@@ -570,8 +595,9 @@ class LR(Algorithm):
         mode = float(parameter.internal_visit[5])
         mean = float(aggregator.curvature[:, 0 if mode > 1.0 else -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
-        part, cap = RECOUNT[int(search.settling)], self._cap(search, parameter)
-        floor = 0.0 if mode == EMPTYING else max(NEGLIGIBLE * mean, 0.0)
+        part, cap = self._recounted(search, parameter), self._cap(search, parameter)
+        least = NEGLIGIBLE if mode == 1.0 else NEGLIGIBLE_IN_DIAGONAL
+        floor = 0.0 if mode == EMPTYING else max(least * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, cap, *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
         made = {"internal_visit": np.array(numbers), "internal_search": np.array(search)}

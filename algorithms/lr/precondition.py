@@ -29,6 +29,10 @@ from flegel.core.shard import Sparse
 BUDGET = 8192  # numbers in the leading directions: 64 kB at every barrier; all directions up to 90 columns
 FLAT = 1e-9
 """A direction with less than this part of the largest curvature has none: rows in float32 leave 1e-14, offsets more."""
+ROWS_AT_ONCE = 1024  # of the sample, for its moments
+DIRECTION_ROWS = 4096
+"""Rows of a dense sample, at most, from which directions are found: five a column where there are 784, whose ten
+leading ones then take as many passes as those of 20,000 rows."""
 _DENSE_COLUMNS = 1024  # up to here all eigenvectors at once; beyond, only the leading ones by iteration
 _ROUNDS = 30  # of that iteration; it also serves where few of many columns' directions are wanted
 
@@ -54,8 +58,10 @@ def scaled(
     features: Any, columns: int, curvature: float, l2: float, intercept: bool, centered: bool | None = None
 ) -> Array:
     """The metric for such features. `curvature` is c; without an intercept the mean is not subtracted."""
-    rows = max(rows_of(features), 1)
     basis = coordinates(features, columns, intercept, intercept if centered is None else centered)
+    if not isinstance(features, Sparse):
+        features = features[:: max(rows_of(features) // DIRECTION_ROWS, 1)]
+    rows = max(rows_of(features), 1)
     # The penalty's curvature is part of a column's unit: in units of its deviation alone, that of a column which the
     # sample hardly shows would be larger than all others by orders of magnitude, and bound every step.
     basis[1, :columns] = np.sqrt(basis[1, :columns] ** 2 + l2 / curvature)
@@ -117,8 +123,7 @@ def _moments(features: Any, columns: int, centered: bool) -> tuple[Array, Array]
         squares = np.bincount(features.indices, around**2, minlength=columns) + (rows - stored) * mean**2
         variance = squares / rows
     else:
-        dense = np.asarray(features, dtype=np.float64)
-        mean, variance = dense.mean(axis=0), dense.var(axis=0)
+        mean, variance = _dense_moments(np.asarray(features))
     varying = np.sqrt(variance) > 1e-12 * np.abs(mean)
     if not centered:
         variance, mean = variance + mean**2, np.zeros(columns)
@@ -131,10 +136,26 @@ def _moments(features: Any, columns: int, centered: bool) -> tuple[Array, Array]
     return mean, np.where(varying, deviation, rare)
 
 
+def _dense_moments(rows: Array) -> tuple[Array, Array]:
+    """Mean and variance of every column, in float64 but without a copy of all rows: about the mean of the first."""
+    about = np.asarray(rows[:ROWS_AT_ONCE], dtype=np.float64).mean(axis=0)
+    sums, squares = np.zeros_like(about), np.zeros_like(about)
+    for at in range(0, len(rows), ROWS_AT_ONCE):
+        away = rows[at : at + ROWS_AT_ONCE] - about
+        sums += away.sum(axis=0)
+        squares += np.einsum("ij,ij->j", away, away)
+    mean = sums / max(len(rows), 1)
+    return about + mean, np.maximum(squares / max(len(rows), 1) - mean**2, 0.0)
+
+
 def _product(features: Any, mean: Array, deviation: Array, curvature: float, shrink: float, l2: float) -> Any:
     """v ↦ H·v in units of the deviation, for matrices v of (columns, any)."""
     rows = max(rows_of(features), 1)
     ridge = (curvature * shrink + l2 / deviation**2)[:, None]
+    if not isinstance(features, Sparse) and len(mean) <= _DENSE_COLUMNS:  # the matrix itself, once
+        away = (np.asarray(features, dtype=np.float64) - mean) / deviation
+        matrix = (1.0 - shrink) * curvature / rows * (away.T @ away)
+        return lambda v: np.asarray(matrix @ v + ridge * v)
 
     def apply(v: Array) -> Array:
         inner = v / deviation[:, None]

@@ -118,6 +118,7 @@ def fuzzy(points: int, columns: int, k: int, rng: np.random.Generator) -> Case:
 def classes(points: int, columns: int, count: int, rng: np.random.Generator) -> Case:
     from sklearn.linear_model import LogisticRegression
 
+    points = max(points, 2 * count)
     rows = rng.normal(size=(points, columns)).astype(np.float32)
     truth = rng.normal(size=(columns, count)).astype(np.float32) * np.float32(2.0 / np.sqrt(columns))
     labels = (rows @ truth + rng.gumbel(size=(points, count))).argmax(axis=1)

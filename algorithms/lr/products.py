@@ -1,0 +1,91 @@
+"""Logistic regression of many outputs over wide dense rows: scores and gradients of a block as matrix products.
+
+NumPy's BLAS multiplies; compiled code makes residuals of scores and keeps them in the state, as `kernels._tiles` does.
+A block is finished once its residuals are kept, so the stop flag is read between blocks and after their scores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flegel.algorithms.lr.shapes import LANES
+from flegel.core.entry_point import EntryPoint
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import Shard, Sparse
+
+_SETTLE, _ADD_PAIRS, _ADD_PRODUCT = (
+    EntryPoint("flegel.algorithms.lr.product_kernel", name) for name in ("settle", "add_pairs", "add_product")
+)
+BLOCK_ROWS = 512
+"""Rows of a block: its gradient is added to float64 sums once, which of 2,048 columns × 1,000 classes takes a twelfth
+of the block's time; with 256 rows a fifth."""
+SUMMED_NUMBERS = 2**20
+"""Numbers of a product that exist at a time before they are added to the gradient: 4 MB in float32."""
+PAIRS_BY_PRODUCT = 64
+"""The outputs of a row divided by this: so many outdated curvatures a row, in the mean of a block, cost as much one by
+one as a product for all outputs."""
+
+
+class ProductKernel:
+    """The kernel of one thread. Call it as `flegel.algorithm.Kernel` says."""
+
+    def __init__(self, memory: bool) -> None:
+        self._memory = 1.0 if memory else 0.0
+        self._of: Array | None = None
+        """The weights that `_weights` were made of: a call may visit a few rows only."""
+        self._weights = self._scores = self._steps = self._bends = np.empty((0, 0))
+
+    def __call__(
+        self, shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        assert not isinstance(shard.features, Sparse)
+        end, rows = min(end, shard.points), shard.features
+        outputs = len(parameter.weights)
+        kind = rows.dtype if rows.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+        self._prepare(parameter.weights, kind)
+        bias = parameter.bias.astype(kind)
+        penalty, epoch, part, floor, cap = (float(number) for number in parameter.internal_visit[:5])
+        model = (parameter.internal_importance, (penalty, self._memory, epoch, part, floor, cap))
+        points, sums, metric = (shard.labels, shard.state, shard.weights), np.zeros(5), parameter.internal_metric
+        at = start
+        while True:
+            stop = min(at + BLOCK_ROWS, end)
+            if at < stop and flag[0]:
+                break
+            some, count = np.asarray(rows[at:stop], dtype=kind), stop - at
+            scores, steps, bends = self._scores[:count], self._steps[:count], self._bends[:count]
+            np.matmul(some, self._weights.T, out=scores[:, :outputs])
+            if at > start and flag[0]:  # a block that was begun first is finished, so every call comes on
+                break
+            settings = (model, parameter.classes, steps, bends, aggregator.counts, sums)
+            pairs = int(_SETTLE(scores, bias, *points, at, *settings))
+            self._sum(steps[:, :outputs], some, aggregator.gradient)
+            if pairs * PAIRS_BY_PRODUCT > count * outputs:
+                squares = (some - metric[0, :-1].astype(kind)) * (1.0 / metric[1, :-1]).astype(kind)
+                np.multiply(squares, squares, out=squares)
+                self._sum(bends[:, :outputs], squares, aggregator.curvature[:, 0])
+            else:
+                _ADD_PAIRS(rows, at, bends[:, :outputs], metric, aggregator.curvature[:, 0])
+            if pairs:
+                bends[:] = 0.0
+            at = stop
+            if at >= end:
+                break
+        for into, extra in zip(aggregator[3:], sums, strict=True):
+            into += extra
+        return at
+
+    def _prepare(self, weights: Array, kind: np.dtype[np.floating]) -> None:
+        outputs = len(weights)
+        width = -(-outputs // LANES) * LANES
+        if self._scores.shape[1] != width or self._scores.dtype != kind:
+            self._scores, self._steps, self._bends = (np.zeros((BLOCK_ROWS, width), kind) for _ in range(3))
+        if self._of is not weights:
+            self._of, self._weights = weights, weights.astype(kind)
+
+    def _sum(self, factors: Array, rows: Array, target: Array) -> None:
+        """target += factorsᵀ·(rows, 1)."""
+        several = max(SUMMED_NUMBERS // rows.shape[1], 1)
+        for first in range(0, len(target), several):
+            _ADD_PRODUCT(factors[:, first : first + several].T @ rows, first, target)
+        target[:, -1] += factors.sum(axis=0, dtype=np.float64)

@@ -1,0 +1,111 @@
+"""Logistic regression of wide rows: both kernels add what the hooks return, and one table says which serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flegel
+from flegel.algorithm import Sample
+from flegel.algorithms.lr import LR
+from flegel.algorithms.lr.kernels import kernel_for
+from flegel.algorithms.lr.products import BLOCK_ROWS, ProductKernel
+from flegel.algorithms.lr.shapes import SERVED_SHAPES, kernel_choice, served_by
+from flegel.core import pytree
+from flegel.core.shard import DataPoint, make_shard
+from flegel.core.stop_flag import new_flag
+
+POINTS, COLUMNS, CLASSES = 2 * BLOCK_ROWS + 70, 150, 48
+BY_TILES, BY_PRODUCTS = kernel_for, ProductKernel
+
+
+def table(dtype: str, points: int = POINTS, classes: int = CLASSES, columns: int = COLUMNS) -> tuple[Any, Any]:
+    rng = np.random.default_rng(3)
+    rows = rng.normal(2.0, 1.5, size=(points, columns)).astype(dtype)
+    return rows, (rng.integers(classes, size=points) * 2).astype(np.float64)
+
+
+def begun(rows: Any, labels: Any, classes: int = CLASSES, **hyper: Any) -> tuple[LR, Any, Any]:
+    """The algorithm, a θ that is not 0, and empty statistics."""
+    algorithm = LR(classes=[2.0 * c for c in range(classes)], l2=1e-3, **hyper)
+    sample = Sample(rows, labels, len(rows), rows.shape[1])
+    rng = np.random.default_rng(1)
+    parameter = pytree.as_doubles(algorithm.initParameter(sample, rng))
+    parameter = parameter._replace(
+        weights=0.05 * rng.normal(size=parameter.weights.shape), bias=0.1 * rng.normal(size=classes)
+    )
+    return algorithm, parameter, pytree.as_doubles(algorithm.initAggregator(sample, parameter))
+
+
+def by_hooks(algorithm: LR, shard: Any, parameter: Any, zero: Any, which: range) -> Any:
+    total = pytree.zeros_like(zero)
+    for i in which:
+        weight = 1.0 if shard.weights is None else float(shard.weights[i])
+        point = DataPoint(shard.features[i].astype(np.float64), shard.labels[i], shard.state[i], weight)
+        change = algorithm.updateDataPoint(point, parameter, 0)
+        for into, extra in zip(total, change, strict=True):
+            into += extra
+    return total
+
+
+@pytest.mark.parametrize("kernel", [BY_TILES, BY_PRODUCTS], ids=["tiles", "products"])
+@pytest.mark.parametrize(("dtype", "weighted"), [("float32", False), ("float64", True)])
+def test_a_kernel_adds_what_the_hooks_return(kernel: Any, dtype: str, weighted: bool) -> None:
+    rows, labels = table(dtype)
+    labels[5] = 999.0  # unknown
+    algorithm, parameter, zero = begun(rows, np.delete(labels, 5))
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, POINTS) if weighted else None
+    layout = "tiles" if kernel is BY_TILES else "rows"
+    states = algorithm.initState(POINTS, COLUMNS, np.random.default_rng(0))
+    shard = make_shard(rows, labels, states, layout, weights=weights)
+    plain = make_shard(rows, labels, states.copy(), "rows", weights=weights)
+    train, found, expected = kernel(True), pytree.zeros_like(zero), pytree.zeros_like(zero)
+    for number, which in enumerate((range(3, POINTS - 9), range(POINTS))):
+        theta = parameter._replace(
+            weights=(1.0 + number) * parameter.weights,
+            internal_visit=np.r_[0.01, 1.0 + number, 0.5 - 0.45 * number, 1e-3, 1.0, parameter.internal_visit[5:]],
+        )
+        assert train(shard, theta, found, which.start, which.stop, 0, new_flag()) == which.stop
+        for into, extra in zip(expected, by_hooks(algorithm, plain, theta, zero, which), strict=True):
+            into += extra
+        for name, mine, theirs in zip(zero._fields, found, expected, strict=True):
+            size = max(float(np.abs(theirs).max()), 1e-3)
+            assert np.allclose(mine, theirs, atol=(2e-5 if dtype == "float32" else 1e-6) * size, rtol=0), name
+    assert np.allclose(shard.state_rows(), plain.state_rows(), atol=2e-6)
+
+
+def test_a_raised_flag_leaves_points_alone_and_the_first_block_of_a_call_is_finished() -> None:
+    rows, labels = table("float32")
+    algorithm, parameter, zero = begun(rows, labels)
+    shard = make_shard(rows, labels, algorithm.initState(POINTS, COLUMNS, np.random.default_rng(0)), "rows")
+    flag, found = new_flag(), pytree.zeros_like(zero)
+    flag[0] = 1
+    assert ProductKernel(True)(shard, parameter, found, 7, POINTS, 0, flag) == 7
+    assert not shard.state.any() and not any(np.asarray(field).any() for field in found)
+
+
+def test_one_table_says_which_kernel_serves_a_shape() -> None:
+    assert SERVED_SHAPES[-1][:2] == (1, 1), "every shape is served"
+    for outputs, columns, kernel in ((1, 28, "tiles"), (10, 784, "tiles"), (7, 54, "tiles"), (1000, 2048, "products")):
+        assert served_by(outputs, columns).kernel == kernel
+        assert kernel_choice(outputs, columns).startswith(f"{kernel} for {columns:,} columns × {outputs:,} outputs")
+        known = LR(classes=[float(c) for c in range(max(outputs, 2))])
+        assert known.layout_for(columns) == ("rows" if kernel == "products" else "tiles")
+    assert LR().layout_for(2048) == "tiles", "nothing is known of the classes yet"
+    assert LR(classes=[float(c) for c in range(100)]).layout_for(20) == "tiles", "all second derivatives are summed"
+
+
+def test_a_job_of_many_classes_trains_by_products_and_says_so() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(900, 360)).astype(np.float32)
+    labels = (rows @ rng.normal(size=(360, CLASSES))).argmax(axis=1)
+    labels[:CLASSES] = np.arange(CLASSES)
+    algorithm = LR(l2=0.01)
+    result = flegel.run(algorithm, (rows, labels), workers=2, sync="bsp", seed=1, processes=False)
+    assert result.kernel_choice == kernel_choice(CLASSES, 360) and result.kernel_choice.startswith("products")
+    evaluated = algorithm.evaluate(rows, labels, result.parameter)
+    assert result.objective == pytest.approx(evaluated.objective, rel=1e-4)
+    zeros = result.parameter._replace(weights=0 * result.parameter.weights, bias=0 * result.parameter.bias)
+    assert evaluated.objective < 0.7 * algorithm.evaluate(rows, labels, zeros).objective

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.overloads import is_array, overload
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, SparseRow
 
-COMPILED_PRODUCTS = 1 << 20
-"""Products from which on compiled code is worth loading (20 ms): interpreted, so many take 15 ms."""
 ROWS_AT_ONCE = 1 << 11
 """Sparse rows that a thread multiplies at a time: a start of k-means, for which everybody waits, is made of such
 products."""
@@ -49,7 +48,7 @@ def times(features: Any, weights: Array) -> Array:
     if not isinstance(features, Sparse):
         return np.asarray(features, dtype=np.float64) @ weights
     result = np.zeros((rows_of(features), weights.shape[1]))
-    if len(features.values) * weights.shape[1] >= COMPILED_PRODUCTS:
+    if len(features.values) * weights.shape[1] >= active().shapes.compiled_sparse_products:
         dense, rows = np.ascontiguousarray(weights, np.float64), features
 
         def multiply(first: int, stop: int) -> None:

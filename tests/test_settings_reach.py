@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,23 @@ import pytest
 
 import flegel
 from flegel.algorithms import KMeans
+from flegel.algorithms.kmeans.shapes import served_by
+from flegel.algorithms.lr.search import pairs_of
+from flegel.algorithms.nmf.nmf import NMF
+from flegel.cluster.master.state import KnownSlave
 from flegel.configuration.active import active, adopt, all_settings, using
+from flegel.configuration.compiled import check_compiled, compiled
+from flegel.core.code_folder import content_key
 from flegel.core.shard import TILE
 from flegel.errors import UsageError
 from flegel.machine.coordinator.roster import Roster
 from flegel.machine.group.events import Waiting
 from flegel.machine.group.waiting import WaitReports
 from flegel.machine.migration.endpoints import MigrationSource
+from flegel.machine.server.unit_parts import packed
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.plan.growing_part import first_part
+from flegel.runtime.backends.numba.team import fixed_block
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.job.prepared_job import sample_rows
 
@@ -133,3 +142,72 @@ def test_starts_of_a_job_are_tried_as_long_as_it_says(monkeypatch: pytest.Monkey
     )
     flegel.run(KMeans(k=3), ROWS, settings={"starts.swap_rounds": 2}, workers=1, processes="no", max_passes=1.0)
     assert seen == [2]
+
+
+def test_shapes_the_kernel_of_a_shape_is_the_one_that_they_say() -> None:
+    assert served_by(16, 256).kernel == "tiles"
+    with using({"shapes.kmeans_bounds_products": 4096}):
+        assert served_by(16, 256).kernel == "bounds"
+
+
+def test_lr_keeps_as_many_pairs_as_it_says() -> None:
+    assert pairs_of(1, 10) == 10
+    with using({"lr.most_pairs": 4}):
+        assert pairs_of(1, 10) == 4
+
+
+def test_nmf_takes_workers_to_cost_what_it_says() -> None:
+    with using({"nmf.cost_of_workers": 1.0}):
+        assert NMF(rank=2, solver="sgd").efficiency(1.0, 3) == 1 / 3
+
+
+@pytest.fixture
+def fresh_kernels() -> Iterator[None]:
+    """As in a process that has loaded none; afterwards those of the defaults are read again."""
+    for remembered in (compiled, content_key):
+        remembered.cache_clear()
+    yield
+    for remembered in (compiled, content_key):
+        remembered.cache_clear()
+
+
+def test_kernels_have_the_settings_of_the_first_job_and_a_folder_of_their_own(fresh_kernels: None) -> None:
+    home = ROOT / "algorithms" / "fcm" / "kernel.py"
+    with using({"kernels.soft_terms_per_lane": 64}):
+        assert compiled().soft_terms_per_lane == 64
+        check_compiled()
+        other = content_key(home)
+    with pytest.raises(UsageError, match=r"kernels\.soft_terms_per_lane is 64 in this process"):
+        flegel.run(KMeans(k=3), ROWS, workers=1, processes="no", max_passes=1.0)
+    compiled.cache_clear()
+    content_key.cache_clear()
+    assert content_key(home) != other
+
+
+def test_kernels_outside_of_jobs_have_the_settings_of_the_environment(
+    fresh_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEGEL_SETTINGS", "kernels.nmf_entries_at_once=32")
+    assert compiled().nmf_entries_at_once == 32
+
+
+def test_processors_the_blocks_of_a_team_are_as_large_as_they_say() -> None:
+    with using({"processors.fixed_block_work": 1 << 25}):
+        assert fixed_block(1024.0, 10, by_calls=False) == 1 << 15
+    assert fixed_block(1024.0, 10, by_calls=False) == 1 << 12
+
+
+def test_transport_units_are_picked_where_it_says_that_it_pays() -> None:
+    one = np.zeros((100, 3))
+    one[7] = 1.5
+    assert len(packed([one], (0,))) == 2, "the number of the unit, and its numbers"
+    with using({"transport.picked_bytes_share": 0.0}):
+        assert len(packed([one], (0,))) == 1
+
+
+def test_cluster_a_slave_is_silent_after_as_long_as_it_says() -> None:
+    slave = KnownSlave.__new__(KnownSlave)
+    slave.last_beat = 0.0
+    assert not slave.silent(5.0)
+    with using({"cluster.slave_silence_seconds": 2.0}):
+        assert slave.silent(5.0)

@@ -32,13 +32,14 @@ from flegel.algorithms.soft_assignment import (
     units,
 )
 from flegel.algorithms.soft_kernel import CUT, NEAR
+from flegel.configuration.compiled import compiled
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 from flegel.core.team_loop import team_loop
 
 LARGEST_SQUARED_DISTANCE = 1e30  # upper bound of a squared distance in float32
-STEEP = 1024.0  # ‖y‖² per column above which a float32 tile is computed in float64; ordinary rows have about 1
+STEEP = compiled().fcm_steep
 EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
 WIDE_LANE_SUMS = 5  # place of the lane sums among the buffers that `_room` makes
 

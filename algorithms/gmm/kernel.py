@@ -47,15 +47,14 @@ from flegel.algorithms.soft_assignment import (
     units,
 )
 from flegel.algorithms.soft_kernel import CUT
+from flegel.configuration.compiled import compiled
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 from flegel.core.team_loop import team_loop
 
 MOST = 1e30  # upper bound of half a squared distance; all components are equally far from a point beyond it
-STEEP, STEEP_COLUMN = 4096.0, 64.0
-"""Σ y² / variance above which a float32 tile is done in float64: with 256 sums a lane, float32 keeps a variance to
-256 · 4096 / 2^24, 6 %, of one point, and this much a column is ordinary."""
+STEEP, STEEP_COLUMN = compiled().gmm_steep, compiled().gmm_steep_per_column
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -15,9 +15,6 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Shard, Sparse
 from flegel.declarations.kernels import Kernel, TeamCode
 
-MANY = 16
-"""Centroids from which on it pays to compare in float32 first where points are float64."""
-
 
 class ServedShape(NamedTuple):
     """From so many columns, and from so many products of columns and clusters on, this kernel serves dense rows."""
@@ -30,38 +27,41 @@ class ServedShape(NamedTuple):
 
 
 BOUNDS_LEAVE_OUT = "bounds by bands of clusters along leading directions leave out most distances"
-SERVED_SHAPES = (
-    ServedShape(
-        columns=256,
-        products=49_152,
-        kernel="bounds",
-        why=f"{BOUNDS_LEAVE_OUT}; at 384 columns a later pass takes 0.4 (k=256) to 0.02 (k=4,096) of the time of tiles",
-    ),
-    ServedShape(
-        columns=32,
-        products=131_072,
-        kernel="bounds",
-        why=f"{BOUNDS_LEAVE_OUT}; at k=4,096 a later pass takes 0.7 (32 columns) to 0.2 (96) of the time of tiles",
-    ),
-    ServedShape(
-        columns=1,
-        products=1,
-        kernel="tiles",
-        why="all distances in registers, 40 products a nanosecond; bounds would take a row 0.3 µs and more to look at",
-    ),
-)
-"""The first line that a shape reaches decides. Processor time of passes 1 to 5 from random rows on AVX-512, both
-kernels on each of {32, 64, 96, 384} columns × k {16, 64, 256, 1,024, 4,096}: later passes are equal at 32 × 1,024,
-64 × 512, 96 × 256 and 384 × 64, and bounds gain with every product more. Their first pass takes 1.4 times as long as
-that of tiles below 256 columns (at 96 × 1,024 longer than faiss), so there they serve from twice as many products on.
-Rows of fewer than 32 columns are always tiles."""
+
+
+def served_shapes() -> tuple[ServedShape, ...]:
+    """The first line that a shape reaches decides."""
+    return (
+        ServedShape(
+            columns=active().shapes.kmeans_bounds_columns,
+            products=active().shapes.kmeans_bounds_products,
+            kernel="bounds",
+            why=f"{BOUNDS_LEAVE_OUT}; at 384 columns a later pass takes 0.4 (k=256) to 0.02 (k=4,096) of the time of "
+            "tiles",
+        ),
+        ServedShape(
+            columns=active().shapes.kmeans_narrow_bounds_columns,
+            products=active().shapes.kmeans_narrow_bounds_products,
+            kernel="bounds",
+            why=f"{BOUNDS_LEAVE_OUT}; at k=4,096 a later pass takes 0.7 (32 columns) to 0.2 (96) of the time of tiles",
+        ),
+        ServedShape(
+            columns=1,
+            products=1,
+            kernel="tiles",
+            why="all distances in registers, 40 products a nanosecond; bounds would take a row 0.3 µs and more to look "
+            "at",
+        ),
+    )
+
+
 WIDE_COLUMNS, WIDE_K = 64, 2048
 """An example of a shape that bounds serve, for `flegel warm`."""
 
 
 def served_by(k: int, columns: int) -> ServedShape:
     """The line of the table that decides for this shape."""
-    return next(shape for shape in SERVED_SHAPES if columns >= shape.columns and columns * k >= shape.products)
+    return next(shape for shape in served_shapes() if columns >= shape.columns and columns * k >= shape.products)
 
 
 def is_wide(k: int, columns: int) -> bool:
@@ -85,7 +85,7 @@ def kernel_choice(k: int, columns: int) -> str:
 
 def kernel_sizes() -> list[int]:
     """Numbers of clusters that have all shapes between them."""
-    return sorted({*group_sizes(), MANY, 2 * FEW_ROWS})
+    return sorted({*group_sizes(), active().shapes.kmeans_float32_first_clusters, 2 * FEW_ROWS})
 
 
 def kernel_for(shard: Shard, k: int) -> Kernel:
@@ -93,7 +93,7 @@ def kernel_for(shard: Shard, k: int) -> Kernel:
     assert not isinstance(shard.features, Sparse)  # tiles are dense
     shape: tuple[int, ...] = tile_shape(shard.features.dtype, k)
     name = "kernel"
-    if shard.features.dtype == np.float64 and k >= MANY:
+    if shard.features.dtype == np.float64 and k >= active().shapes.kmeans_float32_first_clusters:
         shape, name = (*tile_shape(np.float32, k), *shape), "narrow_kernel"
     train = _entry(name, "build", *shape)
 

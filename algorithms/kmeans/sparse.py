@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flegel.algorithms.rows import COMPILED_PRODUCTS, rows_of, times
+from flegel.algorithms.rows import rows_of, times
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.parallel_sums import in_pieces
@@ -163,7 +163,7 @@ def _lloyd(rows: Sparse, norms: Array, centres: Array, passes: int) -> tuple[Arr
 
 
 def _sums_by_label(rows: Sparse, labels: Array, k: int) -> Array:
-    if len(rows.values) * k < COMPILED_PRODUCTS:
+    if len(rows.values) * k < active().shapes.compiled_sparse_products:
         place = np.repeat(labels.astype(np.int64), np.diff(rows.indptr)) * rows.columns + rows.indices
         return np.bincount(place, rows.values, minlength=k * rows.columns).reshape(k, rows.columns)
     sums = np.zeros((k, rows.columns))

@@ -41,6 +41,7 @@ from flegel.algorithms.simd.vectors import (
     where,
     widen,
 )
+from flegel.configuration.compiled import compiled
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.entry_point import EntryPoint
@@ -62,8 +63,7 @@ LANES_BY_TILE = 8
 long as eight points one by one."""
 OUTPUTS_AT_ONCE = 8
 """Outputs that an entry of a sparse row is multiplied by at a time: 64 bytes, a cache line."""
-TILES_IN_PARTS = 16
-"""A float32 part of the gradient adds up 4 products a tile; after so many it goes into the float64 sum."""
+TILES_IN_PARTS = compiled().lr_tiles_in_float32
 UNKNOWN = 4
 """Place of the rows with unknown labels in a kernel's sums, which are loss, seen, stamps, visits and these."""
 

@@ -36,28 +36,13 @@ from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.products import ProductKernel
 from flegel.algorithms.lr.search import (
     CAUTIOUS,
-    CREDIBLE,
     EMPTYING,
-    ENOUGH,
-    ESTIMATED,
     EXACT,
-    FIRST_DAMPING,
     GUARDED,
-    HEADROOM,
     LATER,
-    LEAST_DAMPING,
-    MOST_DAMPING,
-    MOVING_ENDS_BELOW_GAIN,
-    MOVING_PASSES,
     NEGLIGIBLE,
-    NEGLIGIBLE_IN_DIAGONAL,
     NOISE,
     NOT_YET,
-    PATIENCE,
-    PLAUSIBLE,
-    RECOUNT,
-    RECOUNT_DIAGONAL,
-    SHORT,
     UNCOUNTED,
     Curvature,
     Penalty,
@@ -75,6 +60,7 @@ from flegel.algorithms.lr.search import (
 )
 from flegel.algorithms.lr.shapes import kernel_choice, served_by
 from flegel.algorithms.rows import add_scaled, dot
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.declarations.accepts import Accepts
@@ -85,27 +71,6 @@ from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
-
-GAIN = 2.0
-"""Newton steps per pass while θ moves at every barrier. A barrier's step is in proportion to its visits."""
-FULL_STEP = 0.8 / GAIN
-"""Part of a pass between two barriers up to which no visit is wasted: 1 / GAIN, less 20 % as rounds vary in length."""
-FULL_NUMBERS = 2**16
-"""All second derivatives are summed up to this many numbers, 512 kB per report: 255 columns for two classes."""
-LATE_NUMBERS = 2**20
-"""Up to this many, 8 MB per report, they are summed where their diagonal and L-BFGS are slow: 1,023 columns for two
-classes, 212 for 23. Beyond, a pass that sums them costs as much as some hundred others."""
-LATE_PASSES = 20
-"""Passes before the rate of convergence is judged."""
-LATE_STEPS, LATE_STEPS_PER_COLUMN = 20.0, 0.5
-"""All second derivatives are summed where more steps than that would follow without. Summing them takes columns / 4
-times as long as a pass, and some of it again as θ moves; then nearly collinear tables need about 20 steps, where
-without they need hundreds. Connections of a network (118 columns, 23 classes) need 50 without."""
-WIDE_COLUMNS = 1024
-"""Beyond, steps begin with the diagonal of the second derivatives alone: the few leading directions that would fit into
-a metric cost hundreds of products with the sample, and L-BFGS finds them in as many passes. θ is then held from the
-beginning, as moving steps would need a bound on the curvature in all directions."""
-
 
 REMEMBERED = Statistics(spent=("visits", "unknown"), lagging=("curvature",))
 FORGOTTEN = Statistics(spent=("gradient", "visits", "unknown"), lagging=("curvature",))
@@ -222,8 +187,8 @@ class LR(Algorithm):
         assert sample.labels is not None
         columns, outputs = sample.columns, self.outputs
         size = outputs * (columns + 1) ** 2
-        full = self.scaling and size <= FULL_NUMBERS
-        late = self._begins_with_diagonal(columns) and size <= LATE_NUMBERS
+        full = self.scaling and size <= active().shapes.lr_full_numbers
+        late = self._begins_with_diagonal(columns) and size <= active().shapes.lr_late_numbers
         held = self.l1 > 0 or self._begins_with_diagonal(columns)
         sparse = isinstance(sample.features, Sparse)
         if full or self._begins_with_diagonal(columns):
@@ -240,7 +205,9 @@ class LR(Algorithm):
             weights=np.zeros((outputs, columns)),
             bias=np.zeros(outputs),
             classes=np.array(self._label_values),
-            internal_visit=np.array([0.0, 1.0, RECOUNT[0], 0.0, CAUTIOUS, summed, *least_weight(sample)]),
+            internal_visit=np.array(
+                [0.0, 1.0, active().lr.recount_moving, 0.0, CAUTIOUS, summed, *least_weight(sample)]
+            ),
             internal_importance=self._importance(counts),
             internal_search=begin(sample.points, held, rounding_of(sample.features)),
             internal_best=np.zeros((2, outputs, columns + 1)),
@@ -265,7 +232,8 @@ class LR(Algorithm):
     def _begins_with_diagonal(self, columns: int) -> bool:
         """Steps begin with the diagonal of the second derivatives alone, and θ is held from the beginning."""
         size = self.outputs * (columns + 1) ** 2
-        some = FULL_NUMBERS < size <= LATE_NUMBERS or columns > WIDE_COLUMNS
+        shapes = active().shapes
+        some = shapes.lr_full_numbers < size <= shapes.lr_late_numbers or columns > shapes.lr_wide_columns
         return some and self.scaling and self.memory and not self.l1
 
     @property
@@ -347,7 +315,7 @@ class LR(Algorithm):
 
     def _by_products(self, columns: int) -> bool:
         """Is a block of dense rows multiplied at once? Only where the curvature is a diagonal."""
-        if self.classes is None or self.outputs * (columns + 1) ** 2 <= LATE_NUMBERS:
+        if self.classes is None or self.outputs * (columns + 1) ** 2 <= active().shapes.lr_late_numbers:
             return False
         return served_by(self.outputs, columns).kernel == "products"
 
@@ -392,16 +360,18 @@ class LR(Algorithm):
         before, search = search.marked, search._replace(mark=search.trained, marked=mean)
         if not self.memory:
             return search._replace(pace=search.pace / 2 if mean > 1.1 * before else min(1.0, 1.1 * search.pace))
-        over = mean > (1.0 - MOVING_ENDS_BELOW_GAIN) * before or search.trained >= MOVING_PASSES * search.points
+        rules = active().lr
+        slow = mean > (1.0 - rules.moving_ends_below_gain) * before
+        over = slow or search.trained >= rules.moving_passes * search.points
         return search._replace(settling=1.0) if over else search
 
     def _move(self, aggregator: Gradients, parameter: Linear, search: StepSearch) -> Linear:
-        """θ moves at every barrier, by `GAIN` Newton steps times the part of a pass that was visited."""
+        """θ moves at every barrier, by `lr.steps_per_pass` times the part of a pass that was visited."""
         theta, visits = joined(parameter), float(aggregator.visits[0])
         curvature = self._curvatures(aggregator, parameter)
         gradient = aggregator.gradient / (curvature.seen if self.memory else visits) + self._penalty.slope(theta)
-        rate = self._rate(search) * search.pace * min(1.0, GAIN * visits / search.points)
-        rate /= HEADROOM if curvature.full else 1.0
+        rate = self._rate(search) * search.pace * min(1.0, active().lr.steps_per_pass * visits / search.points)
+        rate /= active().lr.curvature_headroom if curvature.full else 1.0
         # Few points show correlations that the data do not have: more damping.
         damping = max(search.damping, 0.1 * theta.shape[1] / curvature.seen)
         fresh = self._balanced(theta + rate * curvature.solve(gradient, self._penalty, damping))
@@ -417,24 +387,25 @@ class LR(Algorithm):
         search = search._replace(settling=1.0 if self.memory else 0.0)
         if search.measured == 0:
             search = search._replace(best=start_loss(aggregator, parameter))
-        elif search.trained - search.mark >= PATIENCE * search.points:
+        elif search.trained - search.mark >= active().lr.stalled_passes * search.points:
             slow = search.marked < NOT_YET and search.best > 0.99 * search.marked
             search = search._replace(mark=search.trained, marked=search.best, stuck=1.0 if slow else search.stuck)
-        limit = search.best * (1.0 + NOISE) + ENOUGH * search.promised * search.length
+        limit = search.best * (1.0 + NOISE) + active().lr.armijo * search.promised * search.length
         best = parameter.internal_best[0]
         if value <= limit or np.array_equal(theta, best):  # the best θ measured again is not worse but for rounding
             return self._accept(aggregator, parameter, search, value, gradient)
         newton = self._newton(parameter, curvature)
-        short = newton or search.length < SHORT or search.promised == 0.0
+        most = active().lr.most_damping
+        short = newton or search.length < active().lr.shortest_step or search.promised == 0.0
         if search.measured == 0 or (short and not search.wary):  # to the best θ; from there with a bounding curvature
-            damping = min(1e3 * search.damping, MOST_DAMPING)
+            damping = min(1e3 * search.damping, most)
             search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET, damping=damping)
             parameter = parameter._replace(internal_pairs=np.zeros_like(parameter.internal_pairs))
             return self._moved(aggregator, parameter, best, search)
         factor = shorter(search, value, float(np.vdot(gradient, theta - best)), not self.l1)
         search = search._replace(
             length=search.length * factor,
-            damping=min(10.0 * search.damping, MOST_DAMPING) if newton and search.length == 1.0 else search.damping,
+            damping=min(10.0 * search.damping, most) if newton and search.length == 1.0 else search.damping,
             pace=search.pace * math.sqrt(factor),
         )
         if -search.promised * search.length <= NOISE * search.best:
@@ -476,9 +447,9 @@ class LR(Algorithm):
         if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
             numbers = parameter.internal_visit.copy()
             numbers[5] = EMPTYING if mode == LATER else 1.0
-            search = search._replace(promised=0.0, brought=NOT_YET, gap=NOT_YET, damping=FIRST_DAMPING)
+            search = search._replace(promised=0.0, brought=NOT_YET, gap=NOT_YET, damping=active().lr.first_damping)
             return self._moved(aggregator, parameter._replace(internal_visit=numbers), theta, search)  # the same θ
-        if newton and -step.promised > CREDIBLE * value and not search.wary:
+        if newton and -step.promised > active().lr.credible_promise * value and not search.wary:
             search = search._replace(wary=2.0, promised=0.0, brought=NOT_YET, gap=NOT_YET)
             return self._moved(aggregator, parameter, theta, search)  # the same θ, with cautious curvature
         if not step.promised < -1e-15 * value or not np.isfinite(step.change).all():
@@ -498,7 +469,7 @@ class LR(Algorithm):
     ) -> PlannedStep:
         """The step from the best θ: proximal with l1, quasi-Newton where the curvature is a diagonal, else Newton."""
         penalty = self._penalty
-        damping = max(search.damping * (0.2 if search.length == 1.0 else 1.0), LEAST_DAMPING)
+        damping = max(search.damping * (0.2 if search.length == 1.0 else 1.0), active().lr.least_damping)
         pace = min(1.0, 1.5 * search.pace) if search.length == 1.0 else search.pace
         if penalty.l1:
             step = curvature.proximal(theta, gradient, penalty, damping, pace)
@@ -510,9 +481,9 @@ class LR(Algorithm):
         promised = float(np.vdot(gradient, step))
         if penalty.l1:
             promised += penalty.l1 * float(np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum())
-        if not newton and not penalty.l1 and -promised > PLAUSIBLE * value:
-            step *= PLAUSIBLE * value / -promised
-            promised = -PLAUSIBLE * value
+        if not newton and not penalty.l1 and -promised > active().lr.plausible_promise * value:
+            step *= active().lr.plausible_promise * value / -promised
+            promised = -active().lr.plausible_promise * value
         return PlannedStep(step, promised, damping, pace)
 
     def _gap(
@@ -530,8 +501,8 @@ class LR(Algorithm):
         penalty, damping = self._penalty, search.damping
         exact = curvature.full and not penalty.l1 and newton
         free = -search.promised
-        if exact and damping > LEAST_DAMPING:  # without damping, flat directions promise more
-            free = -float((gradient * curvature.solve(gradient, penalty, LEAST_DAMPING)).sum())
+        if exact and damping > active().lr.least_damping:  # without damping, flat directions promise more
+            free = -float((gradient * curvature.solve(gradient, penalty, active().lr.least_damping)).sum())
         if curvature.full or penalty.l1:
             gap = max(free / 2.0, remaining(brought, search.brought), 0.0 if exact else brought / 2.0)
         elif search.measured:
@@ -540,16 +511,18 @@ class LR(Algorithm):
             gap = NOT_YET
         gap /= max(value, 1e-4 * start)
         doubt = 0.0 if exact else max(min(gap, 1.0), search.doubt / (4.0 if curvature.full else 2.0))
-        gap = max(gap, doubt) * (1.0 if exact else ESTIMATED)  # one small step says little there
-        if search.wary or (not exact and damping > MOST_DAMPING * 1e-6):
+        gap = max(gap, doubt) * (1.0 if exact else active().lr.estimated_gap)  # one small step says little there
+        if search.wary or (not exact and damping > active().lr.most_damping * 1e-6):
             gap = NOT_YET  # the curvature is an upper bound, so the gap would be too small
         return gap, doubt
 
     def _too_slow(self, search: StepSearch, width: int) -> bool:
         """The diagonal and L-BFGS would need more steps than it costs to sum all second derivatives."""
-        many = LATE_STEPS + LATE_STEPS_PER_COLUMN * width
+        rules = active().lr
+        many = rules.late_sums_from_steps + rules.late_sums_from_steps_per_column * width
         left = self.learning.tolerance * search.best
-        return search.trained >= LATE_PASSES * search.points and search.gains.steps_until(left) > many
+        judged = search.trained >= rules.passes_before_late_sums * search.points
+        return judged and search.gains.steps_until(left) > many
 
     def _newton(self, parameter: Linear, curvature: Curvature) -> bool:
         """Steps are Newton's, with the curvature as it is; otherwise L-BFGS corrects it by pairs."""
@@ -577,7 +550,10 @@ class LR(Algorithm):
     def _recounted(self, search: StepSearch, parameter: Linear) -> float:
         """The part by which a point's curvature must have changed to be counted again."""
         whole = float(parameter.internal_visit[5]) == 1.0
-        return RECOUNT[int(search.settling)] if whole else RECOUNT_DIAGONAL
+        rules = active().lr
+        if not whole:
+            return rules.recount_diagonal
+        return rules.recount_held if search.settling else rules.recount_moving
 
     def _cap(self, search: StepSearch, parameter: Linear) -> float:
         """Where residuals are cut off in the curvature. Far on the wrong side of the plane a loss is straight, and a
@@ -596,7 +572,7 @@ class LR(Algorithm):
         mean = float(aggregator.curvature[:, 0 if mode > 1.0 else -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
         part, cap = self._recounted(search, parameter), self._cap(search, parameter)
-        least = NEGLIGIBLE if mode == 1.0 else NEGLIGIBLE_IN_DIAGONAL
+        least = NEGLIGIBLE if mode == 1.0 else active().lr.negligible_in_diagonal
         floor = 0.0 if mode == EMPTYING else max(least * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, cap, *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
@@ -608,7 +584,8 @@ class LR(Algorithm):
 
     def efficiency(self, part: float, workers: int) -> float | None:
         """Steps are in proportion to the visits behind them, up to half a pass."""
-        return min(1.0, FULL_STEP / part)
+        full = 0.8 / active().lr.steps_per_pass  # up to there no visit is wasted: less 20 %, as rounds vary in length
+        return min(1.0, full / part)
 
     def holds(self, parameter: Linear) -> bool:
         return bool(StepSearch(*parameter.internal_search).settling)

@@ -5,8 +5,8 @@ digits, not correctness. Few columns need no more: their curvature is summed ove
 
 Metric for many columns: with curvature of the loss by the score at most c, the quadratic with curvature
 H = c·mean(x̃·x̃ᵀ) + l2 bounds the loss from above. H is estimated on the sample. Its leading directions are inverted
-exactly, as many as fit into `BUDGET` numbers; all the rest count as the steepest of them. Columns that are larger in
-all rows than in the sample are corrected by their summed curvature (`descend`). Never sees data beyond the sample.
+exactly, as many as fit into `lr.direction_numbers`; all the rest count as the steepest of them. Columns that are larger
+in all rows than in the sample are corrected by their summed curvature (`descend`). Never sees data beyond the sample.
 
 A metric is one array of (2 or 2 + directions, columns + 1) numbers, because it travels with θ:
 
@@ -22,19 +22,12 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithms.rows import rows_of, times
+from flegel.configuration.active import active
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 
-BUDGET = 8192  # numbers in the leading directions: 64 kB at every barrier; all directions up to 90 columns
-FLAT = 1e-9
-"""A direction with less than this part of the largest curvature has none: rows in float32 leave 1e-14, offsets more."""
 ROWS_AT_ONCE = 1024  # of the sample, for its moments
-DIRECTION_ROWS = 4096
-"""Rows of a dense sample, at most, from which directions are found: five a column where there are 784, whose ten
-leading ones then take as many passes as those of 20,000 rows."""
-_DENSE_COLUMNS = 1024  # up to here all eigenvectors at once; beyond, only the leading ones by iteration
-_ROUNDS = 30  # of that iteration; it also serves where few of many columns' directions are wanted
 
 
 def plain(columns: int, intercept: bool) -> Array:
@@ -60,19 +53,20 @@ def scaled(
     """The metric for such features. `curvature` is c; without an intercept the mean is not subtracted."""
     basis = coordinates(features, columns, intercept, intercept if centered is None else centered)
     if not isinstance(features, Sparse):
-        features = features[:: max(rows_of(features) // DIRECTION_ROWS, 1)]
+        features = features[:: max(rows_of(features) // active().lr.direction_rows, 1)]
     rows = max(rows_of(features), 1)
     # The penalty's curvature is part of a column's unit: in units of its deviation alone, that of a column which the
     # sample hardly shows would be larger than all others by orders of magnitude, and bound every step.
     basis[1, :columns] = np.sqrt(basis[1, :columns] ** 2 + l2 / curvature)
     mean, unit = basis[0, :columns], basis[1, :columns]
-    directions = min(columns, BUDGET // columns)
+    directions = min(columns, active().lr.direction_numbers // columns)
     shrink = min(1.0, 1e-6 + 0.1 * columns / rows)  # a small sample shows correlations that the data do not have
     product = _product(features, mean, unit, curvature, shrink, l2)
     values, vectors = _leading(product, columns, directions)
     # Directions that the sample's rows do not have: collinear columns, or columns that it misses. Taken as flat as they
     # look, they would be the longest part of every step, and collinear columns would get any weights.
-    values = np.where(values - curvature * shrink > FLAT * values[0], values, np.maximum(values, curvature))
+    flat = active().lr.flat_curvature * values[0]
+    values = np.where(values - curvature * shrink > flat, values, np.maximum(values, curvature))
     least = float(values.min())
     metric = np.zeros((2 + directions, columns + 1))
     metric[:2] = basis
@@ -152,7 +146,9 @@ def _product(features: Any, mean: Array, deviation: Array, curvature: float, shr
     """v ↦ H·v in units of the deviation, for matrices v of (columns, any)."""
     rows = max(rows_of(features), 1)
     ridge = (curvature * shrink + l2 / deviation**2)[:, None]
-    if not isinstance(features, Sparse) and len(mean) <= _DENSE_COLUMNS:  # the matrix itself, once
+    if (
+        not isinstance(features, Sparse) and len(mean) <= active().shapes.lr_all_eigenvectors_columns
+    ):  # the matrix itself, once
         away = (np.asarray(features, dtype=np.float64) - mean) / deviation
         matrix = (1.0 - shrink) * curvature / rows * (away.T @ away)
         return lambda v: np.asarray(matrix @ v + ridge * v)
@@ -186,12 +182,12 @@ def add_transposed(indptr: Array, indices: Array, values: Array, scores: Array, 
 def _leading(product: Any, columns: int, directions: int) -> tuple[Array, Array]:
     """The largest `directions` + 1 eigenvalues (or all), in descending order, and their eigenvectors as columns."""
     wanted = min(directions + 1, columns)
-    if columns <= _DENSE_COLUMNS and columns <= _ROUNDS * wanted:
+    if columns <= active().shapes.lr_all_eigenvectors_columns and columns <= active().lr.direction_rounds * wanted:
         matrix = product(np.eye(columns))
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         return values[::-1][:wanted], vectors[:, ::-1][:, :wanted]
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((columns, wanted)))[0]
-    for _ in range(_ROUNDS):
+    for _ in range(active().lr.direction_rounds):
         basis = np.linalg.qr(product(basis))[0]
     values, turn = np.linalg.eigh(basis.T @ product(basis))
     values[0] *= 1.1  # subspace iteration underestimates it, and it must bound the eigenvalues that are left out

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flegel.algorithms.lr.precondition import descend, inward, outward
+from flegel.configuration.active import active
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.wording import option
 
-ENOUGH = 1e-4
-"""A step must bring this part of the gain that it promises (Armijo)."""
 NOISE = 1e-7
 """Relative error of the mean loss: losses are stored in float32."""
 DIGITS = 2e-13
@@ -33,54 +32,17 @@ products that kernels keep in the rows' type have some more."""
 CONDITIONED = 1e-3
 """Above this pivot (the part of a column's curvature that no column before it has), rounding moves no weight by as much
 as 1e-3 of its unit, and no directions are looked at."""
-LEAST_DAMPING, FIRST_DAMPING, MOST_DAMPING = 1e-10, 1e-6, 1e3
 NOT_YET = 1e300  # stands for infinity: θ travels with these numbers, and must be finite
-HEADROOM = 1.25
-"""Factor on the curvature while θ moves at every barrier: gradients are up to one pass old then."""
-MOVING_PASSES = 6
-"""θ moves at every barrier for at most this many passes, or until a pass lowers the loss by less than the next
-number."""
-MOVING_ENDS_BELOW_GAIN = 0.01
-RECOUNT = (0.5, 0.2)
-"""A point's curvature is counted again when it has changed by this part: while θ moves, and while it is held."""
-RECOUNT_DIAGONAL, NEGLIGIBLE_IN_DIAGONAL = 0.5, 0.5
-"""The same where only the diagonal is summed, and the part of the mean curvature below which a change does not count
-there. The diagonal only scales steps that L-BFGS corrects: 784 columns and 10 classes need as many passes as with all
-changes counted (60 and 65 of pictures, 21 of random rows), and these take half as long."""
-PATIENCE = 50
-"""Passes in which the objective must fall by a hundredth once θ is held; otherwise the search ends with a warning."""
 UNCOUNTED, GUARDED, CAUTIOUS, EXACT = -1.0, 0.0, 0.5, 1.0
 """Which points count with more than their curvature (see `kernels.py`): all, those on the wrong side, none; or no point
 counts at all."""
-CREDIBLE = 2.0
-"""A Newton step that promises more than this times the objective is not trusted: it comes from points far on the wrong
-side, where the loss is almost straight."""
 NEGLIGIBLE = 1e-12
 """A point whose curvature is below this part of the mean is not counted again."""
 
 
-SHORT = 0.01
-"""A step of L-BFGS that failed is made shorter down to this part; then its pairs are given up."""
-PLAUSIBLE = 1.0
-"""A step of L-BFGS that promises more than this times the objective is made shorter before it is tried. A quadratic
-brings half of what a step promises at first, and the objective cannot fall below 0; longer ones failed in all cases."""
-MOST_PAIRS, PAIR_BYTES = 10, 24 << 20
-"""L-BFGS keeps 10 pairs, like other implementations, or as many as fit into 24 MB, at least 2: they are copied with
-every new θ. Of 12,626 columns and 20 classes 5 fit: 37 passes, where 10 need 35, and 2 need 57."""
-LEAST_PART = 1e-3
-"""Of the mean over all classes: where the curvature of a column for one class is less, its step is no longer."""
-USUAL = 0.25
-"""Weight of the last step in the mean over steps from which the rate of convergence is taken."""
 LATER, EMPTYING = 2.0, 3.0
 """In place of 1 (all second derivatives are summed) or 0 (their diagonal): there is room for all, but only the diagonal
 is summed so far, in the first row; and it is taken out of there again, before all are summed."""
-ESTIMATED = 2.0
-"""Factor on distances to the minimum that follow from an estimate of the curvature: without it, 1.2e-4 was found where
-they said 1e-4, and 1.4e-4 with half of it."""
-
-
-MANY_STEPS, UNSOLVED = 30, 1e-3
-"""A search that is so far from its minimum after so many steps is warned of."""
 
 
 class Gains(NamedTuple):
@@ -94,7 +56,8 @@ class Gains(NamedTuple):
     def with_step(self, brought: float) -> Gains:
         if self.usual <= 0.0:
             return Gains(brought, brought, brought)
-        return Gains(0.5 * (self.recent + brought), self.usual + USUAL * (brought - self.usual), self.usual)
+        weight = active().lr.usual_weight
+        return Gains(0.5 * (self.recent + brought), self.usual + weight * (brought - self.usual), self.usual)
 
     @property
     def ratio(self) -> float:
@@ -149,7 +112,7 @@ class StepSearch(NamedTuple):
     recent: float
     """Mean of what steps brought, in which the last one counts half."""
     usual: float
-    """The same over more steps (`USUAL`)."""
+    """The same over more steps (`lr.usual_weight`)."""
     before: float
     """That mean before the last step."""
 
@@ -168,7 +131,7 @@ def begin(points: int, settling: bool, rounding: float = float(np.finfo(np.float
         measured=0.0,
         promised=0.0,
         length=1.0,
-        damping=FIRST_DAMPING,
+        damping=active().lr.first_damping,
         pace=1.0,
         gap=NOT_YET,
         mark=0.0,
@@ -272,7 +235,7 @@ class Curvature(NamedTuple):
         """The diagonal of the Hessian with its penalty: a number an output and column, above 0."""
         here = np.maximum(self.sums[:, 0], 0.0) / self.seen
         here[:, :-1] += penalty.l2 / self.metric[1, :-1] ** 2
-        here = np.maximum(here, LEAST_PART * here.mean(axis=0))
+        here = np.maximum(here, active().lr.least_curvature * here.mean(axis=0))
         return np.where(here > 0.0, here, 1.0)
 
     def solver(self, penalty: Penalty, damping: float) -> Callable[[Array], Array]:
@@ -374,7 +337,7 @@ def _coordinate_descent(matrix: Array, gradient: Array, start: Array, least: Arr
 
 def pairs_of(outputs: int, width: int) -> int:
     """How many pairs are kept for so many weights."""
-    return int(np.clip(PAIR_BYTES // (2 * 8 * outputs * width), 2, MOST_PAIRS))
+    return int(np.clip(active().lr.pair_bytes // (2 * 8 * outputs * width), 2, active().lr.most_pairs))
 
 
 def with_pair(pairs: Array, step: Array, change: Array) -> Array:
@@ -441,7 +404,7 @@ def unsolved(search: StepSearch, metric: Array) -> list[str]:
             f"Steps have stopped bringing anything that can be measured, at {search.best:.4g} and without "
             "having reached the minimum: columns are too nearly collinear. Give l2, or leave columns out."
         ]
-    if search.measured < MANY_STEPS or search.gap <= UNSOLVED:
+    if search.measured < active().lr.warned_from_steps or search.gap <= active().lr.warned_from_gap:
         return []
     units = metric[1, :-1]
     apart = float(units.max(initial=1e-300) / units.min(initial=1e300))

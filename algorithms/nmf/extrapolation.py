@@ -10,12 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
 Theta = TypeVar("Theta")
-
-TRIES = 4
-"""Shorter extrapolations that are tried where one would raise the objective."""
 
 
 def extrapolated(parameter: Theta, moved: Array, complete: bool, objective: Callable[[Any], float]) -> Theta:
@@ -33,7 +31,7 @@ def extrapolated(parameter: Theta, moved: Array, complete: bool, objective: Call
     part = (pace - 1.0) / further
     if bound <= 0.0 or value > bound or not complete:
         return best._replace(pace=np.array([1.0, value]))  # type: ignore[no-any-return]
-    for _ in range(TRIES if part > 0.0 else 0):
+    for _ in range(active().nmf.extrapolation_tries if part > 0.0 else 0):
         ahead = best._replace(factors=np.maximum(moved + part * (moved - old.descended), 0.0))
         reached = objective(ahead)
         if reached <= bound:

@@ -32,6 +32,7 @@ from flegel.algorithms.nmf.rows import (
 )
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import polishing_passes
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
@@ -47,28 +48,6 @@ from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
-
-OFFSET = 6.0
-"""Initial value of AdaGrad's sums, in typical visits: keeps a column's first steps short."""
-
-MISSING_PENALTY = 0.03
-"""The default where entries are missing: the best for held-out ratings of MovieLens (RMSE 0.889, 0.874 and 0.901 with
-0.015, 0.03 and 0.06; rank 10, 10 passes)."""
-
-MANY_ENTRIES = 1e6
-"""Entries from which on a pass has so many steps that a minimum to the last digit is not expected."""
-
-SAMPLE_SOLVED_BELOW_GAIN = 1e-7
-"""Relative gain of a pass over the sample below which H has come to rest."""
-SAMPLE_SOLVED_BELOW_HALF_GAIN = 1e-4
-"""The same of the second half of all passes, besides."""
-
-JOINED = 2048
-"""Columns of H that a thread updates at a time."""
-
-APART = 0.2
-"""Relative increase of the passes needed (sgd), per other worker and per pass between two barriers."""
-
 
 ALSO_CALLED_RANK = {"k": "rank", "n_components": "rank", "components": "rank"}
 
@@ -235,7 +214,8 @@ class NMF(Algorithm):
         scale = self._mean(sample, values)
         spread = float(((values / scale - 1.0) ** 2).mean()) if len(values) else 1.0
         size = 1.0 / np.sqrt(self.rank)  # entries near this size predict the mean
-        energy = np.full(sample.columns if self.solver == "sgd" else 0, OFFSET * max(spread, 1e-3) / self.rank)
+        offset = active().nmf.adagrad_offset * max(spread, 1e-3) / self.rank
+        energy = np.full(sample.columns if self.solver == "sgd" else 0, offset)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
         penalty = np.array([self._penalty(sample)])
         rows = np.array([sample.mass, 0.0, 0.0, 0.0, 0.0])
@@ -259,8 +239,8 @@ class NMF(Algorithm):
             values.append(self.objective(sums, parameter) or 0.0)
             gains = values[-2] - values[-1], values[len(values) // 2] - values[-1]
             if (
-                gains[0] <= SAMPLE_SOLVED_BELOW_GAIN * values[-1]
-                and gains[1] <= SAMPLE_SOLVED_BELOW_HALF_GAIN * values[-1]
+                gains[0] <= active().nmf.sample_solved_below_gain * values[-1]
+                and gains[1] <= active().nmf.sample_solved_below_half_gain * values[-1]
             ):
                 break
         return parameter.factors
@@ -291,7 +271,7 @@ class NMF(Algorithm):
         if self.regularization is not None:
             return self.regularization
         whole = not isinstance(sample.features, Sparse) and not np.isnan(np.asarray(sample.features)).any()
-        return 0.0 if whole or self.solver != "sgd" else MISSING_PENALTY
+        return 0.0 if whole or self.solver != "sgd" else active().nmf.penalty_where_missing
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         state = np.zeros((points, self.rank + (2 if self.holdout else 1)), self.precision)
@@ -382,7 +362,7 @@ class NMF(Algorithm):
 
     def efficiency(self, part: float, workers: int) -> float | None:
         """Less than 1 because the workers' copies of H diverge; measured in docs/adr/objectives-that-lag.md."""
-        return 1.0 / (1.0 + APART * (workers - 1) * part) if self.solver == "sgd" else None
+        return 1.0 / (1.0 + active().nmf.cost_of_workers * (workers - 1) * part) if self.solver == "sgd" else None
 
     def localParameter(self, parameter: Factors, aggregator: FactorSums) -> Factors:
         if self.solver != "sgd":
@@ -410,7 +390,11 @@ class NMF(Algorithm):
         if self.solver == "sgd":
             moved = np.empty_like(old)
             sums = aggregator.moves, aggregator.progress, aggregator.spread
-            in_pieces(len(old), JOINED, lambda start, end: join_columns(old, *sums, start, end, moved))
+            in_pieces(
+                len(old),
+                active().nmf.joined_columns,
+                lambda start, end: join_columns(old, *sums, start, end, moved),
+            )
             return oldParameter._replace(factors=moved, energy=oldParameter.energy + aggregator.energy)
         if aggregator.seen[0] < oldParameter.rows[0] and not oldParameter.rows[2]:
             return oldParameter
@@ -420,7 +404,9 @@ class NMF(Algorithm):
             gram = aggregator.gram + penalty * np.eye(len(aggregator.gram))
             moved, target = old.copy(), np.ascontiguousarray(aggregator.moves)
             in_pieces(
-                len(old), JOINED, lambda start, end: descend_columns(moved, target, gram, self.sweeps, start, end)
+                len(old),
+                active().nmf.joined_columns,
+                lambda start, end: descend_columns(moved, target, gram, self.sweeps, start, end),
             )
             complete = aggregator.seen[0] >= oldParameter.rows[0]
             return extrapolated(oldParameter, moved, complete, lambda made: self.objective(aggregator, made) or 0.0)
@@ -456,7 +442,7 @@ class NMF(Algorithm):
         return None if self.solver == "sgd" else float(aggregator.loss[0]) * float(parameter.scale[0]) ** 2
 
     def warnings(self, aggregator: FactorSums, parameter: Factors) -> list[str]:
-        if self.solver != "sgd" or aggregator.counts.sum() >= MANY_ENTRIES:
+        if self.solver != "sgd" or aggregator.counts.sum() >= active().nmf.many_entries:
             return []
         return [
             "solver=sgd takes stochastic steps and ends near a minimum, 0.2 to 1 % above it on matrices of this size; "

@@ -4,7 +4,8 @@ Ranks are forked from a process that has torch and the data loaded, so a run beg
 the middle of an epoch if need be, at a step that all ranks agree on without a message. A slow rank computes in each
 micro-batch until that has taken as many times the processor time as it needs by itself, reading of data and stepping
 included; it is not put to sleep, and waiting for others is not multiplied. In the kinds of `PAUSES` it sleeps instead,
-the same seconds in every micro-batch, at one place of its loop: what a rank waits for may lie anywhere. Weights are
+the same seconds in every micro-batch, at one place of its loop; in those of `SLOWNESS` it sleeps in proportion to what
+it has computed, so it is as many times slower wherever it sleeps, every micro-batch or a second at a time. Weights are
 copied now and then and judged after the run, on other images, so that judging slows no rank down.
 """
 
@@ -15,12 +16,17 @@ import json
 import tempfile
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 CLASSES = 10
 PAUSES = ("sleep in forward", "sleep in reading", "sleep in between")
+SLOWNESS = ("forward", "reading", "between", "one wanders", "pauses")
+"""One rank is slow: in its forward pass, in reading, between its step and the next forward pass, in the forward pass of
+another rank each `--change` seconds, or by pauses of a second."""
+PAUSE_SECONDS = 1.0  # of the kind "pauses"
 START = 60.0  # seconds for a run to start and to judge its copies, beyond its own time
 
 
@@ -77,7 +83,28 @@ def transformer(torch: Any) -> Any:
     return Patches()
 
 
-NETWORKS = {"lenet": lenet, "transformer": transformer}
+def gpt(torch: Any) -> Any:
+    """0.8 million parameters: 49 grey levels of a small image, then the label, each token seeing those before it."""
+    nn = torch.nn
+
+    class Causal(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.place = nn.Embedding(32, 128), nn.Parameter(torch.zeros(1, 49, 128))
+            layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True, norm_first=True)
+            self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+            self.last = nn.Sequential(nn.LayerNorm(128), nn.Linear(128, CLASSES))
+            self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(49), persistent=False)
+
+        def forward(self, images: Any) -> Any:
+            levels = nn.functional.avg_pool2d(images, 4).flatten(1)
+            tokens = ((levels + 1.0) * 10.0).long().clamp(0, 31)
+            return self.last(self.layers(self.tokens(tokens) + self.place, mask=self.mask)[:, -1])
+
+    return Causal()
+
+
+NETWORKS = {"lenet": lenet, "transformer": transformer, "gpt": gpt}
 
 
 def made(torch: Any, setting: Setting) -> tuple[Any, Any]:
@@ -106,12 +133,12 @@ class Indexed:
 class SlowToRead(Indexed):
     """One that sleeps before it hands out a micro-batch."""
 
-    def __init__(self, data: Indexed, pause: float) -> None:
+    def __init__(self, data: Indexed, sleep: Callable[[], None]) -> None:
         super().__init__(data.features, data.labels, data.times)
-        self.pause = pause
+        self.sleep = sleep
 
     def __getitems__(self, indices: list[int]) -> Any:
-        time.sleep(self.pause)
+        self.sleep()
         return super().__getitems__(indices)
 
 
@@ -126,6 +153,13 @@ class Slowness:
         self._work = torch.randn(64, 64)
         self._at = time.process_time()
 
+    def rest(self, factor: int, least: float = 0.0) -> None:
+        """The same without computing: asleep, once this would take `least` seconds."""
+        due = (factor - 1) * (time.process_time() - self._at)
+        if due > least:
+            time.sleep(due)
+            self._at = time.process_time()
+
     def pay(self, factor: int) -> None:
         """In each micro-batch; what was used since the last call counts, so stepping and reading do as well."""
         until = time.process_time() + (factor - 1) * (time.process_time() - self._at)
@@ -136,7 +170,9 @@ class Slowness:
 
 def slowness(setting: Setting, rank: int, elapsed: float) -> int:
     """How many times slower a rank is now."""
-    if setting.kind == "slow":
+    if setting.kind == "one wanders":
+        return setting.factor if rank == int(elapsed // setting.change) % setting.ranks else 1
+    if setting.kind == "slow" or setting.kind in SLOWNESS:
         return setting.factor if rank == setting.ranks - 1 else 1
     if setting.kind == "wander":
         turn = int(elapsed // setting.change)
@@ -169,12 +205,14 @@ def train(setting: Setting, method: str, rank: int, data: Indexed, stop: Any) ->
     device = torch.device(setting.device if setting.kind == "gpu" and rank == 0 else "cpu")
     net, model, optimizer, sampler = wrapped(torch, setting, method, data, device)
     pause = setting.pause if setting.kind in PAUSES and rank == setting.ranks - 1 else 0.0
+    slow = Slowness(torch)
     if pause and setting.kind == "sleep in reading":
-        data = SlowToRead(data, pause)
+        data = SlowToRead(data, lambda: time.sleep(pause))
+    if setting.kind == "reading":
+        data = SlowToRead(data, lambda: slow.rest(slowness(setting, rank, 0.0)))
     loader = torch.utils.data.DataLoader(data, batch_size=setting.batch, sampler=sampler, collate_fn=whole)
     copies: list[tuple[float, list[Any]]] = []
     copying = method != "alone" and (rank < setting.ranks - 1 or setting.ranks == 1) and setting.copies > 0
-    slow = Slowness(torch)
     counted = steps = epoch = 0
     at_first: tuple[float, int, float] | None = None  # the end of the warm-up: time, samples, processor time
     elapsed = 0.0
@@ -188,10 +226,15 @@ def train(setting: Setting, method: str, rank: int, data: Indexed, stop: Any) ->
             optimizer.zero_grad()
             if pause and setting.kind == "sleep in between":
                 time.sleep(pause)
+            if setting.kind == "between":
+                slow.rest(slowness(setting, rank, elapsed))
             loss = torch.nn.functional.cross_entropy(model(x), y)
             if pause and setting.kind == "sleep in forward":
                 time.sleep(pause)
-            slow.pay(slowness(setting, rank, elapsed))
+            if setting.kind not in SLOWNESS:
+                slow.pay(slowness(setting, rank, elapsed))
+            elif setting.kind not in ("reading", "between"):
+                slow.rest(slowness(setting, rank, elapsed), PAUSE_SECONDS if setting.kind == "pauses" else 0.0)
             loss.backward()
             optimizer.step()
             counted += len(x)

@@ -7,7 +7,13 @@ and each as long as `--seconds` says, so a part ends in time; medians over `--re
 one process, steps of as many samples as each method's step has, steps to each loss. Times to several losses are told,
 since larger steps are worth less at the beginning than later. `gpu` puts rank 0 on a GPU and measures all ranks alone
 first, at the same time and on the same micro-batches. `sleep in …` lets one rank sleep in each micro-batch, in its
-forward pass, in reading, or between step and forward pass: what makes a rank slow must not matter. `bias` needs no
+forward pass, in reading, or between step and forward pass: what makes a rank slow must not matter. `slowness` is five
+parts in which one rank is `--factor` times slower, each in another way (SLOWNESS in bench/common/ddp_ranks.py):
+
+    python -m bench.figures.flexible_ddp --part slowness --ranks 8 --network gpt --optimizer adam --rate 0.001 \
+        --rule auto --batch 8 --seconds 25 --copies 10 --held 500 --out runs/slowness-gpt.json
+
+takes seven minutes on a core for each rank; `--network lenet --batch 16` the same. `bias` needs no
 ranks: it shows what abandoning a micro-batch, or averaging means of ranks, does to a gradient whose cost depends on its
 content. bench/common/ddp_ranks.py says how a rank is made slow. Without Fashion-MNIST (`--images`) a generated set
 stands in.
@@ -27,7 +33,7 @@ from bench.common import ddp_ranks, network_runs
 from bench.common.ddp_ranks import Indexed, Setting
 from flegel.torch.flexible.pace import LEARNING_RATE_RULES
 
-PARTS = ("slow", "equal", "wander", "gpu", *ddp_ranks.PAUSES, "bias", "sweep")
+PARTS = ("slow", "equal", "wander", "gpu", *ddp_ranks.PAUSES, *ddp_ranks.SLOWNESS, "slowness", "bias", "sweep")
 METHODS = {"gpu": ("alone", "ddp", "flexible")}
 TARGETS = (1.0, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.42, 0.4, 0.38, 0.36)
 
@@ -51,7 +57,7 @@ def case(given: argparse.Namespace, kind: str, data: Indexed, held: Indexed) -> 
     """One part: its ratios, and its runs."""
     seconds = dict(zip(("ddp", "flexible"), (*given.seconds, given.seconds[-1]), strict=False))
     rates = dict(zip(("ddp", "flexible"), (*given.rate, given.rate[-1]), strict=False))
-    timed = kind in ("slow", "wander")
+    timed = kind in ("slow", "wander", *ddp_ranks.SLOWNESS)
     setting = Setting(
         kind, given.network, given.optimizer, given.ranks, given.factor, given.batch, rule=given.rule, warm=given.warm,
         interval=given.interval, change=given.change, pause=given.pause, copies=given.copies if timed else 0,
@@ -189,7 +195,7 @@ def main() -> None:
     given.out.parent.mkdir(parents=True, exist_ok=True)
     data, held = images(given) if set(given.part) != {"bias"} else (None, None)
     found: dict[str, Any] = {}
-    for kind in given.part:
+    for kind in (one for part in given.part for one in (ddp_ranks.SLOWNESS if part == "slowness" else (part,))):
         if kind == "bias":
             found[kind] = bias()
         else:

@@ -33,17 +33,12 @@ from bench.common.remote_cluster import RemoteCluster
 from flegel import Algorithm, LocalCluster
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.team import (
-    CALLED_BLOCK_SECONDS_PER_THREAD,
-    LONGEST_BLOCK_SECONDS,
-    TeamBackend,
-    TeamKernel,
-    compiling_loops,
-)
+from flegel.runtime.backends.numba.team import TeamBackend, TeamKernel, compiling_loops
 from flegel.runtime.processes import host
 from flegel.sync.policy import (
     NOTHING,
@@ -178,8 +173,9 @@ def _rounds(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of each round, without the first few; the same with the update of θ."""
     flag, rounds_only, with_update = new_flag(), [], []
-    called = 0.0 if kernel.has_compiled_loop else CALLED_BLOCK_SECONDS_PER_THREAD * shard.tiles
-    speed = TILE / max(LONGEST_BLOCK_SECONDS, called)  # blocks of one tile
+    rules = active().processors
+    called = 0.0 if kernel.has_compiled_loop else rules.called_block_seconds_per_thread * shard.tiles
+    speed = TILE / max(rules.longest_block_seconds, called)  # blocks of one tile
     for _ in range(rounds):
         kernel.expect_speed(speed)
         began = clock.now()

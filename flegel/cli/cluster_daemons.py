@@ -17,6 +17,8 @@ from flegel.cli.cluster_jobs import open_client
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.local_job import start_logging
 from flegel.cli.options import DEFAULT_MASTER, Insecure, LogJson, Master, Verbose
+from flegel.configuration.active import using
+from flegel.configuration.sources import changes_outside
 from flegel.errors import FlegelError, UsageError
 from flegel.options import parse_bytes
 from flegel.terminal.reporting import errors_as_sentences, say
@@ -54,7 +56,7 @@ def master(
         flegel master --listen tcp://0.0.0.0:7077
     """
     start_logging(verbose, log_json, logging.INFO)
-    with errors_as_sentences():
+    with errors_as_sentences(), using(changes_outside()):
         from flegel.cluster.master.daemon import MasterDaemon
         from flegel.cluster.slave.slave_folder import data_home
         from flegel.cluster.transport import keys
@@ -152,7 +154,7 @@ def slave(
         flegel slave --master tcp://head:7077 --slots 4
     """
     start_logging(verbose, log_json, logging.INFO)
-    with errors_as_sentences():
+    with errors_as_sentences(), using(changes_outside()):
         from flegel.cluster.client import own_address
         from flegel.cluster.slave.daemon import SlaveDaemon
         from flegel.cluster.slave.settings import SlaveSettings
@@ -218,7 +220,7 @@ def group_slave(
         flegel group-slave --bucket s3://models/job7 --master paris=tcp://p:7077 --master lyon=tcp://l:7077
     """
     start_logging(verbose, log_json, logging.INFO)
-    with errors_as_sentences():
+    with errors_as_sentences(), using(changes_outside()):
         from flegel.cluster.group_slave import GroupSlave
         from flegel.options import parse_seconds
         from flegel.runtime import clock

@@ -20,16 +20,23 @@ from flegel.configuration.audit import AuditSettings
 from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.configuration.barriers import BarrierSettings
 from flegel.configuration.checkpoints import CheckpointSettings
+from flegel.configuration.cluster import ClusterSettings
 from flegel.configuration.groups import SiteSettings
 from flegel.configuration.interval import IntervalSettings
+from flegel.configuration.kernels import KernelSettings
 from flegel.configuration.liveness import LivenessSettings
+from flegel.configuration.lr import LogisticRegressionSettings
 from flegel.configuration.moves import MoveSettings
+from flegel.configuration.nmf import FactorizationSettings
 from flegel.configuration.placement import PlacementSettings
+from flegel.configuration.processors import ProcessorSettings
 from flegel.configuration.resting import RestingSettings
 from flegel.configuration.setting import DescribedSetting, Setting, described
+from flegel.configuration.shapes import ShapeSettings
 from flegel.configuration.starts import StartSettings
 from flegel.configuration.termination import TerminationSettings
 from flegel.configuration.training import TrainingSettings
+from flegel.configuration.transport import TransportSettings
 from flegel.errors import UsageError, nearest
 
 
@@ -51,6 +58,13 @@ class Settings:
     liveness: LivenessSettings = field(default_factory=LivenessSettings)
     groups: SiteSettings = field(default_factory=SiteSettings)
     starts: StartSettings = field(default_factory=StartSettings)
+    lr: LogisticRegressionSettings = field(default_factory=LogisticRegressionSettings)
+    kernels: KernelSettings = field(default_factory=KernelSettings)
+    shapes: ShapeSettings = field(default_factory=ShapeSettings)
+    nmf: FactorizationSettings = field(default_factory=FactorizationSettings)
+    processors: ProcessorSettings = field(default_factory=ProcessorSettings)
+    transport: TransportSettings = field(default_factory=TransportSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
 
 DEFAULTS = Settings()
@@ -58,7 +72,8 @@ MOST_WHOLE = 1_000_000
 """The largest value of a whole number that gives no other bound: rounds, passes, workers. Larger ones would only use
 memory."""
 _active: ContextVar[Settings] = ContextVar("flegel settings", default=DEFAULTS)
-_changes: ContextVar[Mapping[str, float]] = ContextVar("flegel setting changes", default=MappingProxyType({}))
+NO_CHANGES: Mapping[str, float] = MappingProxyType({})
+_changes: ContextVar[Mapping[str, float]] = ContextVar("flegel setting changes", default=NO_CHANGES)
 
 
 def active() -> Settings:
@@ -69,6 +84,12 @@ def active() -> Settings:
 def active_changes() -> dict[str, float]:
     """What differs from the defaults here, by full name."""
     return dict(_changes.get())
+
+
+def changes_of_thread() -> Mapping[str, float] | None:
+    """The same; None where this thread works for no job and in no block."""
+    found = _changes.get()
+    return None if found is NO_CHANGES else found
 
 
 @contextmanager

@@ -116,3 +116,15 @@ class BarrierSettings:
             "batches a pass", "Model `bsp-mini`: number of mini-batches with which the search for their size begins.", 1
         ),
     ] = 32
+    measured_parts_of_a_pass: Annotated[
+        float, Setting("parts of a pass", "One part of a pass in so many tells the speed of a worker.", 1)
+    ] = 20.0
+    psp_max_horizon: Annotated[
+        int,
+        Setting(
+            "iterations of the slowest worker",
+            "Model `psp`: longest horizon that is looked at; with more the promise hardly grows, and to look "
+            "through a thousand took longer than to train.",
+            1,
+        ),
+    ] = 16

@@ -173,3 +173,11 @@ class IntervalSettings:
             0.999,
         ),
     ] = 0.9
+    max_interval_costs: Annotated[
+        float,
+        Setting(
+            "costs of a barrier",
+            "Longest interval of networks: barriers then take 5 % of the time, and a longer one gains little.",
+            1,
+        ),
+    ] = 20.0

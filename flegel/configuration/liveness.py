@@ -138,3 +138,17 @@ class LivenessSettings:
             0.1,
         ),
     ] = 2.0
+    rank_beat_seconds: Annotated[
+        float, Setting("seconds", "Time between two signs of life of a rank (FlexibleDDP).", 0.01, 60)
+    ] = 1.0
+    rank_silence_seconds: Annotated[
+        float, Setting("seconds", "Without a sign of life for so long a rank counts as stopped.", 0.1)
+    ] = 5.0
+    arrived_rank_factor: Annotated[
+        float,
+        Setting(
+            "ratio",
+            "Times `rank_silence_seconds`, for a rank at the barrier: a slow exchange delays its signs of life too.",
+            1,
+        ),
+    ] = 3.0

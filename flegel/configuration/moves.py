@@ -108,3 +108,27 @@ class MoveSettings:
             1,
         ),
     ] = 4
+    kept_idle_links: Annotated[
+        int, Setting("links", "That no move uses: the next one to that worker need not dial.", 1, 1024)
+    ] = 4
+    small_buffer_bytes: Annotated[
+        int,
+        Setting("bytes", "Of a small send buffer; the kernel holds twice that: 5 ms at 50 Mbit/s.", 1024, 1073741824),
+    ] = 16 << 10
+    speed_rounds_per_block: Annotated[
+        int,
+        Setting(
+            "rounds",
+            "A worker that sleeps in every other round varies by round, but not by block of so many rounds.",
+            1,
+        ),
+    ] = 4
+    warm_up_barriers: Annotated[int, Setting("barriers", "Before speeds are believed.")] = 2
+    crowded_seconds: Annotated[
+        float,
+        Setting(
+            "seconds",
+            "Before speeds are believed where workers share processors: one of equals may get a third of "
+            "another's time.",
+        ),
+    ] = 0.3

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flegel.configuration.active import active_changes, checked, using
+from flegel.configuration.active import Settings, active_changes, changed, checked, using
 from flegel.errors import UsageError
 from flegel.loading.regular_files import read_regular
 
@@ -36,7 +36,18 @@ def settings(changes: Mapping[str, float] | str | os.PathLike[str]) -> Iterator[
 
 def changes_outside() -> dict[str, float]:
     """What differs from the defaults where a job is submitted: by the environment, and by blocks around the call."""
-    return {**parse_settings(os.environ.get(VARIABLE, "")), **active_changes()}
+    return {**changes_of_environment(), **active_changes()}
+
+
+def settings_outside() -> Settings:
+    """Settings of what is no job: the ranks of a network that PyTorch trains. Kept by whoever asks, as its threads have
+    no settings of their own."""
+    return changed(changes_outside())
+
+
+def changes_of_environment() -> dict[str, float]:
+    """What `FLEGEL_SETTINGS` says."""
+    return parse_settings(os.environ.get(VARIABLE, ""))
 
 
 def check_settings(given: Mapping[str, float], shown: str = "") -> None:

@@ -90,3 +90,30 @@ class TerminationSettings:
             "all come from one θ.",
         ),
     ] = 2
+    validated_numbers: Annotated[
+        int,
+        Setting(
+            "rows times columns",
+            "Of held-out rows that are evaluated while the job trains: milliseconds for every built-in algorithm.",
+            0,
+            1125899906842624,
+        ),
+    ] = 1 << 20
+    validated_numbers_at_end: Annotated[
+        int,
+        Setting(
+            "rows times columns",
+            "Of held-out rows that are evaluated at the end: 512 MB of float64, since all are in memory at a time.",
+            0,
+            1125899906842624,
+        ),
+    ] = 1 << 26
+    validation_share_of_time: Annotated[
+        float,
+        Setting(
+            "of training time", "For evaluations of held-out rows, at most: the next one comes so much later.", 1e-06, 1
+        ),
+    ] = 0.02
+    equal_within: Annotated[
+        float, Setting("relative", "Objectives that differ by less count as equal: rounding.", 0, 1)
+    ] = 1e-9

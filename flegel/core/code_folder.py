@@ -17,6 +17,8 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from flegel.configuration.compiled import compiled
+
 PACKAGE = Path(__file__).resolve().parents[1]
 COMPILED = ("algorithms", "core", "datasets")
 """Parts of the package whose functions and constants are compiled in."""
@@ -25,6 +27,8 @@ NOT_COMPILED = frozenset(
     Path(__file__).resolve().with_name(f"{name}.py") for name in ("code_cache", "entry_point", "native_code")
 )
 """Files that kernels import and of which nothing is compiled."""
+READS_SETTINGS = "from flegel.configuration.compiled import"
+"""In the text of a module whose constants are settings of kernels."""
 
 
 @lru_cache
@@ -123,7 +127,10 @@ def compiler_version() -> str:
 def content_key(path: Path) -> str:
     """Of everything that decides what the functions of a file compile to, except the types and the processor."""
     digest = hashlib.sha256(repr((compiler_version(), sys.version)).encode())
-    for source in sources(path):
+    read = sources(path)
+    if any(READS_SETTINGS in _text(source) for source in read):
+        digest.update(repr(compiled()).encode())
+    for source in read:
         text = _text(source).encode()
         digest.update(f"{source.name} {len(text)}\n".encode() + text)
     return digest.hexdigest()[:20]

@@ -11,15 +11,6 @@ from flegel.errors import UsageError
 from flegel.plan.active_workers import ActiveWorkers, Worth, best_active_workers, first_cost
 from flegel.wording import option
 
-GPU_SHARE = 200
-"""First share of a GPU beside processors, in shares of one core. On an H200 k-means (11 M × 28, k = 100) takes 2.4 ms a
-pass, on sixteen cores 44 ms: a GPU is as fast as 290 cores there. Others are slower; balance corrects it."""
-GPU_SHARE_OF_NETWORKS = 30
-"""The same for networks, whose micro-batches are too small to use a GPU well."""
-CORE_SPEED = 1e10
-"""Multiplications a second of one core in compiled kernels; 1e9 to 4e10 were measured. Enough to tell a pass of
-milliseconds from one of seconds, which is what decides whether processors help a GPU."""
-
 DEVICE_FORMS: dict[str, str] = {"cpu": "", "cuda": r"(:\d+)?", "torch": r"(:\w+)?"}
 """By kind of device: what may follow its name, as a regular expression. Which backend serves a kind is said in
 runtime/backends/registry.py; both have the same kinds."""
@@ -90,7 +81,7 @@ class FirstPartition:
 
 def relative_speeds(devices: dict[int, str], workers: int, network: bool) -> dict[int, float]:
     """The expected speed of each worker, as a multiple of one core's, from its device alone."""
-    fast = GPU_SHARE_OF_NETWORKS if network else GPU_SHARE
+    fast = active().processors.gpu_share_of_networks if network else active().processors.gpu_share
     return {w: float(fast) if devices.get(w, "cpu").startswith("cuda") else 1.0 for w in range(workers)}
 
 
@@ -103,7 +94,7 @@ def first_partition(speeds: dict[int, float], work: Work, rest: bool) -> FirstPa
     fast = [worker for worker, speed in speeds.items() if speed > 1.0]
     room = sum(work.room.get(worker, work.rows) for worker in fast) / work.rows
     if rest and room >= 1.0 and work.multiplications:
-        core = CORE_SPEED * work.rows / work.multiplications
+        core = active().processors.core_speed * work.rows / work.multiplications
         rates = {worker: speed * core for worker, speed in speeds.items()}
         best = best_active_workers(rates, tuple(speeds), first_cost, Worth(float(work.rows), interval=work.interval))
         if best.resting and best.gain >= active().resting.sure_gain:

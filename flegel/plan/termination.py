@@ -25,8 +25,6 @@ from flegel.configuration.active import active
 from flegel.job import DEFAULT_TOLERANCE, Criteria
 from flegel.wording import option
 
-EQUAL_WITHIN = 1e-9  # relative: rounding; objectives that differ by less count as equal
-
 SOUND_OUTCOMES = ("converged", "target", "halted", "stopped")
 """Outcomes that quality brought about. The others: `limit` and those of `FAILED_OUTCOMES`."""
 FAILED_OUTCOMES = ("stalled", "worse", "stuck", "diverged", "unsound", "unsynchronized")
@@ -118,7 +116,7 @@ class Termination:
 
     def due(self, progress: Progress) -> bool:
         """A further full pass of every worker is over: time for the checks that need one."""
-        if progress.slowest_pass - self._checked_at < 1.0 - EQUAL_WITHIN:
+        if progress.slowest_pass - self._checked_at < 1.0 - active().termination.equal_within:
             return False
         workers = progress.workers or {}
         if self._behind in workers and self._lacks(self._behind, workers[self._behind]):
@@ -130,7 +128,7 @@ class Termination:
         """It has not visited as many points since the last check as it has. One that is new counts from now on."""
         before = self._visits.get(worker, seen.visits if self._checked_at else 0)
         before = self._visits[worker] = min(before, seen.visits)  # one that was replaced begins anew
-        return seen.visits - before < seen.points * (1.0 - EQUAL_WITHIN)
+        return seen.visits - before < seen.points * (1.0 - active().termination.equal_within)
 
     def judge(self, progress: Progress, user_says_stop: bool) -> Verdict | None:
         """Called at every barrier; `user_says_stop` is `terminationCheck`, asked only when due."""
@@ -218,7 +216,7 @@ class Termination:
     def _clearly_worse(self, value: float, other: float, progress: Progress) -> bool:
         """Worse by more than rounding explains."""
         worse = self._worse(value, other)
-        return worse > EQUAL_WITHIN * abs(other) and worse > progress.error()
+        return worse > active().termination.equal_within * abs(other) and worse > progress.error()
 
     def _quality(self, progress: Progress) -> Verdict | None:
         """The verdict where all points voted to halt, the algorithm says that training is over, or the target is
@@ -263,7 +261,7 @@ class Termination:
         rules = active().termination
         if not self._slow:
             return True
-        size = max(abs(value), EQUAL_WITHIN * abs(progress.baseline or 0.0), 1e-300)
+        size = max(abs(value), active().termination.equal_within * abs(progress.baseline or 0.0), 1e-300)
         passes, then, before = progress.slowest_pass, self._at(0.5, progress), self._at(0.75, progress)
         if then is None or before is None:
             return False

@@ -7,21 +7,35 @@ from flegel.report.page import figure, heading, page, paragraph, table
 from flegel.report.rank_sections import OWN_SECTIONS, SECTIONS, WatchReport
 
 MAX_DRAWN_RANKS = 6  # colours of a chart
+MAX_TOLD_RANKS = 5  # in a sentence; the table has all of them
 
 
 def verdict(report: WatchReport) -> str:
-    """The answer in a sentence."""
+    """The answer in a few sentences."""
     found = report.slowest()
     lost = f"{report.lost:.1f} s of all ranks were lost by waiting"
     if found is None:
-        return f"No rank is slow; {lost}."
-    rank, section = found
-    scores = report.ranks[rank]
-    since = f", since window {scores.changes[-1][0]}" if scores.changes else ""
-    return (
-        f"Rank {rank} is slow (score {scores.relative['all']:.2f}), mostly in {section} "
-        f"({scores.relative[section]:.2f}){since}; {lost}, {scores.caused:.1f} s of them for rank {rank}."
-    )
+        told = [f"No rank is slow; {lost}."]
+    else:
+        rank, section = found
+        scores = report.ranks[rank]
+        since = f", since {report.after(scores.changes[-1][0]):.0f} s after the beginning" if scores.changes else ""
+        told = [
+            f"Rank {rank} is slow (score {scores.relative['all']:.2f}), mostly in {section} "
+            f"({scores.relative[section]:.2f}){since}; {lost}, {scores.caused:.1f} s of them for rank {rank}."
+        ]
+    others = report.others_slow()
+    if others:
+        named = ", ".join(f"rank {rank} in {section} ({score:.2f})" for rank, section, score in others[:MAX_TOLD_RANKS])
+        more = f" and {len(others) - MAX_TOLD_RANKS} more" if len(others) > MAX_TOLD_RANKS else ""
+        told.append(f"Slow in one section: {named}{more}.")
+    for rank, seconds in report.silent[:MAX_TOLD_RANKS]:
+        told.append(f"Rank {rank} has written nothing for {seconds:.0f} s while others have: it ended, or is stuck.")
+    if report.absent:
+        named = ", ".join(map(str, report.absent[:MAX_TOLD_RANKS]))
+        more = f" and {len(report.absent) - MAX_TOLD_RANKS} more" if len(report.absent) > MAX_TOLD_RANKS else ""
+        told.append(f"There is no record of rank {named}{more}: copy the folders of all hosts together.")
+    return " ".join(told)
 
 
 def rank_rows(report: WatchReport) -> list[list[str]]:
@@ -52,11 +66,10 @@ def text_of(report: WatchReport) -> str:
 def html_of(report: WatchReport) -> str:
     """The whole page."""
     shown = sorted(report.ranks, key=lambda r: report.ranks[r].relative["all"])[:MAX_DRAWN_RANKS]
-    first = min(one.window for own in report.windows.values() for one in own)
     lines = [
         ChartCurve(
             f"rank {rank}",
-            [((one.window - first) * report.every, 1e3 * one.busy()) for one in report.windows[rank]],
+            [(report.after(one.window), 1e3 * one.busy()) for one in report.windows[rank]],
             colour,
         )
         for colour, rank in enumerate(sorted(shown))
@@ -72,7 +85,7 @@ def html_of(report: WatchReport) -> str:
         for rank, own in sorted(report.windows.items())
     ]
     changes = [
-        [str(rank), f"{(window - first) * report.every:.0f}", f"{1e3 * before:.2f}", f"{1e3 * after:.2f}"]
+        [str(rank), f"{report.after(window):.0f}", f"{1e3 * before:.2f}", f"{1e3 * after:.2f}"]
         for rank, one in report.ranks.items()
         for window, before, after in one.changes
     ]

@@ -20,6 +20,8 @@ from flegel.errors import UsageError
 SECTIONS = ("data", "forward", "backward", "exchange", "step", "host")
 OWN_SECTIONS = tuple(s for s in SECTIONS if s != "exchange")
 """What a rank does by itself: the exchange contains the wait for others."""
+CLEARLY_SLOW = 0.5  # score of a section that is told beside the slowest rank: it takes twice as long as the median's
+SILENT_WINDOWS = 3  # that others have and a rank has not, from which it counts as ended: one may still be under way
 RECENT_WINDOWS = 6  # that a score looks at: half a minute with windows of 5 s
 NOISE_SHARE = 0.02
 """Of an iteration: a section that takes so little more than its reference is not called slow."""
@@ -69,10 +71,28 @@ class WatchReport:
     every: float
     ranks: dict[int, RankScores]
     windows: dict[int, list[RankWindow]] = field(repr=False)
+    absent: tuple[int, ...] = ()
+    """Ranks of which there is no record."""
+    silent: tuple[tuple[int, float], ...] = ()
+    """Ranks whose records end before those of the others, and how many seconds before."""
 
     @property
     def lost(self) -> float:
         return sum(one.waited for one in self.ranks.values())
+
+    def after(self, window: int) -> float:
+        """Seconds from the first window of all ranks to this one."""
+        return (window - min(one.window for own in self.windows.values() for one in own)) * self.every
+
+    def others_slow(self) -> list[tuple[int, str, float]]:
+        """Ranks beside the slowest one with a section that is clearly slow, the worst of each."""
+        first = self.slowest()
+        worst = [
+            (rank, *min(((s, one.relative[s]) for s in OWN_SECTIONS), key=lambda pair: pair[1]))
+            for rank, one in self.ranks.items()
+            if first is None or rank != first[0]
+        ]
+        return sorted((one for one in worst if one[2] < CLEARLY_SLOW), key=lambda one: one[2])
 
     def slowest(self) -> tuple[int, str] | None:
         """The rank with the lowest score, and its worst section; None if no rank is slow."""
@@ -83,34 +103,43 @@ class WatchReport:
         return rank, min(OWN_SECTIONS, key=lambda s: (scores[s], s))
 
 
-def read_watch(folder: Path) -> tuple[float, dict[int, list[RankWindow]]]:
-    """What ranks have written into a folder: seconds of a window, and the windows of each rank."""
+def read_watch(folder: Path) -> tuple[float, dict[int, list[RankWindow]], int]:
+    """What ranks have written into a folder: seconds of a window, the windows of each rank, and how many ranks there
+    are, as they say. Lines that a killed process left incomplete, and other files, are left out."""
     files = sorted(folder.glob("rank-*.jsonl"))
     if not files:
         raise UsageError(f"{folder} has no records of ranks: train with flegel.torch.watch(model, folder=…) first.")
     found: dict[int, list[RankWindow]] = {}
-    every = 0.0
+    every, ranks = 0.0, 0
     for file in files:
-        rank, lines = int(file.stem.removeprefix("rank-")), file.read_text(encoding="utf-8").splitlines()
-        for line in lines:
+        name = file.stem.removeprefix("rank-")
+        if not name.isdecimal() or not file.is_file():
+            continue
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 told = json.loads(line)
-                one = RankWindow(int(told["window"]), int(told["iterations"]), dict(told["seconds"]))
-                every = float(told["every"])
-            except (ValueError, KeyError, TypeError):
-                continue  # the last line of a process that was killed
-            if one.iterations > 0:
-                found.setdefault(rank, []).append(one)
+                seconds = {str(section): float(spent) for section, spent in told["seconds"].items()}
+                one = RankWindow(int(told["window"]), int(told["iterations"]), seconds)
+                length, many = float(told["every"]), int(told.get("ranks", 0))
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+                continue
+            if one.iterations > 0 and length > 0.0 and all(0.0 <= v < math.inf for v in seconds.values()):
+                found.setdefault(int(name), []).append(one)
+                every, ranks = length, max(ranks, many)
     if not found:
         raise UsageError(f"{folder} has no whole window of any rank yet: wait for some seconds of training.")
-    return every, found
+    return every, found, ranks
 
 
-def examine(every: float, windows: dict[int, list[RankWindow]]) -> WatchReport:
-    """Scores of all ranks, and what waiting cost."""
+def examine(every: float, windows: dict[int, list[RankWindow]], ranks: int = 0) -> WatchReport:
+    """Scores of all ranks, and what waiting cost. `ranks`: how many there are, if that is known."""
+    absent = tuple(rank for rank in range(ranks) if rank not in windows)
+    last = {rank: max(one.window for one in own) for rank, own in sorted(windows.items())}
+    newest = max(last.values())
+    silent = tuple((r, (newest - at) * every) for r, at in last.items() if newest - at >= SILENT_WINDOWS)
     by_window = _by_window(windows)
     waited, caused = _losses(by_window)
-    ranks = {
+    scores = {
         rank: RankScores(
             _relative(rank, by_window),
             _history(own),
@@ -120,7 +149,7 @@ def examine(every: float, windows: dict[int, list[RankWindow]]) -> WatchReport:
         )
         for rank, own in sorted(windows.items())
     }
-    return WatchReport(every, ranks, windows)
+    return WatchReport(every, scores, windows, absent, silent)
 
 
 def _by_window(windows: Mapping[int, Iterable[RankWindow]]) -> dict[int, dict[int, RankWindow]]:

@@ -18,9 +18,6 @@ import msgspec
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
-MEASURED_PARTS_OF_A_PASS = 20.0
-"""One part of a pass in so many tells the speed of a worker."""
-
 # -- what a policy sees ------------------------------------------------------------------------------------
 
 
@@ -69,7 +66,10 @@ class WorkerView:
 
     def note_rate(self, visits: int, seconds: float) -> None:
         """So many points took so long. A few points say little: most of their time is that of getting started."""
-        fresh, weight = visits / seconds, min(1.0, MEASURED_PARTS_OF_A_PASS * visits / max(self.points, 1))
+        fresh, weight = (
+            visits / seconds,
+            min(1.0, active().barriers.measured_parts_of_a_pass * visits / max(self.points, 1)),
+        )
         self.rate = fresh if self.rate <= 0 else self.rate + weight * (fresh - self.rate)
 
     @property

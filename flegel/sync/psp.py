@@ -26,10 +26,6 @@ from flegel.sync.policy import (
     View,
 )
 
-MAX_HORIZON_ITERATIONS = 2 * USUAL_BATCHES_PER_PASS
-"""Iterations of the slowest worker, at most: with more of them the promise hardly grows, and to look through a thousand
-took longer than to train."""
-
 
 class PSP(SyncModel):
     """Iteration counts from predicted speeds. Its batches are finer than those of other models, so that whole numbers
@@ -81,7 +77,7 @@ def iterations(times: dict[int, float], most: int, nearly: float | None = None) 
     if slow <= 0:
         return dict.fromkeys(times, 1), 1.0
     distinct = sorted({max(round(t / slow, 3), 0.001) for t in times.values() if t > 0})
-    furthest = {t: min(most, int(MAX_HORIZON_ITERATIONS / t)) for t in distinct}
+    furthest = {t: min(most, int(active().barriers.psp_max_horizon / t)) for t in distinct}
     ends = sorted({round(t * k, 6) for t in distinct for k in range(1, furthest[t] + 1) if t * k >= 1.0 - 1e-3})
     best: list[tuple[float, float, dict[int, int]]] = []
     for end in ends or [1.0]:

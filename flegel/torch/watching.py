@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ def _timed_next(loader: Any) -> Any:
 class Watch:
     """Of one model on one rank."""
 
-    def __init__(self, model: torch.nn.Module, folder: Path, every: float, rank: int) -> None:
-        self._every, self._rank = every, rank
+    def __init__(self, model: torch.nn.Module, folder: Path, every: float, rank: int, ranks: int) -> None:
+        self._every, self._ranks = every, ranks
         self._file = folder / f"rank-{rank}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
         self._file.write_text("", encoding="utf-8")
@@ -59,12 +60,18 @@ class Watch:
             register_optimizer_step_pre_hook(lambda *_: self._step_begins()),
             register_optimizer_step_post_hook(lambda *_: self._step_ends()),
         ]
+        self._exchanges: list[Callable[[float], None]] = getattr(model, "exchange_listeners", [])
+        self._exchanges.append(self._exchanged)
         _BaseDataLoaderIter.__next__ = _timed_next
         _watches.add(self)
         atexit.register(self.close)
 
     def add(self, section: str, seconds: float) -> None:
         self._seconds[section] += seconds
+
+    def _exchanged(self, seconds: float) -> None:
+        """An exchange outside of backward passes."""
+        self.add("exchange", seconds)
 
     def close(self) -> None:
         """Writes what was measured, and measures no more."""
@@ -73,6 +80,7 @@ class Watch:
             for handle in self._handles:
                 handle.remove()
             self._handles = []
+            self._exchanges.remove(self._exchanged)
             _watches.discard(self)
 
     def _now_window(self) -> int:
@@ -128,7 +136,7 @@ class Watch:
         known = sum(self._seconds.values()) + self._evaluated
         self._seconds["host"] += max(0.0, now - self._opened - known)
         if self._iterations:
-            line = {"window": self._window, "every": self._every, "iterations": self._iterations}
+            line = {"window": self._window, "every": self._every, "ranks": self._ranks, "iterations": self._iterations}
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({**line, "seconds": {k: round(v, 6) for k, v in self._seconds.items()}}) + "\n")
         self._steps.clear()  # one that raised has no end
@@ -143,7 +151,8 @@ def watch(
     copied together), one line for each window of `every` seconds. `model`: the wrapped one, DDP or FlexibleDDP."""
     if every <= 0.0:
         raise UsageError(f"every={every}: give seconds above 0.")
+    own, many = getattr(model, "rank", None), getattr(model, "ranks", None)
     if rank is None:
-        own = getattr(model, "rank", None)
         rank = own if isinstance(own, int) else dist.get_rank() if dist.is_initialized() else 0
-    return Watch(model, Path(folder), every, rank)
+    ranks = many if isinstance(many, int) else dist.get_world_size() if dist.is_initialized() else 0
+    return Watch(model, Path(folder), every, rank, ranks)

@@ -13,8 +13,9 @@ from passes import by_kernel, by_points, data_file, random_stretches, sample_of,
 import flegel
 from flegel.algorithm import Sample
 from flegel.algorithms import rows as rows_module
-from flegel.algorithms.kmeans import KMeans, shapes
+from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans import sparse as sparse_module
+from flegel.configuration.active import using
 from flegel.core import pytree
 from flegel.core.shard import DataPoint, Sparse, SparseRow, make_shard
 from flegel.core.stop_flag import new_flag
@@ -238,14 +239,13 @@ def test_where_a_pass_is_cut_into_calls_decides_no_bit() -> None:
     assert found[0] == found[1]
 
 
-def test_float32_first_gives_the_bits_of_float64_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_first_gives_the_bits_of_float64_alone() -> None:
     rows = blobs(1000, 7, dtype=np.float64, mean=3.0)
     rows[300:340] = rows[:40]
     rows[500], rows[501], rows[502:510] = 1e100, 1e30, np.round(rows[502:510])
     weights = np.random.default_rng(3).random(len(rows))
-    found = []
-    for many in (shapes.MANY, 1000):
-        monkeypatch.setattr(shapes, "MANY", many)
+
+    def bits() -> list[bytes]:
         algorithm = KMeans(k=23, init=np.repeat(rows[:12], 2, axis=0)[:23])  # every centroid twice: ties everywhere
         share, parameter, statistics = start(algorithm, rows[:400])
         share = make_shard(
@@ -254,8 +254,11 @@ def test_float32_first_gives_the_bits_of_float64_alone(monkeypatch: pytest.Monke
         for first, end in ((0, 70), (70, 1000), (0, 1000)):
             by_kernel(algorithm, share, parameter, statistics, first, end)
             parameter = algorithm.updateParameter(statistics, parameter)
-        found.append([share.state.tobytes(), *(a.tobytes() for a in pytree.flatten(statistics))])
-    assert found[0] == found[1]
+        return [share.state.tobytes(), *(a.tobytes() for a in pytree.flatten(statistics))]
+
+    with using({"shapes.kmeans_float32_first_clusters": 1000}):
+        alone = bits()
+    assert bits() == alone
 
 
 def test_predict_and_evaluate_agree_with_training() -> None:
@@ -377,7 +380,7 @@ def test_points_that_were_not_seen_count_as_the_sample_has_them() -> None:
     assert moved.points[2] == 1.0
 
 
-def test_starts_of_sparse_rows_are_the_same_compiled_and_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starts_of_sparse_rows_are_the_same_compiled_and_interpreted() -> None:
     """Products and sums of many entries are compiled; both ways take them in the same order."""
     rng = np.random.default_rng(3)
     whole = np.where(rng.random((300, 40)) < 0.2, rng.random((300, 40)), 0.0)
@@ -385,10 +388,9 @@ def test_starts_of_sparse_rows_are_the_same_compiled_and_interpreted(monkeypatch
     rows = Sparse(indptr, np.nonzero(whole)[1].astype(np.int32), whole[whole > 0], 40)
     found = []
     for least in (0, 1 << 40):
-        for module in (rows_module, sparse_module):
-            monkeypatch.setattr(module, "COMPILED_PRODUCTS", least)
-        norms = sparse_module.squared_norms(rows)
-        found.append(sparse_module.best_sparse_lloyd(rows, norms, 4, 2, 100, np.random.default_rng(0)))
+        with using({"shapes.compiled_sparse_products": least}):
+            norms = sparse_module.squared_norms(rows)
+            found.append(sparse_module.best_sparse_lloyd(rows, norms, 4, 2, 100, np.random.default_rng(0)))
     assert np.array_equal(*found)
     centres = found[0]
     np.testing.assert_allclose(rows_module.times(rows, centres.T), whole @ centres.T, rtol=1e-12, atol=1e-12)

@@ -10,9 +10,9 @@ import pytest
 from local_training import Run, sparse_of, start
 
 from bench.micro.connections import connections
-from flegel.algorithms.lr import LR, lr
-from flegel.algorithms.lr.lr import FULL_NUMBERS, LATE_NUMBERS, LATE_PASSES
+from flegel.algorithms.lr import LR
 from flegel.algorithms.lr.search import LATER, StepSearch, begin, quasi_newton, shorter
+from flegel.configuration.active import active, using
 
 POINTS = 1200
 
@@ -45,7 +45,7 @@ def test_the_minimum_is_reached_and_known(
 ) -> None:
     rows, labels = table(columns, classes, 1e8)
     algorithm = LR(l2=1.0 / POINTS, classes=[float(c) for c in range(classes)])
-    assert FULL_NUMBERS < algorithm.outputs * (columns + 1) ** 2 <= LATE_NUMBERS
+    assert active().shapes.lr_full_numbers < algorithm.outputs * (columns + 1) ** 2 <= active().shapes.lr_late_numbers
     run = start(algorithm, sparse_of(rows) if sparse else rows, labels, workers=workers)
     assert until_converged(run, 80, barriers) <= 80
     found = algorithm.finalParameter(run.statistics, run.parameter)
@@ -56,7 +56,7 @@ def test_the_minimum_is_reached_and_known(
         np.testing.assert_allclose(found.weights.sum(axis=0), 0.0, atol=1e-9)
 
 
-def test_with_the_diagonal_alone_it_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_the_diagonal_alone_it_takes_longer() -> None:
     rows, labels = table(80, 12, 1e8)
 
     def passes(most: int) -> int:
@@ -65,15 +65,15 @@ def test_with_the_diagonal_alone_it_takes_longer(monkeypatch: pytest.MonkeyPatch
 
     needed = passes(150)
     assert needed <= 150
-    monkeypatch.setattr(lr, "LATE_STEPS", 1e9)
     half_as_many_again = math.ceil(1.5 * needed)
-    assert passes(half_as_many_again) > half_as_many_again, "not there yet"
+    with using({"lr.late_sums_from_steps": 1e9}):
+        assert passes(half_as_many_again) > half_as_many_again, "not there yet"
 
 
 def test_well_conditioned_tables_never_sum_them() -> None:
     rows, labels = table(80, 12, 2.0)
     run = start(LR(l2=0.1, classes=[float(c) for c in range(12)]), rows, labels)
-    assert until_converged(run, LATE_PASSES) <= LATE_PASSES
+    assert until_converged(run, active().lr.passes_before_late_sums) <= active().lr.passes_before_late_sums
     assert run.parameter.internal_visit[5] == LATER
     assert run.statistics.curvature[:, 0].all(), "their diagonal"
     assert not run.statistics.curvature[:, 1:].any()

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from local_training import Run, sparse_of, start
 
-from flegel.algorithms.lr import LR, lr
+from flegel.algorithms.lr import LR
+from flegel.configuration.active import using
 
 POINTS = 1500
 
@@ -65,24 +66,22 @@ def trained(run: Run, barriers: int) -> Any:
 @pytest.mark.parametrize(("kind", "sparse"), [(np.float32, False), (np.float64, False), (np.float32, True)])
 @pytest.mark.parametrize("standardized", [False, True])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_weights_are_small(
-    classes: int, standardized: bool, kind: Any, sparse: bool, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_small(classes: int, standardized: bool, kind: Any, sparse: bool, path: str) -> None:
     """Whether second derivatives are summed from the start, after some passes, or only estimated on the sample."""
-    if path != "all":
-        monkeypatch.setattr(lr, "FULL_NUMBERS", 0)
-        monkeypatch.setattr(lr, "LATE_PASSES", 3)
+    changes = {} if path == "all" else {"shapes.lr_full_numbers": 0, "lr.passes_before_late_sums": 3}
     if path == "sample":
-        monkeypatch.setattr(lr, "LATE_NUMBERS", 0)
+        changes["shapes.lr_late_numbers"] = 0
     rows, labels = table(classes, standardized, kind)
     wanted, least = least_weights(classes, standardized, kind)
     algorithm = LR(classes=[float(c) for c in range(classes)])
-    run = start(algorithm, sparse_of(rows, kind) if sparse else rows, labels, workers=2)
-    found = trained(run, 4)
+    with using(changes):
+        run = start(algorithm, sparse_of(rows, kind) if sparse else rows, labels, workers=2)
+        found = trained(run, 4)
+        later = run.passes(20).parameter.weights
     assert algorithm.evaluate(rows, labels, found).objective <= least * (1 + 1e-4)
     assert np.abs(found.weights).max() <= 3 * np.abs(wanted).max()
     assert np.abs(found.bias).max() <= 3 * np.abs(wanted).max()
-    assert np.abs(run.passes(20).parameter.weights).max() <= 3 * np.abs(wanted).max(), "and they stay so"
+    assert np.abs(later).max() <= 3 * np.abs(wanted).max(), "and they stay so"
     unseen = rows[:1].copy()
     unseen[:, :6] = rows[:, :6].min(axis=0)
     assert algorithm.probabilities(unseen, found).max() < 0.99

@@ -16,8 +16,9 @@ from numba import njit
 from sklearn.decomposition import non_negative_factorization
 
 import flegel
-from flegel.algorithms.nmf.nmf import JOINED, NMF
+from flegel.algorithms.nmf.nmf import NMF
 from flegel.algorithms.nmf.rows import join_columns
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, make_shard
@@ -240,7 +241,7 @@ def test_moves_are_summed_when_short_and_averaged_when_long() -> None:
 def test_columns_are_joined_by_threads_as_by_one() -> None:
     rng = np.random.default_rng(0)
     run = start(NMF(rank=2), ratings(8, 3)[0])
-    columns = 3 * JOINED + 5
+    columns = 3 * active().nmf.joined_columns + 5
     sums = run.statistics._replace(
         moves=rng.normal(size=(columns, 2)), energy=np.zeros(columns), progress=rng.random(columns),
         spread=rng.random(columns),

@@ -13,7 +13,7 @@ import flegel
 from flegel.algorithms.directions import leading_directions
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans.kmeans import Centroids, KMeansSums
-from flegel.algorithms.kmeans.shapes import SERVED_SHAPES, is_wide, kernel_choice, served_by
+from flegel.algorithms.kmeans.shapes import is_wide, kernel_choice, served_by, served_shapes
 from flegel.algorithms.kmeans.wide import WideKernel, best_count
 from flegel.algorithms.kmeans.wide_start import follow, means, start_of
 from flegel.algorithms.seeding import lloyd, numbered
@@ -173,7 +173,7 @@ def test_a_raised_flag_stops_before_the_first_point() -> None:
 
 
 def test_one_table_says_which_kernel_serves_a_shape() -> None:
-    assert SERVED_SHAPES[-1][:2] == (1, 1), "every shape is served"
+    assert served_shapes()[-1][:2] == (1, 1), "every shape is served"
     for columns in (1, 2, 28, 31):
         assert not any(is_wide(k, columns) for k in (1, 16, 4096, 40_000)), (
             "narrow rows keep their kernel, and their bits"

@@ -11,7 +11,6 @@ import zmq
 from flegel.configuration.active import active
 from flegel.core.shard import TILE
 from flegel.machine.migration.endpoints import MigrationSource, SendBufferTrial, SendWindow
-from flegel.runtime.transport import peer_links
 from flegel.runtime.transport.job_sockets import JobSockets
 from flegel.runtime.transport.peer_links import Links
 
@@ -128,7 +127,7 @@ def test_a_link_that_becomes_tight_is_dialled_anew_and_answers_still_come_on_the
     link.socket.send(b"after")
     second, text = town.hear()
     assert text == b"after" and second != first
-    assert town.buffers == [-1, peer_links.SMALL_BUFFER_BYTES] and len(town.links.sockets()) == 2
+    assert town.buffers == [-1, active().moves.small_buffer_bytes] and len(town.links.sockets()) == 2
     town.listener.send_multipart([first, b"answer"])
     old = town.links.sockets()[0]
     assert old.poll(DEADLINE) and old.recv() == b"answer"
@@ -151,16 +150,16 @@ def test_what_is_known_of_a_link_outlives_it(town: Town) -> None:
     town.links.hang_up((), town.address)
     assert not town.links.sockets()
     town.links.use(town.address)
-    assert town.buffers == [-1, peer_links.SMALL_BUFFER_BYTES]
+    assert town.buffers == [-1, active().moves.small_buffer_bytes]
 
 
 def test_a_few_idle_links_are_kept(town: Town) -> None:
-    made = [f"tcp://127.0.0.1:{port}" for port in range(1, peer_links.KEPT_IDLE_LINKS + 4)]
+    made = [f"tcp://127.0.0.1:{port}" for port in range(1, active().moves.kept_idle_links + 4)]
     for address in made:
         town.links.use(address)
     town.links.use(made[0])
     town.links.hang_up({made[1]})
-    assert len(town.links.sockets()) == peer_links.KEPT_IDLE_LINKS + 1
+    assert len(town.links.sockets()) == active().moves.kept_idle_links + 1
     assert town.links[made[0]] and town.links[made[1]]
     with pytest.raises(KeyError):
         town.links[made[2]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flegel.cluster.slave.coordinator_deadlines import WORKER_REPLACEMENT_SECONDS, CoordinatorDeadlines
+from flegel.cluster.slave.coordinator_deadlines import CoordinatorDeadlines
+from flegel.configuration.active import active
 from flegel.core.hook_limits import COMPILING_SECONDS
 
 
@@ -78,7 +79,9 @@ def test_training_ends_by_max_seconds_even_if_the_coordinator_forgets_it() -> No
 
 def test_a_coordinator_that_waits_for_a_frozen_worker_is_not_ended_before_that_one_counts_as_lost() -> None:
     deadlines = in_phase("training", max_seconds=4.0)
-    assert not after(deadlines, 4.0 + deadlines.worker_timeout + WORKER_REPLACEMENT_SECONDS, reports=True)
+    assert not after(
+        deadlines, 4.0 + deadlines.worker_timeout + active().cluster.worker_replacement_seconds, reports=True
+    )
 
 
 def test_lost_workers_are_given_as_the_cause() -> None:

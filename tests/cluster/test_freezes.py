@@ -19,15 +19,15 @@ from flegel.cluster.client import Client
 from flegel.cluster.master.actions import Caller
 from flegel.cluster.master.daemon import MasterDaemon
 from flegel.cluster.master.facts import RUNNING
-from flegel.cluster.master.state import FROZEN_SLAVE_SECONDS, SLAVE_SILENCE_SECONDS
 from flegel.cluster.slave import child_processes
-from flegel.cluster.slave.coordinator_deadlines import MAX_EXCUSED_SECONDS, CoordinatorDeadlines
+from flegel.cluster.slave.coordinator_deadlines import CoordinatorDeadlines
 from flegel.cluster.slave.daemon import SlaveDaemon
 from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.transport import keys, protocol, secure_client
 from flegel.cluster.transport.protocol import CancelJob, Denied, SlaveBeat, SlaveRefused
 from flegel.cluster.transport.secure_client import SecureClient, dial
 from flegel.cluster.transport.secure_server import IDLE_SESSION_SECONDS, Received, Sender, _Peer, listen
+from flegel.configuration.active import active
 from flegel.core.own_pauses import Deadline, OwnPauses
 from flegel.errors import FlegelError, UsageError
 from flegel.job import AlgorithmRef
@@ -67,7 +67,7 @@ def test_a_slave_that_died_while_the_master_was_frozen_is_lost_a_lease_later() -
     simulated.kill_slave(victim)
     simulated.freeze_master(60.0)
     assert attempts(simulated) == [1, 1]
-    simulated.tick(SLAVE_SILENCE_SECONDS + 1)
+    simulated.tick(active().cluster.slave_silence_seconds + 1)
     assert any(job.state != RUNNING for job in simulated.master.table.jobs.values())
 
 
@@ -82,7 +82,8 @@ def test_a_slave_that_is_frozen_keeps_its_jobs_and_gets_no_new_ones(seconds: flo
     simulated.submit("ticket-new", 3, "bob")
     turn(simulated, times=1)
     assert (
-        seconds <= SLAVE_SILENCE_SECONDS or simulated.master.view(simulated.master.find("kmeans-2")).state == "queued"
+        seconds <= active().cluster.slave_silence_seconds
+        or simulated.master.view(simulated.master.find("kmeans-2")).state == "queued"
     )
     simulated.slaves[frozen].frozen = False
     simulated.settle()
@@ -94,7 +95,7 @@ def test_a_slave_that_stays_away_is_lost_in_the_end(gone: str) -> None:
     simulated = settled_cluster(jobs=1)
     for slave in simulated.slaves.values():
         setattr(slave, gone, True)
-    simulated.tick(FROZEN_SLAVE_SECONDS + 1)
+    simulated.tick(active().cluster.frozen_slave_seconds + 1)
     assert all(job.state != RUNNING for job in simulated.master.table.jobs.values())
     simulated.settle()
 
@@ -126,7 +127,7 @@ def test_time_in_which_a_coordinator_was_stopped_is_no_time_of_a_hook(seconds: f
     deadlines.progress_seen(1.0)
     assert deadlines.exceeded(1.0 + seconds)
     now = 1.0
-    while now < 1.0 + min(seconds, MAX_EXCUSED_SECONDS):
+    while now < 1.0 + min(seconds, active().cluster.excused_seconds):
         now += 0.5
         deadlines.excuse(0.5, now)
     assert deadlines.exceeded(now) == ""
@@ -140,7 +141,7 @@ def test_a_process_that_is_stopped_for_ever_is_not_excused_for_ever() -> None:
     while not deadlines.exceeded(now):
         now += 0.5
         deadlines.excuse(0.5, now)
-        assert now < 2 * MAX_EXCUSED_SECONDS
+        assert now < 2 * active().cluster.excused_seconds
 
 
 def test_a_clock_that_goes_back_is_no_pause() -> None:

@@ -10,7 +10,6 @@ from simulated_cluster import SimulatedCluster
 
 from flegel.cluster.master.actions import Caller, SendTo
 from flegel.cluster.master.facts import CANCELLED, DONE, FAILED, QUEUED, RUNNING
-from flegel.cluster.master.state import SLAVE_SILENCE_SECONDS
 from flegel.cluster.transport.protocol import (
     COORDINATOR,
     Accepted,
@@ -24,6 +23,7 @@ from flegel.cluster.transport.protocol import (
     SuspendJob,
 )
 from flegel.cluster.transport.protocol import ClusterJob as Spec
+from flegel.configuration.active import active
 from flegel.job import AlgorithmRef
 
 slave_names = st.sampled_from(["s0", "s1", "s2"])
@@ -197,7 +197,7 @@ def test_a_killed_slave_costs_its_jobs_an_attempt_and_the_others_nothing() -> No
     simulated = settled_cluster(jobs=2)
     victim = next(n for n, s in simulated.slaves.items() if any(p[2] == -1 for p in s.living()))
     simulated.kill_slave(victim)
-    simulated.tick(SLAVE_SILENCE_SECONDS + 1)
+    simulated.tick(active().cluster.slave_silence_seconds + 1)
     lost = [j for j in simulated.master.table.jobs.values() if j.attempt == 1 and j.state == QUEUED]
     assert lost and all("is lost" in j.why for j in lost)
     simulated.start_slave(victim)

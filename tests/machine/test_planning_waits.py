@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scene import Scene, timers, trains
 
+from flegel.configuration.active import active
 from flegel.configuration.balance import BalanceSettings
 from flegel.job import Criteria
-from flegel.machine.balance.balance_control import CROWDED, BalanceControl
+from flegel.machine.balance.balance_control import BalanceControl
 from flegel.machine.balance.part import BalancePart
 from flegel.machine.checkpoint.part import snapshot_of
 from flegel.machine.checkpoint.resume import restore
@@ -72,7 +73,7 @@ def test_workers_that_share_processors_are_watched_for_longer_before_anything_mo
         barrier(roomy[0], 1.0 + 0.05 * i)
         barrier(crowded[0], 1.0 + 0.05 * i)
     assert roomy[1].loads and not crowded[1].loads
-    barrier(crowded[0], 1.0 + CROWDED + 0.01)
+    barrier(crowded[0], 1.0 + active().moves.crowded_seconds + 0.01)
     assert len(crowded[1].loads) == 1
 
 

@@ -73,5 +73,63 @@ def test_records_are_read_and_damaged_lines_left_out(tmp_path: Path) -> None:
         read_watch(tmp_path)
     line = {"window": 7, "every": 5.0, "iterations": 3, "seconds": USUAL}
     (tmp_path / "rank-0.jsonl").write_text(json.dumps(line) + '\n{"window": 8, "ev')
-    every, found = read_watch(tmp_path)
-    assert every == 5.0 and [one.window for one in found[0]] == [7]
+    every, found, ranks = read_watch(tmp_path)
+    assert every == 5.0 and [one.window for one in found[0]] == [7] and ranks == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\xff\xfe\x00garbage\n",
+        b"[1, 2]\n3\nnull\n",
+        b'{"window": 8, "every": 5.0, "iterations": 3, "seconds": {"data": null}}\n',
+        b'{"window": Infinity, "every": 5.0, "iterations": 3, "seconds": {}}\n',
+        b'{"window": 8, "every": 5.0, "iterations": 3, "seconds": {"data": NaN}}\n',
+        b'{"window": 8, "every": 0, "iterations": 3, "seconds": {}}\n',
+        b'{"window": 8, "every": 5.0, "iterations": 0, "seconds": {}}\n',
+        b'{"window": 8, "every": 5.0, "iterations": 3, "seconds": 4}\n',
+    ],
+)
+def test_whatever_else_is_in_a_file_is_left_out(tmp_path: Path, damage: bytes) -> None:
+    line = json.dumps({"window": 7, "every": 5.0, "ranks": 2, "iterations": 3, "seconds": USUAL})
+    (tmp_path / "rank-0.jsonl").write_bytes(damage + line.encode() + b"\n" + damage)
+    (tmp_path / "rank-x.jsonl").write_text(line)
+    (tmp_path / "rank-1.jsonl").mkdir()
+    report = examine(*read_watch(tmp_path))
+    assert list(report.ranks) == [0] and len(report.windows[0]) == 1
+    assert "no record of rank 1" in verdict(report)
+    assert "<svg" in html_of(report) and text_of(report) and prometheus_of(report)
+    (tmp_path / "rank-0.jsonl").write_bytes(damage)
+    with pytest.raises(UsageError, match="no whole window"):
+        read_watch(tmp_path)
+
+
+def test_a_rank_that_ended_is_named_and_does_not_hide_who_is_slow() -> None:
+    ranks = {rank: windows(seed=rank) for rank in range(3)}
+    ranks[1] = ranks[1][:12]
+    ranks[2] = windows({"forward": 5.0}, seed=2)
+    report = examine(5.0, ranks, 5)
+    assert report.slowest() == (2, "forward")
+    told = verdict(report)
+    assert "Rank 1 has written nothing for 40 s" in told and "no record of rank 3, 4" in told
+
+
+def test_two_slow_ranks_are_both_named_and_when_it_began() -> None:
+    ranks = {rank: windows(seed=rank) for rank in range(4)}
+    ranks[1] = windows({"data": 30.0}, since=10, seed=5)
+    ranks[3] = windows({"forward": 3.0}, seed=6)
+    told = verdict(examine(5.0, ranks))
+    assert "Rank 1 is slow" in told and "mostly in data" in told and "since 50 s after the beginning" in told
+    assert "Slow in one section: rank 3 in forward (0.3" in told
+
+
+def test_sixty_four_ranks_for_hours() -> None:
+    ranks = {
+        rank: windows({"backward": 4.0} if rank == 41 else None, since=300, many=600, seed=rank) for rank in range(64)
+    }
+    report = examine(5.0, ranks, 64)
+    assert report.slowest() == (41, "backward")
+    assert [window for window, _, _ in report.ranks[41].changes] == [400]
+    assert sum(bool(one.changes) for one in report.ranks.values()) <= 3, "noise is seldom called a change"
+    assert len(text_of(report).splitlines()) == 64 + 3
+    assert html_of(report).count("<tr>") > 128 and 'rank="63"' in prometheus_of(report)

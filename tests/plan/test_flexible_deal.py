@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from flegel.plan.interval.gradient_noise import MAX_INTERVAL_COSTS
+from flegel.configuration.active import active
 from flegel.torch.flexible.deal import Deal, RankProgress, level
 from flegel.torch.flexible.pace import (
     BarrierPace,
@@ -148,7 +148,7 @@ def test_the_interval_is_never_shorter_than_the_slowest_micro_batch_and_grows_wi
     assert pace.interval == 0.8, "a single estimate is mostly chance"
     for _ in range(40):
         pace.barrier(noisy, 64.0**2 * 1.01)
-    assert pace.interval == pytest.approx(MAX_INTERVAL_COSTS * 0.2), (
+    assert pace.interval == pytest.approx(active().interval.max_interval_costs * 0.2), (
         "barriers take 5 % then: nothing is won by longer intervals"
     )
     slower = [RankReport(r.samples, r.seconds, 1.1 * r.unit, r.cost, r.square, r.batch) for r in noisy]

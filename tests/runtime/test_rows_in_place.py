@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import flegel
 from flegel import LocalCluster
 from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
+from flegel.configuration.active import using
 from flegel.core.shard import make_shard
 from flegel.datasets import Rows
 from flegel.datasets.rows import partition
@@ -117,12 +119,12 @@ def test_what_decides_whether_others_may_read(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def wide(monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+def wide() -> Iterator[np.ndarray]:
     """Rows that stay in place though they are few, dealt as they always were."""
-    monkeypatch.setattr(rows_in_place, "IN_PLACE_FROM_BYTES", 0)
     rows = RNG.normal(size=(400, 520))
     rows[:200] += 1.0
-    return rows
+    with using({"transport.rows_in_place_from_bytes": 0}):
+        yield rows
 
 
 @pytest.mark.processes

@@ -15,11 +15,12 @@ import pytest
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
+from flegel.configuration.active import active
 from flegel.job import Job
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.job import placement, warm_code
 from flegel.runtime.job.part import JobRun
-from flegel.runtime.job.placement import COLD_START, Choice, choose
+from flegel.runtime.job.placement import Choice, choose
 from flegel.runtime.job.request import Request, workers_for
 from flegel.runtime.job.warm_clusters import WarmClusters, warm_clusters
 from flegel.runtime.parts import compile_ahead
@@ -28,8 +29,11 @@ ROWS = np.random.default_rng(0).normal(size=(300, 3))
 
 
 def test_training_that_ends_before_processes_have_started_runs_in_threads() -> None:
-    assert choose(0.02, COLD_START).kind == "threads" and "20 ms" in choose(0.02, COLD_START).reason
-    assert choose(COLD_START, COLD_START) == Choice("processes")
+    assert (
+        choose(0.02, active().processors.cold_start_seconds).kind == "threads"
+        and "20 ms" in choose(0.02, active().processors.cold_start_seconds).reason
+    )
+    assert choose(active().processors.cold_start_seconds, active().processors.cold_start_seconds) == Choice("processes")
 
 
 @pytest.mark.parametrize(

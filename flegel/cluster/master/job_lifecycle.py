@@ -18,7 +18,7 @@ from flegel.cluster.master.facts import (
     Released,
 )
 from flegel.cluster.master.placement import may_be_overtaken, place, queue_order
-from flegel.cluster.master.state import REPEAT_ORDER_SECONDS, KnownSlave, MasterState
+from flegel.cluster.master.state import KnownSlave, MasterState
 from flegel.cluster.master.worker_staffing import WorkerStaffing
 from flegel.cluster.transport.protocol import (
     COORDINATOR,
@@ -27,9 +27,8 @@ from flegel.cluster.transport.protocol import (
     LaunchCoordinator,
     ProcessStatus,
 )
+from flegel.configuration.active import active
 
-MAX_LOST_ATTEMPTS = 3
-"""Attempts without a checkpoint that a job may lose through no fault of its own."""
 MAX_LISTED_ENDED_JOBS = 1000
 """Ended jobs whose results and logs are kept; the oldest are forgotten with their files."""
 MAX_JOBS_PER_SCHEDULING = 200
@@ -90,7 +89,8 @@ class JobLifecycle:
             self.attempt_lost(job, f"slave {slave.name} was restarted", fault=False)
             return
         here = any(p.worker == COORDINATOR for p in slave.processes(job))
-        if not here and self._state.now - self._launched.get(job.id, -REPEAT_ORDER_SECONDS) >= REPEAT_ORDER_SECONDS:
+        again = active().cluster.repeat_order_seconds
+        if not here and self._state.now - self._launched.get(job.id, -again) >= again:
             self._launch(job)
 
     def coordinator_ended(self, job: JobEntry, process: ProcessStatus) -> None:
@@ -112,7 +112,7 @@ class JobLifecycle:
         status = self._state.coordinator(job)
         saved = status is not None and status.saved > 0
         lost = 1 if saved else job.lost_attempts + 1
-        allowed = job.spec.retries if fault else max(MAX_LOST_ATTEMPTS, job.spec.retries)
+        allowed = job.spec.retries if fault else max(active().cluster.lost_attempts, job.spec.retries)
         if lost > allowed:
             attempts = f" ({job.attempt} attempts)" if job.attempt > 1 else ""
             self.end(job, FAILED, f"{why}{attempts}")

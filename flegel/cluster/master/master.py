@@ -12,13 +12,7 @@ from flegel.cluster.master.actions import Action, Caller, ReplyTo
 from flegel.cluster.master.client_requests import ClientRequests
 from flegel.cluster.master.facts import FAILED, RUNNING, JobEntry, JobTable
 from flegel.cluster.master.job_lifecycle import JobLifecycle
-from flegel.cluster.master.state import (
-    FROZEN_SLAVE_SECONDS,
-    MASTER_PAUSE_SECONDS,
-    SLAVE_SILENCE_SECONDS,
-    KnownSlave,
-    MasterState,
-)
+from flegel.cluster.master.state import KnownSlave, MasterState
 from flegel.cluster.master.worker_staffing import WorkerStaffing
 from flegel.cluster.transport.protocol import (
     COORDINATOR,
@@ -31,6 +25,7 @@ from flegel.cluster.transport.protocol import (
     SlaveBeat,
     SlaveView,
 )
+from flegel.configuration.active import active
 from flegel.core.own_pauses import OwnPauses
 from flegel.errors import UsageError
 
@@ -44,7 +39,7 @@ class Master:
         self._staffing = WorkerStaffing(self._state)
         self._lifecycle = JobLifecycle(self._state, self._staffing)
         self._requests = ClientRequests(self._state, self._lifecycle)
-        self._pauses = OwnPauses(MASTER_PAUSE_SECONDS)
+        self._pauses = OwnPauses(active().cluster.master_pause_seconds)
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -54,7 +49,9 @@ class Master:
         self._state.renew_leases(self._pauses.look(now))
         for slave in list(self.slaves.values()):
             frozen = slave.present and slave.name not in unreachable
-            if now - slave.last_beat > (FROZEN_SLAVE_SECONDS if frozen else SLAVE_SILENCE_SECONDS):
+            if now - slave.last_beat > (
+                active().cluster.frozen_slave_seconds if frozen else active().cluster.slave_silence_seconds
+            ):
                 self._lose_slave(slave)
         self._lifecycle.schedule()
         return self._state.take_actions()

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from flegel.cluster.master.facts import JobEntry
-
-OVERTAKING_LIMIT_SECONDS = 60.0
-"""After which smaller jobs no longer overtake a waiting job that does not fit; otherwise it might never start."""
+from flegel.configuration.active import active
 
 
 @dataclass(frozen=True)
@@ -108,4 +106,4 @@ def place(job: JobEntry, capacities: list[SlaveCapacity], competitors: int) -> P
 
 def may_be_overtaken(job: JobEntry, now: float) -> bool:
     """Whether smaller jobs may still go first."""
-    return now - job.submitted < OVERTAKING_LIMIT_SECONDS
+    return now - job.submitted < active().cluster.overtaking_seconds

@@ -12,18 +12,7 @@ from flegel.cluster.master.actions import Action, RecordFact, SendTo
 from flegel.cluster.master.facts import RUNNING, Fact, JobEntry, JobTable
 from flegel.cluster.master.placement import SlaveCapacity
 from flegel.cluster.transport.protocol import COORDINATOR, CoordinatorStatus, ProcessStatus, SlaveBeat, ToSlave
-
-SLAVE_SILENCE_SECONDS = 6.0
-"""Without a heartbeat (one a second) for so long, a slave is silent and gets no new jobs. If its connection is closed
-too, the slave and all its processes are lost."""
-FROZEN_SLAVE_SECONDS = 30.0
-"""After which a silent slave with an open connection is lost: its process is stopped, and its workers may go on."""
-MASTER_PAUSE_SECONDS = 3.0
-"""A longer time between two ticks (there are two a second) means that the master itself was stopped."""
-SLAVE_RETURN_SECONDS = 30.0
-"""Within which slaves with running jobs must send a heartbeat after the master was restarted."""
-REPEAT_ORDER_SECONDS = 3.0
-"""After which an order is sent again if no heartbeat shows its effect: three heartbeats."""
+from flegel.configuration.active import active
 
 ProcessId = tuple[str, int, int, int]
 """Job, attempt, worker, incarnation: names a process for good."""
@@ -48,7 +37,7 @@ class KnownSlave:
 
     def silent(self, now: float) -> bool:
         """Whether its heartbeats have stopped."""
-        return now - self.last_beat > SLAVE_SILENCE_SECONDS
+        return now - self.last_beat > active().cluster.slave_silence_seconds
 
     def processes(self, job: JobEntry) -> Iterator[ProcessStatus]:
         return (p for p in self.beat.processes if p.job == job.id and p.attempt == job.attempt)
@@ -72,7 +61,10 @@ class MasterState:
             for name in {job.slave, *job.slots}:
                 expected = SlaveBeat(name, job.boot if name == job.slave else "", 0, "")
                 self.slaves[name] = KnownSlave(
-                    name, expected, now + SLAVE_RETURN_SECONDS - SLAVE_SILENCE_SECONDS, present=False
+                    name,
+                    expected,
+                    now + active().cluster.slave_return_seconds - active().cluster.slave_silence_seconds,
+                    present=False,
                 )
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flegel.cluster.master.facts import RUNNING, JobEntry, WorkersPlaced
 from flegel.cluster.master.placement import allocate
-from flegel.cluster.master.state import REPEAT_ORDER_SECONDS, KnownSlave, MasterState, ProcessId
+from flegel.cluster.master.state import KnownSlave, MasterState, ProcessId
 from flegel.cluster.transport.protocol import (
     COORDINATOR,
     CoordinatorStatus,
@@ -20,6 +20,7 @@ from flegel.cluster.transport.protocol import (
     WorkerEnded,
     runs_submitted_code,
 )
+from flegel.configuration.active import active
 
 
 class WorkerStaffing:
@@ -95,7 +96,7 @@ class WorkerStaffing:
                     used[slave.name] = used.get(slave.name, 0) + 1
                     if status.wanted.get(name[2]) != name[3]:
                         del slave.ordered[name]
-                    elif self._state.now - at >= REPEAT_ORDER_SECONDS:
+                    elif self._state.now - at >= active().cluster.repeat_order_seconds:
                         self._launch(job, status, slave, name[2], name[3])
                     seen[name[2:]] = slave.name
         return used, seen

@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flegel.configuration.active import active
 from flegel.core.hook_limits import COMPILING_SECONDS
-
-OVERTIME_SECONDS = 3.0
-"""That a job may take beyond its `--max-seconds` before its slave ends it: it ends by itself at the next barrier."""
-MAX_EXCUSED_SECONDS = 600.0
-"""In which a coordinator may be stopped (SIGSTOP, a sleeping host) without that counting as time of a hook, in all."""
-WORKER_REPLACEMENT_SECONDS = 10.0
-"""To replace a worker that is lost near the time limit, and for the new one to visit its points."""
 
 
 @dataclass
@@ -53,19 +47,17 @@ class CoordinatorDeadlines:
     def excuse(self, seconds: float, now: float) -> None:
         """The coordinator or its slave was stopped for so long: the time counts neither as silence nor for the
         phase."""
-        if self.excused < MAX_EXCUSED_SECONDS:
+        if self.excused < active().cluster.excused_seconds:
             self.excused += seconds
             self.since, self.last_report = min(self.since + seconds, now), min(self.last_report + seconds, now)
 
     def exceeded(self, now: float, last_loss: str = "") -> str:
         """Why it must end; empty while it may continue. `last_loss`: how it lost a worker, perhaps why it is late."""
         silent, compiling = now - self.last_report, self.phase == "compiling"
-        waits = self.loops and silent < OVERTIME_SECONDS
-        more = (
-            COMPILING_SECONDS
-            if compiling
-            else OVERTIME_SECONDS + (self.worker_timeout + WORKER_REPLACEMENT_SECONDS if waits else 0.0)
-        )
+        rules = active().cluster
+        replaced = self.loops and silent < rules.overtime_seconds
+        more = rules.overtime_seconds + (self.worker_timeout + rules.worker_replacement_seconds if replaced else 0.0)
+        more = COMPILING_SECONDS if compiling else more
         watched = self.phase in ("init", "compiling", "training", "result") or self.loops
         taken = silent if self.phase == "loading" else now - self.since
         hint = f"before that, {last_loss}" if last_loss else "does every hook return?"

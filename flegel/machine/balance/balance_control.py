@@ -31,8 +31,6 @@ Round = tuple[int, int, float, bool]
 """Of a worker: its number, visits, seconds of training, and whether it ran out of points."""
 
 NO_ROOM = "the memory of its device is full"
-WARM_UP = 2  # barriers before speeds are believed
-CROWDED = 0.3  # seconds before that where workers share processors: one of equals may get a third of another's time
 
 
 class BalanceControl:
@@ -73,7 +71,7 @@ class BalanceControl:
     def start(self, view: View, now: float) -> None:
         self._speeds = {w: Speed(self._balance.rules) for w in view.workers}
         self._now = now
-        self._look_from = now + (CROWDED if self._crowded else 0.0)
+        self._look_from = now + (active().moves.crowded_seconds if self._crowded else 0.0)
 
     def go_on(self, now: float) -> None:
         """Until now no worker was to train: points moved, workers came or went, a job was resumed. That says nothing
@@ -178,7 +176,7 @@ class BalanceControl:
         """Begin new moves where the plan wants some; `reason` says why or why not."""
         self.reason = ""
         self._learn(view.workers)
-        if self._barriers < WARM_UP or now < self._look_from or not self._balance.due(now):
+        if self._barriers < active().moves.warm_up_barriers or now < self._look_from or not self._balance.due(now):
             return []
         left = self._horizon.remaining()
         plan = self._balance.plan(self._loads(view), left, now, self._move_cost())

@@ -14,19 +14,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
-
-SAMPLED_UNITS = 32
-"""Units that are looked at first: where nearly all of them have changed, the others are not looked at."""
-PICKED_BYTES_SHARE = 0.75
-"""Units are picked where that leaves less than this share of the bytes: picking costs time on both sides."""
 
 
 def packed(cut: list[Array], axes: Sequence[int]) -> list[Array]:
     """What has to be sent of these fields, which are cut along these axes."""
     units = cut[0].shape[axes[0]]
-    step = max(units // SAMPLED_UNITS, 1)
-    if units >= SAMPLED_UNITS:
+    step = max(units // active().transport.sampled_units, 1)
+    if units >= active().transport.sampled_units:
         sample = changed([_picked(a, axis, slice(None, None, step)) for a, axis in zip(cut, axes, strict=True)], axes)
         if np.count_nonzero(sample) > 0.9 * len(sample):
             return cut
@@ -34,7 +30,7 @@ def packed(cut: list[Array], axes: Sequence[int]) -> list[Array]:
     if not len(used):
         return []
     size = sum(a.nbytes for a in cut) / units
-    if len(used) * (size + 4) >= PICKED_BYTES_SHARE * units * size:
+    if len(used) * (size + 4) >= active().transport.picked_bytes_share * units * size:
         return cut
     return [used.astype(np.int32), *(np.take(a, used, axis) for a, axis in zip(cut, axes, strict=True))]
 

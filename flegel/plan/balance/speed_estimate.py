@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from copy import copy
 
+from flegel.configuration.active import active
 from flegel.configuration.balance import BalanceSettings
-
-ROUNDS_PER_BLOCK = 4  # rounds: a worker that sleeps in every other round varies by round, but not by block of rounds
 
 
 class DecayingMean:
@@ -35,8 +34,9 @@ class DecayingMean:
         self._square = keep * self._square + off * off
         self._off += off
         self._rounds += 1
-        if self._rounds % ROUNDS_PER_BLOCK == 0:
-            self._square_of_blocks = keep**ROUNDS_PER_BLOCK * self._square_of_blocks + self._off * self._off
+        block = active().moves.speed_rounds_per_block
+        if self._rounds % block == 0:
+            self._square_of_blocks = keep**block * self._square_of_blocks + self._off * self._off
             self._off = 0.0
 
     @property
@@ -50,7 +50,8 @@ class DecayingMean:
         if self._weight <= 1 or not self._seconds:
             return 1.0
         rounds = self._weight * self._weight / self._weight2
-        square = self._square if self._rounds < 3 * ROUNDS_PER_BLOCK else min(self._square, self._square_of_blocks)
+        few = self._rounds < 3 * active().moves.speed_rounds_per_block
+        square = self._square if few else min(self._square, self._square_of_blocks)
         spread = math.sqrt(square / self._weight) * (1 + 10 / rounds**2)
         return spread * math.sqrt(self._weight2) / self._seconds
 

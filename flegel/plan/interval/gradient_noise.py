@@ -21,9 +21,6 @@ from statistics import median
 from flegel.configuration.active import active
 from flegel.plan.interval.interval import Round, Step, milliseconds
 
-MAX_INTERVAL_COSTS = 20.0
-"""Longest interval, in costs of a barrier: barriers then take 5 % of the time, and a longer one gains little."""
-
 
 @dataclass(frozen=True)
 class NoiseEstimate:
@@ -132,7 +129,7 @@ class NoiseInterval:
         if scale is None or math.isnan(scale) or not self._costs or last.visits <= 0:
             return Step(piece)
         phi = median(self._costs)
-        eta = min(best_interval(phi, scale, last.rate), MAX_INTERVAL_COSTS * phi)
+        eta = min(best_interval(phi, scale, last.rate), active().interval.max_interval_costs * phi)
         if piece > 0.0:
             eta = max(round(eta / piece), 1) * piece
         return Step(eta, f"gradient noise scale {scale:.3g}, φ={milliseconds(phi)}, {last.rate:.3g} samples/s")

@@ -19,9 +19,6 @@ from flegel.configuration.active import active
 
 Key = TypeVar("Key")
 
-SHORTEST_MEASURED_WAIT_SECONDS = 0.010
-"""Seconds. Shorter waits are within the delay of a thread that has to be woken, and of what a library read ahead."""
-
 
 @dataclass(frozen=True)
 class Transfer:
@@ -109,9 +106,10 @@ def largest_total(transfers: Sequence[Transfer]) -> float:
     return levels[0][0]  # rounding alone leads here: one level
 
 
-def trains(slices: Sequence[Transfer], gap: float = SHORTEST_MEASURED_WAIT_SECONDS / 2) -> list[Transfer]:
+def trains(slices: Sequence[Transfer]) -> list[Transfer]:
     """Slices of one connection that followed each other without a pause, as one transfer each: fewer to report, and
     longer than the delays of a thread that has to be woken."""
+    gap = active().placement.shortest_measured_wait_seconds / 2
     found: list[Transfer] = []
     for one in slices:
         last = found[-1] if found else None
@@ -123,9 +121,9 @@ def trains(slices: Sequence[Transfer], gap: float = SHORTEST_MEASURED_WAIT_SECON
 
 
 def _waited_for(transfer: Transfer, seconds: float) -> Transfer:
-    if transfer.ended - transfer.began >= SHORTEST_MEASURED_WAIT_SECONDS:
+    if transfer.ended - transfer.began >= active().placement.shortest_measured_wait_seconds:
         return transfer
-    return replace(transfer, began=0.0, ended=max(seconds, SHORTEST_MEASURED_WAIT_SECONDS))
+    return replace(transfer, began=0.0, ended=max(seconds, active().placement.shortest_measured_wait_seconds))
 
 
 def _changes(old: Mapping[int, float], new: Mapping[int, float]) -> list[float]:

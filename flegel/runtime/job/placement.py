@@ -2,7 +2,7 @@
 
 Processes isolate: a crash or an endless hook ends a worker, not the program that called `flegel.run`. Starting them
 takes about a second, though, and a small job is over before. Such a job runs in threads, if its code is one of ours:
-the kernel is timed on a part of the sample, and training is taken to be `PASSES` passes over all rows.
+the kernel is timed on a part of the sample, and training is taken to be `processors.expected_passes` over all rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from flegel.configuration.active import active
 from flegel.core import code_folder
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
@@ -20,11 +21,6 @@ from flegel.loading.class_source import is_built_in
 from flegel.runtime.job.request import Request, default_workers
 from flegel.runtime.job.warm_clusters import Kind, warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
-
-PASSES = 20  # of training, where nothing is known: k-means and LR take 5 to 30 on the tables of bench/micro/small_jobs
-COLD_START = 1.2  # seconds until the first processes have loaded their shards; 0.9 to 2.4 were measured
-WARM_START = 0.1  # seconds that waiting processes take for loading; 0.03 to 0.3 were measured
-ASSUMED_SPEED = 1e9  # multiplications a second of one worker, before a kernel was timed; kernels reach 1e9 to 2e10
 
 
 class Choice(NamedTuple):
@@ -49,7 +45,7 @@ def early_choice(request: Request, needed: Kind | None = None) -> Choice | None:
     if needed is not None or not is_built_in(request.algorithm):
         return Choice(needed or "processes")
     seconds = rough_seconds(request)
-    if seconds > 4 * COLD_START:
+    if seconds > 4 * active().processors.cold_start_seconds:
         return Choice("processes")
     return None if has_code(request) else Choice("threads")  # these read their rows while something compiles
 
@@ -62,7 +58,8 @@ def has_code(request: Request) -> bool:
 def rough_seconds(request: Request) -> float:
     """Seconds of training, from the size of the data alone."""
     work = request.data.rows * hook(request.algorithm, KernelHooks.work)(request.data.columns)
-    return PASSES * work / ASSUMED_SPEED / min(request.workers, default_workers())
+    rules = active().processors
+    return rules.expected_passes * work / rules.assumed_speed / min(request.workers, default_workers())
 
 
 class JobCluster:
@@ -94,7 +91,8 @@ class JobCluster:
             if self.choice is None:
                 waiting = warm_clusters.waiting("processes") >= self._request.workers
                 seconds = training() if training is not None else rough_seconds(self._request)
-                self.choice = choose(seconds, WARM_START if waiting else COLD_START)
+                rules = active().processors
+                self.choice = choose(seconds, rules.warm_start_seconds if waiting else rules.cold_start_seconds)
             user_code = not is_built_in(self._request.algorithm)
             lease = warm_clusters.lease(self._leased_kind(), self._request.workers, renew=user_code)
             self._cluster = self._leased.enter_context(lease)

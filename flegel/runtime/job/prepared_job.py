@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from contextvars import copy_context
 from copy import copy
 from functools import partial
 from typing import Any, Protocol
@@ -183,8 +184,9 @@ class PreparedJob:
         choice = choice_of(self.algorithm, shard)
         types = (type(self.algorithm), choice, shard.layout, *map(_form, (*_arrays(shard), *self._trees())))
         if types not in _loaded:
+            work = partial(copy_context().run, self._warm, own, shard, types)
             with contextlib.suppress(RuntimeError):  # no room for a thread: whoever needs the code compiles it
-                ending.enter_context(CompilerThread(partial(self._warm, own, shard, types)))
+                ending.enter_context(CompilerThread(work))
         return Built(own, "hand-written", choice)
 
     def _warm(self, kernel: Kernel, shard: Shard, types: Hashable) -> None:

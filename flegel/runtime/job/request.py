@@ -32,9 +32,6 @@ from flegel.runtime.system.processors import available_processors
 from flegel.sync import balance_mode, make_policy
 from flegel.wording import listener, option
 
-WORK = 1 << 21  # multiplications of a pass, of each worker at least: 0.3 to 2 ms, the time of a barrier
-SPARSE_COLUMNS = 256  # numbers in a sparse row, at most, as far as that is known
-
 
 class EarlierRun(Protocol):
     """Where the state of a job is kept, as far as every job has to know of it."""
@@ -149,12 +146,14 @@ def workers_for(job: Job, algorithm: Algorithm, data: Dataset) -> int:
         return job.workers
     if one_gpu(job.device):
         return 1
-    return int(max(min(pass_work(algorithm, data) / WORK, default_workers(), data.rows), 1))
+    return int(
+        max(min(pass_work(algorithm, data) / active().processors.work_per_worker, default_workers(), data.rows), 1)
+    )
 
 
 def pass_work(algorithm: Algorithm, data: Dataset) -> float:
     """Multiplications of a pass over all rows, as far as they are known; infinite otherwise."""
-    columns = min(data.columns, SPARSE_COLUMNS) if data.sparse else data.columns
+    columns = min(data.columns, active().processors.sparse_columns) if data.sparse else data.columns
     return data.rows * hook(algorithm, KernelHooks.work)(columns)
 
 

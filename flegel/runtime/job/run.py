@@ -20,7 +20,8 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from flegel.configuration.active import using
+from flegel.configuration.active import active, using
+from flegel.configuration.compiled import check_compiled
 from flegel.datasets.rows import scale
 from flegel.errors import FlegelError
 from flegel.loading.class_source import is_built_in
@@ -35,7 +36,7 @@ from flegel.runtime.job.coordinator_of_job import make_coordinator
 from flegel.runtime.job.driver import Ports, drive
 from flegel.runtime.job.part import JobRun, Part, first
 from flegel.runtime.job.parts import parts_of
-from flegel.runtime.job.placement import PASSES, JobCluster
+from flegel.runtime.job.placement import JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
 from flegel.runtime.job.rows_of_job import partition_source, shared_rows
@@ -75,6 +76,7 @@ def check(running: JobRun) -> None:
     """What can be seen to be wrong without opening anything."""
     request = running.request
     check_numbers(request)
+    check_compiled()
     make_policy(request.job.sync)  # refuses switches that the model does not have
     check_topology(request.job.sync, request.job.topology)
     for part in running.parts:
@@ -130,7 +132,9 @@ def load(running: JobRun) -> None:
     """Workers are there, and know how to read their rows."""
     request, prepared, built = running.request, running.prepared, running.built
     processors = min(request.workers, default_workers())
-    running.cluster = running.job_cluster.get(lambda: PASSES * prepared.pass_seconds(built) / processors)
+    running.cluster = running.job_cluster.get(
+        lambda: active().processors.expected_passes * prepared.pass_seconds(built) / processors
+    )
     running.job_cluster.say()
     request.observers.phase("loading")
     running.cluster.start()

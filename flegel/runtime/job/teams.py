@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from flegel.algorithm import Algorithm, visit_hooks
+from flegel.configuration.active import active
 from flegel.datasets import Dataset
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import defines, hook
@@ -21,9 +22,6 @@ from flegel.params.ledger import sums_alone
 from flegel.runtime.job.request import pass_work
 from flegel.runtime.system.processors import computing_threads
 from flegel.sync import models
-
-WORK_OF_A_THREAD = 1 << 20
-"""Multiplications of a pass, of each thread at least: 0.1 to 1 ms, several times what it takes to begin together."""
 
 _lock = threading.Lock()
 _in_use = 0
@@ -103,7 +101,7 @@ def threads_for(algorithm: Algorithm, data: Dataset) -> int:
     """One for each processor that no other team of this process uses, fewer where a pass is short."""
     with _lock:
         free = computing_threads() - _in_use
-    return int(max(min(pass_work(algorithm, data) / WORK_OF_A_THREAD, free, data.rows), 1))
+    return int(max(min(pass_work(algorithm, data) / active().processors.work_per_thread, free, data.rows), 1))
 
 
 @contextmanager

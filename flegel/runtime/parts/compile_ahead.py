@@ -6,12 +6,11 @@ import json
 import sys
 
 from flegel.algorithms import BUILTINS
+from flegel.configuration.active import active
 from flegel.loading.class_source import reference
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.job.part import Part
 from flegel.runtime.job.placement import has_code
-
-LARGE = 1 << 20  # numbers of all rows: reading more takes as long as a process takes to import the compiler
 
 
 class CompileAhead(Part):
@@ -29,7 +28,7 @@ class CompileAhead(Part):
         """A process that compiles the kernel while data are read: for large data and built-in algorithms whose code is
         not in the cache."""
         request, data, ref = self.request, self.request.data, reference(self.request.algorithm)
-        large = data.rows * data.columns >= LARGE and sys.platform == "linux"
+        large = data.rows * data.columns >= active().processors.compile_ahead_numbers and sys.platform == "linux"
         if not large or not ref.builtin or request.algorithm.kernels.backend or has_code(request):
             return None
         name = next((name for name, home in BUILTINS.items() if home == ref.name), None)

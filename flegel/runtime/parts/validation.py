@@ -1,7 +1,7 @@
 """How good the model is on rows that no worker trains on, while a job runs and at its end. Never influences training.
 
 While the job trains, a part of these rows is evaluated once a pass of the slowest worker, in the coordinator's loop; at
-most `PART` of the time goes into that. At the end all of them are, with the θ of the result.
+most `termination.validation_share_of_time` goes into that. At the end all of them are, with the θ of the result.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
@@ -26,12 +27,6 @@ from flegel.runtime import clock
 from flegel.runtime.job.part import Part
 from flegel.wording import option
 
-FOLLOWED_NUMBERS = 1 << 20
-"""Numbers (rows times columns) that are evaluated while the job trains: milliseconds for every built-in algorithm."""
-LAST_NUMBERS = 1 << 26
-"""Numbers that are evaluated at the end: 512 MB of float64, since all are in memory at a time."""
-PART = 0.02
-"""Of the time of training, at most, for evaluations: the next one comes so much later."""
 PREFIX = "validation_"
 
 
@@ -42,7 +37,7 @@ class Validation:
         """`held`: the rows that are not trained, a part of which is evaluated while training. `scaling`: of columns, as
         in training."""
         self._algorithm, self._held, self._scaling = algorithm, held, scaling
-        self._few = self._rows(FOLLOWED_NUMBERS)
+        self._few = self._rows(active().termination.validated_numbers)
         self._due, self._passes = 0.0, 0
         self.latest: dict[str, float] = {}
         """Figures of the last look, as they are shown."""
@@ -57,11 +52,11 @@ class Validation:
         self._passes = passes
         self._note(machine, *self._few, machine.commits.final_parameter())
         took = clock.now() - now
-        self._due = now + took + took / PART
+        self._due = now + took + took / active().termination.validation_share_of_time
 
     def finish(self, machine: Coordinator, parameter: Tree) -> dict[str, Any]:
         """The figures of all held-out rows under the final θ, and the course, for the result."""
-        features, labels = self._rows(LAST_NUMBERS)
+        features, labels = self._rows(active().termination.validated_numbers_at_end)
         self._note(machine, features, labels, parameter)
         self.latest.pop(FOLLOWED_AT)
         return {"rows": len(self._held.ids), "course": self.course}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.server_messages import TransfersSeen
 
-ANNOUNCED_FROM_BYTES = 64 << 10
-"""Less is not announced: it is over within one wait of a thread."""
-
 
 def worth_timing(arrays: Sequence[Array]) -> bool:
-    return sum(a.nbytes for a in arrays) >= ANNOUNCED_FROM_BYTES
+    return sum(a.nbytes for a in arrays) >= active().transport.announced_from_bytes
 
 
 class TransferTimer:

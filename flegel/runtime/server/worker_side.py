@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.machine.server.client import Push, SliceClient
 from flegel.machine.worker.executor import WorkerExecutor
@@ -13,10 +14,6 @@ from flegel.runtime.server.links import ServerLinks
 from flegel.runtime.server.transfer_timer import TransferTimer, worth_timing
 from flegel.runtime.system.freed_memory import return_freed_memory
 from flegel.server_messages import ParameterSlices, ServerMap, TransferAnnounced
-
-FIRST_RETRY_SECONDS = 20.0
-"""Seconds after which what has not come is asked for again, then twice as long each time: large slices take long, and
-whoever asks too early has them sent twice. A server that is lost is noticed in another way."""
 
 
 class ServedWorker:
@@ -35,7 +32,7 @@ class ServedWorker:
             return_freed_memory()
         self._client = SliceClient(arrays[: len(load.parameter.fields) or 1], -1 if load.forms else load.version)
         self._links, self._executor, self._send = links, executor, send
-        self._retry_after, self._retry_at = FIRST_RETRY_SECONDS, float("inf")
+        self._retry_after, self._retry_at = active().transport.slice_retry_seconds, float("inf")
         self._timer = TransferTimer(links.sequencer.worker)
 
     def order(self, body: Order, arrays: tuple[Array, ...]) -> None:
@@ -81,7 +78,7 @@ class ServedWorker:
 
     def _wait(self) -> None:
         if not self._client.waits:
-            self._retry_after, self._retry_at = FIRST_RETRY_SECONDS, float("inf")
+            self._retry_after, self._retry_at = active().transport.slice_retry_seconds, float("inf")
         elif self._retry_at == float("inf"):
             self._retry_at = clock.now() + self._retry_after
 

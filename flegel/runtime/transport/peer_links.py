@@ -10,10 +10,8 @@ from collections.abc import Callable, Collection
 
 import zmq
 
+from flegel.configuration.active import active
 from flegel.machine.migration.endpoints import SendBufferTrial
-
-KEPT_IDLE_LINKS = 4  # that no move uses: the next one to that worker need not dial
-SMALL_BUFFER_BYTES = 16 << 10  # bytes; the kernel holds twice that: 5 ms at 50 Mbit/s
 
 Socket = zmq.Socket[bytes]
 
@@ -30,7 +28,7 @@ class Link:
         """Points of a window that fitted, the last time that something travelled here."""
 
     def _open(self) -> Socket:
-        return self._dial(SMALL_BUFFER_BYTES if self._has_small_buffer else 0)
+        return self._dial(active().moves.small_buffer_bytes if self._has_small_buffer else 0)
 
     @property
     def socket(self) -> Socket:
@@ -79,7 +77,7 @@ class Links:
         idle = [address for address in self._links if address not in used]
         for address in idle:
             self._links[address].rest()
-        for address in {*idle[:-KEPT_IDLE_LINKS], *({silent} & set(idle))}:
+        for address in {*idle[: -active().moves.kept_idle_links], *({silent} & set(idle))}:
             self._links.pop(address).close()
 
     def close(self) -> None:

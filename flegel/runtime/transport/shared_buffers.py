@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.parallel_sums import copy_bytes
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError
@@ -30,7 +31,6 @@ from flegel.messages import LoadShard, Report, ShardLoaded, SharedBufferRef, Tra
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.transport.codec import PackedArrays, padded_size
 
-SHARED_FROM_BYTES = 64 << 10  # bytes of θ or of a report from which on shared buffers pay
 SLOTS_IN_TURN = 2
 MAX_SLOT_BYTES = 1 << 30  # bytes of all slots for θ; they take memory only when they are used
 SHARED_BUFFERS_VARIABLE = "FLEGEL_SHARED_BUFFERS"
@@ -135,7 +135,7 @@ def for_job(load: LoadShard, packed: PackedArrays, workers: int) -> SharedBuffer
     first = max(len(load.parameter.fields), 1)
     last = first + max(len(load.statistics.fields), 1)
     order, report = padded_size(packed.arrays[:first]), padded_size(packed.arrays[first:last])
-    if max(order, report) < SHARED_FROM_BYTES:
+    if max(order, report) < active().transport.shared_from_bytes:
         return None
     try:
         return SharedBuffers(order, report, workers)

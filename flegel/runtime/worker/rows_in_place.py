@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.core.row_windows import RowWindow, RowWindows
 from flegel.core.shard import Sparse
@@ -22,8 +23,6 @@ from flegel.errors import DataError
 from flegel.runtime.transport.process_memory import ProcessArray
 from flegel.runtime.transport.shared_memory import JobArray
 
-IN_PLACE_FROM_BYTES = 16 << 20
-"""Bytes of all features from which on reading rows in place pays."""
 SHORTEST_RANGE_BYTES = 2048
 """Adjacent rows that are fetched by one call, at least: the call costs about as much as copying so many bytes."""
 MAX_COLUMNS_IN_PLACE = 1 << 16  # a window has 64 rows at least, and a worker holds two windows
@@ -56,7 +55,11 @@ def suits(rows: int, columns: int, itemsize: int, partition: str) -> bool:
     side_by_side = kind == "contiguous" or (
         kind == "shuffle" and (block > 1 or columns * itemsize >= SHORTEST_RANGE_BYTES)
     )
-    return side_by_side and rows * columns * itemsize >= IN_PLACE_FROM_BYTES and columns <= MAX_COLUMNS_IN_PLACE
+    return (
+        side_by_side
+        and rows * columns * itemsize >= active().transport.rows_in_place_from_bytes
+        and columns <= MAX_COLUMNS_IN_PLACE
+    )
 
 
 def lend_rows(rows: Rows, partition: str, lend: Callable[[Array], JobArray | None]) -> RowsInPlace | None:

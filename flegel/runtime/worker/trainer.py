@@ -21,6 +21,7 @@ import numpy as np
 
 from flegel.algorithm import Algorithm, visit_hook
 from flegel.configuration.active import active, adopt
+from flegel.configuration.compiled import check_compiled
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
@@ -352,6 +353,7 @@ class Trainer:
         """Make the algorithm, the shard, its kernel and all that belongs to one job; earlier ones are replaced."""
         began = clock.now()
         adopt(load.settings)
+        check_compiled()
         if self._kernel is not None:
             self._kernel.close()
         with EnteredHook(CLASS_MODULE_CODE):

@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 
 from flegel.errors import FlegelError, UsageError
@@ -26,6 +27,7 @@ from flegel.torch.flexible.membership import (
 )
 
 LOOK_SECONDS = 0.1  # between two signs of life, and between two looks at those of others
+URGENT_LOOK_SECONDS = 0.02  # the same while a message has failed or a generation is being connected: all ranks wait
 MEETING_SECONDS = 1800.0  # that the first ranks wait for each other, as in PyTorch's init_process_group
 STORE_SECONDS = 10.0  # that an operation of the store may take before it counts as gone
 
@@ -52,7 +54,15 @@ def open_store(address: str) -> Callable[[], dist.Store]:
 class Agent:
     """One membership of one process: from its wish to join until it leaves or is excluded."""
 
-    def __init__(self, connect: Callable[[], dist.Store], run: str, limits: MembershipLimits) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], dist.Store],
+        run: str,
+        limits: MembershipLimits,
+        device: torch.device | None = None,
+    ) -> None:
+        """`device`: a GPU whose sums go by NCCL."""
+        self._device = device
         self._connect, self._prefix, self._limits = connect, f"flegel/heal/{run}", limits
         self._store = self._client()
         self.own = int(self._store.add("identities", 1))
@@ -174,7 +184,13 @@ class Agent:
                 )
                 return
             with self._changed:
-                self._changed.wait(LOOK_SECONDS)
+                self._changed.wait(URGENT_LOOK_SECONDS if self._is_urgent() else LOOK_SECONDS)
+
+    def _is_urgent(self) -> bool:
+        """Ranks wait for the next generation."""
+        return any(number > self._latest.broken for number in self._failed) or (
+            self._building > max(self._groups, default=0) and self._latest.broken == self._latest.number - 1
+        )
 
     def _sign(self) -> None:
         """This process lives."""
@@ -251,7 +267,7 @@ class Agent:
         try:
             store = dist.PrefixStore(f"connect/{generation.number}", self._client())
             rank = generation.members.index(self.own)
-            group = Connection(store, rank, len(generation.members), limit)
+            group = Connection(store, rank, len(generation.members), limit, self._device)
         except (RuntimeError, dist.DistError):
             self.report_failure(generation.number)
             return

@@ -152,6 +152,7 @@ class PooledBarrier:
             self._hooks += [p.register_post_accumulate_grad_hook(measure) for p in self._parameters]
 
     def _unwatch_parameters(self) -> None:
+        """The backward pass has ended."""
         while self._hooks:
             self._hooks.pop().remove()
 
@@ -167,12 +168,13 @@ class PooledBarrier:
         received = self._report.grad
         if received is None:
             return
-        reports = [RankReport.of_means(row, self.ranks) for row in received.tolist()]
-        if not all(report.samples for report in reports):
+        reports = RankReport.of_means(received.numpy(force=True))
+        counts = [report.samples for report in reports]
+        if not all(counts):
             return  # a parameter got no gradient, so nothing was sent: DDP explains it in the next forward pass
         self.leave()
         self.reports = reports
-        total = sum(report.samples for report in reports)
+        total = sum(counts)
         if self.filling:
             self._forget_unused()
         gradients = [p.grad for p in self._parameters if p.grad is not None]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from flegel.errors import FlegelError
+from flegel.errors import FlegelError, UsageError
 from flegel.runtime import clock
 from flegel.torch.flexible.agent import Agent, RankExcluded, open_store
 from flegel.torch.flexible.agreement import (
@@ -95,13 +95,22 @@ class Healer:
             self._model.forget()
             self.log.forget()
             self.members, self._target, self._due = (), Generation(), False
-            self._agent = Agent(open_store(self._meeting.address), self._meeting.run, self._limits)
+            self._agent = Agent(open_store(self._meeting.address), self._meeting.run, self._limits, self._gpu())
             self.log.own = self._agent.own
             try:
                 self._drive(self.log.enter())
                 return
             except RankExcluded:
                 clock.sleep(REJOIN_SECONDS)
+
+    def _gpu(self) -> torch.device | None:
+        """Whose sums go by NCCL, if ranks have met to use it."""
+        device: torch.device = self._model.barrier.device
+        if self._meeting.backend == "gloo":
+            return None
+        if device.type != "cuda":
+            raise UsageError(f"backend='nccl' sums on GPUs, and the module lies on {device}: move it, or omit backend.")
+        return device
 
     def close(self) -> None:
         """This process leaves the training; others do not wait for it."""

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from flegel.errors import UsageError
+from flegel.runtime import clock
 from flegel.torch.flexible import iteration
 from flegel.torch.flexible.compression import CompressedSum
 from flegel.torch.flexible.connection import Connection
@@ -121,6 +122,8 @@ class LocalStepsDDP(FlexibleDDP):
         self._stepping: set[int] = set()
         """Optimizers that have not stepped in this iteration yet."""
         self._exchange_due = False
+        self.exchange_listeners: list[Callable[[float], None]] = []
+        """Called with the seconds of each exchange: it happens after the step, where no hook of PyTorch measures."""
         self._left: dict[torch.nn.Parameter, torch.Tensor] = {}
         """Gradients of what an epoch has left below an iteration of every rank; they join the next step."""
 
@@ -232,7 +235,9 @@ class LocalStepsDDP(FlexibleDDP):
         self._seconds = self._ready - self._own.opened
         self.barrier.averaging, self.barrier.window = self._averaging, self._window
         if self.healer is not None:
-            if not self.healer.exchange():
+            ended = self.healer.exchange()
+            self._tell_exchange()
+            if not ended:
                 return  # the interval goes on: this rank was given samples of a lost one
         elif self.watchdog is not None:
             self.watchdog.arrive(self.barriers)
@@ -242,9 +247,14 @@ class LocalStepsDDP(FlexibleDDP):
                 self.watchdog.broken(error)
                 raise
             self.watchdog.leave()
+            self._tell_exchange()
             self.settle(result)
         self._window, self._made_steps, self.stepped = 0, 0, True
         self._open()
+
+    def _tell_exchange(self) -> None:
+        for listener in self.exchange_listeners:
+            listener(clock.now() - self._ready)
 
     def _module_state(self) -> dict[str, Any]:
         return self.outer.of_all_ranks(self.module)

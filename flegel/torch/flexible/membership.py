@@ -11,8 +11,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SILENCE_AFTER_FAILURE_SECONDS = 0.6
-"""Without a sign of life, once a message has failed in the generation: six signs of life are missing then."""
+SILENCE_AFTER_FAILURE_SECONDS = 0.4
+"""Without a sign of life, once a message has failed in the generation: four signs of life are missing then, and many
+more of processes that have seen the failure."""
 
 
 ABANDONED_SILENCES = 10.0

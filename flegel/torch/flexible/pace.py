@@ -13,14 +13,16 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flegel.plan.interval.gradient_noise import GradientNoise, NoiseInterval, from_reports, gain
 from flegel.plan.interval.interval import FixedInterval, Interval, Round
 
 BARRIERS_PER_MEASUREMENT = 4  # once the noise scale is known: two norms cost as much as reading all parameters twice
 REMEMBERED_INTERVALS = 8  # whose micro-batches' durations predict the next one
-REMEMBERED_WAITS = 32
-"""Barriers whose waiting counts. A rank that pauses for a second after each seventh of one, in micro-batches of 10 ms,
-pauses twice in so many barriers, so pauses are seen although the longest one is left out."""
+REMEMBERED_WAITS, REMEMBERED_WAIT_SECONDS = 32, 5.0
+"""Barriers whose waiting counts, and seconds of training, if these are more: pauses of a second are seen in them,
+however short micro-batches are, although the longest one is left out."""
 FIRST_JUDGED_BARRIER = 4  # before it timings are those of the start: compiling, first allocations, empty caches
 INTERVAL_WAITS = 2.0
 """Shortest interval in mean waits of a barrier: a third of the time is waited then, where delays are as long as the
@@ -92,17 +94,49 @@ class RankReport(NamedTuple):
     """The latest generation of ranks to whose members it is connected, where ranks heal."""
 
     @classmethod
-    def of_means(cls, row: Sequence[float], ranks: int) -> RankReport:
+    def of_means(cls, table: Any) -> list[RankReport]:
         """From the mean over ranks of tables in which each has filled in its own row. Counts are whole numbers again,
-        also where a division by `ranks` has rounded them."""
-        values = [value * ranks for value in row]
-        for at in COUNTS:
-            values[at] = float(round(values[at])) if math.isfinite(values[at]) else values[at]
-        return cls(*values)
+        also where a division by the number of ranks has rounded them."""
+        values = table.astype(np.float64) * len(table)
+        values[:, COUNTS] = np.rint(values[:, COUNTS])
+        return [cls(*row) for row in values.tolist()]
 
 
 REPORT_FIELDS = len(RankReport._fields)
 COUNTS = [at for at, name in enumerate(RankReport._fields) if name not in ("seconds", "unit", "cost", "square")]
+
+
+class BarrierWaits:
+    """Seconds that ranks waited at the last barriers for the one that came last, on average over these ranks."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[float, float]] = deque()
+        """Seconds waited, and seconds of the whole interval."""
+        self._waited = self._trained = self._longest = 0.0
+
+    @property
+    def barriers(self) -> int:
+        return len(self._last)
+
+    def add(self, seconds: Sequence[float]) -> None:
+        """What each rank has spent until it arrived."""
+        longest = max(seconds)
+        waited = (longest * len(seconds) - sum(seconds)) / max(len(seconds) - 1, 1)
+        self._last.append((waited, longest))
+        self._waited, self._trained = self._waited + waited, self._trained + longest
+        self._longest = max(self._longest, waited)
+        while len(self._last) > REMEMBERED_WAITS and self._trained - self._last[0][1] > REMEMBERED_WAIT_SECONDS:
+            waited, trained = self._last.popleft()
+            self._waited, self._trained = self._waited - waited, self._trained - trained
+            if waited == self._longest:
+                self._longest = max(one for one, _ in self._last)
+
+    @property
+    def mean(self) -> float:
+        """Of a barrier. The longest wait is left out: a single delay says nothing about the next ones."""
+        if len(self._last) < FIRST_JUDGED_BARRIER:
+            return 0.0
+        return (self._waited - self._longest) / (len(self._last) - 1)
 
 
 class BarrierPace:
@@ -116,7 +150,7 @@ class BarrierPace:
         """Every rank trains one micro-batch in an interval, as in DDP: nobody could make another one meanwhile."""
         self.noise = GradientNoise()
         self._counts: tuple[float, ...] = ()
-        self._waits: deque[float] = deque(maxlen=REMEMBERED_WAITS)
+        self._waits = BarrierWaits()
 
     def measures(self, barrier: int) -> bool:
         """Whether the gradients of this barrier are measured; the same answer on all ranks. The noise scale is of no
@@ -130,7 +164,7 @@ class BarrierPace:
         if self._fixed is None:
             self._judge(reports)
         if self.even:
-            self.interval = max(r.unit for r in reports)
+            self.interval = max([r.unit for r in reports])
             self._counts = ()
             return
         known = len(self._counts) == len(reports) and 0.0 < pooled < math.inf
@@ -139,32 +173,23 @@ class BarrierPace:
         self._counts = tuple(r.samples for r in reports)
         self.interval = self._adjuster.next(self._round(reports)).seconds or 0.0
         if self._fixed is None:
-            self.interval = max(self.interval, INTERVAL_WAITS * self._mean_wait)
+            self.interval = max(self.interval, INTERVAL_WAITS * self._waits.mean)
 
     def _judge(self, reports: Sequence[RankReport]) -> None:
         """Whether ranks are even: in the interval that the slowest one and the waiting ask for, the fastest one makes
         one micro-batch. Ranks that count as even become uneven by a larger ratio than they become even again by."""
-        seconds = [r.seconds for r in reports]
-        self._waits.append(max(seconds) - sum(seconds) / len(seconds))
-        if len(self._waits) < FIRST_JUDGED_BARRIER:
+        self._waits.add([r.seconds for r in reports])
+        if self._waits.barriers < FIRST_JUDGED_BARRIER:
             return
         units = [r.unit for r in reports]
-        ratio = max(*units, INTERVAL_WAITS * self._mean_wait) / max(min(units), 1e-9)
+        ratio = max(max(units), INTERVAL_WAITS * self._waits.mean) / max(min(units), 1e-9)
         self.even = ratio < (UNEVEN_RATIO if self.even else EVEN_RATIO)
-
-    @property
-    def _mean_wait(self) -> float:
-        """Seconds that ranks waited at a barrier, on average over ranks and over the last barriers. The longest wait is
-        left out: a single delay says nothing about the next ones."""
-        if len(self._waits) < FIRST_JUDGED_BARRIER:
-            return 0.0
-        return (sum(self._waits) - max(self._waits)) / (len(self._waits) - 1)
 
     def regroup(self) -> None:
         """Other ranks from now on: costs and counts were those of another world. The noise is that of the data."""
         self._adjuster = NoiseInterval() if self._fixed is None else FixedInterval(self._fixed)
         self._counts = ()
-        self._waits.clear()
+        self._waits = BarrierWaits()
 
     def to_state(self) -> dict[str, Any]:
         """Of plain values, for a rank that joins."""
@@ -172,7 +197,7 @@ class BarrierPace:
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.interval, self.even, self.noise = state["interval"], state["even"], GradientNoise(**state["noise"])
-        self._waits.clear()
+        self._waits = BarrierWaits()
 
     def _round(self, reports: Sequence[RankReport]) -> Round:
         """The time since the last barrier as an interval sees it. Its seconds are those in which all ranks together

@@ -274,15 +274,15 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         """Counts and rates of all ranks: claims for the next intervals."""
         if self.deal is None or not self.training:
             return
-        self._batch = max(self._batch, int(max(r.take for r in reports)))
-        self._ahead = max(self._ahead, int(max(r.ahead for r in reports)))
-        self._least = int(max(r.least for r in reports))
         self._interval = pace.interval
         self._spent = [r.seconds + spent for r, spent in zip(reports, self._spent or [0.0] * len(reports), strict=True)]
         if pace.even and self._barriers_claimed > 0:
             self._barriers_claimed -= 1
             self._since = [int(r.taken) for r in reports]
             return
+        self._batch = max(self._batch, int(max(r.take for r in reports)))
+        self._ahead = max(self._ahead, int(max(r.ahead for r in reports)))
+        self._least = int(max(r.least for r in reports))
         self._rates = tuple(r.taken / s if s > 0.0 else 0.0 for r, s in zip(reports, self._spent, strict=True))
         self._spent, self._since = [], []
         progress = [

@@ -16,12 +16,10 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from flegel.configuration.sources import settings_outside
 from flegel.errors import FlegelError
 from flegel.runtime import clock
 
-SIGN_OF_LIFE_SECONDS = 1.0  # between two signs of life of a rank
-RANK_SILENCE_SECONDS = 5.0  # without one, after which a rank counts as stopped
-ARRIVED_RANK_FACTOR = 3.0  # times that, for a rank at the barrier: a slow exchange delays its signs of life too
 EXIT_CODE = 75  # a temporary failure: a launcher that restarts may try again
 
 
@@ -50,6 +48,7 @@ class Watchdog:
 
     def __init__(self, group: Any, timeout: float, number: int = 0) -> None:
         self._number = number
+        self._times = settings_outside().liveness
         self._rank, self._ranks, self._timeout = dist.get_rank(group), dist.get_world_size(group), timeout
         self._store = dist.PrefixStore(f"flegel/flexible/{number}", distributed_c10d._get_default_store())
         self._waiting: tuple[int, float] | None = None
@@ -81,9 +80,9 @@ class Watchdog:
     def broken(self, error: BaseException) -> None:
         """A collective failed: ends this process with a sentence, once it is known who is gone."""
         self._waiting = self._waiting or (self._step, clock.now())
-        limit = clock.now() + 4 * RANK_SILENCE_SECONDS
+        limit = clock.now() + 4 * self._times.rank_silence_seconds
         while clock.now() < limit:
-            clock.sleep(SIGN_OF_LIFE_SECONDS / 2)
+            clock.sleep(self._times.rank_beat_seconds / 2)
             try:
                 self._look((self._step, limit))
             except (RuntimeError, dist.DistError):
@@ -94,12 +93,12 @@ class Watchdog:
         """In a thread: write this rank's sign of life each second, and look at those of all others while this rank
         waits."""
         beat = 0
-        while not self._ended.wait(SIGN_OF_LIFE_SECONDS):
+        while not self._ended.wait(self._times.rank_beat_seconds):
             beat += 1
             try:
                 waits = self._waiting
                 self._store.set(f"{self._rank}", f"{beat} {waits[0] if waits else -1} {Watchdog.waits_for}")
-                if waits is not None and clock.now() - waits[1] > RANK_SILENCE_SECONDS:
+                if waits is not None and clock.now() - waits[1] > self._times.rank_silence_seconds:
                     self._look(waits)
             except (RuntimeError, dist.DistError) as error:
                 if self._waiting is not None and not self._ended.is_set():
@@ -125,12 +124,15 @@ class Watchdog:
                 late.append(rank)
             if where not in (-1, self._number):
                 elsewhere.append(rank)
-            if now - known[1] > (ARRIVED_RANK_FACTOR if arrived else 1.0) * RANK_SILENCE_SECONDS:
+            if (
+                now - known[1]
+                > (self._times.arrived_rank_factor if arrived else 1.0) * self._times.rank_silence_seconds
+            ):
                 stopped.append(rank)
         if stopped:
             names, silence = ", ".join(map(str, stopped)), min(now - self._seen[rank][1] for rank in stopped)
             self._end(f"rank {names} gave no sign of life for {silence:.0f} s")
-        elif elsewhere and now - waits[1] > 2 * RANK_SILENCE_SECONDS:
+        elif elsewhere and now - waits[1] > 2 * self._times.rank_silence_seconds:
             names = ", ".join(map(str, elsewhere))
             self._end(
                 f"rank {names} waits at a barrier of another model: models that are trained in one loop must be "

@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
 
+from flegel.configuration.active import active  # noqa: E402
 from flegel.torch.flexible.pace import REPORT_FIELDS  # noqa: E402
 from flegel.torch.flexible.watchdog import Watchdog  # noqa: E402
 
@@ -293,7 +294,7 @@ def test_a_barrier_that_does_not_end_is_explained(
     told: list[str] = []
     watchdog = Watchdog.__new__(Watchdog)
     watchdog._rank, watchdog._ranks, watchdog._timeout, watchdog._seen = 0, 2, 60.0, {}
-    watchdog._number = 0
+    watchdog._number, watchdog._times = 0, active().liveness
     watchdog._store = torch.distributed.HashStore()
     monkeypatch.setattr(watchdog, "_end", told.append)
     for now in (0.0, seconds):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed: make test-e
 import torch.distributed as dist  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from flegel.report.rank_sections import read_watch  # noqa: E402
-from flegel.torch import FlexibleDDP, watch  # noqa: E402
+from flegel.report.rank_page import verdict  # noqa: E402
+from flegel.report.rank_sections import examine, read_watch  # noqa: E402
+from flegel.torch import FlexibleDDP, LocalStepsDDP, watch  # noqa: E402
+from flegel.torch.flexible import local_ddp  # noqa: E402
 
 
 class VirtualClock:
@@ -84,7 +89,55 @@ def test_sections_of_an_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         watching.close()
     finally:
         dist.destroy_process_group()
-    _, found = read_watch(tmp_path)
+    _, found, ranks = read_watch(tmp_path)
+    assert ranks == 1
     (one,) = found[0]
     assert one.iterations == 3
     assert one.seconds == {"data": 6.0, "forward": 6.0, "backward": 9.0, "exchange": 0.0, "step": 12.0, "host": 15.0}
+
+
+def test_the_exchange_of_local_steps_is_no_time_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flegel.runtime.clock.now", lambda: VirtualClock.now)
+    monkeypatch.setattr("flegel.runtime.clock.microseconds", lambda: int(VirtualClock.now * 1e6))
+    monkeypatch.setattr(local_ddp.GroupMessages, "wait", lambda *_: VirtualClock.spend(7.0))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = LocalStepsDDP(torch.nn.Linear(2, 1), local_steps=2, endless=True, timeout=0)
+        optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        watching = watch(model, tmp_path, every=1000.0)
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        watching.close()
+    finally:
+        dist.destroy_process_group()
+    (one,) = read_watch(tmp_path)[1][0]
+    assert model.barriers == 3 and one.seconds["exchange"] == 21.0 and one.seconds["host"] == 0.0
+
+
+@pytest.mark.processes
+def test_three_ranks_of_plain_ddp_with_two_slow_ones(tmp_path: Path) -> None:
+    """Rank 1 sleeps in reading, longest, rank 2 in its forward pass; each much longer than anything else takes."""
+    root = Path(__file__).resolve().parents[3]
+    paths = {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    script = Path(__file__).with_name("watched_script.py")
+    ended = subprocess.run(
+        [*command, str(script), str(tmp_path)], env={**os.environ, **paths}, capture_output=True, text=True, timeout=240
+    )
+    assert ended.returncode == 0, ended.stderr
+    report = examine(*read_watch(tmp_path))
+    assert sorted(report.ranks) == [0, 1, 2] and not report.absent
+    assert report.slowest() == (1, "data")
+    assert report.ranks[1].relative["data"] < 0.3 and report.ranks[2].relative["forward"] < 0.3
+    assert report.ranks[1].caused > report.ranks[2].caused, "others wait for the slowest"
+    assert report.ranks[0].waited > report.ranks[1].waited
+    assert "Rank 1 is slow" in verdict(report) and "rank 2 in forward" in verdict(report)
+    shown = subprocess.run(
+        [sys.executable, "-m", "flegel", "ddp-report", str(tmp_path), "--prometheus", str(tmp_path / "ddp.prom")],
+        cwd=root, env={**os.environ, **paths}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert shown.returncode == 0 and "Rank 1 is slow" in shown.stdout, shown.stderr
+    assert 'flegel_ddp_score{rank="1",section="data"}' in (tmp_path / "ddp.prom").read_text()
+    assert "<svg" in (tmp_path / "ddp-report.html").read_text()

@@ -18,6 +18,8 @@ from flegel.cluster.master.daemon import MasterDaemon
 from flegel.cluster.transport import keys
 from flegel.cluster.transport.protocol import RIGHTS
 from flegel.cluster.transport.secure_server import listen
+from flegel.configuration.active import using
+from flegel.configuration.sources import changes_outside
 from flegel.errors import FlegelError
 from flegel.runtime import logs
 from flegel.runtime.system.malloc_settings import share_heap
@@ -41,7 +43,7 @@ def main() -> None:
     home = Path(settings.home)
     pair, registry = keys.load(keys.MASTER, home / "keys"), keys.KeyRegistry(home / "keys")
     try:
-        with listen(settings.listen, RIGHTS, pair=pair, registry=registry) as server:
+        with using(changes_outside()), listen(settings.listen, RIGHTS, pair=pair, registry=registry) as server:
             keep_private(home / "master")
             daemon = MasterDaemon(server, home / "master")
             print(server.address, flush=True)

@@ -26,6 +26,8 @@ from flegel.cluster.slave.daemon import SlaveDaemon
 from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.transport.protocol import TO_SLAVE
 from flegel.cluster.transport.secure_client import SecureClient, dial
+from flegel.configuration.active import using
+from flegel.configuration.sources import changes_outside
 from flegel.errors import FlegelError
 from flegel.runtime import clock, logs
 from flegel.runtime.processes.host import host_memory
@@ -55,7 +57,8 @@ def main() -> None:
 
 def _run(line: bytes, lifeline: bool) -> None:
     try:
-        serve(tickets.decode(munge.opened(line)), lifeline)
+        with using(changes_outside()):
+            serve(tickets.decode(munge.opened(line)), lifeline)
     except FlegelError as error:
         print(f"flegel: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

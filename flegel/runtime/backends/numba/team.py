@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
@@ -26,28 +27,8 @@ from flegel.runtime.backends.numba.backend import BACKEND, NumbaKernel
 from flegel.runtime.backends.numba.kernels import another, build_kernel
 from flegel.runtime.backends.numba.team_threads import CompiledCalls, InterpretedCalls, Sums, Team, flat_size
 
-FIXED_BLOCK_WORK, FIXED_BLOCK_WORK_BY_CALLS = 1 << 22, 1 << 24
-"""Multiplications in a fixed block: 0.2 to 1 ms; and 1 to 4 ms of kernels that the interpreter calls for each block, 10
-to 30 µs under its lock, which sixteen threads share."""
-BLOCK_WORK_PER_STATISTIC = 64
-"""Multiplications in a fixed block for each number of the statistics, which are cleared and added for each block."""
-BLOCK_ROWS_OF_UNKNOWN_WORK = 1024
-"""Points of a fixed block where nobody knows what a visit costs."""
 BLOCK_MULTIPLE = 1024
 """Points of a fixed block are a multiple of it: whole tiles, and what kernels keep of runs of rows."""
-BLOCK_STATISTICS_BYTES = 64 << 20
-"""Memory for the statistics of fixed blocks; with more blocks all threads meet in between."""
-LONGEST_BLOCK_SECONDS = 5e-4
-"""Of a block whose length may depend on speed: so long a thread does not look at the stop flag."""
-CALLED_BLOCK_SECONDS_PER_THREAD = 2.5e-4
-"""The same for each thread of a team whose kernel the interpreter calls: a call holds its lock for up to 30 µs, so that
-the lock is taken an eighth of the time at most, however many threads there are."""
-REMEMBERED_CALLS = 8
-"""Calls whose cost besides visits is remembered; the least of them counts, in others a thread waited for its core."""
-FEWEST_POINTS_PER_THREAD = 2048
-"""Points of the first calls, for each thread."""
-COMPILED_CALL_SECONDS = 2e-5
-"""Of a call inside compiled code, besides visits: the arguments, a look at each other, the sums."""
 
 _compiling: list[bool] = []
 
@@ -65,9 +46,11 @@ def compiling_loops() -> Iterator[None]:
 def fixed_block(work: float, numbers: int, by_calls: bool) -> int:
     """Points of a fixed block, where a visit takes so many multiplications and the statistics have so many numbers.
     `by_calls`: the kernel has no loop for teams, so the interpreter calls it."""
+    rules = active().processors
     if not math.isfinite(work):
-        return BLOCK_ROWS_OF_UNKNOWN_WORK
-    wanted = max(FIXED_BLOCK_WORK_BY_CALLS if by_calls else FIXED_BLOCK_WORK, BLOCK_WORK_PER_STATISTIC * numbers)
+        return rules.block_rows_of_unknown_work
+    least = rules.fixed_block_work_by_calls if by_calls else rules.fixed_block_work
+    wanted = max(least, rules.block_work_per_statistic * numbers)
     return max(math.ceil(wanted / max(work, 1.0) / BLOCK_MULTIPLE), 1) * BLOCK_MULTIPLE
 
 
@@ -94,12 +77,12 @@ class TeamKernel:
         self._kernels, self._team, self._fixed = kernels, Team(len(kernels)), fixed
         threads = self._team.threads
         self.grid: int = fixed or 1
-        self.least_points = FEWEST_POINTS_PER_THREAD * threads if kind == "hand-written" else 1
+        self.least_points = active().processors.fewest_points_per_thread * threads if kind == "hand-written" else 1
         self._prepare: Callable[[Shard, Tree], None] | None = getattr(kernels[0], "prepare", None)
         self._parameter = pytree.read_only(parameter)
         self._statistics = Sums(empty)
         size = sum(part.nbytes for part in self._statistics.flat)
-        self._most_blocks = max(BLOCK_STATISTICS_BYTES // max(size, 1), threads)
+        self._most_blocks = max(active().processors.block_statistics_bytes // max(size, 1), threads)
         self._interpreted = InterpretedCalls(self._team, kernels, empty, bool(fixed))
         self._most_points = 0
         self._compiled = self._compiled_calls(home, parameter, empty) if threads > 1 and home is not None else None
@@ -164,7 +147,8 @@ class TeamKernel:
         began, compiled, theta = clock.now(), self._compiled, self._parameter
         if compiled is not None and compiled.serves(shard, iteration):
             edges = edges[: compiled.most_blocks + 1]
-            reached, cost = compiled.visit(theta, edges, flag, self._statistics), COMPILED_CALL_SECONDS
+            cost = active().processors.compiled_call_seconds
+            reached = compiled.visit(theta, edges, flag, self._statistics)
             seconds = (clock.now() - began - cost) * self._team.threads
         else:
             if compiled is not None:
@@ -172,7 +156,7 @@ class TeamKernel:
             reached, cost, seconds = self._interpreted.visit(shard, theta, edges, iteration, flag, self._statistics)
         if reached and seconds > 0:
             self._speed = max((edges[reached] - edges[0]) / seconds, self._speed / 2)
-        self._costs = [*self._costs[1 - REMEMBERED_CALLS :], max(cost, 0.0)]
+        self._costs = [*self._costs[1 - active().processors.remembered_calls :], max(cost, 0.0)]
         return reached
 
     def _edges(self, start: int, end: int) -> list[int]:
@@ -181,8 +165,9 @@ class TeamKernel:
         if step := self._fixed:
             return [start, *range((start // step + 1) * step, end, step), end][: self._most_blocks + 1]
         threads, edges = self._team.threads, [start]
-        called = 0.0 if self._compiled is not None else CALLED_BLOCK_SECONDS_PER_THREAD * threads
-        longest = int(self._speed * max(LONGEST_BLOCK_SECONDS, called)) or FEWEST_POINTS_PER_THREAD
+        rules = active().processors
+        called = 0.0 if self._compiled is not None else rules.called_block_seconds_per_thread * threads
+        longest = int(self._speed * max(rules.longest_block_seconds, called)) or rules.fewest_points_per_thread
         longest = max(min(longest, self._most_points or longest) // TILE, 1) * TILE
         least = max(longest // 8, TILE)
         while edges[-1] < end:

@@ -1,0 +1,88 @@
+"""Settings of kernels: tuned numbers that compiled code holds as constants (algorithms, core/team_loop).
+
+A process reads them once, when its first job begins or its first kernel is loaded (`compiled`), and the cache of
+compiled code has a folder for each choice. A job that asks for other ones than its process has is refused in a
+sentence. Sizes of register tiles follow from the registers of the machine (algorithms/simd/registers.py), and are no
+settings: other ones would need other code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from flegel.configuration.setting import Setting
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """How often a kernel looks up, how long it adds in float32, and what it takes together."""
+
+    sparse_rows_between_stop_reads: Annotated[
+        int, Setting("rows", "Sparse rows that k-means visits between two looks at the stop flag.", 1)
+    ] = 16
+    soft_terms_per_lane: Annotated[
+        int,
+        Setting(
+            "terms",
+            "Summed per lane in the precision of the features, by mixtures and fuzzy c-means, before they are added to "
+            "float64 sums.",
+            1,
+        ),
+    ] = 256
+    fcm_steep: Annotated[
+        float,
+        Setting(
+            "‖y‖² per column",
+            "Above which fuzzy c-means computes a float32 tile in float64; ordinary rows have about 1.",
+        ),
+    ] = 1024.0
+    gmm_steep: Annotated[
+        float,
+        Setting(
+            "Σ y² / variance",
+            "Above which, and `gmm_steep_per_column` for each column, a mixture computes a float32 tile in float64: "
+            "with 256 sums a lane, float32 keeps a variance to 256 · 4096 / 2^24, 6 %, of one point.",
+        ),
+    ] = 4096.0
+    gmm_steep_per_column: Annotated[
+        float, Setting("Σ y² / variance", "Added for each column: so much is ordinary.")
+    ] = 64.0
+    near_cache_bytes: Annotated[
+        int,
+        Setting(
+            "bytes",
+            "Of short centroids that several panels of k-means with bounds are multiplied with before the next ones.",
+            1,
+            1 << 30,
+        ),
+    ] = 24 * 1024
+    bands_multiplied_from: Annotated[
+        float,
+        Setting(
+            "of the pairs of points and bands",
+            "From which on a panel of k-means with bounds is multiplied with all centroids.",
+            0,
+            1,
+        ),
+    ] = 0.4
+    nmf_entries_at_once: Annotated[
+        int,
+        Setting("entries", "Of a row gathered at a time: their factors fit into the first-level cache.", 1, 1 << 16),
+    ] = 128
+    lr_tiles_in_float32: Annotated[
+        int,
+        Setting(
+            "tiles",
+            "A float32 part of the gradient adds up 4 products a tile; after so many it goes into the float64 sum.",
+            1,
+        ),
+    ] = 16
+    team_looks_before_sleep: Annotated[
+        int,
+        Setting(
+            "looks",
+            "At a number that is about to change before a thread of a team sleeps: 50 to 100 µs, the time of "
+            "`updateParameter`.",
+        ),
+    ] = 60_000

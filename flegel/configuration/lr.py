@@ -1,0 +1,193 @@
+"""Settings of logistic regression: how long θ moves at every barrier, and how steps are judged (algorithms/lr)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from flegel.configuration.setting import Setting
+
+
+@dataclass(frozen=True)
+class LogisticRegressionSettings:
+    """Steps of Newton's method and of L-BFGS. Errors of rounding that bound some of them are no settings."""
+
+    steps_per_pass: Annotated[
+        float,
+        Setting(
+            "Newton steps",
+            "Per pass while θ moves at every barrier. A barrier's step is in proportion to its visits.",
+            0.01,
+            100,
+        ),
+    ] = 2.0
+    passes_before_late_sums: Annotated[int, Setting("passes", "Before the rate of convergence is judged.")] = 20
+    late_sums_from_steps: Annotated[
+        float,
+        Setting(
+            "steps",
+            "All second derivatives are summed where more steps than that, and "
+            "`late_sums_from_steps_per_column` for each column, would follow without. Summing them takes "
+            "columns / 4 times as long as a pass, and some of it again as θ moves; then nearly collinear tables "
+            "need about 20 steps, where without they need hundreds. Connections of a network (118 columns, 23 "
+            "classes) need 50 without.",
+        ),
+    ] = 20.0
+    late_sums_from_steps_per_column: Annotated[float, Setting("steps", "As `late_sums_from_steps`.")] = 0.5
+    armijo: Annotated[float, Setting("of the promised gain", "A step must bring so much (Armijo).", 0, 1)] = 1e-4
+    least_damping: Annotated[float, Setting("relative", "Smallest damping of a Newton step.", 1e-300, 1)] = 1e-10
+    first_damping: Annotated[float, Setting("relative", "First damping of a Newton step.", 1e-300, 1000000.0)] = 1e-6
+    most_damping: Annotated[
+        float, Setting("relative", "Largest damping of a Newton step.", 1e-300, 1000000000000.0)
+    ] = 1e3
+    curvature_headroom: Annotated[
+        float,
+        Setting(
+            "ratio",
+            "Factor on the curvature while θ moves at every barrier: gradients are up to one pass old then.",
+            0.1,
+        ),
+    ] = 1.25
+    moving_passes: Annotated[
+        int,
+        Setting(
+            "passes",
+            "θ moves at every barrier for so many at most, or until a pass lowers the loss by less than "
+            "`moving_ends_below_gain`.",
+        ),
+    ] = 6
+    moving_ends_below_gain: Annotated[float, Setting("relative", "As `moving_passes`.", 0, 1)] = 0.01
+    recount_moving: Annotated[
+        float,
+        Setting(
+            "relative", "A point's curvature is counted again when it has changed by this part, while θ moves.", 0, 1
+        ),
+    ] = 0.5
+    recount_held: Annotated[float, Setting("relative", "The same while θ is held.", 0, 1)] = 0.2
+    stalled_passes: Annotated[
+        int,
+        Setting(
+            "passes",
+            "In which the objective must fall by a hundredth once θ is held; otherwise the search ends with a warning.",
+            1,
+        ),
+    ] = 50
+    credible_promise: Annotated[
+        float,
+        Setting(
+            "of the objective",
+            "A Newton step that promises more is not trusted: it comes from points far on the wrong side, where "
+            "the loss is almost straight.",
+            0.01,
+        ),
+    ] = 2.0
+    shortest_step: Annotated[
+        float,
+        Setting(
+            "of a step",
+            "A step of L-BFGS that failed is made shorter down to this part; then its pairs are given up.",
+            0,
+            1,
+        ),
+    ] = 0.01
+    plausible_promise: Annotated[
+        float,
+        Setting(
+            "of the objective",
+            "A step of L-BFGS that promises more is made shorter before it is tried. A quadratic brings half of "
+            "what a step promises at first, and the objective cannot fall below 0; longer ones failed in all "
+            "cases.",
+            0.01,
+        ),
+    ] = 1.0
+    most_pairs: Annotated[
+        int,
+        Setting(
+            "pairs",
+            "L-BFGS keeps so many, like other implementations, or as many as fit into `pair_bytes`, at least 2: "
+            "they are copied with every new θ. Of 12,626 columns and 20 classes 5 fit: 37 passes, where 10 need "
+            "35, and 2 need 57.",
+            2,
+            100,
+        ),
+    ] = 10
+    pair_bytes: Annotated[int, Setting("bytes", "As `most_pairs`.", 1, 68719476736)] = 24 << 20
+    least_curvature: Annotated[
+        float,
+        Setting(
+            "of the mean over all classes",
+            "Where the curvature of a column for one class is less, its step is no longer.",
+            0,
+            1,
+        ),
+    ] = 1e-3
+    usual_weight: Annotated[
+        float,
+        Setting(
+            "of a mean",
+            "Weight of the last step in the mean over steps from which the rate of convergence is taken.",
+            0.001,
+            1,
+        ),
+    ] = 0.25
+    estimated_gap: Annotated[
+        float,
+        Setting(
+            "ratio",
+            "Factor on distances to the minimum that follow from an estimate of the curvature: without it, "
+            "1.2e-4 was found where they said 1e-4, and 1.4e-4 with half of it.",
+            0.1,
+        ),
+    ] = 2.0
+    warned_from_steps: Annotated[
+        int,
+        Setting(
+            "steps", "A search that is further than `warned_from_gap` from its minimum after so many is warned of.", 1
+        ),
+    ] = 30
+    warned_from_gap: Annotated[float, Setting("relative", "As `warned_from_steps`.", 0)] = 1e-3
+    direction_numbers: Annotated[
+        int,
+        Setting(
+            "numbers",
+            "In the leading directions: 64 kB at every barrier; all directions up to 90 columns.",
+            1,
+            1073741824,
+        ),
+    ] = 8192
+    flat_curvature: Annotated[
+        float,
+        Setting(
+            "of the largest curvature",
+            "A direction with less has none: rows in float32 leave 1e-14, offsets more.",
+            0,
+            1,
+        ),
+    ] = 1e-9
+    direction_rounds: Annotated[
+        int, Setting("rounds", "Of that iteration; it also serves where few of many columns' directions are wanted.", 1)
+    ] = 30
+    recount_diagonal: Annotated[
+        float,
+        Setting(
+            "relative",
+            "As `recount_moving`, where only the diagonal is summed. It only scales steps that L-BFGS corrects: 784 "
+            "columns and 10 classes need as many passes as with all changes counted (60 and 65 of pictures, 21 of "
+            "random rows), and these take half as long.",
+            0,
+            1,
+        ),
+    ] = 0.5
+    negligible_in_diagonal: Annotated[
+        float,
+        Setting("of the mean curvature", "Below which a change does not count there.", 0),
+    ] = 0.5
+    direction_rows: Annotated[
+        int,
+        Setting(
+            "rows",
+            "Of a dense sample, at most, from which directions are found: five a column where there are 784, whose ten "
+            "leading ones then take as many passes as those of 20,000 rows.",
+            1,
+        ),
+    ] = 4096

@@ -2,6 +2,7 @@
 
     python -m bench.micro.wide_models pass [--only gmm-diagonal lr-1000 ...] [--scale 1.0] [--repeat 3] [--json FILE]
     python -m bench.micro.wide_models job  [the same]
+    python -m bench.micro.wide_models job --quick       # a fifth of the rows, one timed run
 
 `pass`: one core. Processor seconds of a pass of our kernel over all rows (the median of `--repeat` after the first),
 and of scikit-learn's for the same step from the same θ: an iteration of EM, a gradient of lbfgs, an update of both
@@ -50,6 +51,7 @@ from flegel.declarations.optional import hook
 WARM_PASSES = 2  # before a pass is timed
 PEER_PASSES = 2  # by which a longer fit of a peer exceeds a shorter one: the difference is without their start
 L2 = 1e-3
+QUICK_SCALE = 0.2  # of the rows, for `--quick`
 
 
 class Case(NamedTuple):
@@ -256,8 +258,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--quick", action="store_true", help="a fifth of the rows, one timed run of each side")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(argv)
+    if given.quick:
+        given.scale, given.repeat = QUICK_SCALE, 1
     seed = secrets.randbits(32) if given.seed is None else given.seed
     print(f"rows are drawn from the seed {seed}")
     warnings.simplefilter("ignore")
@@ -269,7 +274,12 @@ def main(argv: list[str]) -> int:
         found[name] = (passes if given.what == "pass" else jobs)(case, given.repeat)
         print(f"{name:24}", "  ".join(f"{key} {value:.3g}" for key, value in found[name].items()), flush=True)
     if given.json:
-        about = {"command": f"python -m bench.micro.wide_models {given.what}", "commit": commit(), "machine": machine()}
+        about = {
+            "title": "GMM, FCM, LR and NMF at wide shapes beside scikit-learn",
+            "command": f"python -m bench.micro.wide_models {given.what}",
+            "commit": commit(),
+            "machine": machine(),
+        }
         given.json.write_text(
             json.dumps({**about, "seed": seed, "scale": given.scale, "figures": found}, indent=1) + "\n"
         )

@@ -260,6 +260,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "otherwise.",
             TRAINING,
             check=check_threads,
+            resume="Another number of threads that train as one worker.",
             see="teams.md",
         ),
     ] = None

@@ -202,6 +202,7 @@ class KMeans(Algorithm):
         return start._replace(centroids=_directions(start.centroids, place))
 
     def _start(self, sample: Sample, rng: np.random.Generator) -> Centroids:
+        """Centroids as `init` says; those that are drawn are the best of several trials on a part of the sample."""
         if isinstance(self.init, str) and self.init in NAMED:
             others = "are zero or have the weight 0" if self.metric == "cosine" else "have the weight 0"
             check_enough(self.k, sample.weights, "KMeans", others)
@@ -342,6 +343,7 @@ class KMeans(Algorithm):
         return 0.5 * squared if self.metric == "cosine" else squared
 
     def _squared_distances(self, aggregator: KMeansSums, parameter: Centroids) -> float:
+        """The sum over all points of the squared distance to their centroids, from the statistics alone."""
         filled = aggregator.counts > 0
         whole = bool(filled.all())  # nearly always: then nothing is copied
         sums, counts, squares = aggregator if whole else (a[filled] for a in aggregator)
@@ -413,6 +415,7 @@ class KMeans(Algorithm):
         return [f"{len(counts)} clusters of {low:,.6g} to {high:,.6g} rows, {middle:,.6g} in the median"]
 
     def warnings(self, aggregator: KMeansSums, parameter: Centroids) -> list[str]:
+        """Sentences about clusters that stayed empty, and about an objective that rounding makes coarse."""
         found = []
         empty = np.flatnonzero(aggregator.counts <= 0)
         if len(empty):

@@ -25,6 +25,7 @@ _ADD_BY_LABEL = EntryPoint("flegel.algorithms.sparse_products", "add_by_label")
 
 
 def sparse_kernel() -> Kernel:
+    """A kernel for sparse rows, which keeps what it has computed of the centroids between its calls."""
     last: Array | None = None
     """The centroids that `by_column` and `half` were made of: a call may visit a few rows only."""
     by_column = half = np.empty(0)

@@ -44,9 +44,11 @@ from flegel.algorithms.simd.vectors import (
 from flegel.configuration.compiled import compiled
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, Tree, protected
 from flegel.core.shard import TILE, Shard, Sparse, aligned
-from flegel.declarations.kernels import Kernel
+from flegel.core.team_loop import team_loop
+from flegel.declarations.kernels import Kernel, TeamCode
 
 GROUP = 64 if VECTOR_BYTES == 64 else 32
 """Points whose scores are in registers at a time: enough independent sums to keep the multipliers busy."""
@@ -644,41 +646,85 @@ def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag
     return i
 
 
+def _open(parameter, aggregator, keep):
+    """θ and the statistics as the loops over rows take them: theta, fixed, goal."""
+    asked, whole = parameter.internal_visit, aggregator.curvature
+    numbers = (asked[0], keep, asked[1], asked[2], asked[3], asked[4])
+    fixed = (parameter.classes, parameter.internal_metric, (parameter.internal_importance, numbers))
+    diagonal = asked[5] > 1.0 and whole.shape[1] > 1  # kept in the first row until then
+    curvature = np.zeros((whole.shape[0], 1, whole.shape[2])) if diagonal else whole
+    goal = (aggregator.gradient, curvature, aggregator.counts, np.zeros(5))
+    return (parameter.weights, parameter.bias), fixed, goal
+
+
+def _close(goal, aggregator):
+    """What lies beside the statistics goes into them."""
+    _, curvature, _, sums = goal
+    if curvature.shape[1] != aggregator.curvature.shape[1]:
+        aggregator.curvature[:, :1] += curvature
+    aggregator.loss[0] += sums[0]
+    aggregator.seen[0] += sums[1]
+    aggregator.stamps[0] += sums[2]
+    aggregator.visits[0] += sums[3]
+    aggregator.unknown[0] += sums[UNKNOWN]
+
+
+_opened, _closed = njit(nogil=True, cache=True)(_open), njit(nogil=True, cache=True)(_close)
+
+
+@njit(nogil=True, cache=True)
+def _team_dense(features, state, masses, parameter, aggregator, start, end, flag, labels, keep):
+    """Dense rows in tiles; arguments as `team_loop` gives them."""
+    theta, fixed, goal = _opened(parameter, aggregator, keep)
+    reached = _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag)
+    _closed(goal, aggregator)
+    return reached
+
+
+@njit(nogil=True, cache=True)
+def _team_sparse_two(features, state, masses, parameter, aggregator, start, end, flag, labels, keep):
+    """The same for sparse rows of two classes."""
+    theta, fixed, goal = _opened(parameter, aggregator, keep)
+    rows = (features.indptr, features.indices, features.values)
+    reached = _sparse_two(rows, labels, state, masses, theta, fixed, goal, start, end, flag)
+    _closed(goal, aggregator)
+    return reached
+
+
+serve_dense, serve_sparse_two = team_loop(_team_dense), team_loop(_team_sparse_two)
+_TEAMS = {name: EntryPoint("flegel.algorithms.lr.kernels", name) for name in ("serve_dense", "serve_sparse_two")}
+
 _VECTOR_LABELS = tuple(np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 
 
-def kernel_for(memory: bool) -> Kernel:
-    """The kernel for sparse rows and for dense tiles."""
+def _vector_labels(labels: Array) -> Array:
+    """One type of labels, so no kernel more."""
+    return labels if labels.dtype in _VECTOR_LABELS else protected(labels.astype(np.float64))
+
+
+def kernel_for(memory: bool, home: Shard, outputs: int) -> Kernel:
+    """The kernel for sparse rows and for dense tiles. `home`: the shard that a team visits."""
     keep = 1.0 if memory else 0.0
     by_column = _ByColumn()
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
-        sums = np.zeros(5)  # loss, seen, stamps, visits, UNKNOWN
-        penalty, epoch, part, floor, cap = parameter.internal_visit[:5]
-        numbers = (float(penalty), keep, float(epoch), float(part), float(floor), float(cap))
-        model = (parameter.internal_importance, numbers)
-        theta = (parameter.weights, parameter.bias)
-        fixed = (parameter.classes, parameter.internal_metric, model)
-        whole = aggregator.curvature
-        diagonal = bool(parameter.internal_visit[5] > 1.0) and whole.shape[1] > 1  # kept in the first row until then
-        curvature = np.zeros((len(whole), 1, whole.shape[2])) if diagonal else whole
-        goal = (aggregator.gradient, curvature, aggregator.counts, sums)
-        labels, state, masses, rows = shard.labels, shard.state, shard.weights, shard.features
-        if isinstance(rows, Sparse):
-            points = ((rows.indptr, rows.indices, rows.values), labels, state, masses)
-            if len(parameter.weights) == 1:
-                reached = _sparse_two(*points, theta, fixed, goal, start, end, flag)
-            else:
-                turned = by_column.turned(*theta)
-                reached = _sparse_many(*points, turned, fixed, goal, start, end, flag)
+        labels, rows = shard.labels, shard.features
+        theta, fixed, goal = _open(parameter, aggregator, keep)
+        rest = (shard.state, shard.weights, theta, fixed, goal, start, end, flag)
+        if not isinstance(rows, Sparse):
+            reached = _tiles(rows, _vector_labels(labels), *rest)
+        elif len(parameter.weights) == 1:
+            reached = _sparse_two(rows[:3], labels, *rest)
         else:
-            if labels.dtype not in _VECTOR_LABELS:
-                labels = protected(labels.astype(np.float64))  # one type of labels, so no kernel more
-            reached = _tiles(rows, labels, state, masses, theta, fixed, goal, start, end, flag)
-        if diagonal:
-            whole[:, :1] += curvature
-        for into, extra in zip(aggregator[3:], sums, strict=True):
-            into += extra
+            rest = (*rest[:2], by_column.turned(*theta), *rest[3:])
+            reached = _sparse_many(rows[:3], labels, *rest)
+        _close(goal, aggregator)
         return int(reached)
 
+    sparse = isinstance(home.features, Sparse)
+    if sparse and outputs > 1:
+        return run
+    labels = home.labels if sparse else _vector_labels(home.labels)
+    code = _TEAMS["serve_sparse_two" if sparse else "serve_dense"]
+    run.team = TeamCode(code, lambda iteration: (labels, keep), home.points)  # type: ignore[attr-defined]
     return run

@@ -305,7 +305,7 @@ class LR(Algorithm):
 
     def kernel(self, share: Shard) -> Kernel | None:
         if isinstance(share.features, Sparse) or share.layout == "tiles":
-            return kernels.kernel_for(self.memory)
+            return kernels.kernel_for(self.memory, share, self.outputs)
         return ProductKernel(self.memory) if self._by_products(share.columns) else None
 
     def kernel_choice(self, share: Shard) -> str:

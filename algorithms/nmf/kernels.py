@@ -26,9 +26,11 @@ from flegel.algorithms.simd.vectors import fma, fma_each, load, maximum, splats,
 from flegel.configuration.compiled import compiled
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
-from flegel.declarations.kernels import Kernel
+from flegel.core.team_loop import team_loop
+from flegel.declarations.kernels import Kernel, TeamCode
 
 TOGETHER = compiled().nmf_entries_at_once
 LANES = min(register_lanes(np.float32), 8)
@@ -457,34 +459,55 @@ def _whole_dense(features, factors, scale, state, masses, penalty, sweeps, settl
     return reached
 
 
-def whole_matrix(sweeps: int) -> Kernel:
-    """The kernel of the solvers for whole matrices: coordinate, or multiplicative without sweeps."""
+def _open_whole(parameter, state, masses, sweeps):
+    """What the loops over rows of a whole matrix take besides rows and statistics, and room for two sums."""
+    scale, penalty, settle = parameter.scale[0], parameter.penalty[0], settled(parameter.rows)
+    return (parameter.factors, scale, state, masses, penalty, sweeps, settle), np.zeros(2)
+
+
+def _close_whole(sums, aggregator):
+    aggregator.loss[0] += sums[0]
+    aggregator.seen[0] += sums[1]
+
+
+_opened, _closed = njit(nogil=True, cache=True)(_open_whole), njit(nogil=True, cache=True)(_close_whole)
+
+
+@njit(nogil=True, cache=True)
+def _team_dense(features, state, masses, parameter, aggregator, start, end, flag, sweeps):
+    """Dense rows for the solvers of whole matrices; arguments as `team_loop` gives them."""
+    fixed, sums = _opened(parameter, state, masses, sweeps)
+    reached = _whole_dense(features, *fixed, aggregator.moves, aggregator.gram, sums, start, end, flag)
+    _closed(sums, aggregator)
+    return reached
+
+
+@njit(nogil=True, cache=True)
+def _team_sparse(features, state, masses, parameter, aggregator, start, end, flag, sweeps):
+    """The same for sparse rows."""
+    rows = (features.indptr, features.indices, features.values)
+    fixed, sums = _opened(parameter, state, masses, sweeps)
+    reached = _whole_sparse(rows, *fixed, aggregator.moves, aggregator.gram, sums, start, end, flag)
+    _closed(sums, aggregator)
+    return reached
+
+
+serve_dense, serve_sparse = team_loop(_team_dense), team_loop(_team_sparse)
+_TEAMS = {name: EntryPoint("flegel.algorithms.nmf.kernels", name) for name in ("serve_dense", "serve_sparse")}
+
+
+def whole_matrix(sweeps: int, home: Shard) -> Kernel:
+    """The kernel of the solvers for whole matrices: coordinate, or multiplicative without sweeps. `home`: the shard
+    that a team visits."""
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
-        sums = np.zeros(2)
-        scale = float(parameter.scale[0])
-        rest = (
-            parameter.factors,
-            scale,
-            shard.state,
-            shard.weights,
-            float(parameter.penalty[0]),
-            sweeps,
-            settled(parameter.rows),
-            aggregator.moves,
-            aggregator.gram,
-            sums,
-            start,
-            end,
-            flag,
-        )
-        if isinstance(shard.features, Sparse):
-            rows = shard.features
-            reached = _whole_sparse((rows.indptr, rows.indices, rows.values), *rest)
-        else:
-            reached = _whole_dense(shard.features, *rest)
-        aggregator.loss[0] += sums[0]
-        aggregator.seen[0] += sums[1]
+        fixed, sums = _open_whole(parameter, shard.state, shard.weights, sweeps)
+        rest = (*fixed, aggregator.moves, aggregator.gram, sums, start, end, flag)
+        rows = shard.features
+        reached = _whole_sparse(rows[:3], *rest) if isinstance(rows, Sparse) else _whole_dense(rows, *rest)
+        _close_whole(sums, aggregator)
         return int(reached)
 
+    code = _TEAMS["serve_sparse" if isinstance(home.features, Sparse) else "serve_dense"]
+    run.team = TeamCode(code, lambda iteration: (sweeps,), home.points)  # type: ignore[attr-defined]
     return run

@@ -374,7 +374,7 @@ class NMF(Algorithm):
     def kernel(self, share: Shard) -> Kernel:
         if self.solver == "sgd":
             return kernels.solving(share, self.rank, self.learning_rate, self.sweeps, self.holdout)
-        return kernels.whole_matrix(self._whole_sweeps())
+        return kernels.whole_matrix(self._whole_sweeps(), share)
 
     def _whole_sweeps(self) -> int:
         """Sweeps of coordinate descent over a whole row; 0: the multiplicative rule."""

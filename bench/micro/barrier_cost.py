@@ -9,10 +9,11 @@ workers on other hosts use, TCP with CURVE, turn by turn.
     python -m bench.micro.barrier_cost --workers 1,2,4 --links local,remote --turns 3
 
 --threads measures a team instead (docs/teams.md): a round of k-means with k=10 on 28 columns in which every thread has
-one tile of 64 points, so nearly all of it is the barrier: begin together, arrive, sums. With and without
-`updateParameter`; inside compiled code where that is in the cache (`flegel warm kmeans`).
+one tile of 64 points, so nearly all of it is the barrier: begin together, arrive, sums. Inside compiled code, which is
+compiled where it is not in the cache, with and without `updateParameter`; and by calls from the interpreter, as before
+that code is there. One thread alone needs no barrier: its call is what the others are compared with.
 
-    python -m bench.micro.barrier_cost --threads 1,2,4,8,16
+    python -m bench.micro.barrier_cost --threads 1,2,4,8,16 --out team_barrier.json
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.configuration.active import active
 from flegel.core import pytree
-from flegel.core.shard import Shard, make_shard
+from flegel.core.shard import TILE, Shard, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.runtime import clock
-from flegel.runtime.backends.numba.team import TeamBackend, TeamKernel
+from flegel.runtime.backends.numba.team import TeamBackend, TeamKernel, compiling_loops
+from flegel.runtime.processes import host
 from flegel.sync.policy import (
     NOTHING,
     Decision,
@@ -55,6 +57,7 @@ from flegel.sync.policy import (
 )
 
 K, COLUMNS = 10, 28
+GOAL_MICROSECONDS = 50  # of a team's compiled calls with 16 threads
 CLUSTERS = {"local": LocalCluster, "remote": RemoteCluster}
 
 
@@ -152,22 +155,37 @@ def measure_team(threads: int, rounds: int) -> dict[str, dict[str, float]]:
     theta = pytree.as_doubles(algorithm.initParameter(sample, np.random.default_rng(0)))
     zero = pytree.as_doubles(algorithm.initAggregator(sample, theta))
     shard = make_shard(rows, None, algorithm.initState(len(rows), COLUMNS, np.random.default_rng(0)), "tiles")
-    kernel = TeamBackend(threads, False).build(algorithm, shard, theta, zero, False)
-    assert isinstance(kernel, TeamKernel)
+    with compiling_loops():
+        inside = TeamBackend(threads, False).build(algorithm, shard, theta, zero, False)
+    assert isinstance(inside, TeamKernel) and inside.has_compiled_loop == (threads > 1)
+    called = TeamKernel([algorithm.kernel(shard)] * threads, "hand-written", "", theta, zero, 0)
+    found = {}
+    for kernel, name in ((inside, "compiled calls" if threads > 1 else "one thread"), (called, "interpreted calls")):
+        rounds_only, with_update = _rounds(kernel, algorithm, shard, theta, zero, rounds)
+        found[name] = summary(rounds_only)
+        if kernel is inside:
+            found["with updateParameter"] = summary(with_update)
+    return found
+
+
+def _rounds(
+    kernel: TeamKernel, algorithm: KMeans, shard: Shard, theta: Any, zero: Any, rounds: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of each round, without the first few; the same with the update of θ."""
     flag, rounds_only, with_update = new_flag(), [], []
+    rules = active().processors
+    called = 0.0 if kernel.has_compiled_loop else rules.called_block_seconds_per_thread * shard.tiles
+    speed = TILE / max(rules.longest_block_seconds, called)  # blocks of one tile
     for _ in range(rounds):
-        kernel.expect_speed(64 / active().processors.longest_block_seconds)  # blocks of one tile
+        kernel.expect_speed(speed)
         began = clock.now()
-        kernel.run(shard, 0, len(rows), 0, flag)
+        kernel.run(shard, 0, shard.points, 0, flag)
         rounds_only.append(clock.now() - began)
         made = algorithm.updateParameter(pytree.unflatten(zero, kernel.statistics()), theta)
         kernel.set_parameter(pytree.flatten(made))
         with_update.append(clock.now() - began)
     kernel.close()
-    return {
-        "compiled calls" if kernel.has_compiled_loop else "interpreted calls": summary(np.array(rounds_only[10:])),
-        "with updateParameter": summary(np.array(with_update[10:])),
-    }
+    return np.array(rounds_only[10:]), np.array(with_update[10:])
 
 
 def team_table(counts: list[int], rounds: int) -> dict[int, Any]:
@@ -178,6 +196,18 @@ def team_table(counts: list[int], rounds: int) -> dict[int, Any]:
         for what, one in figures.items():
             print(f"{threads:8} {what:>22} {one['median_us']:9.0f} {one['p90_us']:9.0f} {one['p99_us']:9.0f}")
     return found
+
+
+def team_summary(threads: str, rounds: int, found: dict[int, Any]) -> dict[str, Any]:
+    return {
+        "title": "A round of a team in which every thread has one tile: k-means, k=10, 28 columns; microseconds",
+        "command": f"python -m bench.micro.barrier_cost --threads {threads} --barriers {rounds}",
+        "commit": host.commit(),
+        "machine": ", ".join(str(value) for value in host.machine().values()),
+        "cores": os.cpu_count(),
+        "goal_us": GOAL_MICROSECONDS,
+        "team": found,
+    }
 
 
 def summary(costs: np.ndarray) -> dict[str, float]:
@@ -201,7 +231,7 @@ def main() -> None:
     if given.threads:
         found_teams = team_table([int(n) for n in given.threads.split(",")], given.barriers)
         if given.out:
-            given.out.write_text(json.dumps({"cores": os.cpu_count(), "team": found_teams}, indent=1) + "\n")
+            given.out.write_text(json.dumps(team_summary(given.threads, given.barriers, found_teams), indent=1) + "\n")
         return
     counts = [int(n) for n in given.workers.split(",")]
     links = given.links.split(",")

@@ -60,6 +60,7 @@ class JesterStream(FileStream):
         self.columns = self.dialect.width - 1
 
     def chunks(self) -> Iterator[Chunk]:
+        """A row for each line, whose first field must be the number of its ratings."""
         line = self.dialect.skip_lines + 1
         for piece in line_pieces(self.path, self.dialect.header, TEXT_PIECE_BYTES, LINE_LIMIT):
             body = piece.rstrip(b"\r\n \t")

@@ -62,19 +62,20 @@ def configured_limit() -> int | None:
 
 def available() -> int:
     """Bytes that can be allocated without swapping, and within the limits of control groups (containers) and of this
-    process (`ulimit -d`)."""
+    process (`ulimit -d`, `ulimit -v`)."""
     limits = [*control_groups(), *_process_limit()]
     return min([_available_on_host(), *(max(limit - used, 0) for limit, used in limits)])
 
 
 def _process_limit() -> Iterator[tuple[int, int]]:
-    """Limit and use in bytes of the private memory of this process, where it is limited."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if limit == resource.RLIM_INFINITY:
-        return
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        yield limit, int(next(line for line in lines if line.startswith("VmData:")).split()[1]) << 10
+    """Limit and use in bytes of the private memory and of the addresses of this process, where these are limited."""
+    for kind, name in ((resource.RLIMIT_DATA, "VmData:"), (resource.RLIMIT_AS, "VmSize:")):
+        limit, _ = resource.getrlimit(kind)
+        if limit == resource.RLIM_INFINITY:
+            continue
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            lines = Path("/proc/self/status").read_text().splitlines()
+            yield limit, int(next(line for line in lines if line.startswith(name)).split()[1]) << 10
 
 
 def _available_on_host() -> int:

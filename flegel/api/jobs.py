@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
@@ -114,6 +114,7 @@ class ResumeOptions(TypedDict, total=False):
     """Options of `flegel.resume`; what is left out stays as it was."""
 
     workers: int | None
+    threads: int | None
     max_iterations: int | None
     max_passes: float | None
     target: float | None
@@ -210,13 +211,14 @@ def _run_here(
     if cluster is not None and (job.workers or 1) > cluster.workers:
         raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
     dataset = open_training_data(job, data, chosen)
-    workers, threads, why = _staff(job, chosen, dataset, cluster)
+    workers, threads, why, others = _staff(job, chosen, dataset, cluster)
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers, threads=threads)
+    otherwise = msgspec.structs.replace(job, workers=others, threads=None) if others > 1 else None
     session = None if job.checkpoint is None else _checkpoints(job.checkpoint, job.checkpoint_every)
     if is_built_in(chosen):
         background_compiler.start()
     with noted(type(chosen).__name__.lower(), job.data, workers) as note:
-        request = Request(chosen, dataset, job, cluster, session, began, Observers([*seeing, note]))
+        request = Request(chosen, dataset, job, cluster, session, began, Observers([*seeing, note]), otherwise)
         if why:
             request.observers.say(why)
         result = execute(request)
@@ -225,18 +227,28 @@ def _run_here(
     return result
 
 
-def _staff(job: Job, chosen: Algorithm, dataset: Dataset, cluster: Cluster | None) -> tuple[int, int | None, str]:
-    """Workers of a job on this host, the threads of each, and why there are several workers that nobody asked for.
-    Where nothing is said one team of threads, if it can."""
+class Staff(NamedTuple):
+    """Workers of a job on this host, the threads of each, why there are several workers that nobody asked for, and how
+    many workers there are where hooks do not compile (0: as many)."""
+
+    workers: int
+    threads: int | None
+    reason: str = ""
+    others: int = 0
+
+
+def _staff(job: Job, chosen: Algorithm, dataset: Dataset, cluster: Cluster | None) -> Staff:
+    """Where nothing is said one team of threads, if it can."""
     if job.workers is not None:
-        return job.workers, job.threads, ""
+        return Staff(job.workers, job.threads)
     if cluster is not None:
-        return cluster.workers, job.threads, ""
+        return Staff(cluster.workers, job.threads)
     team = team_for(job, chosen, dataset)
     if team.threads:
-        return 1, team.threads, ""
+        several = workers_for(job, chosen, dataset) if team.if_compiled and not job.threads else 0
+        return Staff(1, team.threads, others=several)
     count = 1 if job.threads else workers_for(job, chosen, dataset)
-    return count, job.threads, f"{count} workers: {team.reason}" if team.reason and count > 1 else ""
+    return Staff(count, job.threads, f"{count} workers: {team.reason}" if team.reason and count > 1 else "")
 
 
 def resume(

@@ -94,6 +94,7 @@ class Termination:
     """Keeps the first objective, the one at the last check, and, where there is a target, those of the last passes."""
 
     def __init__(self, criteria: Criteria, maximize: bool, slow_gains: bool = False) -> None:
+        """`slow_gains`: a pass may gain little when there is still much to gain (`Learning.slow_gains`)."""
         self._criteria = criteria
         self._slow = slow_gains
         self._marks: list[tuple[float, float]] = []

@@ -49,6 +49,7 @@ class SimWorker(InlineWorker):
     def __init__(
         self, id: int, pace: Pace, learner: Learner, events: EventQueue, costs: Costs, template: Any, holds: bool
     ) -> None:
+        """`pace`: how fast it is; `learner`: what its visits are worth; `holds`: it has points from the beginning."""
         super().__init__()
         self.id, self.pace, self.learner = id, pace, learner
         self._events, self._costs, self._template = events, costs, template

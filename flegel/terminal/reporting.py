@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from flegel.errors import AlgorithmError, ExitCode, FlegelError, Interrupted, StorageError, Terminated
+from flegel.runtime.job.compiler_thread import end_at_once
 from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, PhaseBegan, RemarkMade
 from flegel.wording import wording_for
 
@@ -36,6 +37,7 @@ def errors_as_sentences(left_behind: str = "") -> Iterator[None]:
         raise SystemExit(stop.exit_code) from None
     except KeyboardInterrupt:
         print(f"flegel: interrupted{left_behind}.", file=sys.stderr)
+        end_at_once(ExitCode.INTERRUPTED)
         raise SystemExit(ExitCode.INTERRUPTED) from None
     except Terminated:
         print(f"flegel: terminated{left_behind}.", file=sys.stderr)

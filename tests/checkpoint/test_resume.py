@@ -29,13 +29,14 @@ from flegel.algorithms.nmf import NMF
 from flegel.cli.main import app
 from flegel.core import pytree
 from flegel.errors import Interrupted, UsageError
+from flegel.job import Job
 from flegel.loading.class_source import same_code
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.plain_data import freeze, thaw
 from flegel.messages import TreeLayout
 from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
-from flegel.runtime.checkpoint.resume import replace
+from flegel.runtime.checkpoint.resume import changed, replace
 from flegel.runtime.checkpoint.session import CheckpointWarning
 from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.job.find_algorithm import find_algorithm
@@ -372,3 +373,11 @@ def test_a_disk_that_cannot_flush_does_not_stop_training(command, tmp_path) -> N
     assert "could not be written" in said and "Input/output error" in said and "training goes on" in said
     found = read(FolderStore(tmp_path / "job"))
     assert found.manifest is None and found.commit is not None, "only commits, which do not wait for the disk"
+
+
+def test_a_team_goes_on_with_another_number_of_threads_or_as_several_workers() -> None:
+    team = Job(workers=1, threads=8)
+    assert changed(team, {"threads": 2}) == Job(workers=1, threads=2)
+    assert changed(team, {"workers": 4}) == Job(workers=4), "not four workers of eight threads each"
+    assert changed(team, {"workers": 4, "threads": 2}) == Job(workers=4, threads=2)
+    assert changed(Job(workers=2, threads=8), {"workers": 3}) == Job(workers=3, threads=8)

@@ -69,3 +69,12 @@ def test_nothing_stays_of_it(cache: Path) -> None:
     orphan = [sys.executable, "-m", "flegel.runtime.job.background_compiler", "1"]  # its parent is another process
     assert subprocess.run(orphan, env={**os.environ, "FLEGEL_CACHE": str(cache)}).returncode == 0
     assert not list(cache.rglob("full-*"))
+
+
+def test_it_runs_where_no_other_thread_wants_the_processor() -> None:
+    code = (
+        "import os; from flegel.runtime.job.background_compiler import _humble; _humble(os.getppid()); "
+        "print(os.sched_getscheduler(0) == os.SCHED_IDLE, os.nice(0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "19"]

@@ -13,7 +13,10 @@ import pytest
 
 import flegel
 from flegel.core.shard import Sparse, make_shard
+from flegel.datasets.rows import memory
+from flegel.errors import UsageError
 from flegel.runtime.backends.numba.backend import BACKEND
+from flegel.runtime.backends.numba.compile_turns import COMPILER_BYTES, turn
 
 
 def overloads(folder: Path) -> dict[str, list[str]]:
@@ -85,3 +88,14 @@ def test_a_shard_and_a_parameter_refuse_writes() -> None:
     kernel.set_parameter([np.ones(2)])
     kernel.run(dense, 0, 4, 0, np.zeros(1, np.uint8))
     assert seen == [False, False]
+
+
+def test_nobody_compiles_where_the_compiler_would_run_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available", lambda: COMPILER_BYTES - 1)
+    with pytest.raises(UsageError, match="flegel warm"), turn(tmp_path / "lock"):
+        raise AssertionError("LLVM would end the process")
+    monkeypatch.setattr(memory, "available", lambda: COMPILER_BYTES)
+    with turn(tmp_path / "lock"):
+        pass

@@ -18,6 +18,7 @@ import pytest
 import flegel
 from flegel.algorithms.kmeans import KMeans
 from flegel.errors import Terminated
+from flegel.runtime.job.compiler_thread import CompilerThread
 from flegel.runtime.system import signals
 from flegel.runtime.system.parent_death import process_starter
 from flegel.runtime.system.signals import DeferredSignals
@@ -177,3 +178,32 @@ def test_a_sigterm_whose_exception_was_lost_ends_the_job_before_it_trains(monkey
     assert not seen
     monkeypatch.setattr(signals, "_terminated", [])
     assert flegel.run(KMeans(k=6), rows, processes=False).converged
+
+
+def test_a_job_that_is_interrupted_does_not_wait_for_its_compiler() -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def compiles() -> None:
+        begun.set()
+        end.wait()
+
+    with pytest.raises(KeyboardInterrupt), CompilerThread(compiles):
+        begun.wait()
+        raise KeyboardInterrupt
+    assert any(t.name == "compiler" for t in threading.enumerate()), "it finishes what others may need"
+    end.set()
+    done: list[bool] = []
+    with CompilerThread(lambda: done.append(True)):
+        pass
+    assert done, "a job that ends as usual waits"
+
+
+def test_a_program_that_was_interrupted_ends_although_a_thread_compiles() -> None:
+    code = (
+        "import threading\n"
+        "from flegel.runtime.job.compiler_thread import CompilerThread\n"
+        "with CompilerThread(threading.Event().wait):\n"
+        "    raise KeyboardInterrupt\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 130 and "KeyboardInterrupt" in done.stderr

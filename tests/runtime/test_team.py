@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import os
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import njit
+from threadpoolctl import ThreadpoolController
 from waiting import until
 
 import flegel
@@ -38,6 +42,7 @@ from flegel.runtime.backends.numba.team import (
 )
 from flegel.runtime.backends.numba.team_threads import Team
 from flegel.runtime.backends.registry import choose
+from flegel.runtime.job.observers import JobEnded, JobEvent, Observer
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.teams import in_use, team_for
@@ -220,7 +225,7 @@ def test_an_error_in_a_hook_is_told_with_the_line_of_the_user() -> None:
     rows = np.abs(RNG.normal(size=(4000, 3)))
     rows[3900] = -1.0
     with pytest.raises(flegel.FlegelError, match="negative"):
-        flegel.run(Raises(), rows, threads=2, processes=False, max_iterations=3, partition="contiguous")
+        flegel.run(Raises(), rows, threads=2, processes=False, max_iterations=3, sync="bsp", partition="contiguous")
     assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
 
 
@@ -252,6 +257,29 @@ def test_jobs_of_teams_leave_no_threads_and_no_descriptors() -> None:
     assert sum(t.name == "trainer" for t in threading.enumerate()) == others + 1
     flegel.shutdown()
     assert until(lambda: sum(t.name == "trainer" for t in threading.enumerate()) == others)
+
+
+def sleeping() -> bool:
+    """All threads of this process but this one sleep."""
+    here = threading.get_native_id()
+    others = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != here]
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "S" for task in others if task.exists())
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell states of threads")
+def test_a_team_leaves_processors_and_threads_of_other_libraries_as_they_were() -> None:
+    def settings() -> Any:
+        libraries = {found["filepath"]: found["num_threads"] for found in ThreadpoolController().info()}
+        tasks = [int(task.name) for task in Path("/proc/self/task").iterdir() if task.exists()]
+        return libraries, {frozenset(os.sched_getaffinity(task)) for task in tasks}, sys.getswitchinterval()
+
+    flegel.run(KMeans(k=3), ROWS, threads=2)
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+    before, collects = settings(), gc.isenabled()
+    flegel.run(KMeans(k=3), ROWS, threads=3)
+    assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
+    assert until(sleeping), "a thread of the team looks for work that never comes"
+    assert settings() == before and gc.isenabled() == collects
 
 
 # -- inside compiled code ------------------------------------------------------------------------------------
@@ -328,6 +356,17 @@ def test_fixed_blocks_inside_compiled_code_give_the_bits_of_the_interpreter() ->
     assert len(found) == 1
 
 
+@pytest.mark.slow  # some 20 s of compiling
+@pytest.mark.parametrize("name", ["lr", "nmf"])
+def test_built_in_loops_of_teams_give_the_bits_of_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    small_blocks(monkeypatch)
+    called = visited(ALGORITHMS[name], 1, True)
+    with compiling_loops():
+        for threads in COUNTS[1:]:
+            for a, b in zip(called, visited(ALGORITHMS[name], threads, True, (512, 2560)), strict=True):
+                assert np.array_equal(a, b)
+
+
 def test_an_error_inside_compiled_code_reaches_the_caller_whoever_met_it() -> None:
     rows = np.ascontiguousarray(ROWS[:, :3]).copy()
     rows[2500] = -1.0
@@ -342,8 +381,25 @@ def test_an_error_inside_compiled_code_reaches_the_caller_whoever_met_it() -> No
 # -- who trains by a team ------------------------------------------------------------------------------------
 
 
-class OwnKMeans(KMeans):
-    """A class of the user's."""
+class Draws(Means):
+    """Visits are not the same twice."""
+
+    def contribution(self, dataPoint: Any, parameter: Any) -> Any:
+        return np.zeros((parameter.shape[0], parameter.shape[1] + 1)) + np.random.random()
+
+
+class OwnKernel(Means):
+    """Nobody knows what its kernel keeps."""
+
+    def kernel(self, share: Shard) -> Any:
+        return None
+
+
+class Refused(Means):
+    """Does not compile."""
+
+    def contribution(self, dataPoint: Any, parameter: Any) -> Any:
+        return np.array([eval("0.0")] * parameter.size + [0.0] * len(parameter)).reshape(len(parameter), -1)
 
 
 @pytest.mark.parametrize(
@@ -365,9 +421,37 @@ def test_classes_that_a_team_cannot_train_say_why() -> None:
     assert "between two points" in team_for(Job(), NMF(rank=2, solver="sgd"), open_data(ROWS)).reason
     wide = open_data(np.zeros((2, 384), np.float32))
     assert "bounds of each row" in team_for(Job(), KMeans(k=4096), wide).reason
-    assert team_for(Job(), OwnKMeans(k=2), open_data(ROWS)).threads == 0
+    assert "random numbers" in team_for(Job(), Draws(), open_data(ROWS)).reason
+    assert "kernel of its own" in team_for(Job(), OwnKernel(), open_data(ROWS)).reason
+    assert "checkpoints" in team_for(Job(checkpoint="somewhere"), Means(), open_data(ROWS)).reason
     with pytest.raises(flegel.UsageError, match="give workers"):
         flegel.run(NMF(rank=2, solver="sgd"), ROWS, threads=2)
+
+
+def test_a_class_of_ones_own_that_compiles_trains_by_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flegel.runtime.job.teams.computing_threads", lambda: 3)
+    result = flegel.run(Means(), ROWS, processes=False, max_iterations=2)
+    assert (result.workers, result.threads, result.kernel) == (1, 3, "compiled")
+
+
+class Ends(Observer):
+    """Counts how often the job ends."""
+
+    def __init__(self) -> None:
+        self.ends = 0
+
+    def see(self, event: JobEvent) -> None:
+        self.ends += isinstance(event, JobEnded)
+
+
+def test_a_class_that_does_not_compile_trains_by_several_workers_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flegel.runtime.job.request.default_workers", lambda: 2)
+    said: list[str] = []
+    seen = Ends()
+    with pytest.warns(flegel.FlegelWarning, match="eval"):
+        result = flegel.run(Refused(), ROWS, processes=False, max_iterations=1, say=said.append, observers=[seen])
+    assert (result.workers, result.threads, result.kernel) == (2, 0, "interpreted")
+    assert any("hooks of Refused do not compile" in text for text in said) and seen.ends == 1
 
 
 def test_a_team_has_a_thread_for_each_free_processor_and_fewer_for_short_passes(

@@ -30,6 +30,7 @@ class Roster:
     """Workers that come and go."""
 
     def __init__(self) -> None:
+        """At the beginning no worker is starting, new, leaving or called back."""
         self.hired: dict[int, float] = {}
         """Being started, and since when."""
         self.replacing: set[int] = set()

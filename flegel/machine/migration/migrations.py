@@ -63,6 +63,7 @@ class Migrations:
     """All migrations of a job."""
 
     def __init__(self, timeout: float = 60.0) -> None:
+        """`timeout`: seconds without progress after which a move is given up."""
         self._timeout = timeout
         self.open: dict[int, Migration] = {}
         self.full: dict[int, str] = {}

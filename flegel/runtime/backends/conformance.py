@@ -109,6 +109,7 @@ def _check_states_from_outside(
 def _compare(
     kernel: ShardKernel, mine: Shard, expected: Shard, total: Tree, when: str, close: float, skipped: tuple[str, ...]
 ) -> None:
+    """Votes, states and statistics of a backend against those of the interpreted hooks, after some visits."""
     kernel.fetch_states([mine])
     _check(np.array_equal(mine.halted, expected.halted), f"other points voted to halt in the {when}")
     states, wanted = mine.state_rows(), expected.state_rows()

@@ -104,13 +104,21 @@ def resume(
         chosen = same_algorithm(stored, algorithm, trust_code, store)
         observers.phase("reading")
         dataset, location, label = job_data(stored.record.job, data, label, store.place, chosen)
-        job = msgspec.structs.replace(with_options(stored.record.job, changes), data=location, label=label)
+        job = msgspec.structs.replace(changed(stored.record.job, changes), data=location, label=label)
         exact = exact if exact is not None else models()[job.sync.name].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
         observers.say(starting_point(session))
         return execute(Request(chosen, dataset, job, cluster, session, observers=observers))
     finally:
         store.release()
+
+
+def changed(job: Job, changes: Mapping[str, Any]) -> Job:
+    """The job with other values for these options. Threads of a team that becomes several workers are those workers:
+    each of them has one, unless `threads` is given as well."""
+    made = with_options(job, changes)
+    several = job.workers == 1 and (made.workers or 1) > 1
+    return msgspec.structs.replace(made, threads=None) if several and "threads" not in changes else made
 
 
 def _check_usable(stored: StoredJob, store: CheckpointStore, begin_anew: bool) -> None:

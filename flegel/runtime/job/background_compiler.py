@@ -98,13 +98,17 @@ def stop() -> None:
 
 
 def _humble(parent: int) -> None:
-    """The lowest priority, limits, and an end with its parent. It stays in the parent's session: Linux shares
-    processors among sessions first, whatever the priorities inside them are."""
+    """The lowest priority, limits, and an end with its parent. Idle scheduling as well: threads of OpenMP wait for each
+    other at every loop, and a core that a process of low priority holds for some milliseconds stops all of them. It
+    stays in the parent's session: Linux shares processors among sessions first, whatever the priorities inside them
+    are."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     die_with_parent()
     if os.getppid() != parent:  # it has ended before
         sys.exit(0)
     os.nice(19)
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_SECONDS, MOST_PROCESSOR_SECONDS))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_GO))

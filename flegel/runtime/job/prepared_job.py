@@ -6,7 +6,6 @@ Runs the hooks that look at the data, in the order in which they can fail cheapl
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import copy_context
@@ -37,7 +36,9 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel, choice_of, warm
+from flegel.runtime.job.compiler_thread import CompilerThread
 from flegel.runtime.job.request import Request
+from flegel.runtime.job.teams import NotCompiled
 from flegel.runtime.system.signals import DeferredSignals
 from flegel.runtime.worker.current_hook import EnteredHook
 
@@ -142,6 +143,8 @@ class PreparedJob:
             return Built(interpreted(self.algorithm), self.algorithm.kernels.backend)
         if self.compiler is not None:
             self.compiler.wait()
+        if self.request.interpreted:
+            return self._interpreted(Built(interpreted(self.algorithm), "interpreted", self.request.interpreted))
         shard = self._shard(PROBE_ROWS, self.state)
         with DeferredSignals():  # a handler that raised in a callback of the compiler would be ignored there
             built: Built = self._guard(
@@ -149,13 +152,20 @@ class PreparedJob:
                 lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=self.request.resumed),
                 extra=COMPILING_SECONDS,
             )
-        if built.kind == "interpreted":
-            name = f"{type(self.algorithm).__name__}.{visit_hook(type(self.algorithm))}"
-            warnings.warn(
-                f"{name} runs interpreted, many times slower, because numba cannot compile it: {built.note}",
-                FlegelWarning,
-                stacklevel=2,
-            )
+        if built.kind != "interpreted":
+            return built
+        if self.request.otherwise is not None:
+            raise NotCompiled(built.note)
+        return self._interpreted(built)
+
+    def _interpreted(self, built: Built) -> Built:
+        """This kernel; users hear why it is slow."""
+        name = f"{type(self.algorithm).__name__}.{visit_hook(type(self.algorithm))}"
+        warnings.warn(
+            f"{name} runs interpreted, many times slower, because numba cannot compile it: {built.note}",
+            FlegelWarning,
+            stacklevel=3,
+        )
         return built
 
     def compile_beside(self, ending: contextlib.ExitStack) -> Built | None:
@@ -174,11 +184,9 @@ class PreparedJob:
         choice = choice_of(self.algorithm, shard)
         types = (type(self.algorithm), choice, shard.layout, *map(_form, (*_arrays(shard), *self._trees())))
         if types not in _loaded:
-            thread = threading.Thread(
-                target=partial(copy_context().run, self._warm, own, shard, types), name="compiler", daemon=True
-            )
-            thread.start()
-            ending.callback(thread.join)  # a compiler must not run while the interpreter ends
+            work = partial(copy_context().run, self._warm, own, shard, types)
+            with contextlib.suppress(RuntimeError):  # no room for a thread: whoever needs the code compiles it
+                ending.enter_context(CompilerThread(work))
         return Built(own, "hand-written", choice)
 
     def _warm(self, kernel: Kernel, shard: Shard, types: Hashable) -> None:

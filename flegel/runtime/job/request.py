@@ -57,6 +57,10 @@ class Request:
     """θ of an earlier job to begin from."""
     observers: Observers = field(default_factory=Observers)
     """All who are shown what the job does: terminals, callbacks, metrics, the dashboard."""
+    otherwise: Job | None = None
+    """The job as it trains where hooks do not compile; None: as it is."""
+    interpreted: str = ""
+    """Why hooks do not compile, where that was tried before."""
     balance: CoordinatorPart | None = None
     """What moves points, in place of what the job's options ask for: by a script, or watched."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from flegel.configuration.active import active, using
 from flegel.configuration.compiled import check_compiled
@@ -39,6 +40,7 @@ from flegel.runtime.job.placement import JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
 from flegel.runtime.job.rows_of_job import partition_source, shared_rows
+from flegel.runtime.job.teams import NotCompiled
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
 from flegel.runtime.system.signals import raise_lost_signal
@@ -47,6 +49,16 @@ from flegel.sync import check_topology, make_policy
 
 def execute(request: Request) -> Result:
     """Train and return; leaves nothing behind but workers that wait for the next job."""
+    try:
+        return _execute(request)
+    except NotCompiled as tried:
+        assert request.otherwise is not None
+        workers, name = request.otherwise.workers, type(request.algorithm).__name__
+        request.observers.say(f"{workers} workers: hooks of {name} do not compile, and interpreted ones take turns")
+        return _execute(replace(request, job=request.otherwise, otherwise=None, interpreted=tried.note))
+
+
+def _execute(request: Request) -> Result:
     running = JobRun(request, clock.now())
     with using(request.job.settings), running.ending:
         running.parts = parts_of(running)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, visit_hooks
 from flegel.configuration.active import active
 from flegel.datasets import Dataset
 from flegel.declarations.kernels import KernelHooks
@@ -33,6 +33,17 @@ class TeamChoice(NamedTuple):
 
     threads: int
     reason: str = ""
+    if_compiled: bool = False
+    """The team is for compiled hooks alone, and whether they compile is seen when that is tried."""
+
+
+class NotCompiled(Exception):
+    """Hooks of a class that was to train by a team do not compile."""
+
+    def __init__(self, note: str) -> None:
+        """`note`: why, as the compiler says it."""
+        super().__init__(note)
+        self.note = note
 
 
 def obstacle(algorithm: Algorithm, columns: int) -> str:
@@ -51,8 +62,6 @@ def obstacle(algorithm: Algorithm, columns: int) -> str:
 def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
     """The team of a job that was given no number of workers. Several workers where a class, a model or an option is
     about them; then the reason says so."""
-    if not is_built_in(algorithm):
-        return TeamChoice(0)
     if reason := obstacle(algorithm, data.columns):
         return TeamChoice(0, reason)
     model = models().get(job.sync.name)
@@ -69,7 +78,23 @@ def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
     for name, given in about_workers.items():
         if given:
             return TeamChoice(0, f"{name} are about several workers")
-    return TeamChoice(job.threads or threads_for(algorithm, data))
+    own = not is_built_in(algorithm)
+    if own and (reason := own_obstacle(job, algorithm)):
+        return TeamChoice(0, f"{type(algorithm).__name__} {reason}")
+    return TeamChoice(job.threads or threads_for(algorithm, data), if_compiled=own)
+
+
+def own_obstacle(job: Job, algorithm: Algorithm) -> str:
+    """Why a class of the user's trains by several processes unless a team is asked for; empty where it does not."""
+    cls = type(algorithm)
+    own_kernel: Any = getattr(cls, "kernel", None)
+    if own_kernel is not None and not own_kernel.__module__.startswith("flegel."):
+        return "has a kernel of its own, which may not be made for threads"
+    if any("random" in function.__code__.co_names for function in visit_hooks(cls)):
+        return "draws random numbers at visits, which each thread would do in its own way"
+    if job.checkpoint is not None:
+        return "keeps checkpoints: of several processes a crash costs one"
+    return ""
 
 
 def threads_for(algorithm: Algorithm, data: Dataset) -> int:

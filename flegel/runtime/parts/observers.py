@@ -16,6 +16,7 @@ from flegel.machine.coordinator.observation import SHOWN, observe
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobBegan, JobEnded, JobEvent, JobSeen, Observer, Observers
 from flegel.runtime.job.part import JobRun, Part
+from flegel.runtime.job.teams import NotCompiled
 
 SWITCH = 5e-4  # seconds after which a thread of an observer yields the interpreter; Python's 5 ms would delay barriers
 
@@ -83,6 +84,8 @@ class ObserversPart(Part):
             sys.setswitchinterval(min(switch, SWITCH))
         try:
             yield
+        except NotCompiled:  # it begins again, with other workers
+            raise
         except BaseException as error:
             self._observers.tell(JobEnded(None, error))
             raise

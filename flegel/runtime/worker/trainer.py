@@ -84,6 +84,11 @@ if TYPE_CHECKING:
     from flegel.machine.audit.shard_audit import ShardAudit
 
 
+UNPIPED_END_SECONDS = 0.05
+"""So long the end of the thread is awaited where there is no pipe to be closed after it: it may compile, and a job that
+was interrupted has 0.2 s."""
+
+
 class InterruptRequested:
     """Wakes the trainer when it has nothing to train."""
 
@@ -187,7 +192,7 @@ class Trainer:
         """End the thread; its pipe is closed where it is not in the middle of something."""
         self.halt()
         self._orders.put(None)
-        self._thread.join(timeout=1.0)
+        self._thread.join(timeout=1.0 if self.wakeup >= 0 else UNPIPED_END_SECONDS)
         if not self.busy and self.wakeup >= 0:
             for pipe in (self.wakeup, self._wakeup_writer):
                 os.close(pipe)

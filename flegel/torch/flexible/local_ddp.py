@@ -275,6 +275,7 @@ class LocalStepsDDP(FlexibleDDP):
 def _check_local(
     local_steps: int | None, seconds: float | None, rate: float, momentum: float, options: dict[str, Any]
 ) -> None:
+    """Raise `UsageError` where arguments of LocalDDP contradict each other."""
     if (local_steps is None) == (seconds is None):
         raise UsageError("Give one of local_steps=… (between barriers, on each rank) and seconds=… (between barriers).")
     if local_steps is not None and (not isinstance(local_steps, int) or local_steps < 1):

@@ -47,6 +47,7 @@ class Watchdog:
     """The module at whose barrier this process waits."""
 
     def __init__(self, group: Any, timeout: float, number: int = 0) -> None:
+        """`timeout`: seconds that a barrier may take, 0: without limit. `number`: of the wrapped module."""
         self._number = number
         self._times = settings_outside().liveness
         self._rank, self._ranks, self._timeout = dist.get_rank(group), dist.get_world_size(group), timeout

@@ -15,11 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flegel.core.hook_limits import COMPILING_SECONDS
+from flegel.datasets.rows import memory
+from flegel.errors import UsageError
 from flegel.runtime import clock
 
 IDLE_COMPILER_SECONDS = 60.0
 """Seconds to wait for a process that does nothing, or of which nothing is known: on another host, for example."""
 TURN_CHECK_SECONDS = 0.02
+COMPILER_BYTES = 160 << 20
+"""Memory that one compilation may take: k-means takes 120 MB; logistic regression 280, but not at once."""
 
 
 def processor_time(pid: int) -> int | None:
@@ -57,7 +61,19 @@ def turn(
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), str(os.getpid()).encode())
             break
+        check_memory()
         yield
+
+
+def check_memory() -> None:
+    """Raises where a compiler would run out of memory: LLVM then ends the whole process, without a Python error."""
+    free = memory.available()
+    if free < COMPILER_BYTES:
+        raise UsageError(
+            f"Compiling takes up to {COMPILER_BYTES >> 20} MB of memory; {free >> 20} MB are free within the limits of "
+            "this process and its container. Raise the limit, or run `flegel warm` where there is more memory: code "
+            "that is in the cache needs no compiler."
+        )
 
 
 def _holder(descriptor: int) -> int:

@@ -202,7 +202,7 @@ class CompiledCalls:
         """`home`: the shard. `blocks`: of a call whose statistics are kept by block; 0: they are kept by thread."""
         size, threads = flat_size(empty), team.threads
         self._team, self._entry, self._rest = team, code.serve, code.rest
-        self._home, self._arrays = home, (home.features, home.state, home.weights)
+        self._home, self._arrays = home, (home.features, home.state, home.weights, home.labels)
         self._theta = pytree.copy(parameter)
         self._seen: Any = None
         self._control, self._never = new_control(threads), new_flag()
@@ -212,7 +212,7 @@ class CompiledCalls:
         self._flats = aligned((threads, size), np.float64)
         self._sums = [Sums(empty, self._flats[number]).tree for number in range(threads)]
         self._shared = (self._control, self._edges, self._table, self._flats)
-        self._fixed = (*self._arrays, pytree.read_only(self._theta))
+        self._fixed = (*self._arrays[:3], pytree.read_only(self._theta))
         self._code: Code | None = None
         self._inside = False
 
@@ -227,7 +227,7 @@ class CompiledCalls:
 
     def serves(self, shard: Shard, iteration: int) -> bool:
         """Whether calls about this shard are made here."""
-        now = (shard.features, shard.state, shard.weights)
+        now = (shard.features, shard.state, shard.weights, shard.labels)
         same = all(one is other for one, other in zip(now, self._arrays, strict=True))
         return shard is self._home and same and self._rest(iteration) == self._rest(0)
 

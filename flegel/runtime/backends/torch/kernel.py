@@ -241,6 +241,7 @@ class TorchKernel:
     # -- states --------------------------------------------------------------------------------------------
 
     def fetch_states(self, shards: Sequence[Shard], start: int = 0, end: int | None = None) -> None:
+        """Bring states that are newer on the device into the memory of these shards."""
         for shard in shards:
             held = self._shards.get(id(shard))
             if held is None or not held.newer or not shard.state.shape[1]:

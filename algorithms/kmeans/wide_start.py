@@ -43,7 +43,8 @@ class WideStart(NamedTuple):
 
 
 def start_of(rows: Array, k: int, spare: int, rng: np.random.Generator, weights: Array | None = None) -> WideStart:
-    """k centroids for rows about their origin."""
+    """k centroids for rows about their origin, and `spare` rows far from all of them, to which clusters that become
+    empty may go."""
     short = np.asarray(rows @ _directions(rows), dtype=np.float32)
     own = None if weights is None else weights.astype(np.float32)
     if k < TWO_LEVELS_FROM:

@@ -177,6 +177,9 @@ class LocalStepsDDP(FlexibleDDP):
         self._optimizers.append(optimizer)
 
         def step(optimizer: torch.optim.Optimizer, closure: Any = None, **named: Any) -> Any:
+            """A local step with the gradients of this rank, and the exchange where it is due. Once the last barrier of
+            the epoch was passed, no step: gradients are kept, and added to those of the first step of the next epoch.
+            """
             if closure is not None:
                 raise UsageError("An optimizer that evaluates a closure several times cannot step at barriers.")
             result = None

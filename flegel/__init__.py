@@ -107,7 +107,8 @@ if TYPE_CHECKING:
 
 
 _SYSTEMS = ("dask", "k8s", "mpi", "ray", "slurm", "spark")
-"""Systems whose machines a cluster can be launched on: `flegel.ray.Cluster(slaves=4)`."""
+"""Systems whose machines a cluster can be launched on: `flegel.ray.Cluster(slaves=4)`. Slaves on this host
+(`flegel launch local`) are no such system: they are for trying a launch, and `LocalCluster` trains more quickly."""
 
 
 def __getattr__(name: str) -> Any:

@@ -394,7 +394,8 @@ def rounded_job(cell: dict[str, Any]) -> dict[str, Any]:
 def _page(args: argparse.Namespace, cells: list[dict[str, Any]], runs: list[dict[str, Any]]) -> Iterator[str]:
     yield "# K-means on wide rows with many clusters"
     yield ""
-    yield f"Machine: {args.machine}. Summary: [shapes.json](shapes.json). Rows are drawn anew."
+    yield f"Machine: {args.machine}."
+    yield "Summary: [shapes.json](shapes.json). Rows are drawn anew."
     yield ""
     yield "`python -m bench.micro.shapes pass`: one core for each cell, the same start for all, processor time. The"
     yield "time of the best peer divided by ours, in the first pass (with all that our kernel makes ready) and later."
@@ -421,13 +422,14 @@ def _page(args: argparse.Namespace, cells: list[dict[str, Any]], runs: list[dict
     for cell in runs:
         yield ""
         shape = f"{cell['points']:,} × {cell['columns']:,}, k = {cell['k']:,}"
-        yield f"`python -m bench.micro.shapes job`: {shape}, array to model with default settings;"
-        yield "objectives are recomputed in float64:"
+        yield f"`python -m bench.micro.shapes job`: {shape}, array to model with default settings; ours ends when a"
+        yield "pass changes the objective by less than 1e-6, if no other end is named. Objectives are recomputed in"
+        yield "float64:"
         yield ""
         yield "| job | seconds | objective |"
         yield "|---|---|---|"
         for name, run in rounded_job(cell)["runs"].items():
-            yield f"| {name} | {run['seconds']:g} | {run['objective']:.6g} |"
+            yield f"| {name} | {run['seconds']:g} | {run['objective']:,.0f} |"
 
 
 def main() -> None:

@@ -115,7 +115,9 @@ def thaw(data: Any, like: Any = None) -> Any:
 
 
 def _object(kind: type, transient: frozenset[str], items: list[Any], like: Any) -> Any:
-    """Attributes that are not stored are not read either: whoever makes the object says what they are."""
+    """An object of class `kind` from its stored attributes. `like`: a freshly built object that they fill where it is
+    of this class, so that every attribute is checked against the one it replaces; without, an object is made. The
+    attributes named by `transient` are not stored and not read: whoever built `like` has set them."""
     inner = {name: value for name, value in items if name not in transient}
     if issubclass(kind, msgspec.Struct) or (is_dataclass(kind) and type(like) is not kind):
         try:

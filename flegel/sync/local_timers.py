@@ -30,9 +30,13 @@ class LocalTimers:
         self._mean: dict[int, float] = {}
         """By worker that stops by its own clock: mean seconds after the median worker, from which δ is learned."""
         self._usual = self._eta = 0.0
+        """Seconds about the median within which reports usually arrive; η of the present round."""
         self._cut: float | None = None
+        """When the present round was ended before η; None where it was not."""
         self._now: dict[int, float] = {}
+        """By worker: when its report arrived in the present round."""
         self._moving: set[int] = set()
+        """Workers whose points come or go in the present round."""
 
     def begin(self, eta: float, besides: Collection[int] = ()) -> dict[int, float]:
         """A round begins: how long workers that stop by their own clocks train. `besides`: more such workers."""

@@ -255,6 +255,7 @@ class SyncModel:
     summary: ClassVar[str] = ""
     """One line for `flegel models`."""
     flexible: ClassVar[bool] = False
+    """A round may end at any time; else only when every worker has done what it was told."""
     repeatable: ClassVar[bool] = False
     """The same data and seed give the same trajectory, to the last bit."""
     all_report: ClassVar[bool] = False
@@ -267,6 +268,7 @@ class SyncModel:
     transient: ClassVar[tuple[str, ...]] = ()
     """Attributes of the model itself that a checkpoint does not store: they are counted anew."""
     interval: float | None = None
+    """η now, for the trace; None where the model has none."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

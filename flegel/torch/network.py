@@ -213,8 +213,9 @@ class NeuralNetwork(Algorithm):
     def updateSlice(
         self, aggregator: NetworkSums, oldParameter: NetworkWeights, start: int, stop: int, summary: Array | None
     ) -> NetworkWeights:
-        """One step of the optimizer for the mean gradient. A loss that is not finite makes θ not finite, which ends the
-        job with a sentence."""
+        """One step of the optimizer for the mean gradient. `summary`: what `sliceSummary` gave for all slices together,
+        which is the squared length of the summed gradient by blocks; None with local steps. A loss that is not finite
+        makes θ not finite, which ends the job with a sentence."""
         visits = float(aggregator.sums[VISITS])
         if visits <= 0:
             return oldParameter

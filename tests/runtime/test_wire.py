@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import math
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -39,6 +41,9 @@ from flegel.messages import (
 )
 from flegel.runtime.transport import zmq_frames
 from flegel.runtime.transport.codec import DTYPES, PACKED_UP_TO_BYTES, PackedArrays, Sequencer, decode, encode
+from tests.source_trees import nodes
+
+PACKAGE = Path(__file__).resolve().parents[2] / "flegel"
 
 text = st.text(max_size=20)
 number = st.integers(0, 2**40)
@@ -204,6 +209,19 @@ def test_every_message_is_an_order_an_answer_or_goes_between_workers() -> None:
         if isinstance(cls, type) and issubclass(cls, base) and not cls.__subclasses__()
     }
     assert said == {*Order.__args__, *Answer.__args__, *messages.PeerMessage.__args__}
+
+
+def test_every_order_has_a_case_where_it_arrives() -> None:
+    """An order that none names would be dropped without a word."""
+    places = ("machine/worker/worker.py", "machine/worker/replica.py", "machine/server/server.py")
+    cases = {
+        node.cls.id
+        for place in places
+        for node in nodes(PACKAGE / place)
+        if isinstance(node, ast.MatchClass) and isinstance(node.cls, ast.Name)
+    }
+    in_process = {"ServeJob", "ServerMap"}  # `_join_servers` and `_order_of_servers` of runtime/worker/process.py
+    assert {cls.__name__ for cls in Order.__args__} - in_process <= cases
 
 
 def test_received_arrays_cannot_be_written_to() -> None:

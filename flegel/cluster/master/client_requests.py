@@ -131,7 +131,8 @@ class ClientRequests:
 
     def _suspend(self, job: JobEntry) -> ToClient:
         """Stop a job at its next barrier. One that does not train yet has no checkpoint: it is cancelled, and starts
-        from the beginning when it is resumed."""
+        from the beginning when it is resumed. Its coordinator says that it is `elastic`, so that workers may join and
+        leave, from when training begins until it ends."""
         status = self._state.coordinators.get(job.id)
         if job.state != RUNNING or status is None or not status.elastic:
             return self._cancel(job)

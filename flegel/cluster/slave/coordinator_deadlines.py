@@ -59,6 +59,7 @@ class CoordinatorDeadlines:
         replaced = self.loops and silent < rules.overtime_seconds
         more = rules.overtime_seconds + (self.worker_timeout + rules.worker_replacement_seconds if replaced else 0.0)
         more = COMPILING_SECONDS if compiling else more
+        # In these phases user code runs in the coordinator; reading is limited by the coordinator itself.
         watched = self.phase in ("init", "compiling", "training", "result") or self.loops
         taken = silent if self.phase == "loading" else now - self.since
         hint = f"before that, {last_loss}" if last_loss else "does every hook return?"

@@ -71,7 +71,8 @@ def restore(
 
 
 def continue_from(job: Coordinator, newer: NewerCommit, now: float, started: bool) -> None:
-    """A newer θ than that of the statistics: one whole pass under it makes them fit, then the model goes on."""
+    """A newer θ than that of the statistics: one whole pass under it makes them fit, then the model goes on. `started`:
+    the model and the parts have the state of a checkpoint; without one, they begin anew (`fresh`)."""
     state = job.state
     state.store.set_parameter(newer.parameter)
     state.view.round, state.iteration = newer.round, newer.iteration

@@ -70,6 +70,7 @@ class Membership:
         worker is lost; otherwise the others take its points over."""
         self._job, self._orders, self._liveness = job, orders, liveness
         self.loads, self.shards = loads, shards or {}
+        """By worker: its order to load; of a resumed job, the arrays that follow this order."""
         self.first: ActiveWorkers | None = None
         """Who begins without points, at rest."""
         self.loaded: dict[int, ShardLoaded] = {}
@@ -82,6 +83,8 @@ class Membership:
         self._detached: set[int] = set()
         """Accounts of lost workers, still to be subtracted, as the store numbered them."""
         self._former: dict[int, WorkerView] = {}
+        """Workers that were lost or called back from rest, as they were seen last: the next of this number goes on from
+        there."""
         self._recounting = False
         """All points are to be counted again."""
         self._to_visit: set[int] | None = None
@@ -145,7 +148,8 @@ class Membership:
         return len(self.loaded) >= len(self.loads) - len(self._job.resting) - len(self._unneeded)
 
     def begin(self) -> None:
-        """Training begins: the view gets its workers, and what their data say about θ."""
+        """Training begins: the view gets its workers, and the `evidence` of their data: numbers in the data for each
+        number that is learned in θ."""
         view = self._job.view
         if self.first is not None and self._job.resting:
             self.incidents.append(Incident("rest", -1, self.first.reason, 0.0, 0.0))

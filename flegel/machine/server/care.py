@@ -63,7 +63,8 @@ MAX_FAILED_STARTS = 5
 
 
 class ServerCare:
-    """The servers of one job. `take` returns commands; events for the coordinator come from `handle`."""
+    """The servers of one job, which are processes numbered from `FIRST_SERVER`, above those of all workers. `take`
+    returns commands; events for the coordinator come from `handle`."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class ServerCare:
         self._timeouts = timeouts
         self.numbers = tuple(range(FIRST_SERVER, FIRST_SERVER + count))
         self._starting: dict[int, float] = {}
+        """By server that is not up yet: when it was started."""
         self._live: dict[int, str] = {}
         """Address of each server that is up."""
         self._heard: dict[int, float] = {}
@@ -91,7 +93,9 @@ class ServerCare:
         self._workers: set[int] = set()
         """Workers that have loaded: they are told of each map."""
         self._map: ServerMap | None = None
+        """Who holds which slice now; None until all servers are up."""
         self._stable: dict[int, int] = {}
+        """By slice: the last op that its copies have, too."""
         self._unsure: set[int] = set()
         """Workers whose last report may be missing at a server that took a slice over since."""
         self._gone: set[int] = set()

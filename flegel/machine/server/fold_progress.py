@@ -85,16 +85,21 @@ class OpProgress:
     """An op that slices have begun and not all of them have answered."""
 
     def __init__(self, op: int, slices: int, mirror: Mirror) -> None:
-        """`op`: number of the operation; `slices`: how many must answer; `mirror`: the coordinator's copy of θ and
-        statistics."""
+        """`op`: number of the operation, such as a fold, in the order in which every slice does them; `slices`: how
+        many must answer; `mirror`: the coordinator's copy of θ and statistics."""
         self.op = op
         self._mirror = mirror
         self._missing = set(range(slices))
+        """Slices that have not answered."""
         self._made: tuple[list[Array], list[Array]] | None = None
+        """Arrays of the next θ and statistics, filled answer by answer."""
         self._summaries: dict[int, Array] = {}
         self._slices = slices
         self.diverged = self.lost = ""
+        """Sentences of the first server that had them: why θ is not finite; why the statistics cannot be right.
+        Empty where all is well."""
         self.gap = 0.0
+        """Largest relative difference, of any slice, between the statistics and the sum over owners."""
         self.partial = False
         """Some slices are not in the mirror's arrays."""
 

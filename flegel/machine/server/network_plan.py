@@ -32,13 +32,16 @@ class NetworkPlan:
         self.enabled = sum(sizes) >= active().placement.least_bytes
         self._beside, self._hosts = beside_workers, dict(hosts)
         self._numbers: dict[str, int] = {}
+        """By host: its number as a node of the network, below 0."""
         self._arrived: list[Transfer] = []
+        """Transfers that receivers have timed since the last fold."""
         self._forecast = ThroughputForecast()
         self._cost = SliceCost()
         self._folds = 0
         self._tried: tuple[tuple[int, ...], SliceMap] | None = None
         """The map and the plan of the last round; this round shows what the plan would have been worth."""
         self._trials: list[float] = []
+        """What the plans of the last rounds would have saved, each as a share of the round that followed it."""
         self.moves = 0
         self.reasons: list[str] = []
 

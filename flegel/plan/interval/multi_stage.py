@@ -72,15 +72,20 @@ class MultiStage:
     def __init__(self, first: float | None = None) -> None:
         rules = active().interval
         self._given = first
+        """The first interval in seconds where the user gave one, else None."""
         self.probes = True
         """Measure the slope of g. Without, η follows from speed, φ and the prior κ alone."""
         self._least = rules.first_measured_part
+        """The part of a pass that the first rounds visit at least, so that an update rests on enough points."""
         self._state = "measuring"
         self._phi = Recent(rules.barrier_cost_rounds)
+        """φ: seconds that a barrier costs."""
         self._rate, self._pass = Recent(rules.speed_rounds), Recent(rules.pass_rounds)
+        """Visits a second of all workers together, and visits in a full pass."""
         self._call, self._visit_rate = Recent(rules.speed_rounds), Recent(rules.speed_rounds)
         """Of gradient methods: seconds that a call takes besides its visits, and visits a second in the rest."""
         self._asked = 0.0
+        """Seconds of the last step that was given out: η, and what workers lose before they begin to train."""
         self._lost = Recent(5)
         """Seconds from order to signal in which workers did not train, because a large θ arrives late."""
         self._loss = rules.expected_loss
@@ -88,16 +93,26 @@ class MultiStage:
         self._doubt = rules.expected_loss_error
         """The standard error of κ."""
         self._eta = first or 0.0
+        """η: the interval in seconds; 0 while none is known."""
         self._queue: list[float] = []
+        """Intervals of the probe that are still to be tried."""
         self._samples: list[tuple[float, float, float]] = []
+        """By round of the probe: logarithm of its visits, logarithm of the gain a visit, `_work` at its end."""
         self._work = 0.0
+        """Passes since the start."""
         self._rounds = 0
+        """Rounds since the start."""
         self._alike = False
+        """Workers are equally fast, as the last round says."""
         self.stage = 0
         self._predicted = self._actual = 0.0
+        """Gain since holding began: by `_quality`, and as measured."""
         self._quality: float | None = None
+        """g at the start of the stage: gain a visit; None where no probe has measured it."""
         self._held = 0
+        """Barriers since holding began."""
         self._at_start = (0.0, 0.0)
+        """φ and visits a second when the probe or the holding began, to notice that they have changed."""
 
     def first(self, least: float) -> Step:
         self._least = max(least, active().interval.first_measured_part)

@@ -1,7 +1,7 @@
 """A job's record in its store: what it is, where it stood, how it goes on. Ties a request to checkpoints.
 
-`part.py` asks it for θ and shares before training, has it put the coordinator into its former state, and closes it at
-the end. Decides what a job goes on from: the newest complete checkpoint, or a newer commit.
+`part.py` asks it for θ and each worker's points before training, has it put the coordinator into its former state, and
+closes it at the end. Decides what a job goes on from: the newest complete checkpoint, or a newer commit.
 """
 
 from __future__ import annotations
@@ -326,7 +326,8 @@ def new_session(place: str | os.PathLike[str], every: float) -> CheckpointSessio
 
 
 def fingerprint(sample: Sample) -> str:
-    """SHA-256 of the rows that a job samples: all where they are few, else many drawn evenly over the data."""
+    """SHA-256 of the rows that a job samples: all where they are few, else many drawn evenly over the data. A
+    checkpoint keeps it, so that a job is not resumed with other data than it began with."""
     sha = hashlib.sha256(f"{sample.points} {sample.columns}".encode())
     features = sample.features
     parts = list(features[:3]) if isinstance(features, Sparse) else [features]

@@ -75,11 +75,17 @@ class Checkpointer:
             self._trace_pieces = [(name, stored.manifest.files[name]) for name in stored.manifest.trace]
             self._rows_written = len(stored.rows)
         self._ids: dict[int, Array] = {}
+        """By worker: the rows that it owns, as it told them last."""
         self._pending: dict[int, PendingCheckpoint] = {}
+        """By number: checkpoints that parts of some workers are missing from."""
         self._ready: PendingCheckpoint | None = None
+        """The last checkpoint that is whole and that no thread has begun to write."""
         self._commit: SaveCommit | None = None
+        """The last commit that no thread has begun to write."""
         self._next_slot = 0
         self._closing = self._replaced = self._skipped_one = False
+        """No more commands will come; another coordinator writes to this place now, and this one must not; it was
+        reported that checkpoints are left out."""
         self._errors: list[str] = []
         self._changed = threading.Condition()
         self._busy = 0

@@ -10,7 +10,7 @@ from flegel.core.pytree import Tree
 from flegel.errors import UsageError
 from flegel.loading.class_source import reference
 from flegel.machine.coordinator.events import Timeouts
-from flegel.machine.server.care import ServerCare
+from flegel.machine.server.care import MAX_SERVERS, ServerCare
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import FrameSpec
@@ -30,7 +30,7 @@ from flegel.wording import option
 def check_servers_fit(request: Request) -> None:
     """What servers cannot do is refused before anything is read."""
     job = request.job
-    sharding_of(request.algorithm)
+    sharding_of(request.algorithm)  # raises where the class declares no sharding
     if job.topology != "coordinator":
         raise UsageError(
             f"{option('topology', job.topology)} keeps θ on the workers, {option('servers')} on servers; choose one."
@@ -47,8 +47,9 @@ def check_servers_fit(request: Request) -> None:
             f"Parameter servers are processes of their own; omit {option('processes', False)}, or use "
             f"{option('servers', 0)}."
         )
-    if request.workers > MAX_WORKERS - 64:
-        raise UsageError(f"With parameter servers a job has at most {MAX_WORKERS - 64} workers.")
+    most = MAX_WORKERS - MAX_SERVERS
+    if request.workers > most:
+        raise UsageError(f"With parameter servers a job has at most {most} workers.")
 
 
 def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeouts: Timeouts) -> ServerCare:

@@ -115,15 +115,17 @@ class WorkerLoop(TrainerPort):
         self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
         self._last_sequence = -1
+        """The number of the last message that was taken in."""
         self._buffers: BufferWriter | None = None
         self._parameter = HeldParameter()
         self._poller: Poller | None = None
         self._server: ServerShell | None = None
         """This process is a parameter server in the present job."""
         self._served: ServedWorker | None = None
-        """Servers hold θ in the present job."""
+        """This worker's side of the parameter servers that hold θ in the present job; None where none do."""
         self._executor = WorkerExecutor(self, self)
         self._timer: tuple[float, int] | None = None
+        """When this worker is to stop by its own clock, and the round in which."""
         self._beat_at = clock.now()
         self._in_job = False
         self._alive, self._exit_code = True, 0
@@ -184,8 +186,8 @@ class WorkerLoop(TrainerPort):
             poller.close()
 
     def _tick(self, now: float) -> None:
-        """What is due by time: the timer of the round, the heartbeat, and the end where the coordinator is out of
-        reach."""
+        """What is due by time: the timer of the round, the heartbeat, requests to servers that were not answered in
+        time, and the end where the coordinator is out of reach."""
         if self._timer and now >= self._timer[0]:
             tag = self._timer[1]
             self._timer = None
@@ -215,7 +217,8 @@ class WorkerLoop(TrainerPort):
                 self.send(body)
 
     def _receive(self) -> None:
-        """Take in all messages that are here; those of other jobs, former lives and older numbers are dropped."""
+        """Take in all messages that are here. Dropped are those of other jobs, those to a former incarnation of this
+        worker, and those with a sequence number that was seen before."""
         while True:
             try:
                 parts = zmq_frames.receive(self._socket)
@@ -238,8 +241,8 @@ class WorkerLoop(TrainerPort):
                 continue
             self._last_sequence = envelope.sequence
             if isinstance(envelope.body, LoadShard) and envelope.body.forms:
-                arrays = with_stand_ins(envelope.body, arrays)
-            elif type(envelope.body) is Train:
+                arrays = with_stand_ins(envelope.body, arrays)  # zeros of these forms for what was not sent
+            elif type(envelope.body) is Train:  # θ, or the rows of it that changed since the version `since`
                 try:
                     arrays = self._parameter.take(envelope.body.number, envelope.body.since, arrays)
                 except ProtocolError as error:  # to train under a mixture would be worse than to be replaced
@@ -397,7 +400,7 @@ class ConnectionMonitor:
 
 @lru_cache(maxsize=1 << 14)
 def identity(worker: int, incarnation: int) -> bytes:
-    """The name under which a life of a worker dials. Asked twice for every message."""
+    """The name under which an incarnation of a worker dials. Asked twice for every message."""
     return f"{worker}.{incarnation}".encode()
 
 

@@ -127,8 +127,9 @@ def _fetched(described: dict[str, Any] | None, own: OwnRows, ids: Array, open_ar
 
 
 def _windows(array: Array | ProcessArray, own: OwnRows, ids: Array) -> Iterator[RowWindow]:
-    """Rows of this process all at once, without a stop for the interpreter's lock; others window by window, in memory
-    that is used again for the next."""
+    """The rows `ids` of an array. Of an array of this process all at once, without a stop for the interpreter's lock;
+    of another process window by window, in memory that is used again for the next. A window comes with the permutation
+    of its rows: the order in which this worker has them."""
     if isinstance(array, np.ndarray):
         yield RowWindow(array, ids)
         return

@@ -154,6 +154,10 @@ class LocalStepsDDP(FlexibleDDP):
         self._stepping = {id(one) for one in self._optimizers}
         return super()._decide(count)
 
+    def _rate_sum(self) -> float:
+        """Steps are those of one rank, and so are their rates."""
+        return 0.0
+
     def _is_in_time(self, now: float) -> bool:
         if self._local_steps is None:
             return super()._is_in_time(now)
@@ -173,6 +177,9 @@ class LocalStepsDDP(FlexibleDDP):
         self._optimizers.append(optimizer)
 
         def step(optimizer: torch.optim.Optimizer, closure: Any = None, **named: Any) -> Any:
+            """A local step with the gradients of this rank, and the exchange where it is due. Once the last barrier of
+            the epoch was passed, no step: gradients are kept, and added to those of the first step of the next epoch.
+            """
             if closure is not None:
                 raise UsageError("An optimizer that evaluates a closure several times cannot step at barriers.")
             result = None

@@ -156,15 +156,18 @@ class InterpretedCalls:
     """The interpreter calls the kernel for each block; threads take turns at its lock, some 10 µs for a block."""
 
     def __init__(self, team: Team, kernels: Sequence[Kernel], empty: Tree, by_block: bool) -> None:
-        """`by_block`: statistics are kept for each block, not for each thread."""
+        """`by_block`: statistics are kept for each block, not for each thread, and added up in the order of the blocks:
+        sums then have the same bits whichever thread took which block, as models with repeatable results need them."""
         self._team, self._kernels, self._empty, self._by_block = team, kernels, empty, by_block
         self._own = [Sums(empty) for _ in range(team.threads)]
         self._never = new_flag()
+        """A flag that is never raised, for kernels: a block that was begun is finished."""
 
     def visit(
         self, shard: Shard, parameter: Tree, edges: list[int], iteration: int, flag: Array, total: Sums
     ) -> InterpretedVisit:
-        """Visit blocks until none is left or the flag is up, and add them to `total`."""
+        """Visit blocks until none is left or the flag is up, and add them to `total`. `edges`: the first point of each
+        block, and the end of the last one."""
         blocks, cursor = len(edges) - 1, itertools.count()
         threads = min(self._team.threads, blocks)
         last, busy, begun, worked = [-1] * threads, [0.0] * threads, [False] * threads, [0.0] * threads
@@ -205,7 +208,7 @@ class CompiledCalls:
         self._home, self._arrays = home, (home.features, home.state, home.weights, home.labels)
         self._theta = pytree.copy(parameter)
         self._seen: Any = None
-        self._control, self._never = new_control(threads), new_flag()
+        self._control, self._never = new_control(threads), new_flag()  # the latter is never raised
         self.most_blocks = min(blocks or MAX_EDGES, MAX_BLOCKS)
         self._edges = np.zeros(self.most_blocks + 1, np.int64)
         self._table = aligned((self.most_blocks if blocks else 0, size), np.float64)

@@ -154,6 +154,10 @@ class LocalStepsDDP(FlexibleDDP):
         self._stepping = {id(one) for one in self._optimizers}
         return super()._decide(count)
 
+    def _rate_sum(self) -> float:
+        """Steps are those of one rank, and so are their rates."""
+        return 0.0
+
     def _is_in_time(self, now: float) -> bool:
         if self._local_steps is None:
             return super()._is_in_time(now)

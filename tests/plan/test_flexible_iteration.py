@@ -66,3 +66,31 @@ def test_another_epoch_begins_another_iteration_or_goes_on_with_accumulated_grad
     assert passes(loop, D) and not loop.carried, "left before the generator's part"
     loop.reset()
     assert loop.carried and not passes(loop, D)
+
+
+def test_a_model_that_is_made_or_begins_an_epoch_after_another_does_not_join_its_unfinished_iteration() -> None:
+    """Models trained one after the other in one process: the first one left gradients without a step."""
+    loop = LoopIteration()
+    passes(loop, D)
+    loop.made(G)
+    for _ in range(3):
+        assert passes(loop, G), "made after the iteration of D began"
+        loop.step(G, "G")
+    loop.reset()
+    assert passes(loop, D)
+    loop.reset()
+    for _ in range(3):
+        assert passes(loop, G), "the first model of this epoch is another one"
+        loop.step(G, "G")
+
+
+def test_gradients_that_a_model_left_without_a_step_are_counted_once_when_it_is_trained_again() -> None:
+    loop = LoopIteration()
+    passes(loop, D)
+    loop.reset()
+    passes(loop, G)
+    assert loop.passes(D) == 1, "so the next pass is the second one of its group"
+    loop.step(G, "G")
+    loop.reset()
+    assert passes(loop, D)
+    assert loop.passes(D) == 2

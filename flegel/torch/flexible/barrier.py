@@ -140,8 +140,9 @@ class PooledBarrier:
         usual one, and measured before they are sent."""
         self._unwatch_parameters()
         factor = self.weight / self.unit
+        trained = [p for p in self._parameters if p.requires_grad]  # some may have been frozen since they were wrapped
         if factor != 1.0:
-            self._hooks += [p.register_hook(lambda gradient: gradient * factor) for p in self._parameters]
+            self._hooks += [p.register_hook(lambda gradient: gradient * factor) for p in trained]
         self._squares = []
         if self.measuring:
 
@@ -149,7 +150,7 @@ class PooledBarrier:
                 if parameter.grad is not None and not parameter.grad.is_sparse:
                     self._squares.append(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32))
 
-            self._hooks += [p.register_post_accumulate_grad_hook(measure) for p in self._parameters]
+            self._hooks += [p.register_post_accumulate_grad_hook(measure) for p in trained]
 
     def _unwatch_parameters(self) -> None:
         """The backward pass has ended."""

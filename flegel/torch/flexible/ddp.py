@@ -46,6 +46,7 @@ from flegel.torch.flexible.watchdog import Watchdog
 BUFFER_MODES = ("average", "local")
 COMPRESSIONS = ("none", "int8")
 BARRIERS_PER_CHECK = 16  # whose gradients are looked at for values that are not finite: weights stay so from then on
+RATE_TOLERANCE = 1e-4  # relative: rates travel with 32 bits; a schedule that steps more often changes them by more
 GROUP_ARGUMENT = 4  # position of process_group among DDP's arguments after the module
 
 
@@ -77,6 +78,13 @@ def _alike(reports: Sequence[RankReport]) -> None:
             "A rank left out an optimizer step that others made: call optimizer.step() after every synchronized "
             "backward pass, or leave it out by a condition that all ranks share, such as gradients that are not "
             "finite, which are the same on all ranks."
+        )
+    least, most = min(r.rate for r in reports), max(r.rate for r in reports)
+    if most - least > RATE_TOLERANCE * most:
+        raise UsageError(
+            f"Learning rates of ranks differ ({', '.join(f'{r.rate:.4g}' for r in reports)}), so their weights would "
+            "go apart: ranks make different numbers of batches, so wrap a schedule that steps in each of them, "
+            "scheduler = model.scheduler(scheduler), and change rates by what all ranks share."
         )
 
 
@@ -187,6 +195,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         super().__init__(module, *args, **_options_of_ddp(len(args), options))
         self.number = next(self._numbers)
         self._made[self.number] = self
+        iteration.running.made(self.number)
         self.pace, self._own = BarrierPace(fixed=interval), RankTimings()
         self._connect(timeout, compress == "int8")
         self._samples, self._mean_loss = samples, mean_loss
@@ -416,7 +425,13 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             self.barriers,
             self._asks_to_stop,
             self.healer.prepared() if self.healer is not None else 0,
+            self._rate_sum(),
         )
+
+    def _rate_sum(self) -> float:
+        """What all ranks have in common if their schedules do; rates that are tensors are not waited for."""
+        rates = [group["lr"] for one in self._optimizers for group in one.param_groups]
+        return sum(rate for rate in rates if isinstance(rate, (int, float)))
 
     # -- the barrier ---------------------------------------------------------------------------------------
 

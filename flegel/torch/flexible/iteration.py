@@ -30,16 +30,27 @@ class LoopIteration:
     _passed: set[int] = field(default_factory=set)
     """Models with forward passes after their step."""
     _passes: dict[int, int] = field(default_factory=dict)
+    _made_since: set[int] = field(default_factory=set)
+    """Models that were made after the iteration began: they take no part in it."""
+
+    def made(self, model: int) -> None:
+        self._made_since.add(model)
 
     def begins(self, model: int) -> bool:
         """Whether a forward pass of this model is the first one of another iteration: all that took part have stepped,
-        and this model is one of them."""
-        return not self._stepped or (model in self._stepped and all(self._stepped.values()))
+        and this model is one of them. A model that did not take part begins another one as well if it did not exist
+        then, or if it is the first one of an epoch: models are trained one after the other there."""
+        if model not in self._stepped:
+            return not self._stepped or self.carried or model in self._made_since
+        return all(self._stepped.values())
 
     def begin(self, model: int, weight: int) -> None:
         self.several = len(self._stepped) > 1
         self.leader, self.weight, self.last, self.carried = model, weight, False, False
-        self._stepped, self._passed, self._passes = {}, set(), {}
+        # A model that did not step keeps its gradients: they are part of its next step, and are not counted again.
+        self._passes = {one: passes for one, passes in self._passes.items() if not self.has_stepped(one)}
+        self._stepped, self._passed = {}, set()
+        self._made_since.clear()
 
     def enter(self, model: int) -> int:
         """A forward pass with gradients: its number among those of this model in the iteration."""
@@ -78,6 +89,7 @@ class LoopIteration:
         """Another epoch begins, so another iteration does. One in which no model has stepped yet goes on: its gradients
         are accumulated, but the new epoch decides whether it synchronizes."""
         if any(self._stepped.values()):
+            self._passes = {one: passes for one, passes in self._passes.items() if one not in self._stepped}
             self._stepped = {}
         self.carried = bool(self._stepped)
 

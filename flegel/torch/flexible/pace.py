@@ -92,6 +92,8 @@ class RankReport(NamedTuple):
     """1 if it asks all ranks to end the training at this barrier."""
     generation: float = 0.0
     """The latest generation of ranks to whose members it is connected, where ranks heal."""
+    rate: float = 0.0
+    """Learning rates of its optimizers, added up: the same on all ranks, where these step with the same gradient."""
 
     @classmethod
     def of_means(cls, table: Any) -> list[RankReport]:
@@ -103,7 +105,8 @@ class RankReport(NamedTuple):
 
 
 REPORT_FIELDS = len(RankReport._fields)
-COUNTS = [at for at, name in enumerate(RankReport._fields) if name not in ("seconds", "unit", "cost", "square")]
+FRACTIONS = ("seconds", "unit", "cost", "square", "rate")
+COUNTS = [at for at, name in enumerate(RankReport._fields) if name not in FRACTIONS]
 
 
 class BarrierWaits:

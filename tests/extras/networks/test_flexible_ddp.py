@@ -15,7 +15,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
 
 from flegel.configuration.active import active  # noqa: E402
-from flegel.torch.flexible.pace import REPORT_FIELDS  # noqa: E402
+from flegel.errors import UsageError  # noqa: E402
+from flegel.torch.flexible.barrier import PooledBarrier  # noqa: E402
+from flegel.torch.flexible.ddp import _alike  # noqa: E402
+from flegel.torch.flexible.pace import REPORT_FIELDS, RankReport  # noqa: E402
 from flegel.torch.flexible.watchdog import Watchdog  # noqa: E402
 
 RANKS = Path(__file__).with_name("flexible_ranks.py")
@@ -302,3 +305,23 @@ def test_a_barrier_that_does_not_end_is_explained(
         monkeypatch.setattr("flegel.runtime.clock.now", lambda now=now: now)
         watchdog._look((7, 0.0))
     assert "".join(told).startswith(sentence) and bool(told) == bool(sentence)
+
+
+def test_learning_rates_that_differ_between_ranks_are_refused() -> None:
+    """A schedule that is not wrapped steps with every batch, and ranks make different numbers of them."""
+    _alike([RankReport(rate=0.05), RankReport(rate=0.05 * (1.0 + 1e-6))])
+    _alike([RankReport(), RankReport()])
+    with pytest.raises(UsageError, match=r"rates of ranks differ \(0\.05, 0\.0495\).*model\.scheduler\(scheduler\)"):
+        _alike([RankReport(rate=0.05), RankReport(rate=0.0495)])
+
+
+def test_a_part_that_is_frozen_after_it_was_wrapped_stops_nothing() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    barrier = PooledBarrier.__new__(PooledBarrier)
+    barrier._begin(module, torch.device("cpu"), 0, 1)
+    barrier.weight, barrier.measuring = 2, True
+    module[0].requires_grad_(False)
+    barrier._watch_parameters()
+    module(torch.ones(1, 2)).sum().backward()
+    assert len(barrier._squares) == 2, "weight and bias of the part that is trained"
+    assert module[1].bias.grad.tolist() == [2.0]

@@ -140,6 +140,10 @@ class Agent:
     def has_begun(self) -> bool:
         return bool(self._client().check(["begun"]))
 
+    def was_left(self) -> bool:
+        """Whether a rank has ended its training, so that who finds no state has come too late."""
+        return bool(self._client().check(["left"]))
+
     def enter(self, number: int) -> None:
         self._wants, self.entered = "train", number
 
@@ -149,6 +153,7 @@ class Agent:
             self._wants = "leave"
             self._ended = FlegelError("This process has left the training.")
             with contextlib.suppress(RuntimeError, dist.DistError):
+                self._client().set("left", "1")
                 self._client().set(f"alive/{self.own}", f"{self._beat + 1} leave -1")
         with self._changed:
             while self._groups:

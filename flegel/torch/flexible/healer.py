@@ -15,7 +15,7 @@ import torch
 
 from flegel.errors import FlegelError, UsageError
 from flegel.runtime import clock
-from flegel.torch.flexible.agent import Agent, RankExcluded, open_store
+from flegel.torch.flexible.agent import Agent, RankExcluded, TrainingEnded, open_store
 from flegel.torch.flexible.agreement import (
     STATUS_FIELDS,
     Ask,
@@ -139,6 +139,8 @@ class Healer:
 
     def start(self) -> None:
         if self._agent is not None and self._agent.has_begun():
+            if self._agent.was_left():
+                raise TrainingEnded("The training has ended: its ranks have left it, and nobody has its state.")
             raise FlegelError(
                 "All ranks that had the state of this training were lost: start it again from a checkpoint, under "
                 "another name, join(…, run=…)."

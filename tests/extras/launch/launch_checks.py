@@ -59,7 +59,7 @@ def check_nothing_is_left(cluster: LaunchedCluster) -> None:
     """After `close`: no slave or master of this launch runs, and no file of it exists."""
     assert not cluster.home.exists()
     until(lambda: not launch_processes(cluster), 30.0)
-    assert not list(Path(tempfile.gettempdir()).glob(f"flegel-*{cluster.launch}*"))
+    assert not list(Path(tempfile.gettempdir()).glob(f"flegel-*{cluster.launch_id}*"))
 
 
 def launch_processes(cluster: LaunchedCluster) -> list[psutil.Process]:

@@ -65,6 +65,7 @@ def with_accelerate(net: Net, folder: Path) -> dict[str, Any]:
         with torch.no_grad():
             losses = accelerator.gather_for_metrics(torch.stack([model(**batch)["loss"] for batch in judged]))
     accelerator.save_state(str(folder / "state"))
+    accelerator.wait_for_everyone()  # the first rank writes
     accelerator.load_state(str(folder / "state"))
     steps = schedule.scheduler.last_epoch
     return {"barriers": model.barriers, "steps": steps, "judged": len(losses)}

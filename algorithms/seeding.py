@@ -14,8 +14,8 @@ from flegel.errors import UsageError
 from flegel.loading.input_files import NamesFile, read_array
 from flegel.wording import setting
 
-DRAWN = "k-means++"
-NAMED = (DRAWN, "random", "first")
+KMEANS_PLUS_PLUS = "k-means++"
+NAMED = (KMEANS_PLUS_PLUS, "random", "first")
 START_FILE = NamesFile(NAMED)
 """Marks the hyper-parameter `init`."""
 QUANTILE_NUMBERS, LEAST_QUANTILE_ROWS = 2**20, 1024
@@ -151,7 +151,7 @@ def lloyd(rows: Array, k: int, rng: np.random.Generator, weights: Array | None =
 def lloyd_from(rows: Array, centres: Array, passes: int | None = None, weights: Array | None = None) -> LloydResult:
     """A few passes of Lloyd's algorithm, those of a start where nothing is said. A cluster that loses its rows keeps
     its centre."""
-    labels = numbered(rows, centres)
+    labels = nearest_centre(rows, centres)
     for _ in range(active().starts.lloyd_passes if passes is None else passes):
         counts = np.bincount(labels, weights, minlength=len(centres))
         shares = np.zeros((len(centres), len(rows)))
@@ -159,7 +159,7 @@ def lloyd_from(rows: Array, centres: Array, passes: int | None = None, weights: 
         filled = counts > 0
         centres = centres.copy()
         centres[filled] = (shares @ rows)[filled] / counts[filled, None]
-        before, labels = labels, numbered(rows, centres)
+        before, labels = labels, nearest_centre(rows, centres)
         if np.array_equal(before, labels):
             break
     squared = (rows - centres[labels]) ** 2
@@ -184,7 +184,7 @@ def representatives(sample: Sample, rng: np.random.Generator) -> tuple[Array, Ar
     return centres[filled] * unit + origin, weights[filled] * (sample.mass / weights.sum())
 
 
-def numbered(rows: Array, centres: Array, chunk: int = 8192) -> Array:
+def nearest_centre(rows: Array, centres: Array, chunk: int = 8192) -> Array:
     """The number of the nearest centre of each row."""
     half = 0.5 * (centres**2).sum(axis=1)
     parts = [(half - rows[i : i + chunk] @ centres.T).argmin(axis=1) for i in range(0, len(rows), chunk)]
@@ -243,7 +243,7 @@ def more_rows(rows: Array, centres: Array, count: int, rng: np.random.Generator,
     norms = squared_lengths(rows)
     trials = 2 + int(np.log(count + 1))
     chosen = np.empty(count, np.intp)
-    nearest = ((rows - centres[numbered(rows, centres)]) ** 2).sum(axis=1)
+    nearest = ((rows - centres[nearest_centre(rows, centres)]) ** 2).sum(axis=1)
     for j in range(count):
         total = nearest.sum()
         if total > 0 and weights is not None:

@@ -31,7 +31,7 @@ from flegel.algorithms.simd.vectors import (
     total,
     widen,
 )
-from flegel.configuration.compiled import compiled
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
@@ -43,7 +43,7 @@ LANES = TWO_REGISTERS  # points in a register tile of distances
 WIDE = 10 if REGISTERS == 32 else 5  # clusters in a register tile of distances
 MANY_WIDE = 25 if VECTOR_BYTES == 64 else WIDE  # the same for many clusters, with one register of points
 GROUP = 5 if REGISTERS == 32 else 3  # the same where each cluster, or row of a matrix, takes two operations
-FLUSH = compiled().soft_terms_per_lane
+FLUSH = kernel_settings().soft_terms_per_lane
 
 
 @njit(**INNER)

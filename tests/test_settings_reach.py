@@ -19,7 +19,7 @@ from flegel.algorithms.lr.search import pairs_of
 from flegel.algorithms.nmf.nmf import NMF
 from flegel.cluster.master.state import KnownSlave
 from flegel.configuration.active import active, adopt, all_settings, using
-from flegel.configuration.compiled import check_compiled, compiled
+from flegel.configuration.compiled import check_compiled, kernel_settings
 from flegel.core.code_folder import content_key
 from flegel.core.shard import TILE
 from flegel.errors import UsageError
@@ -164,22 +164,22 @@ def test_nmf_takes_workers_to_cost_what_it_says() -> None:
 @pytest.fixture
 def fresh_kernels() -> Iterator[None]:
     """As in a process that has loaded none; afterwards those of the defaults are read again."""
-    for remembered in (compiled, content_key):
+    for remembered in (kernel_settings, content_key):
         remembered.cache_clear()
     yield
-    for remembered in (compiled, content_key):
+    for remembered in (kernel_settings, content_key):
         remembered.cache_clear()
 
 
 def test_kernels_have_the_settings_of_the_first_job_and_a_folder_of_their_own(fresh_kernels: None) -> None:
     home = ROOT / "algorithms" / "fcm" / "kernel.py"
     with using({"kernels.soft_terms_per_lane": 64}):
-        assert compiled().soft_terms_per_lane == 64
+        assert kernel_settings().soft_terms_per_lane == 64
         check_compiled()
         other = content_key(home)
     with pytest.raises(UsageError, match=r"kernels\.soft_terms_per_lane is 64 in this process"):
         flegel.run(KMeans(k=3), ROWS, workers=1, processes="no", max_passes=1.0)
-    compiled.cache_clear()
+    kernel_settings.cache_clear()
     content_key.cache_clear()
     assert content_key(home) != other
 
@@ -188,7 +188,7 @@ def test_kernels_outside_of_jobs_have_the_settings_of_the_environment(
     fresh_kernels: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLEGEL_SETTINGS", "kernels.nmf_entries_at_once=32")
-    assert compiled().nmf_entries_at_once == 32
+    assert kernel_settings().nmf_entries_at_once == 32
 
 
 def test_processors_the_blocks_of_a_team_are_as_large_as_they_say() -> None:

@@ -16,7 +16,7 @@ from flegel.algorithms.kmeans.shapes import starts_on_a_sample
 from flegel.algorithms.kmeans.wide_start import start_of
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
-    DRAWN,
+    KMEANS_PLUS_PLUS,
     NAMED,
     START_FILE,
     check_enough,
@@ -130,7 +130,7 @@ class FCM(Algorithm):
         some, own = some_weighted(rows, mass, max(size, self.k), rng)
         y = (some - origin) / unit
         own = np.ones(len(y)) if own is None else own
-        if isinstance(self.init, str) and self.init == DRAWN:
+        if isinstance(self.init, str) and self.init == KMEANS_PLUS_PLUS:
             if self.k > len(y):
                 raise UsageError(f"FCM: k={self.k} is more than the {len(y)} points drawn; lower k.")
             trials = [self._alternate(y, own, self._begun(y, own, rng)) for _ in range(self.n_init)]
@@ -140,7 +140,7 @@ class FCM(Algorithm):
         else:
             centres = (start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass) - origin) / unit
         shares = own @ self._memberships(y, centres)[0] ** self.m / own.sum()
-        about = coverage(sample.mass, float(own.sum()), isinstance(self.init, str) and self.init == DRAWN)
+        about = coverage(sample.mass, float(own.sum()), isinstance(self.init, str) and self.init == KMEANS_PLUS_PLUS)
         return Prototypes(origin + centres * unit, origin, unit, shares, about)
 
     def _begun(self, y: Array, own: Array, rng: np.random.Generator) -> Array:

@@ -32,16 +32,16 @@ from flegel.algorithms.soft_assignment import (
     units,
 )
 from flegel.algorithms.soft_kernel import CUT, NEAR
-from flegel.configuration.compiled import compiled
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 from flegel.core.team_loop import team_loop
 
 LARGEST_SQUARED_DISTANCE = 1e30  # upper bound of a squared distance in float32
-STEEP = compiled().fcm_steep
+STEEP = kernel_settings().fcm_steep
 EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
-WIDE_LANE_SUMS = 5  # place of the lane sums among the buffers that `_room` makes
+WIDE_LANE_SUMS = 5  # place of the lane sums among the buffers that `_wide_buffers` makes
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -53,7 +53,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
     expanded = m <= 2.0
     slopes, offsets, levels = _pack(features, parameter, k, expanded)
     changes, columns, lane_sums, table = soft_buffers(features, k, d + 2, tiles)
-    wide, wide_made = _room(0, d, parameter, expanded), False
+    wide, wide_made = _wide_buffers(0, d, parameter, expanded), False
     columns[d + 1] = 1
     zeros, scales = units(columns, parameter.origin, parameter.unit)
     ones = np.ones(d, features.dtype)
@@ -73,7 +73,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
             fetch(state, tile + 1)
         if features.itemsize == 4 and (exact or beyond(columns, d, at, limit)):
             if not wide_made:
-                wide, wide_made = _room(k, d, parameter, expanded), True
+                wide, wide_made = _wide_buffers(k, d, parameter, expanded), True
             seen += _wide_tile(features, state, weights, tile, start, end, parameter, m, wide, exact)
             continue
         mark_active(active, tile, start, end)
@@ -108,13 +108,18 @@ serve = team_loop(train)
 
 
 @njit(**INNER)
-def _room(k, d, parameter, expanded):
-    """Buffers for a float32 tile in float64, of which the lane sums are at `WIDE_LANE_SUMS`. Empty ones for k = 0: real
-    ones are made with the first tile that lies too far from the origin for float32."""
+def _wide_buffers(k, d, parameter, expanded):
+    """Buffers for a float32 tile in float64, as a tuple of eight: slopes, offsets and levels, which are θ as `_pack`
+    lays it out; changes, columns and lane sums of `soft_buffers`, the latter at `WIDE_LANE_SUMS`; squared distances;
+    and memberships before they are rounded to the state.
+
+    `expanded`: distances by ‖y‖² − 2 y·c + ‖c‖². With k = 0 all are empty, but of the types that compiled code expects:
+    real ones are made with the first tile that lies too far from the origin for float32.
+    """
     wide = np.empty(0)
     slopes, offsets, levels = _pack(wide, parameter, k, expanded)
     changes, columns, lane_sums, _ = soft_buffers(wide, k, d + 2, 1)
-    columns[d + 1] = 1
+    columns[d + 1] = 1  # this column counts memberships
     return slopes, offsets, levels, changes, columns, lane_sums, np.empty((levels.size, TILE)), np.zeros((k + 1, TILE))
 
 

@@ -32,7 +32,7 @@ from flegel.algorithms.kmeans.shapes import starts_on_a_sample
 from flegel.algorithms.kmeans.wide_start import start_of
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
-    DRAWN,
+    KMEANS_PLUS_PLUS,
     NAMED,
     START_FILE,
     check_enough,
@@ -42,7 +42,7 @@ from flegel.algorithms.seeding import (
     holds,
     in_deviations,
     lloyd,
-    numbered,
+    nearest_centre,
     polishing_passes,
     some_weighted,
     standard_units,
@@ -140,18 +140,19 @@ class GMM(Algorithm):
     # -- start ---------------------------------------------------------------------------------------------
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Mixture:
-        """Means by k-means or as the user gives them, equal weights, and one covariance for all components: the scatter
-        of the rows about their nearest means."""
+        """With `init="k-means++"` the best of several mixtures that were trained on the sample (`_best_start`). Else
+        means that are rows of the sample or as the user gives them, equal weights, and one covariance for all
+        components: the scatter of the rows about their nearest means."""
         if isinstance(self.init, str) and self.init in NAMED:
             check_enough(self.k, sample.weights, "GMM")
         rows, mass = weighted_rows(np.asarray(sample.features), sample.weights)
         origin, unit, floor = self._units(rows)
-        if isinstance(self.init, str) and self.init == DRAWN:
+        if isinstance(self.init, str) and self.init == KMEANS_PLUS_PLUS:
             return self._best_start((rows - origin) / unit, mass, origin, unit, floor, sample.mass, rng)
         means = (start_rows(rows, self.k, self.init, sample.columns, rng, "GMM", mass) - origin) / unit
         y = (rows - origin) / unit
         # One variance for all components; outliers count as 5 units from their mean.
-        within = np.minimum((y - means[numbered(y, means)]) ** 2, 25.0)
+        within = np.minimum((y - means[nearest_centre(y, means)]) ** 2, 25.0)
         within = within.mean(axis=0) if mass is None else mass @ within / mass.sum()
         spread = np.broadcast_to(np.maximum(within, np.maximum(1e-3, floor)), means.shape)
         if self.covariance == "spherical":

@@ -47,14 +47,14 @@ from flegel.algorithms.soft_assignment import (
     units,
 )
 from flegel.algorithms.soft_kernel import CUT
-from flegel.configuration.compiled import compiled
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 from flegel.core.team_loop import team_loop
 
 MOST = 1e30  # upper bound of half a squared distance; all components are equally far from a point beyond it
-STEEP, STEEP_COLUMN = compiled().gmm_steep, compiled().gmm_steep_per_column
+STEEP, STEEP_COLUMN = kernel_settings().gmm_steep, kernel_settings().gmm_steep_per_column
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -67,7 +67,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
     expanded = _expandable(parameter, means, features.itemsize)
     slopes, offsets, levels = _pack(features, parameter, means, expanded)
     changes, columns, lane_sums, table = soft_buffers(features, k, d + width + 1, tiles)
-    wide, opened = _room(0, d, width, parameter, means), False
+    wide, opened = _wide_buffers(0, d, width, parameter, means), False
     columns[d + width] = 1
     zeros, scales = units(columns, parameter.origin, parameter.unit)
     steepness = _steepness(features, parameter)
@@ -88,7 +88,7 @@ def train(features, state, weights, parameter, aggregator, start, end, flag, til
             norms(columns, d, at, steepness, d)  # a row that is filled with products below
             if exact or beyond(columns, d, at, limit):
                 if not opened:
-                    wide, opened = _room(k, d, width, parameter, means), True
+                    wide, opened = _wide_buffers(k, d, width, parameter, means), True
                 entropy += _wide_tile(features, state, weights, tile, start, end, parameter, wide, exact)
                 continue
         _products(columns, d, width, at)
@@ -122,8 +122,8 @@ serve = team_loop(train)
 
 
 @njit(**INNER)
-def _room(k, d, width, parameter, means):
-    """What a tile in float64 needs, or nothing (k = 0)."""
+def _wide_buffers(k, d, width, parameter, means):
+    """Buffers for a tile in float64, as in the kernel of FCM; empty ones of the same types for k = 0."""
     wide = np.empty(0)
     some = means if k else means[:0]
     slopes, offsets, levels = _pack(wide, parameter, some, False)

@@ -40,7 +40,7 @@ from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
-    DRAWN,
+    KMEANS_PLUS_PLUS,
     NAMED,
     START_FILE,
     check_enough,
@@ -49,7 +49,7 @@ from flegel.algorithms.seeding import (
     given_rows,
     holds,
     more_rows,
-    numbered,
+    nearest_centre,
     origin_of,
     some_weighted,
     start_rows,
@@ -216,7 +216,7 @@ class KMeans(Algorithm):
         affordable = min(rules.kmeans_trial_work // (self.k * sample.columns), rules.kmeans_trial_rows)
         size = max(affordable, rules.kmeans_fewest_trial_rows, rules.kmeans_rows_per_cluster * self.k)
         size = min(size, rules.kmeans_most_trial_rows)
-        drawn = isinstance(self.init, str) and self.init == DRAWN
+        drawn = isinstance(self.init, str) and self.init == KMEANS_PLUS_PLUS
         if drawn:
             some, own = rows_by_scatter(rows - origin, weights, size, rng)
             if self.k > len(some):
@@ -228,7 +228,7 @@ class KMeans(Algorithm):
             start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
         spare = more_rows(some, start - origin, min(self.k, rules.kmeans_spare_rows), rng, own) + origin
         spare = spare.astype(rows.dtype).astype(np.float64)
-        shares, mass = _shares(numbered(some, start - origin), own, self.k)
+        shares, mass = _shares(nearest_centre(some, start - origin), own, self.k)
         return Centroids(start, origin, spare, shares, coverage(sample.mass, mass, drawn))
 
     def continueParameter(self, previous: Centroids, sample: Sample, rng: np.random.Generator) -> Centroids:
@@ -239,7 +239,7 @@ class KMeans(Algorithm):
     ) -> Centroids:
         """The same along a few directions; one start by k-means++, because more change little where k is large."""
         rules = active().starts
-        drawn = isinstance(self.init, str) and self.init == DRAWN
+        drawn = isinstance(self.init, str) and self.init == KMEANS_PLUS_PLUS
         most = max(rules.kmeans_most_trial_rows, rules.kmeans_fewest_rows_per_cluster * self.k)
         size = min(max(rules.kmeans_rows_per_cluster * self.k, rules.kmeans_fewest_trial_rows), most)
         some, own = some_weighted(rows, weights, size if drawn else FOLLOWED_ROWS, rng)
@@ -267,7 +267,7 @@ class KMeans(Algorithm):
             start = given_rows(given, self.k, rows.columns, "KMeans")
         elif self.k > rows_of(some):
             raise UsageError(f"KMeans: k={self.k} is more than the {rows_of(some)} points drawn; lower k.")
-        elif given == DRAWN:
+        elif given == KMEANS_PLUS_PLUS:
             tried = max(rules.kmeans_sparse_trial_rows, rules.kmeans_rows_per_cluster * self.k)
             start = best_sparse_lloyd(some, norms, self.k, self.n_init, tried, rng)
         else:
@@ -277,7 +277,7 @@ class KMeans(Algorithm):
         most = min(self.k, rules.kmeans_spare_rows, rules.kmeans_spare_numbers // rows.columns)
         spare = far_rows(some, squared, max(1, most), rng)
         shares, drawn = _shares(nearest, own, self.k)
-        trained = isinstance(given, str) and given == DRAWN
+        trained = isinstance(given, str) and given == KMEANS_PLUS_PLUS
         return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(sample.mass, drawn, trained))
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:

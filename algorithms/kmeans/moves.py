@@ -2,6 +2,9 @@
 
 In float64 and in the order of the points, so that the sums do not depend on how a pass is cut. Most points stay, so
 those that do not are found by bits of a comparison; a lone one is read number by number, several as a block.
+
+The *book* of a call is a tuple of five arrays that it makes once (`open_book`), moves points in, and adds to the
+statistics at its end (`close_book`): centroids, origin, room for a point, sums by cluster, and room for WIDE points.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ def open_book(features, centres, origin, aggregator):
 
 @njit(**INLINE)
 def lend(book, aggregator):
-    """The arrays of the book, with counts and squares, for `move`: their owners are not counted, which would take
+    """The arrays of the book, with counts and squares, for `move`, without reference counting, which would take
     longer than moving a point. Whoever lends them uses the book afterwards, in `close_book`, and so keeps them."""
     wide, zero, away, sums, rows = book
     return (

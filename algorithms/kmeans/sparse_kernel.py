@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from flegel.configuration.compiled import compiled
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 
-LOOK = compiled().sparse_rows_between_stop_reads
+LOOK = kernel_settings().sparse_rows_between_stop_reads
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -54,8 +54,10 @@ class RowBounds:
     short: Array
     """Short rows, or the features themselves."""
     bounds: tuple[Array, ...]
-    """By row: the error of a short row; the upper bound of `wide_kernel`; the cluster that bounds are of; then lower
-    bounds, by panels of rows and bands of clusters."""
+    """Four arrays. By row: the error of its short row; the upper bound of `wide_kernel`, of the distance to its
+    centroid; the cluster that bounds are of, -1 where none are known. Then lower bounds of the distances to all other
+    centroids, by panels of rows and bands: a band is a run of neighbouring clusters (`PackedTheta.several` register
+    groups) of which one bound is kept together."""
     ready: Array
     """By runs of SHORTENED_ROWS rows: short rows are there."""
 
@@ -76,7 +78,8 @@ class WideKernel:
     _directions: Array | None = None
     """(columns, m), float32, or None: rows are compared by all their numbers."""
     _direct: bool = False
-    """These are read from the rows themselves, which are float32 already."""
+    """Rows are compared by all their numbers, and these are read from the rows themselves, which are float32 already:
+    no short rows are made."""
     _chosen: bool = False
     _compiled: bool = False
     _scale: float = 1.0
@@ -130,7 +133,8 @@ class WideKernel:
         self._held = [held for held in self._held if held.features is not shard.features]
 
     def _kept(self, rows: Array) -> tuple[RowBounds, int]:
-        """The bounds of these rows and where they begin there; new ones for rows that were not visited before."""
+        """The bounds of these rows and the place of their first row there; new ones for rows that were not visited
+        before."""
         for held in self._held:
             at = held.position(rows)
             if at is not None:

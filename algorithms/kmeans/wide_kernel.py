@@ -52,7 +52,7 @@ from flegel.algorithms.simd.vectors import (
     where,
     widen,
 )
-from flegel.configuration.compiled import compiled
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.borrowed_arrays import borrowed
 from flegel.core.code_cache import njit
@@ -60,8 +60,8 @@ from flegel.core.code_cache import njit
 PIECE = VECTOR_BYTES // 8  # float64 numbers of a row that are read at once
 ABOVE = 1.0 + 1e-12  # a factor that rounding of a length in float64 does not undo
 ABOVE_NARROW = 1.0 + 2.0**-20  # the same of a few roundings in float32
-NEAR_CACHE = compiled().near_cache_bytes
-MULTIPLIED_FROM = compiled().bands_multiplied_from
+NEAR_CACHE = kernel_settings().near_cache_bytes
+MULTIPLIED_FROM = kernel_settings().bands_multiplied_from
 STEP = 16  # numbers of a short row that are read at once: its width is a multiple of it
 NONE, SOME, MOST = 0, 1, 2  # of the bands of a panel that may hold a nearer centroid
 TOGETHER = 8  # points that are examined at once: so many chains of sums keep both multipliers busy

@@ -2,6 +2,15 @@
 
 Each adds to the aggregator in place what `LR.updateDataPoint` would return for the points start … end-1, and
 returns how far it came once the flag is raised.
+
+The state of a point, by outputs: its residuals, times its weight; its loss; the curvatures that are in the sums; and
+the number of θ at its last visit, 0 before the first (`point.visit`). In dense tiles each is TILE numbers, by lane.
+
+`masses` are the weights of points that users give, None where they give none; the weight of a lane is the mass of its
+point times the importance of its class. `model` is these importances and six numbers: the penalty of θ; `memory`, 1
+where a point's last residual is subtracted and 0 where visits simply add up; the number of θ; the part and the floor
+above which a change of curvature is counted; the cap of residuals in curvatures (`point.bend_of`). A `bend` is a
+curvature by the score.
 """
 
 from __future__ import annotations
@@ -19,7 +28,18 @@ from flegel.algorithms.lr.curvature import (
     unload,
     width_of,
 )
-from flegel.algorithms.lr.point import MOST_SCORE, bend_of, class_number, outdated, visit
+from flegel.algorithms.lr.point import (
+    LOSS,
+    MOST_SCORE,
+    SEEN,
+    STAMPS,
+    UNKNOWN,
+    VISITS,
+    bend_of,
+    class_number,
+    outdated,
+    visit,
+)
 from flegel.algorithms.simd.math import exp, log, log1p_unit
 from flegel.algorithms.simd.registers import REGISTERS, TWO_REGISTERS, VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
@@ -41,7 +61,7 @@ from flegel.algorithms.simd.vectors import (
     where,
     widen,
 )
-from flegel.configuration.compiled import compiled
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.entry_point import EntryPoint
@@ -63,9 +83,7 @@ LANES_BY_TILE = 8
 long as eight points one by one."""
 OUTPUTS_AT_ONCE = 8
 """Outputs that an entry of a sparse row is multiplied by at a time: 64 bytes, a cache line."""
-TILES_IN_PARTS = compiled().lr_tiles_in_float32
-UNKNOWN = 4
-"""Place of the rows with unknown labels in a kernel's sums, which are loss, seen, stamps, visits and these."""
+TILES_IN_PARTS = kernel_settings().lr_tiles_in_float32
 
 
 @njit(nogil=True, cache=True)
@@ -362,7 +380,7 @@ def _count(state, tile, masses, targets, counts, sums):
     for lane in range(TILE):
         if state[tile, number, lane] == 0.0:
             counts[int(targets[lane])] += 1.0 if masses is None else masses[tile, lane]
-            sums[1] += 1.0
+            sums[SEEN] += 1.0
 
 
 @njit(nogil=True, cache=True, forceinline=True)
@@ -370,7 +388,7 @@ def _keep(state, tile, masses, scores, steps, losses, weights, weighted, targets
     """Residuals in `scores`, and losses, into the state; how far residuals changed into `steps`. The loss is summed in
     float64, as stored. True where the curvature of a lane is outdated, or has to be looked at closely.
     """
-    penalty, memory, epoch, part, floor, cap = numbers
+    penalty, memory, theta_number, part, floor, cap = numbers
     outputs = scores.shape[0]
     base = tile * (2 * outputs + 2) * TILE
     double = scores.dtype.type(1.0 if outputs == 1 else 2.0)
@@ -393,7 +411,7 @@ def _keep(state, tile, masses, scores, steps, losses, weights, weighted, targets
             store(steps, at, after - memory * before)
     zero = spread(0.0, load(state, base, FEW))
     change, stamps = widen(zero), zero
-    stamp = cast_like(spread(epoch, load(scores, 0, FEW)), zero)
+    stamp = cast_like(spread(theta_number, load(scores, 0, FEW)), zero)
     number = base + (2 * outputs + 1) * TILE
     least = load(state, number, FEW)
     for lane in range(FEW, TILE, FEW):
@@ -411,9 +429,9 @@ def _keep(state, tile, masses, scores, steps, losses, weights, weighted, targets
         last = load(state, number + lane, FEW)
         store(state, number + lane, stamp)
         stamps = stamps + (stamp - last)  # whole numbers: exact
-    sums[0] += total(change)
-    sums[2] += total(stamps)
-    sums[3] += TILE
+    sums[LOSS] += total(change)
+    sums[STAMPS] += total(stamps)
+    sums[VISITS] += TILE
     return any_lane(worst > 0.0) or cap == 0.0
 
 
@@ -662,10 +680,10 @@ def _close(goal, aggregator):
     _, curvature, _, sums = goal
     if curvature.shape[1] != aggregator.curvature.shape[1]:
         aggregator.curvature[:, :1] += curvature
-    aggregator.loss[0] += sums[0]
-    aggregator.seen[0] += sums[1]
-    aggregator.stamps[0] += sums[2]
-    aggregator.visits[0] += sums[3]
+    aggregator.loss[0] += sums[LOSS]
+    aggregator.seen[0] += sums[SEEN]
+    aggregator.stamps[0] += sums[STAMPS]
+    aggregator.visits[0] += sums[VISITS]
     aggregator.unknown[0] += sums[UNKNOWN]
 
 

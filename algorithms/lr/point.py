@@ -14,6 +14,9 @@ from flegel.core.pytree import Array
 
 MOST_SCORE = 1e5
 """Bound of |score|. Sums are kept by difference, so a huge loss under a θ that is later rejected would cost digits."""
+LOSS, SEEN, STAMPS, VISITS, UNKNOWN = 0, 1, 2, 3, 4
+"""Places in the sums of a visit or kernel: loss, points visited for the first time, changes of the numbers of θ at the
+last visits, visits, and rows with unknown labels."""
 
 
 @njit(nogil=True, cache=True)
@@ -83,7 +86,7 @@ def visit(scores, target, weight, state, model, gradient_steps, curvature_steps,
     `weight` is that of the point. `state` holds a residual an output, the loss, a curvature an output, and the number
     of θ at the last visit.
     """
-    importance, (penalty, memory, epoch, part, floor, cap) = model
+    importance, (penalty, memory, theta_number, part, floor, cap) = model
     outputs = scores.shape[0]
     weight = weight * importance[target]
     loss = weight * residuals(scores, target)
@@ -102,9 +105,9 @@ def visit(scores, target, weight, state, model, gradient_steps, curvature_steps,
         gradient_steps[k] = np.float64(state[k]) - memory * before
     old, stamp = np.float64(state[outputs]), np.float64(state[2 * outputs + 1])
     state[outputs] = loss + penalty
-    state[2 * outputs + 1] = epoch
-    sums[0] += np.float64(state[outputs]) - old
-    sums[1] += 1.0 if stamp == 0.0 else 0.0
-    sums[2] += epoch - stamp
-    sums[3] += 1.0
+    state[2 * outputs + 1] = theta_number
+    sums[LOSS] += np.float64(state[outputs]) - old
+    sums[SEEN] += 1.0 if stamp == 0.0 else 0.0
+    sums[STAMPS] += theta_number - stamp
+    sums[VISITS] += 1.0
     return changed

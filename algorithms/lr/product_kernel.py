@@ -5,20 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.algorithms.lr.curvature import add_squares
-from flegel.algorithms.lr.point import MOST_SCORE, bend_of, class_number, outdated
+from flegel.algorithms.lr.point import (
+    LOSS,
+    MOST_SCORE,
+    SEEN,
+    STAMPS,
+    UNKNOWN,
+    VISITS,
+    bend_of,
+    class_number,
+    outdated,
+)
 from flegel.algorithms.lr.shapes import LANES
 from flegel.algorithms.simd.math import exp
 from flegel.algorithms.simd.vectors import any_lane, cast_like, fma, load, maximum, minimum, spread, store, total, widen
 from flegel.core.code_cache import njit
-
-UNKNOWN = 4  # place of rows with unknown labels in the sums
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def settle(scores, bias, labels, state, masses, start, model, classes, steps, bends, counts, sums):
     """Scores of points start … become residuals, which are kept in the state; how far they changed is written to
     `steps`, and how far curvatures did to `bends`, of which all are 0 before. How many of these are not 0 then."""
-    importance, (penalty, memory, epoch, part, floor, cap) = model
+    importance, (penalty, memory, theta_number, part, floor, cap) = model
     outputs, width, pairs = bias.shape[0], scores.shape[1], 0
     whole = outputs // LANES * LANES
     kind = scores.dtype.type
@@ -58,13 +66,13 @@ def settle(scores, bias, labels, state, masses, start, model, classes, steps, be
         stamp = np.float64(state[i, 2 * outputs + 1])
         if stamp == 0.0:
             counts[target] += mass
-            sums[1] += 1.0
+            sums[SEEN] += 1.0
         before = np.float64(state[i, outputs])
         state[i, outputs] = weight * (np.log(rest + own) - mine) + penalty
-        state[i, 2 * outputs + 1] = epoch
-        sums[0] += np.float64(state[i, outputs]) - before
-        sums[2] += epoch - stamp
-        sums[3] += 1.0
+        state[i, 2 * outputs + 1] = theta_number
+        sums[LOSS] += np.float64(state[i, outputs]) - before
+        sums[STAMPS] += theta_number - stamp
+        sums[VISITS] += 1.0
     return pairs
 
 

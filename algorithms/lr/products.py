@@ -44,8 +44,8 @@ class ProductKernel:
         kind = rows.dtype if rows.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self._prepare(parameter.weights, kind)
         bias = parameter.bias.astype(kind)
-        penalty, epoch, part, floor, cap = (float(number) for number in parameter.internal_visit[:5])
-        model = (parameter.internal_importance, (penalty, self._memory, epoch, part, floor, cap))
+        penalty, theta_number, part, floor, cap = (float(number) for number in parameter.internal_visit[:5])
+        model = (parameter.internal_importance, (penalty, self._memory, theta_number, part, floor, cap))
         points, sums, metric = (shard.labels, shard.state, shard.weights), np.zeros(5), parameter.internal_metric
         at = start
         while True:

@@ -186,8 +186,12 @@ class Curvature(NamedTuple):
 
     sums: Array
     seen: float
+    """Points in the sums."""
     metric: Array
+    """Two rows by column, the bias last: its mean, which is subtracted, and the unit by which it is divided. For the
+    bias the first row holds 1, or 0 where there is none."""
     bound: float
+    """Of the second derivative of the loss by the score."""
     summed: bool
     """False where the sums are not used: with the plain gradient."""
     rounding: float
@@ -267,6 +271,8 @@ class Curvature(NamedTuple):
         if float(np.diagonal(root).min()) ** 2 > CONDITIONED:
             return np.asarray(_divided(root, slope) * unit)
         values, directions = np.linalg.eigh(self.matrix(k, penalty, 0.0) * unit * unit[:, None])
+        # How far the origin of the raw numbers lies from a column's mean, in units of its curvature: so many digits are
+        # lost where the mean is subtracted.
         offsets = np.abs(self.metric[0]) / self.metric[1] * unit * np.sqrt(max(damped[-1, -1], 0.0))
         offsets[-1] = 0.0
         wrong = ROUNDINGS * self.rounding * (1.0 + offsets)  # of a column's scores, in units of its curvature

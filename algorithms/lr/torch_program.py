@@ -31,7 +31,7 @@ class LogisticProgram:
         self._weights, self._bias, classes = put(parameter.weights), put(parameter.bias), put(parameter.classes)
         self._classes, self._places = torch.sort(classes)
         self._importance, self._metric = put(parameter.internal_importance), put(parameter.internal_metric)
-        self._penalty, self._epoch, self._part, self._floor, self._cap = parameter.internal_visit[:5].tolist()
+        self._penalty, self._theta_number, self._part, self._floor, self._cap = parameter.internal_visit[:5].tolist()
         self._diagonal = bool(parameter.internal_visit[5] > 1.0)
 
     def _put(self, values: Any) -> torch.Tensor:
@@ -73,7 +73,7 @@ class LogisticProgram:
         state[:, outputs + 1 : 2 * outputs + 1] = torch.where(outdated, now, counted)
         state[:, :outputs] = weight[:, None] * residual
         state[:, outputs] = weight * cost + self._penalty
-        state[:, -1] = self._epoch
+        state[:, -1] = self._theta_number
         fresh = state.double()
         steps = fresh[:, :outputs] - self._memory * before[:, :outputs]
         gradient[:, :-1] += steps.T @ x
@@ -81,7 +81,7 @@ class LogisticProgram:
         counts.index_add_(0, target[first], torch.ones(int(first.sum()), dtype=torch.float64, device=x.device))
         loss += (fresh[:, outputs] - before[:, outputs]).sum()
         seen += first.sum()
-        stamps += (self._epoch - before[:, -1]).sum()
+        stamps += (self._theta_number - before[:, -1]).sum()
         visits += len(x)
         self._add_curvature(x, torch.where(outdated, now - counted, torch.zeros_like(now)), outdated, curvature)
 

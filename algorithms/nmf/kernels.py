@@ -23,7 +23,7 @@ from flegel.algorithms.nmf.rows import (
 )
 from flegel.algorithms.simd.registers import register_lanes
 from flegel.algorithms.simd.vectors import fma, fma_each, load, maximum, splats, spread, store, total
-from flegel.configuration.compiled import compiled
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.entry_point import EntryPoint
@@ -32,7 +32,7 @@ from flegel.core.shard import Shard, Sparse
 from flegel.core.team_loop import team_loop
 from flegel.declarations.kernels import Kernel, TeamCode
 
-TOGETHER = compiled().nmf_entries_at_once
+TOGETHER = kernel_settings().nmf_entries_at_once
 LANES = min(register_lanes(np.float32), 8)
 """Numbers in a vector. The rank is padded to a multiple of it, so wider ones would mostly multiply zeros."""
 DOUBLES = register_lanes(np.float64)

@@ -47,7 +47,7 @@ def _observed(row: Any, scale: Any) -> Any:
         values = np.empty(row.shape[0], np.float64)
         found = 0
         for j in range(row.shape[0]):
-            if row[j] == row[j]:
+            if row[j] == row[j]:  # not NaN
                 columns[found] = j
                 values[found] = row[j] / scale
                 found += 1
@@ -418,7 +418,11 @@ def whole_row_with(
 def improve_whole_row(
     gram: Array, above: Array, weights: Array, ridge: float, sweeps: int, first: bool, settle: bool
 ) -> None:
-    """Weights of a row over all columns, in place, from H·x (`above`, which is overwritten) and HHᵀ (`gram`)."""
+    """Weights of a row over all columns, in place, from H·x (`above`, which is overwritten) and HHᵀ (`gram`), where H
+    has a row for each factor and a column for each column of the data. `first`: the row has no weights yet, and begins
+    with those of `start_whole_row`. `sweeps` of coordinate descent; with `settle` as many as the row needs until a
+    sweep gains next to nothing. With 0 sweeps and no `settle`: one multiplicative update (Lee and Seung).
+    """
     rank = weights.shape[0]
     if first:
         start_whole_row(gram, above, weights)

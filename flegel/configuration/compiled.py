@@ -11,7 +11,7 @@ from flegel.errors import UsageError
 
 
 @cache
-def compiled() -> KernelSettings:
+def kernel_settings() -> KernelSettings:
     """Those of the first job of this process; outside of jobs, those of the environment."""
     changes = changes_of_thread()
     return changed(changes_of_environment() if changes is None else changes).kernels
@@ -19,9 +19,9 @@ def compiled() -> KernelSettings:
 
 def check_compiled() -> None:
     """At the beginning of a job: raise `UsageError` where it asks for other kernels than this process has."""
-    if active().kernels == compiled():
+    if active().kernels == kernel_settings():
         return
-    wanted, held = vars(active().kernels), vars(compiled())
+    wanted, held = vars(active().kernels), vars(kernel_settings())
     name = next(name for name in wanted if wanted[name] != held[name])
     raise UsageError(
         f"kernels.{name} is {held[name]:g} in this process, which has loaded its kernels already, and cannot become "

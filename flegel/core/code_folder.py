@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from flegel.configuration.compiled import compiled
+from flegel.configuration.compiled import kernel_settings
 
 PACKAGE = Path(__file__).resolve().parents[1]
 COMPILED = ("algorithms", "core", "datasets")
@@ -129,7 +129,7 @@ def content_key(path: Path) -> str:
     digest = hashlib.sha256(repr((compiler_version(), sys.version)).encode())
     read = sources(path)
     if any(READS_SETTINGS in _text(source) for source in read):
-        digest.update(repr(compiled()).encode())
+        digest.update(repr(kernel_settings()).encode())
     for source in read:
         text = _text(source).encode()
         digest.update(f"{source.name} {len(text)}\n".encode() + text)

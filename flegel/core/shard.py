@@ -157,7 +157,8 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned, share_out: Shar
 
 
 def _pack_mapped(rows: Array | RowWindows, packed: Array) -> Array:
-    """The same into a mapped file, of which a window is in memory at a time, as of rows that are mapped themselves."""
+    """As `pack_tiles`, into tiles in a mapped file, of which a window is in memory at a time, as of rows that are
+    mapped themselves."""
     into = np.asarray(packed)
     step = TILE * max(WINDOW_NUMBERS // (TILE * max(rows.shape[1], 1)), 1)
 

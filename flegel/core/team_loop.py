@@ -22,7 +22,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from flegel.configuration.compiled import compiled
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.team_control import (
@@ -39,7 +39,7 @@ from flegel.core.team_control import (
     TIMEOUT,
 )
 
-LOOKS_BEFORE_SLEEP = compiled().team_looks_before_sleep
+LOOKS_BEFORE_SLEEP = kernel_settings().team_looks_before_sleep
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if sys.platform == "linux" else 0
 """The number of the system call by which threads sleep until a number changes; 0: they sleep for a while."""
 WAIT_HERE, WAKE_HERE, EVERYBODY = 128, 129, 1 << 30  # of threads of this process

@@ -124,14 +124,14 @@ def _object(kind: type, transient: frozenset[str], items: list[Any], like: Any) 
             return kind(**{name: thaw(value) for name, value in inner.items()})
         except TypeError as error:
             raise StorageError(f"The checkpoint does not fit this version: {error}.") from None
-    known = type(like) is kind
-    made = copy(like) if known and _frozen(kind) else like if known else object.__new__(kind)
+    fills_like = type(like) is kind
+    made = copy(like) if fills_like and _frozen(kind) else like if fills_like else object.__new__(kind)
     inside = vars(made)
     for name, value in inner.items():
-        if known and name not in inside:
+        if fills_like and name not in inside:
             raise StorageError(f"The checkpoint holds {kind.__name__}.{name}, which this version does not know.")
         found = thaw(value, inside.get(name))
-        if known and not fits(found, inside[name]):
+        if fills_like and not fits(found, inside[name]):
             raise StorageError(f"The checkpoint holds a {kind.__name__}.{name} that cannot be.")
         inside[name] = found
     return made

@@ -225,8 +225,8 @@ class NeuralNetwork(Algorithm):
                 f"(now {self.lr:g}), or look for inputs that are not finite."
             )
             return oldParameter._replace(weights=np.full_like(oldParameter.weights, np.nan))
-        pooled = 0.0 if summary is None else float(summary.sum())
-        course = self._progressed(aggregator, pooled, TrainingCourse(*oldParameter.course))
+        gradient_square = 0.0 if summary is None else float(summary.sum())
+        course = self._progressed(aggregator, gradient_square, TrainingCourse(*oldParameter.course))
         mean = aggregator.gradient / aggregator.gradient.dtype.type(visits)
         if self.local:
             mean /= -max(float(oldParameter.rate[0]), 1e-30)  # a step of gradient descent gives θ + Δθ
@@ -251,8 +251,8 @@ class NeuralNetwork(Algorithm):
         OPTIMIZERS[self.optimizer].update(weights, gradient, state, settings)
         return None
 
-    def _progressed(self, aggregator: NetworkSums, pooled: float, course: TrainingCourse) -> TrainingCourse:
-        """The course after one more step; `pooled`: the squared length of the summed gradient.
+    def _progressed(self, aggregator: NetworkSums, gradient_square: float, course: TrainingCourse) -> TrainingCourse:
+        """The course after one more step; `gradient_square`: the squared length of the summed gradient.
 
         Loss and accuracy are running means, which begin at 0: a step replaces a part `fresh` of them, and `known` is
         the part that is replaced so far, by which they are divided where they are read.
@@ -261,7 +261,7 @@ class NeuralNetwork(Algorithm):
         visits = float(sums[VISITS])
         fresh = 1.0 - math.exp(-PASS_FADES * visits / course.points)
         memory = 1.0 - min(0.1, visits / (NOISE_PASSES * course.points))
-        noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator, pooled), memory)
+        noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator, gradient_square), memory)
         return TrainingCourse(
             course.points,
             course.steps + 1.0,
@@ -274,17 +274,19 @@ class NeuralNetwork(Algorithm):
             course.known + fresh * (1.0 - course.known),
         )
 
-    def _noise_of(self, aggregator: NetworkSums, pooled: float) -> Any:
-        """S and ‖G‖² of this step, with `pooled` the squared length of ΣG: from the spread between reports, or of one
-        report from its first micro-batch."""
+    def _noise_of(self, aggregator: NetworkSums, gradient_square: float) -> Any:
+        """S and ‖G‖² of this step, with `gradient_square` the squared length of ΣG: from the spread between reports,
+        or of one report from its first micro-batch."""
         spread = aggregator.spread
         visits, reports = float(aggregator.sums[VISITS]), float(spread[REPORTS])
         if reports >= 2:
             # The sum of squares over counts as one worker more: only their sum enters the estimate.
             rest = [0.0] * (round(reports) - 1)
             share = visits / round(reports)
-            return from_reports([float(spread[SQUARES]) * share, *rest], [share] * round(reports), pooled)
-        return from_two_batches(float(spread[FIRST_SQUARE]), float(spread[FIRST_COUNT]), pooled / visits**2, visits)
+            return from_reports([float(spread[SQUARES]) * share, *rest], [share] * round(reports), gradient_square)
+        return from_two_batches(
+            float(spread[FIRST_SQUARE]), float(spread[FIRST_COUNT]), gradient_square / visits**2, visits
+        )
 
     def _rate(self, course: TrainingCourse, visits: float) -> float:
         """The learning rate of a step that rests on so many visits."""

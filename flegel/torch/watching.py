@@ -52,8 +52,8 @@ class Watch:
         """When steps began that have not ended: that of a class may call that of its base, and both are told."""
         self._evaluated = 0.0
         self._backward: float | None = None
-        self._fresh = True
-        """The last thing was no forward pass: the next one begins an iteration."""
+        self._next_forward_begins_iteration = True
+        """The last thing was no forward pass."""
         self._handles = [
             model.register_forward_pre_hook(lambda *_: self._forward_begins()),
             model.register_forward_hook(lambda _, __, outputs: self._forward_ends(outputs)),
@@ -88,10 +88,10 @@ class Watch:
         return int(clock.microseconds() / 1e6 / self._every)
 
     def _forward_begins(self) -> None:
-        if self._fresh and torch.is_grad_enabled():
+        if self._next_forward_begins_iteration and torch.is_grad_enabled():
             if self._now_window() != self._window:
                 self._write()
-            self._iterations, self._fresh = self._iterations + 1, False
+            self._iterations, self._next_forward_begins_iteration = self._iterations + 1, False
         self._forward = clock.now()
 
     def _forward_ends(self, outputs: Any) -> None:
@@ -120,7 +120,7 @@ class Watch:
 
         def exchanged() -> None:
             self.add("exchange", clock.now() - ready)
-            self._backward, self._fresh = None, True
+            self._backward, self._next_forward_begins_iteration = None, True
 
         torch.autograd.Variable._execution_engine.queue_callback(exchanged)
 

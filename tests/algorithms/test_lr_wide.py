@@ -61,7 +61,8 @@ def test_a_kernel_adds_what_the_hooks_return(kernel: Any, dtype: str, weighted: 
     states = algorithm.initState(POINTS, COLUMNS, np.random.default_rng(0))
     shard = make_shard(rows, labels, states, layout, weights=weights)
     plain = make_shard(rows, labels, states.copy(), "rows", weights=weights)
-    train, found, expected = kernel(True), pytree.zeros_like(zero), pytree.zeros_like(zero)
+    train = kernel_for(True, shard, CLASSES) if kernel is BY_TILES else ProductKernel(True)
+    found, expected = pytree.zeros_like(zero), pytree.zeros_like(zero)
     for number, which in enumerate((range(3, POINTS - 9), range(POINTS))):
         theta = parameter._replace(
             weights=(1.0 + number) * parameter.weights,

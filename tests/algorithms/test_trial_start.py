@@ -10,13 +10,13 @@ from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans.sparse import far_rows
 from flegel.algorithms.kmeans.trial_start import best_start, rows_by_scatter, with_swaps
-from flegel.algorithms.seeding import numbered
+from flegel.algorithms.seeding import nearest_centre
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 
 
 def cost(rows: Array, centres: Array, weights: Array | None = None) -> float:
-    least = ((rows - centres[numbered(rows, centres)]) ** 2).sum(axis=1)
+    least = ((rows - centres[nearest_centre(rows, centres)]) ** 2).sum(axis=1)
     return float(least.sum() if weights is None else weights @ least)
 
 
@@ -65,7 +65,7 @@ def test_swaps_take_centroids_to_groups_that_have_none(weighted: bool) -> None:
     poor = rows[[0, 1, 2, 100, 200, 300]]  # three in one group, none in two others
     better = with_swaps(rows, poor, rng, weights)
     assert cost(rows, better, weights) < 0.05 * cost(rows, poor, weights)
-    assert sorted(numbered(groups(6, 1, np.random.default_rng(1)), better)) == list(range(6))
+    assert sorted(nearest_centre(groups(6, 1, np.random.default_rng(1)), better)) == list(range(6))
 
 
 def test_swaps_never_make_it_worse() -> None:
@@ -88,7 +88,7 @@ def test_a_start_finds_every_group() -> None:
     rows = groups(20, 60, rng)
     for seed in range(30):
         found = best_start(rows, 20, 1, np.random.default_rng(seed))
-        assert len(np.unique(numbered(groups(20, 1, np.random.default_rng(1)), found))) == 20
+        assert len(np.unique(nearest_centre(groups(20, 1, np.random.default_rng(1)), found))) == 20
 
 
 def test_one_far_row_among_many_has_a_centroid_of_its_own() -> None:

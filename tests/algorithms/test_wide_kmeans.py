@@ -16,7 +16,7 @@ from flegel.algorithms.kmeans.kmeans import Centroids, KMeansSums
 from flegel.algorithms.kmeans.shapes import is_wide, kernel_choice, served_by, served_shapes
 from flegel.algorithms.kmeans.wide import WideKernel, best_count
 from flegel.algorithms.kmeans.wide_start import follow, means, start_of
-from flegel.algorithms.seeding import lloyd, numbered
+from flegel.algorithms.seeding import lloyd, nearest_centre
 from flegel.core.pytree import Array
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
@@ -223,7 +223,7 @@ def test_a_start_is_as_good_as_greedy_kmeans_plus_plus(weighted: bool) -> None:
         weights = rng.random(600) + 0.1 if weighted else None
 
         def cost(centres: Array, rows: Array = rows, weights: Array | None = weights) -> float:
-            least = ((rows - centres[numbered(rows, centres)]) ** 2).sum(axis=1)
+            least = ((rows - centres[nearest_centre(rows, centres)]) ** 2).sum(axis=1)
             return float(least.sum() if weights is None else weights @ least)
 
         found = start_of(rows, K, 8, rng, weights)

@@ -37,6 +37,17 @@ def test_two_levels_find_centroids_as_good_as_one_level_does(monkeypatch: pytest
     assert scatter(rows, two.centres, two.labels) < 1.1 * scatter(rows, one.centres, one.labels)
 
 
+def test_as_many_clusters_as_narrow_clumps_find_nearly_all_of_them() -> None:
+    rng = np.random.default_rng(0)
+    clump = rng.permutation(np.repeat(np.arange(1000), 4))
+    middles = 3.0 * rng.normal(size=(1000, 70))
+    rows = (middles[clump] + 0.1 * rng.normal(size=(4000, 70))).astype(np.float32)
+    found = start_of(rows, 1000, 4, np.random.default_rng(0))
+    clumps_without_centroid = 1000 - len(np.unique(found.labels[np.unique(clump, return_index=True)[1]]))
+    assert clumps_without_centroid <= 1
+    assert scatter(rows, found.centres, found.labels) < 1.5 * scatter(rows, middles.astype(np.float32), clump)
+
+
 def test_two_levels_take_rows_that_are_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wide_start, "TWO_LEVELS_FROM", 20)
     for rows in (np.zeros((60, 70), np.float32), rows_in_clumps(60, 70, 60), np.eye(70, dtype=np.float32)[:30]):

@@ -52,7 +52,7 @@ def test_an_answer_that_comes_twice_frees_one_credit() -> None:
     cut_all(machine, machine.start())
     assert len(machine.answered(0, False, 1.0)) == 1
     assert machine.answered(0, False, 1.0) == []
-    assert len(machine.flying) + len(machine.cutting) == 2
+    assert len(machine.in_flight) + len(machine.cutting) == 2
 
 
 def test_a_target_that_lacks_the_points_gets_them_once() -> None:
@@ -114,7 +114,7 @@ def test_windows_come_to_fit_the_link(bandwidth: float, delay: float) -> None:
         for ship in cut_all(machine, commands, now):
             assert isinstance(ship, SendWindow)
             number = ship.transfer[1]
-            free = max(free, now) + machine.flying[number].points / bandwidth
+            free = max(free, now) + machine.in_flight[number].points / bandwidth
             line.append((free + delay, number))
 
     send(machine.start())  # type: ignore[arg-type]

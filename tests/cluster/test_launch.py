@@ -100,7 +100,7 @@ def cluster() -> Iterator[LocalLaunch]:
         yield launched
         slaves = [process.pid for process in launched._placer._commands.values()]  # type: ignore[attr-defined]
     assert not launched.home.exists(), "the folder with the keys is gone"
-    assert not list(Path(tempfile.gettempdir()).glob(f"flegel-*{launched.launch}*"))
+    assert not list(Path(tempfile.gettempdir()).glob(f"flegel-*{launched.launch_id}*"))
     assert slaves and not [pid for pid in slaves if psutil.pid_exists(pid)]
 
 

@@ -27,7 +27,7 @@ from flegel.report import write as report
 from flegel.runtime.checkpoint.session import CheckpointSession
 from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.group.keys import PlainObjects, make_key_files
-from flegel.runtime.group.peers import PeerMessages, parse_listen
+from flegel.runtime.group.peers import GroupMessenger, parse_listen
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -187,7 +187,7 @@ def test_a_report_of_a_strange_result_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_group_listens_at_the_address_that_was_given_and_no_other() -> None:
-    listener = PeerMessages("127.0.0.1:0", PlainObjects(), lambda content: None)
+    listener = GroupMessenger("127.0.0.1:0", PlainObjects(), lambda content: None)
     try:
         port = int(listener.address.split()[0].rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), timeout=10):
@@ -206,7 +206,7 @@ def test_where_a_group_listens_and_where_others_send_may_be_told_apart() -> None
         with pytest.raises(UsageError, match="group_listen="):
             parse_listen(wrong)
     with pytest.raises(UsageError, match="say ADDRESS/"):
-        PeerMessages("192.0.2.1:7700", PlainObjects(), lambda content: None)  # an address that no host has
+        GroupMessenger("192.0.2.1:7700", PlainObjects(), lambda content: None)  # an address that no host has
 
 
 def test_a_folder_with_other_files_is_no_folder_of_keys(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class CoordinatorDeadlines:
     since: float = 0.0
     """When the phase began."""
     last_report: float = 0.0
-    loops: bool = False
+    loop_runs: bool = False
     """Its loop runs in this phase: from then on it reports twice a second."""
     excused: float = 0.0
     """Seconds that did not count, all together."""
@@ -37,12 +37,12 @@ class CoordinatorDeadlines:
     def phase_changed(self, phase: str, hook: str, now: float) -> None:
         """The coordinator has begun a phase or entered a hook."""
         if phase != self.phase:
-            self.since, self.loops = now, False
+            self.since, self.loop_runs = now, False
         self.phase, self.hook, self.last_report = phase, hook, now
 
     def progress_seen(self, now: float) -> None:
         """Its loop runs: no hook holds it up."""
-        self.last_report, self.hook, self.loops = now, "", True
+        self.last_report, self.hook, self.loop_runs = now, "", True
 
     def excuse(self, seconds: float, now: float) -> None:
         """The coordinator or its slave was stopped for so long: the time counts neither as silence nor for the
@@ -56,16 +56,16 @@ class CoordinatorDeadlines:
         perhaps why it is late."""
         silent, compiling = now - self.last_report, self.phase == "compiling"
         rules = active().cluster
-        replaced = self.loops and silent < rules.overtime_seconds
-        more = rules.overtime_seconds + (self.worker_timeout + rules.worker_replacement_seconds if replaced else 0.0)
-        more = COMPILING_SECONDS if compiling else more
+        may_wait_for_a_worker = self.loop_runs and silent < rules.overtime_seconds
+        replacing = self.worker_timeout + rules.worker_replacement_seconds if may_wait_for_a_worker else 0.0
+        grace = COMPILING_SECONDS if compiling else rules.overtime_seconds + replacing
         # In these phases user code runs in the coordinator; reading is limited by the coordinator itself.
-        watched = self.phase in ("init", "compiling", "training", "result") or self.loops
+        watched = self.phase in ("init", "compiling", "training", "result") or self.loop_runs
         taken = silent if self.phase == "loading" else now - self.since
         hint = f"before that, {last_loss}" if last_loss else "does every hook return?"
         where = f"phase: {self.phase}, in {self.hook}" if self.hook else f"phase: {self.phase}"
-        if watched and self.max_seconds is not None and taken > self.max_seconds + more:
-            return f"did not end within --max-seconds {self.max_seconds:g} and {more:.0f} s more ({where}); {hint}"
+        if watched and self.max_seconds is not None and taken > self.max_seconds + grace:
+            return f"did not end within --max-seconds {self.max_seconds:g} and {grace:.0f} s more ({where}); {hint}"
         extra = {"compiling": COMPILING_SECONDS, "init": self.start_extra}.get(self.phase, 0.0)
         if watched and silent > self.hook_timeout + extra:
             limit = f"longer than --hook-timeout {self.hook_timeout:g} s"

@@ -43,8 +43,9 @@ def restore(
     """
     state = job.state
     state.restore(part_of(data, "job"))
-    first = job.membership.first.resting if job.membership.first is not None else ()
-    state.resting = {worker: seen for worker, seen in state.resting.items() if worker in first}
+    plan = job.membership.resting_at_start
+    resting = plan.resting if plan is not None else ()
+    state.resting = {worker: seen for worker, seen in state.resting.items() if worker in resting}
     job.commits.restore(part_of(data, "commits"))
     state.store.restore(part_of(data, "store"), parts if redealt else None)
     event: Updated = thaw(data["event"])

@@ -71,7 +71,7 @@ class Membership:
         self._job, self._orders, self._liveness = job, orders, liveness
         self.loads, self.shards = loads, shards or {}
         """By worker: its order to load; of a resumed job, the arrays that follow this order."""
-        self.first: ActiveWorkers | None = None
+        self.resting_at_start: ActiveWorkers | None = None
         """Who begins without points, at rest."""
         self.loaded: dict[int, ShardLoaded] = {}
         self.roster = Roster()
@@ -94,10 +94,10 @@ class Membership:
         self._arrived: dict[int, ShardLoaded] = {}
         """Called back and ready, while others that were called back with them are not."""
 
-    def begin_with(self, first: ActiveWorkers | None) -> None:
+    def begin_with(self, plan: ActiveWorkers | None) -> None:
         """Some workers begin without points, at rest; called before the job starts."""
-        self.first = first
-        self._job.resting = {worker: WorkerView(worker, 0) for worker in first.resting} if first is not None else {}
+        self.resting_at_start = plan
+        self._job.resting = {worker: WorkerView(worker, 0) for worker in plan.resting} if plan is not None else {}
 
     @property
     def changing(self) -> bool:
@@ -151,8 +151,8 @@ class Membership:
         """Training begins: the view gets its workers, and the `evidence` of their data: numbers in the data for each
         number that is learned in θ."""
         view = self._job.view
-        if self.first is not None and self._job.resting:
-            self.incidents.append(Incident("rest", -1, self.first.reason, 0.0, 0.0))
+        if self.resting_at_start is not None and self._job.resting:
+            self.incidents.append(Incident("rest", -1, self.resting_at_start.reason, 0.0, 0.0))
         for each in sorted(self.loaded):
             points = self.loaded[each].points
             if each not in view.workers:

@@ -185,7 +185,7 @@ def digest_of(content: bytes) -> str:
 
 def encode(header: msgspec.Struct, arrays: Sequence[Array] = ()) -> bytes:
     """The same record gives the same bytes."""
-    plain = [np.ascontiguousarray(a) for a in arrays]
+    plain = [np.asarray(a, order="C") for a in arrays]
     frames = [_Frame(a.dtype.newbyteorder("<").str if a.dtype.itemsize > 1 else a.dtype.str, a.shape) for a in plain]
     head = msgspec.msgpack.encode((header, frames))
     bodies = [a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in plain]

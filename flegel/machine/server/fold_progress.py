@@ -91,7 +91,7 @@ class OpProgress:
         self._mirror = mirror
         self._missing = set(range(slices))
         """Slices that have not answered."""
-        self._made: tuple[list[Array], list[Array]] | None = None
+        self._new_arrays: tuple[list[Array], list[Array]] | None = None
         """Arrays of the next θ and statistics, filled answer by answer."""
         self._summaries: dict[int, Array] = {}
         self._slices = slices
@@ -108,9 +108,9 @@ class OpProgress:
         fresh = self._missing & set(body.slices)
         if not fresh:
             return False
-        if self._made is None:
-            self._made = self._mirror.begin()
-        self._mirror.fill(self._made, body, arrays)
+        if self._new_arrays is None:
+            self._new_arrays = self._mirror.begin()
+        self._mirror.fill(self._new_arrays, body, arrays)
         self._missing -= fresh
         self.diverged, self.lost = self.diverged or body.diverged, self.lost or body.lost
         self.gap = max(self.gap, body.gap)
@@ -133,5 +133,5 @@ class OpProgress:
         return np.concatenate([self._summaries[number] for number in range(self._slices)])
 
     def finish(self, update: bool) -> None:
-        if self._made is not None:
-            self._mirror.take(self._made, update)
+        if self._new_arrays is not None:
+            self._mirror.take(self._new_arrays, update)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from flegel.configuration.active import active
-from flegel.plan.placement.replanning import PlacementDecision, decide, trial
+from flegel.plan.placement.replanning import PlacementDecision, decide, gain_in_hindsight
 from flegel.plan.placement.slice_map import SliceMap
 from flegel.plan.placement.slice_size import SliceCost, best_size
 from flegel.plan.placement.throughput import ThroughputForecast, Transfer
@@ -38,8 +38,9 @@ class NetworkPlan:
         self._forecast = ThroughputForecast()
         self._cost = SliceCost()
         self._folds = 0
-        self._tried: tuple[tuple[int, ...], SliceMap] | None = None
-        """The map and the plan of the last round; this round shows what the plan would have been worth."""
+        self._last_plan: tuple[tuple[int, ...], SliceMap] | None = None
+        """The primaries of the slices in the last round and the map that was planned then; this round shows what
+        the plan would have saved."""
         self._trials: list[float] = []
         """What the plans of the last rounds would have saved, each as a share of the round that followed it."""
         self.moves = 0
@@ -71,9 +72,11 @@ class NetworkPlan:
         if not self.enabled or not arrived:
             return None
         seconds = max(one.ended for one in arrived)
-        if self._tried is not None and self._tried[0] == current.primary:
-            alone = self._links(current.servers, workers, ThroughputForecast().after_round(arrived, seconds))
-            self._trials = [*self._trials, trial(alone, current, self._tried[1])][-REMEMBERED_DECISIONS:]
+        if self._last_plan is not None and self._last_plan[0] == current.primary:
+            # By the rates of this round alone, which the plan has not seen.
+            links_this_round = self._links(current.servers, workers, ThroughputForecast().after_round(arrived, seconds))
+            gain = gain_in_hindsight(links_this_round, current, self._last_plan[1])
+            self._trials = [*self._trials, gain][-REMEMBERED_DECISIONS:]
         else:
             self._trials = []
         self._forecast = self._forecast.after_round(arrived, seconds)
@@ -82,7 +85,7 @@ class NetworkPlan:
         remaining = max(active().placement.first_remaining_rounds, self._folds)
         links = self._links(current.servers, workers, self._forecast)
         found = decide(current, links, replicas, remaining, self._forecast.noise, self._trials)
-        self._tried = current.primary, found.planned
+        self._last_plan = current.primary, found.planned
         self.moves += found.moves
         if not self.reasons or self.reasons[-1] != found.reason:
             self.reasons = [*self.reasons, found.reason][-REMEMBERED_DECISIONS:]

@@ -30,7 +30,7 @@ class PlacementDecision:
     """What the rates ask for, whether it is worth it or not."""
 
 
-def trial(links: Mapping[int, LinkLoad], current: SliceMap, planned: SliceMap) -> float:
+def gain_in_hindsight(links: Mapping[int, LinkLoad], current: SliceMap, planned: SliceMap) -> float:
     """Share of a round that the plan would have saved, by the rates of a round that the plan has not seen. The gain by
     the rates from which a plan was made is always positive; this one is so only where links differ in truth."""
     now = slowest(links, current.loads())

@@ -149,7 +149,7 @@ def unseal(sealed: bytes) -> bytes:
 
 def part_content(kept: CheckpointPart, arrays: Iterable[Array]) -> list[Buffer]:
     """A worker's part: a short head, then its arrays as they lie in memory."""
-    ready = [np.ascontiguousarray(a) for a in arrays]
+    ready = [np.asarray(a, order="C") for a in arrays]
     shapes = [[a.dtype.str, list(a.shape)] for a in ready]
     head = pack([list(map(list, kept.runs)), kept.visits, kept.compute, kept.version, kept.number, shapes])
     raw: list[Buffer] = [a.reshape(-1).view(np.uint8).data for a in ready if a.nbytes]

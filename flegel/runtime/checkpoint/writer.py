@@ -83,7 +83,7 @@ class Checkpointer:
         self._commit: SaveCommit | None = None
         """The last commit that no thread has begun to write."""
         self._next_slot = 0
-        self._closing = self._replaced = self._skipped_one = False
+        self._closing = self._another_writes = self._skipped_one = False
         """No more commands will come; another coordinator writes to this place now, and this one must not; it was
         reported that checkpoints are left out."""
         self._errors: list[str] = []
@@ -103,7 +103,7 @@ class Checkpointer:
     def take(self, command: BeginCheckpoint | SaveCheckpointPart | SaveCommit) -> None:
         """Called from the coordinator's loop; returns at once."""
         with self._changed:
-            if self._replaced:
+            if self._another_writes:
                 return
             match command:
                 case BeginCheckpoint(number=number):
@@ -182,11 +182,11 @@ class Checkpointer:
     def next_checkpoint(self) -> Callable[[], None] | None:
         """What writes the checkpoint that is whole; None: there is none. A thread asks, once `start` was called."""
         pending, self._ready = self._ready, None
-        return None if pending is None or self._replaced else lambda: self._write(pending)
+        return None if pending is None or self._another_writes else lambda: self._write(pending)
 
     def _next_commit(self) -> Callable[[], None] | None:
         commit, self._commit = self._commit, None
-        return None if commit is None or self._replaced else lambda: self._write_commit(commit)
+        return None if commit is None or self._another_writes else lambda: self._write_commit(commit)
 
     def _report(self, text: str) -> None:
         older = (
@@ -197,9 +197,9 @@ class Checkpointer:
 
     def _stop_writing(self) -> None:
         with self._changed:
-            if not self._replaced:
+            if not self._another_writes:
                 self._errors.append(f"another coordinator has taken over {self.store.place}; nothing more is written")
-            self._replaced = True
+            self._another_writes = True
 
     def _check_epoch(self) -> None:
         try:

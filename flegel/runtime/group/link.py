@@ -43,7 +43,7 @@ from flegel.machine.group.group import Group
 from flegel.runtime import clock
 from flegel.runtime.group.bucket import Bucket, Conflict
 from flegel.runtime.group.keys import RefusedObject, Seal
-from flegel.runtime.group.peers import PeerMessages
+from flegel.runtime.group.peers import GroupMessenger
 
 KEPT_ROUND_TIMES = 1000  # rounds
 
@@ -61,7 +61,7 @@ class GroupLink:
         silence: float,
         gate: Gate | None = None,
         score: Callable[[Offered], float] | None = None,
-        peers: PeerMessages | None = None,
+        peers: GroupMessenger | None = None,
     ) -> None:
         """`score`: how good a model is, by data that were not trained on; where there is a gate."""
         self._peers = peers

@@ -49,8 +49,8 @@ def parse_listen(text: str) -> ListenAddress:
     return ListenAddress(host, int(port), own or host)
 
 
-class PeerMessages:
-    """Sends from the thread of the group, receives in its own."""
+class GroupMessenger:
+    """Exchanges direct messages with other groups: sends from the thread of the group, receives in its own."""
 
     def __init__(self, listen: str, seal: Seal, heard: Callable[[bytes], None]) -> None:
         """`listen` is empty for a group that cannot be reached."""

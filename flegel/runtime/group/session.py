@@ -56,7 +56,7 @@ from flegel.runtime import clock
 from flegel.runtime.group.bucket import Conflict, open_bucket
 from flegel.runtime.group.keys import KeyMissing, RefusedObject, check_keys, read_key_file
 from flegel.runtime.group.link import GroupLink
-from flegel.runtime.group.peers import PeerMessages, parse_listen
+from flegel.runtime.group.peers import GroupMessenger, parse_listen
 from flegel.runtime.job.request import open_job_data
 from flegel.wording import option
 
@@ -371,7 +371,7 @@ class GroupSession:
         self.link = GroupLink(machine, self._bucket, self._seal, job.sites.group_timeout, self._gate, score, peers)
         self.link.start()
 
-    def _peers(self) -> PeerMessages | None:
+    def _peers(self) -> GroupMessenger | None:
         """Direct messages, where what arrives can be told from what a stranger sends."""
         job = self._job
         if not job.sites.group_key:
@@ -381,7 +381,7 @@ class GroupSession:
             if self.link is not None:
                 self.link.hinted(content)
 
-        return PeerMessages(job.sites.group_listen, self._seal, heard)
+        return GroupMessenger(job.sites.group_listen, self._seal, heard)
 
     def _scorer(self, parameter: Tree) -> Callable[[Offered], float]:
         """A function that scores an offered change on this group's rows for the gate."""

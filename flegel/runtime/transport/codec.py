@@ -56,7 +56,7 @@ def _attach(value: Any) -> msgspec.msgpack.Ext:
     if not isinstance(value, np.ndarray) or value.dtype.str not in DTYPES:
         _attachments.arrays = []
         raise UsageError(f"A {type(value).__name__} does not travel; use numbers, text, or arrays of numbers.")
-    _attachments.arrays.append(np.ascontiguousarray(value))
+    _attachments.arrays.append(np.asarray(value, order="C"))
     return msgspec.msgpack.Ext(ATTACHED_ARRAY_TYPE, msgspec.msgpack.encode(FrameSpec(value.dtype.str, value.shape)))
 
 
@@ -91,7 +91,7 @@ class PackedArrays:
                 raise UsageError(f"Arrays of type {a.dtype} do not travel; use float32, float64 or integers.")
         described = [FrameSpec(a.dtype.str, np.shape(a)) for a in arrays]
         self.frames = msgspec.Raw(_encoder.encode(described)) if described else NO_FRAMES
-        self.arrays = [np.ascontiguousarray(a) for a in arrays]
+        self.arrays = [np.asarray(a, order="C") for a in arrays]
         self.packed = 0 < sum(a.nbytes for a in self.arrays) <= PACKED_UP_TO_BYTES
         """In the frame of the header."""
         self._parts: list[Any] | None = None

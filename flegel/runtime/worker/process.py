@@ -121,7 +121,7 @@ class WorkerLoop(TrainerPort):
         self._poller: Poller | None = None
         self._server: ServerShell | None = None
         """This process is a parameter server in the present job."""
-        self._served: ServedWorker | None = None
+        self._server_client: ServedWorker | None = None
         """This worker's side of the parameter servers that hold θ in the present job; None where none do."""
         self._executor = WorkerExecutor(self, self)
         self._timer: tuple[float, int] | None = None
@@ -177,8 +177,8 @@ class WorkerLoop(TrainerPort):
                 self._receive()
                 if self._server is not None:
                     self._server.receive()
-                if self._served is not None:
-                    self._served.receive()
+                if self._server_client is not None:
+                    self._server_client.receive()
                 self._tick(clock.now())
         finally:
             self._leave_servers()
@@ -196,8 +196,8 @@ class WorkerLoop(TrainerPort):
             self._beat_at = now + active().liveness.heartbeat_seconds
             if self._in_job:  # between jobs nobody reads them, and they would pile up
                 self.send(WorkerBeat(self._trainer.visits, self._trainer.hook))
-            if self._served is not None:
-                self._served.retry(now)
+            if self._server_client is not None:
+                self._server_client.retry(now)
             if self._connection is not None and (why := self._connection.lost(now)):
                 _log.warning("%s; it ends.", why)
                 self._alive, self._exit_code = False, DISCONNECTED_EXIT_CODE
@@ -257,8 +257,8 @@ class WorkerLoop(TrainerPort):
                 self._join_servers(envelope.body, arrays)
             if isinstance(envelope.body, SERVER_ORDERS):
                 self._order_of_servers(envelope.body, arrays)  # type: ignore[arg-type]
-            elif self._served is not None:
-                self._served.order(envelope.body, arrays)  # type: ignore[arg-type]
+            elif self._server_client is not None:
+                self._server_client.order(envelope.body, arrays)  # type: ignore[arg-type]
             else:
                 self._executor.order(envelope.body, arrays, clock.now())  # type: ignore[arg-type]
 
@@ -284,18 +284,18 @@ class WorkerLoop(TrainerPort):
             from flegel.runtime.server.worker_side import ServedWorker
 
             links = ServerLinks(self._sockets, poller, *mine)
-            self._served = ServedWorker(order, arrays, links, self._executor, self._send_now)
+            self._server_client = ServedWorker(order, arrays, links, self._executor, self._send_now)
 
     def _leave_servers(self) -> None:
         if self._server is not None:
             self._server.close()
-        if self._served is not None:
-            self._served.close()
-        self._server = self._served = None
+        if self._server_client is not None:
+            self._server_client.close()
+        self._server = self._server_client = None
 
     def _order_of_servers(self, body: ServerOrder, arrays: tuple[Array, ...]) -> None:
-        if self._served is not None and isinstance(body, ServerMap):
-            self._served.use_map(body)
+        if self._server_client is not None and isinstance(body, ServerMap):
+            self._server_client.use_map(body)
         elif self._server is not None and not isinstance(body, ServeJob):
             self._server.order(body, arrays)
 
@@ -341,8 +341,8 @@ class WorkerLoop(TrainerPort):
         self._trainer.wake_io()
 
     def send(self, body: Answer, arrays: tuple[Array, ...] = (), now: float = 0.0) -> None:
-        if self._served is not None and type(body) is Report:
-            self._served.report(body, arrays)
+        if self._server_client is not None and type(body) is Report:
+            self._server_client.report(body, arrays)
         else:
             self._send_now(body, arrays)
 

@@ -120,9 +120,9 @@ def _fetched(described: dict[str, Any] | None, own: OwnRows, ids: Array, open_ar
     array = open_array(described)
     found: Array = np.empty((len(ids), *array.shape[1:]), array.dtype)
     first = 0
-    for rows, order in _windows(array, own, ids):
-        np.take(rows, order, axis=0, out=found[first : first + len(order)], mode="clip")
-        first += len(order)
+    for rows, permutation in _windows(array, own, ids):
+        np.take(rows, permutation, axis=0, out=found[first : first + len(permutation)], mode="clip")
+        first += len(permutation)
     return found
 
 

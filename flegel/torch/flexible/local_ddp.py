@@ -124,7 +124,7 @@ class LocalStepsDDP(FlexibleDDP):
         self._exchange_due = False
         self.exchange_listeners: list[Callable[[float], None]] = []
         """Called with the seconds of each exchange: it happens after the step, where no hook of PyTorch measures."""
-        self._left: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._kept_gradients: dict[torch.nn.Parameter, torch.Tensor] = {}
         """Gradients of what an epoch has left below an iteration of every rank; they join the next step."""
 
     def _connect(self, timeout: float, compress: bool) -> None:
@@ -164,7 +164,7 @@ class LocalStepsDDP(FlexibleDDP):
         return self._made_steps + 1 >= self._local_steps
 
     @property
-    def _is_remainder(self) -> bool:
+    def _epoch_is_over(self) -> bool:
         """The last barrier of the epoch was passed: another local step would set this rank apart from the others."""
         return self._sampler is not None and not self._sampler.training
 
@@ -172,7 +172,7 @@ class LocalStepsDDP(FlexibleDDP):
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """The same optimizer, some of whose steps end with a barrier. One model may have several."""
-        real = optimizer.step
+        real_step = optimizer.step
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._optimizers.append(optimizer)
 
@@ -183,27 +183,29 @@ class LocalStepsDDP(FlexibleDDP):
             if closure is not None:
                 raise UsageError("An optimizer that evaluates a closure several times cannot step at barriers.")
             result = None
-            if self._is_remainder:
-                self._keep_left(parameters)
+            if self._epoch_is_over:
+                self._keep_gradients(parameters)
             else:
                 self.outer.open()
-                self._join_left(parameters)
-                result = real(**named)
+                self._add_kept_gradients(parameters)
+                result = real_step(**named)
             self._after_step(optimizer)
             return result
 
         optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
         return optimizer
 
-    def _keep_left(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def _keep_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         for p in parameters:
             if p.grad is not None:
-                self._left[p] = self._left[p] + p.grad if p in self._left else p.grad.detach().clone()
+                self._kept_gradients[p] = (
+                    self._kept_gradients[p] + p.grad if p in self._kept_gradients else p.grad.detach().clone()
+                )
 
-    def _join_left(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def _add_kept_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         for p in parameters:
-            if p in self._left:
-                left = self._left.pop(p)
+            if p in self._kept_gradients:
+                left = self._kept_gradients.pop(p)
                 p.grad = left if p.grad is None else p.grad + left
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -211,7 +213,7 @@ class LocalStepsDDP(FlexibleDDP):
         optimizer of the iteration."""
         loop = iteration.running
         if not loop.has_stepped(self.number):
-            self._made_steps += not self._is_remainder
+            self._made_steps += not self._epoch_is_over
             self._exchange_due = loop.last
         loop.step(self.number, type(self.module).__name__)
         self.stepped = False
@@ -222,10 +224,10 @@ class LocalStepsDDP(FlexibleDDP):
     def scaler(self, scaler: Any) -> Any:
         """The same scaler of gradients; its scale is that of this rank. A step that it leaves out counts as made."""
         self._scalers.append(scaler)
-        real = scaler.step
+        real_step = scaler.step
 
         def stepping(optimizer: Any, *given: Any, **named: Any) -> Any:
-            result = real(optimizer, *given, **named)
+            result = real_step(optimizer, *given, **named)
             if id(optimizer) in self._stepping:
                 self._after_step(optimizer)
             return result
@@ -276,7 +278,7 @@ class LocalStepsDDP(FlexibleDDP):
     def forget(self) -> None:
         super().forget()
         self._made_steps, self._exchange_due = 0, False
-        self._left.clear()
+        self._kept_gradients.clear()
 
 
 def _check_local(

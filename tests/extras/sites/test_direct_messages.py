@@ -16,7 +16,7 @@ import flegel
 from flegel.algorithms.kmeans import KMeans
 from flegel.errors import UsageError
 from flegel.runtime.group.keys import make_key_files, read_key_file
-from flegel.runtime.group.peers import PeerMessages, parse_listen
+from flegel.runtime.group.peers import GroupMessenger, parse_listen
 
 
 def wait_for(wanted: Any, seconds: float = 30.0) -> None:
@@ -34,10 +34,10 @@ def keys(tmp_path: Path) -> Path:
 
 def test_what_is_signed_arrives_and_what_a_stranger_sends_is_dropped(keys: Path, tmp_path: Path) -> None:
     heard: list[bytes] = []
-    listener = PeerMessages("127.0.0.1:0", read_key_file(str(keys / "g0.json"), "g0"), heard.append)
-    sender = PeerMessages("", read_key_file(str(keys / "g1.json"), "g1"), heard.append)
+    listener = GroupMessenger("127.0.0.1:0", read_key_file(str(keys / "g0.json"), "g0"), heard.append)
+    sender = GroupMessenger("", read_key_file(str(keys / "g1.json"), "g1"), heard.append)
     make_key_files(tmp_path / "others", ["g1"], encrypt=True)
-    stranger = PeerMessages("", read_key_file(str(tmp_path / "others" / "g1.json"), "g1"), heard.append)
+    stranger = GroupMessenger("", read_key_file(str(tmp_path / "others" / "g1.json"), "g1"), heard.append)
     try:
         sender.send("g1", b"a beat", [listener.address, "tcp://nowhere.invalid:1 no key", "nonsense"])
         wait_for(lambda: heard == [b"a beat"])

@@ -34,7 +34,7 @@ def active() -> FlexibleSampler | None:
     """The sampler that is being iterated for training."""
     while _iterated:
         found = _iterated[-1]()
-        if found is not None and (found.training or found.has_remainder()):
+        if found is not None and found.is_read_for_training():
             return found
         _iterated.pop()
     return None
@@ -100,6 +100,8 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._closed = False
         self._last_samples = (0, 0)
         """Samples that each of the last two iterations of the training loop took from the loader."""
+        self._decided = False
+        """A model has been trained with samples of this epoch."""
         self._measured = False
         """An iteration has ended, so its samples are known."""
         self._handed_at_begin = 0
@@ -162,7 +164,9 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
 
     def _begin(self, reader: Any, samples: int) -> Deal:
         """Another epoch, read by this iterator of a loader."""
-        left = self.deal.outstanding(self.rank) if self.deal and self.training and not self._adopted else 0
+        trained = self.training and self._decided and not self._adopted
+        left = self.deal.outstanding(self.rank) if self.deal and trained else 0
+        self._decided = False
         if self.deal is not None and left >= self.deal.least and self._handed >= self.deal.claimed(self.rank):
             raise UsageError(
                 f"The last epoch ended without an optimizer step for its last {left} samples on rank {self.rank}: call "
@@ -214,6 +218,12 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             first, samples = last, until
         return samples + (batches - first) * self._own_batch
 
+    def is_read_for_training(self) -> bool:
+        """Whether batches that a model trains with come from here. Not so where the loader's iterator was dropped
+        before any training: the batches of an evaluation, or a single one that is trained again and again."""
+        dropped = self._reader is not None and self._reader() is None and not self._decided
+        return (self.training and not dropped) or self.has_remainder()
+
     def has_remainder(self) -> bool:
         """The epoch's last barrier was passed, and the script trains what was left below one iteration."""
         return self._finished and self._begun > 0 and self.handed() > self._ended_with
@@ -227,6 +237,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         deal = self.deal
         if deal is None:
             return True
+        self._decided = True
         if self._reader is None:
             self._own_batch = max(self._own_batch, count)
             self._handed = min(self._handed + count, self._drawn)

@@ -165,3 +165,24 @@ def test_a_rank_that_has_begun_the_next_epoch_and_one_that_has_not_make_the_same
     late.regroup(1, *change)
     next(iter(DataLoader(data, sampler=late, batch_size=8)))
     assert early.deal is not None and late.deal is not None and early.deal.to_state() == late.deal.to_state()
+
+
+def test_a_sampler_whose_batches_no_model_trains_with_does_not_take_the_place_of_the_training_s() -> None:
+    """A shuffled loader of an evaluation in the middle of an epoch, read to its end, twice."""
+    sampler, batches = made(40, batch_size=8)
+    sampler.decide(len(next(batches)[0]), in_time=False)
+    other, _ = made(20, batch_size=8)
+    evaluation = DataLoader(other.dataset, sampler=other, batch_size=8)
+    for _ in range(2):
+        assert sum(len(indices) for (indices,) in evaluation) == 20
+        assert active() is sampler
+    del batches
+    assert active() is sampler, "a model has been trained with its samples"
+
+
+def test_one_batch_that_is_trained_again_and_again_is_not_an_epoch() -> None:
+    sampler, batches = made(40, batch_size=8)
+    next(batches)
+    assert active() is sampler
+    del batches
+    assert active() is not sampler

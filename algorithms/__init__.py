@@ -5,12 +5,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flegel.algorithms.clusters.auto_kmeans import AutoKMeans as AutoKMeans
+    from flegel.algorithms.clusters.bernoulli_mixture import BernoulliMixture as BernoulliMixture
+    from flegel.algorithms.clusters.bisecting_kmeans import BisectingKMeans as BisectingKMeans
+    from flegel.algorithms.clusters.gap_kmeans import GapKMeans as GapKMeans
+    from flegel.algorithms.clusters.kprototypes import KModes as KModes
+    from flegel.algorithms.clusters.kprototypes import KPrototypes as KPrototypes
+    from flegel.algorithms.clusters.sized_kmeans import SizedKMeans as SizedKMeans
+    from flegel.algorithms.covariance import Covariance as Covariance
     from flegel.algorithms.fcm.fcm import FCM as FCM
+    from flegel.algorithms.glm.losses import Gamma as Gamma
+    from flegel.algorithms.glm.losses import Huber as Huber
+    from flegel.algorithms.glm.losses import LinearSVM as LinearSVM
+    from flegel.algorithms.glm.losses import Poisson as Poisson
     from flegel.algorithms.gmm.gmm import GMM as GMM
+    from flegel.algorithms.implicit_als import ImplicitALS as ImplicitALS
     from flegel.algorithms.kmeans.kmeans import KMeans as KMeans
+    from flegel.algorithms.lda import LDA as LDA
+    from flegel.algorithms.least_squares import ElasticNet as ElasticNet
+    from flegel.algorithms.least_squares import Lasso as Lasso
+    from flegel.algorithms.least_squares import LinearRegression as LinearRegression
+    from flegel.algorithms.least_squares import Ridge as Ridge
+    from flegel.algorithms.local_models import LocalLR as LocalLR
+    from flegel.algorithms.local_models import LocalNMF as LocalNMF
     from flegel.algorithms.lr.lr import LR as LR
+    from flegel.algorithms.naive_bayes import BernoulliNB as BernoulliNB
+    from flegel.algorithms.naive_bayes import GaussianNB as GaussianNB
+    from flegel.algorithms.naive_bayes import MultinomialNB as MultinomialNB
     from flegel.algorithms.nmf.kullback import KLNMF as KLNMF
     from flegel.algorithms.nmf.nmf import NMF as NMF
+    from flegel.algorithms.pca import PCA as PCA
+    from flegel.algorithms.pca import SVD as SVD
+    from flegel.algorithms.plain_gradient import PlainLR as PlainLR
+    from flegel.algorithms.plain_gradient import PlainNMF as PlainNMF
 
 BUILTINS = {
     "kmeans": "flegel.algorithms.kmeans.kmeans:KMeans",
@@ -19,6 +46,33 @@ BUILTINS = {
     "lr": "flegel.algorithms.lr.lr:LR",
     "nmf": "flegel.algorithms.nmf.nmf:NMF",
     "klnmf": "flegel.algorithms.nmf.kullback:KLNMF",
+    "implicitals": "flegel.algorithms.implicit_als:ImplicitALS",
+    "pca": "flegel.algorithms.pca:PCA",
+    "svd": "flegel.algorithms.pca:SVD",
+    "covariance": "flegel.algorithms.covariance:Covariance",
+    "gaussiannb": "flegel.algorithms.naive_bayes:GaussianNB",
+    "multinomialnb": "flegel.algorithms.naive_bayes:MultinomialNB",
+    "bernoullinb": "flegel.algorithms.naive_bayes:BernoulliNB",
+    "lda": "flegel.algorithms.lda:LDA",
+    "linear": "flegel.algorithms.least_squares:LinearRegression",
+    "ridge": "flegel.algorithms.least_squares:Ridge",
+    "lasso": "flegel.algorithms.least_squares:Lasso",
+    "elasticnet": "flegel.algorithms.least_squares:ElasticNet",
+    "poisson": "flegel.algorithms.glm.losses:Poisson",
+    "gamma": "flegel.algorithms.glm.losses:Gamma",
+    "huber": "flegel.algorithms.glm.losses:Huber",
+    "linearsvm": "flegel.algorithms.glm.losses:LinearSVM",
+    "autokmeans": "flegel.algorithms.clusters.auto_kmeans:AutoKMeans",
+    "bernoullimixture": "flegel.algorithms.clusters.bernoulli_mixture:BernoulliMixture",
+    "bisectingkmeans": "flegel.algorithms.clusters.bisecting_kmeans:BisectingKMeans",
+    "gapkmeans": "flegel.algorithms.clusters.gap_kmeans:GapKMeans",
+    "kmodes": "flegel.algorithms.clusters.kprototypes:KModes",
+    "kprototypes": "flegel.algorithms.clusters.kprototypes:KPrototypes",
+    "sizedkmeans": "flegel.algorithms.clusters.sized_kmeans:SizedKMeans",
+    "lr-local": "flegel.algorithms.local_models:LocalLR",
+    "nmf-local": "flegel.algorithms.local_models:LocalNMF",
+    "lr-gradient": "flegel.algorithms.plain_gradient:PlainLR",
+    "nmf-gradient": "flegel.algorithms.plain_gradient:PlainNMF",
     "cnn": "flegel.torch.builtin:CNN",
     "lenet": "flegel.torch.builtin:LeNet",
     "vgg11": "flegel.torch.builtin:VGG11",

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
-ITERATIONS = 2  # of the subspace iteration; the leading components of a decaying spectrum are right to a few percent
-OVERSAMPLING = 8  # further directions that are iterated and then dropped (Halko, Martinsson and Tropp 2011)
 GRAM_ROUNDING = 1e-15  # of the eigenvalues of a Gram matrix, relative to the largest
 ORTHONORMAL_WITHIN = 1e-9  # of these eigenvalues from 1: a bound made by such directions is right in float32
 ROUNDS = 5  # of which two make independent vectors orthonormal, and four nearly dependent ones
@@ -23,11 +22,12 @@ def leading_directions(rows: Array, count: int) -> Array:
     Any orthonormal directions would be right for a bound; better ones make it tighter. So a randomized subspace
     iteration is enough, which takes a few products with the sample where an eigendecomposition takes columns³.
     """
+    rules = active().kmeans
     columns = rows.shape[1]
     count = min(count, columns)
-    width = min(count + OVERSAMPLING, columns)
+    width = min(count + rules.direction_oversampling, columns)
     found = np.random.default_rng(0).normal(size=(columns, width)).astype(rows.dtype)
-    for _ in range(ITERATIONS):
+    for _ in range(rules.direction_iterations):
         found = rows.T @ (rows @ _orthonormal(found).astype(rows.dtype))
     basis = _orthonormal(found)
     _, turned = np.linalg.eigh(_gram(rows @ basis.astype(rows.dtype)))

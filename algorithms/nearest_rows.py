@@ -16,12 +16,12 @@ import numpy as np
 
 from flegel.algorithms.simd.by_points import two_least_each
 from flegel.algorithms.simd.inner import INLINE, INNER
+from flegel.algorithms.simd.registers import FLOAT32_ROUNDING
 from flegel.algorithms.simd.vectors import fma_each, load, prefetch_lanes, splats, spread
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
-FLOAT32_ROUNDING = 2.0**-24  # of float32, relative
 TINY = 2.0**-120  # more than all roundings of numbers near zero
 
 

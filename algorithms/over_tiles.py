@@ -21,7 +21,7 @@ from flegel.algorithms.simd.vectors import load, spread, store, to_int32, where
 from flegel.core.code_cache import njit
 from flegel.core.shard import TILE
 
-UNKNOWN = -1
+UNKNOWN = -1  # in place of a row: float32 does not tell which is nearest
 MARGIN = TILE  # columns of a table of sums on either side of those of a tile: vectors may begin before and end behind
 
 

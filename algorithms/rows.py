@@ -6,6 +6,7 @@ kernels, which know their layout.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,8 @@ from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, SparseRow
 
-ROWS_AT_ONCE = 1 << 11
-"""Sparse rows that a thread multiplies at a time: a start of k-means, for which everybody waits, is made of such
-products."""
+NUMBERS_AT_ONCE = 2**20
+"""Of rows in float64, or of what is computed of them: 8 MB, which a cache holds."""
 _MULTIPLY = EntryPoint("flegel.algorithms.sparse_products", "multiply")
 
 
@@ -43,10 +43,31 @@ def rows_of(features: Any) -> int:
     return len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
 
 
+def row_parts(features: Any, width: int) -> Iterator[tuple[int, int, Any]]:
+    """Where a part begins and ends, and its rows; in float64, `width` numbers a row of it fill `NUMBERS_AT_ONCE`."""
+    rows = rows_of(features)
+    several = max(NUMBERS_AT_ONCE // max(width, 1), 1)
+    for first in range(0, rows, several):
+        end = min(first + several, rows)
+        if isinstance(features, Sparse):
+            part = features.indptr[first : end + 1]
+            inside = slice(int(part[0]), int(part[-1]))
+            yield (
+                first,
+                end,
+                Sparse(part - part[0], features.indices[inside], features.values[inside], features.columns),
+            )
+        else:
+            yield first, end, features[first:end]
+
+
 def times(features: Any, weights: Array) -> Array:
     """features · weights for whole matrices in float64; `weights` is (columns, outputs)."""
     if not isinstance(features, Sparse):
-        return np.asarray(features, dtype=np.float64) @ weights
+        result = np.empty((rows_of(features), weights.shape[1]))
+        for first, end, rows in row_parts(features, weights.shape[0]):
+            np.matmul(np.asarray(rows, dtype=np.float64), weights, out=result[first:end])
+        return result
     result = np.zeros((rows_of(features), weights.shape[1]))
     if len(features.values) * weights.shape[1] >= active().shapes.compiled_sparse_products:
         dense, rows = np.ascontiguousarray(weights, np.float64), features
@@ -54,7 +75,7 @@ def times(features: Any, weights: Array) -> Array:
         def multiply(first: int, stop: int) -> None:
             _MULTIPLY(rows.indptr[first : stop + 1], rows.indices, rows.values, dense, result[first:stop])
 
-        in_pieces(len(result), ROWS_AT_ONCE, multiply)
+        in_pieces(len(result), active().processors.sparse_rows_at_once, multiply)
         return result
     row = np.repeat(np.arange(len(result)), np.diff(features.indptr))
     for output in range(weights.shape[1]):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +20,7 @@ KMEANS_PLUS_PLUS = "k-means++"
 NAMED = (KMEANS_PLUS_PLUS, "random", "first")
 START_FILE = NamesFile(NAMED)
 """Marks the hyper-parameter `init`."""
-QUANTILE_NUMBERS, LEAST_QUANTILE_ROWS = 2**20, 1024
-"""Numbers from which the quantiles of wide rows are computed, about 50 ms, and rows in any case."""
+DISTANCES_AT_ONCE = 2**17  # 1 MB: they stay in the cache of a core
 
 
 def polishing_passes(work: int) -> int:
@@ -66,11 +67,32 @@ def check_enough(k: int, weights: Array | None, owner: str, others: str = "have 
 
 def origin_of(rows: Array) -> Array:
     """The mean of each column, its outliers drawn in to the middle 90 %, as a number that the rows' precision holds."""
-    most = max(min(active().starts.quantile_rows, QUANTILE_NUMBERS // max(rows.shape[1], 1)), LEAST_QUANTILE_ROWS)
+    rules = active().starts
+    most = max(
+        min(rules.quantile_rows, rules.quantile_numbers // max(rows.shape[1], 1)),
+        rules.fewest_quantile_rows,
+    )
     few = rows[:: max(1, len(rows) // most)]
-    low, high = np.quantile(few, [0.05, 0.95], axis=0, method="nearest")
+    ordered = np.sort(few.T, axis=1)  # column by column: half the time of `numpy.quantile`
+    low, high = (ordered[:, at] for at in _nearest_ranks(len(few), (0.05, 0.95)))
     middle = np.clip(few, low, high).mean(axis=0, dtype=np.float64).astype(rows.dtype)
     return np.asarray(np.where(low == high, low, middle), dtype=np.float64)
+
+
+@cache
+def _nearest_ranks(count: int, parts: tuple[float, ...]) -> tuple[int, ...]:
+    """The places of these quantiles among so many numbers in order, by the rule of `numpy.quantile`."""
+    return tuple(int(at) for at in np.quantile(np.arange(count), parts, method="nearest"))
+
+
+def _quantiles(ordered: Array, parts: Array) -> Array:
+    """Quantiles (parts, columns) of columns (columns, rows) in order, interpolated as `numpy.quantile` does, to the
+    last bit."""
+    place = parts * (ordered.shape[1] - 1)
+    before = np.floor(place).astype(np.intp)
+    after, share = np.minimum(before + 1, ordered.shape[1] - 1), (place - before)[:, None]
+    low, high = ordered[:, before].T, ordered[:, after].T
+    return np.asarray(np.where(share >= 0.5, high - (high - low) * (1.0 - share), low + (high - low) * share))
 
 
 class ColumnUnits(NamedTuple):
@@ -92,8 +114,8 @@ def standard_units(rows: Array) -> ColumnUnits:
     largest = np.abs(rows - origin).max(axis=0)
     safe = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers must stay representable
     deviation = safe * np.sqrt((((rows - rows.mean(axis=0, dtype=np.float64)) / safe) ** 2).mean(axis=0))
-    few = rows[:: max(1, len(rows) // active().starts.quantile_rows)].astype(np.float64)
-    cuts = np.quantile(few, [0.01, 0.05, 0.25, 0.75, 0.95, 0.99], axis=0)
+    few = rows[:: max(1, len(rows) // active().starts.quantile_rows)]
+    cuts = _quantiles(np.sort(few.T.astype(np.float64), axis=1), np.array([0.01, 0.05, 0.25, 0.75, 0.95, 0.99]))
     half, most, nearly_all = (cuts[3] - cuts[2]) / 1.349, (cuts[4] - cuts[1]) / 3.29, (cuts[5] - cuts[0]) / 4.653
     robust = np.where(half > 1e-3 * most, half, most)
     robust = np.where(robust > 1e-4 * nearly_all, robust, nearly_all)
@@ -119,6 +141,18 @@ def some_weighted(
     return rows[chosen], weights[chosen]
 
 
+def as_often_as_they_weigh(rows: Array, weights: Array | None, most: int, rng: np.random.Generator) -> Array:
+    """At most `most` rows, each as often as it weighs in proportion, rounded up or down; exactly where weights are
+    whole numbers and so many rows are enough."""
+    if weights is None:
+        return some_rows(rows, most, rng)
+    mass, order = float(weights.sum()), rng.permutation(len(rows))
+    count = int(mass) if mass <= most and (weights == np.floor(weights)).all() else most
+    ends = weights[order].cumsum()
+    places = (np.arange(count) + rng.random()) * (ends[-1] / count)
+    return np.asarray(rows[order[np.minimum(ends.searchsorted(places, side="right"), len(rows) - 1)]])
+
+
 def clipped(rows: Array) -> Array:
     """Rows in standard units, cut at `starts.clipped_deviations`: no outlier gets a cluster of its own."""
     far = active().starts.clipped_deviations
@@ -137,50 +171,136 @@ class LloydResult(NamedTuple):
     """What k-means found."""
 
     centres: Array
-    labels: Array
-    """The cluster of each row."""
     squared_distances: float
     """Weighted sum over all rows."""
 
 
-def lloyd(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> LloydResult:
-    """k-means from a start by k-means++."""
-    return lloyd_from(rows, plus_plus(rows, k, rng, weights), weights=weights)
+class PreparedRows(NamedTuple):
+    """Rows of a start and what products with them need, made once for all trials: the squared distance of a row and a
+    centre is a product of the centre's factors and the row's column."""
+
+    rows: Array
+    factors: Array
+    """(rows, columns + 2): −2 times the row, 1, its squared length."""
+    columns: Array
+    """(columns + 2, rows), contiguous: the row, its squared length, 1."""
+
+
+def prepared(rows: Array) -> PreparedRows:
+    factors = _factors(rows)
+    columns = np.empty((rows.shape[1] + 2, len(rows)))
+    columns[:-2], columns[-2], columns[-1] = rows.T, factors[:, -1], 1.0
+    return PreparedRows(rows, factors, columns)
+
+
+def squared_distances(of: PreparedRows, centres: Array) -> Array:
+    """(centres, rows), by one product; below zero by rounding where a row is a centre."""
+    return np.asarray(_factors(centres) @ of.columns)
+
+
+def _factors(centres: Array) -> Array:
+    factors = np.empty((len(centres), centres.shape[1] + 2))
+    np.multiply(centres, -2.0, out=factors[:, :-2])
+    factors[:, -2], factors[:, -1] = 1.0, squared_lengths(centres)
+    return factors
+
+
+def several_lloyd(
+    of: PreparedRows,
+    k: int,
+    rngs: Sequence[np.random.Generator],
+    weights: Array | None = None,
+    passes: int | None = None,
+) -> list[LloydResult]:
+    """k-means from several starts by k-means++, one for each generator: passes of Lloyd's algorithm, those of a start
+    where nothing is said.
+
+    Starts are made side by side where their distances fit the cache: with few rows a call of numpy takes longer than
+    its work.
+    """
+    at_once = max(DISTANCES_AT_ONCE // (len(of.rows) * max(k, candidates_of(k - 1))), 1)
+    found: list[LloydResult] = []
+    while len(found) < len(rngs):
+        begun = several_plus_plus(of, k, rngs[len(found) : len(found) + at_once], weights)
+        found += lloyd_side_by_side(of, begun, passes, weights)
+    return found
 
 
 def lloyd_from(rows: Array, centres: Array, passes: int | None = None, weights: Array | None = None) -> LloydResult:
     """A few passes of Lloyd's algorithm, those of a start where nothing is said. A cluster that loses its rows keeps
     its centre."""
-    labels = nearest_centre(rows, centres)
+    return lloyd_side_by_side(prepared(rows), centres[None], passes, weights)[0]
+
+
+def lloyd_side_by_side(
+    of: PreparedRows, begun: Array, passes: int | None = None, weights: Array | None = None
+) -> list[LloydResult]:
+    """`lloyd_from` for each of several starts (starts, k, columns), by the same products."""
+    centres = begun
     for _ in range(active().starts.lloyd_passes if passes is None else passes):
-        counts = np.bincount(labels, weights, minlength=len(centres))
-        shares = np.zeros((len(centres), len(rows)))
-        shares[labels, np.arange(len(rows))] = 1.0 if weights is None else weights
-        filled = counts > 0
-        centres = centres.copy()
-        centres[filled] = (shares @ rows)[filled] / counts[filled, None]
-        before, labels = labels, nearest_centre(rows, centres)
-        if np.array_equal(before, labels):
+        sums, counts = _sums_of_clusters(of, centres, weights)
+        before, centres = centres, np.where(counts > 0, sums / np.where(counts > 0, counts, 1.0), centres)
+        if np.array_equal(before, centres):
             break
-    squared = (rows - centres[labels]) ** 2
-    return LloydResult(centres, labels, float(squared.sum() if weights is None else weights @ squared.sum(axis=1)))
+    return [LloydResult(own, value) for own, value in zip(centres, _costs(of, centres, weights), strict=True)]
 
 
-def representatives(sample: Sample, rng: np.random.Generator) -> tuple[Array, Array] | None:
-    """Means of small parts of the sample, about 16 rows each, and what each part weighs; None for sparse rows.
+def _distances(of: PreparedRows, centres: Array) -> Iterator[tuple[slice, Array]]:
+    """Some rows after the other, and their squared distances to centres (starts, k, columns) less their own squared
+    lengths, to which digits would be lost; (starts, k, rows)."""
+    starts, k, width = centres.shape
+    factors = _factors(centres.reshape(-1, width))
+    factors[:, -2] = 0.0
+    step = max(DISTANCES_AT_ONCE // len(factors), 1)
+    for part in (slice(at, at + step) for at in range(0, len(of.rows), step)):
+        yield part, (factors @ of.columns[:, part]).reshape(starts, k, -1)
+
+
+def _sums_of_clusters(of: PreparedRows, centres: Array, weights: Array | None) -> tuple[Array, Array]:
+    """Of the rows that are nearest to each centre (starts, k, columns): their sums, and their number or weight."""
+    found = np.zeros((*centres.shape[:2], len(of.columns)))
+    for part, distances in _distances(of, centres):
+        mine = nearest_marked(distances)
+        found += (mine if weights is None else mine * weights[part]) @ of.columns[:, part].T
+    return found[..., :-2], found[..., -1:]
+
+
+def _costs(of: PreparedRows, centres: Array, weights: Array | None) -> Array:
+    """The sum of all squared distances for each start: exact enough to compare starts."""
+    costs = np.zeros(len(centres))
+    for part, distances in _distances(of, centres):
+        least = distances.min(axis=1) + of.columns[-2, part]
+        costs += least.sum(axis=1) if weights is None else least @ weights[part]
+    return costs
+
+
+def nearest_marked(distances: Array) -> Array:
+    """1 for the nearest centre of each row, the first one of several, else 0; (…, centres, rows)."""
+    nearest = distances == distances.min(axis=-2, keepdims=True)
+    if np.count_nonzero(nearest) != distances.size // distances.shape[-2]:  # some are as near as others
+        nearest[:] = False
+        np.put_along_axis(nearest, distances.argmin(axis=-2, keepdims=True), True, axis=-2)
+    return np.asarray(nearest, dtype=np.float64)
+
+
+def representatives(sample: Sample, rng: np.random.Generator, least_rows: int = 1) -> tuple[Array, Array] | None:
+    """Means of small parts of the sample, about 16 rows each, and what each part weighs; None for sparse rows. Parts of
+    fewer than `least_rows` rows are left out.
 
     They are all that a group shows of its rows to others (`ParameterPlacement.starts_from_means`).
     """
+    rules = active().starts
     if isinstance(sample.features, Sparse):
         return None
     rows, own = weighted_rows(np.asarray(sample.features), sample.weights)
-    rows, own = some_weighted(rows, own, active().starts.group_represented_rows, rng)
-    count = max(min(active().starts.group_representatives, len(rows) // 16), 1)
+    rows, own = some_weighted(rows, own, rules.group_represented_rows, rng)
+    count = max(min(rules.group_representatives, len(rows) // max(16, 2 * least_rows)), 1)
     origin, unit, _ = standard_units(rows)
     scaled = (rows - origin) / unit
-    centres, labels, _ = lloyd_from(scaled, scaled[rng.choice(len(scaled), count, replace=False)], 4, own)
-    weights = np.bincount(labels, own, minlength=count).astype(np.float64)
-    filled = weights > 0
+    centres = lloyd_from(scaled, scaled[rng.choice(len(scaled), count, replace=False)], 4, own).centres
+    nearest = nearest_centre(scaled, centres)
+    weights = np.bincount(nearest, own, minlength=count).astype(np.float64)
+    filled = (weights > 0) & (np.bincount(nearest, minlength=count) >= least_rows)
     return centres[filled] * unit + origin, weights[filled] * (sample.mass / weights.sum())
 
 
@@ -224,49 +344,70 @@ def given_rows(given: str | Array, k: int, columns: int, owner: str) -> Array:
 
 def plus_plus(rows: Array, k: int, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """Greedy k-means++ (Arthur & Vassilvitskii 2007): of a few candidates drawn by D², keep the best."""
-    first = rng.integers(len(rows)) if weights is None else _drawn(weights, rng.random(1))[0]
-    start = np.array(rows[first : first + 1], dtype=np.float64)
-    return np.concatenate([start, more_rows(rows, start, k - 1, rng, weights)])
+    return np.asarray(several_plus_plus(prepared(rows), k, [rng], weights)[0])
 
 
-def _drawn(chances: Array, where: Array) -> Array:
-    """Numbers drawn in proportion to `chances`, for numbers `where` between 0 and 1."""
-    ends = chances.cumsum()
-    return np.asarray(np.searchsorted(ends, where * ends[-1]).clip(max=len(chances) - 1))
+def several_plus_plus(
+    of: PreparedRows, k: int, rngs: Sequence[np.random.Generator], weights: Array | None = None
+) -> Array:
+    """`plus_plus` with each of several generators, (starts, k, columns)."""
+    count, starts = len(of.rows), len(rngs)
+    if weights is None:
+        first = np.array([rng.integers(count) for rng in rngs])
+    else:
+        first = _drawn(weights.cumsum(), np.array([rng.random() for rng in rngs]))
+    nearest = of.factors[first] @ of.columns
+    nearest[np.arange(starts), first] = 0.0
+    more = _continued(of, np.maximum(nearest, 0.0), k - 1, rngs, weights)
+    return np.asarray(of.rows[np.concatenate([first[:, None], more], axis=1)], dtype=np.float64)
+
+
+def _drawn(ends: Array, where: Array) -> Array:
+    """Numbers drawn in proportion to chances whose sums are `ends`, for numbers `where` between 0 and 1."""
+    return np.asarray(np.minimum(ends.searchsorted(where * ends[-1]), len(ends) - 1))
 
 
 def more_rows(rows: Array, centres: Array, count: int, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """`count` more rows, drawn as k-means++ would continue from these centres."""
-    exact = rows
-    middle = rows.mean(axis=0, dtype=np.float64)  # products below must not lose digits to a large mean
-    rows, centres = rows - middle, centres - middle
-    norms = squared_lengths(rows)
-    trials = 2 + int(np.log(count + 1))
-    chosen = np.empty(count, np.intp)
-    nearest = ((rows - centres[nearest_centre(rows, centres)]) ** 2).sum(axis=1)
+    middle = rows.mean(axis=0, dtype=np.float64)  # products must not lose digits to a large mean
+    about, centres = rows - middle, centres - middle
+    nearest = squared_lengths(about - centres[nearest_centre(about, centres)])
+    return np.array(rows[_continued(prepared(about), nearest[None], count, [rng], weights)[0]], dtype=np.float64)
+
+
+def candidates_of(count: int) -> int:
+    """Rows drawn for each of so many more centres."""
+    return 2 + int(np.log(count + 1))
+
+
+def _continued(
+    of: PreparedRows, nearest: Array, count: int, rngs: Sequence[np.random.Generator], weights: Array | None
+) -> Array:
+    """Numbers of `count` more rows for each of several starts, whose rows are `nearest` (starts, rows) to their centres
+    in squared distances: of some candidates drawn by these the one that leaves the least."""
+    starts, trials = len(nearest), candidates_of(count)
+    each, chosen = np.arange(starts), np.empty((starts, count), np.intp)
+    place, candidates = np.arange(starts * trials), np.empty((starts, trials), np.intp)
     for j in range(count):
-        total = nearest.sum()
-        if total > 0 and weights is not None:
-            candidates = _drawn(nearest * weights, rng.random(trials))
-        elif total > 0:
-            candidates = np.searchsorted(nearest.cumsum(), rng.random(trials) * total).clip(max=len(rows) - 1)
-        else:  # fewer distinct points than clusters: any point is as good as another
-            candidates = rng.integers(len(rows), size=1)
-        shrunk = np.minimum(nearest, _distances(rows, norms, candidates))
-        best = (shrunk.sum(axis=1) if weights is None else shrunk @ weights).argmin()
-        chosen[j], nearest = candidates[best], shrunk[best]
-    return np.array(exact[chosen], dtype=np.float64)
+        ends = (nearest if weights is None else nearest * weights).cumsum(axis=1)
+        for start, own in enumerate(ends):
+            if own[-1] > 0:
+                candidates[start] = _drawn(own, rngs[start].random(trials))
+            else:  # fewer distinct points than clusters: any point is as good as another
+                candidates[start] = rngs[start].integers(len(of.rows))
+        drawn = candidates.reshape(-1)
+        left = of.factors[drawn] @ of.columns
+        left[place, drawn] = 0.0
+        left = left.reshape(starts, trials, -1)
+        np.minimum(left, nearest[:, None], out=left)
+        best = (left.sum(axis=2) if weights is None else left @ weights).argmin(axis=1)
+        chosen[:, j] = candidates[each, best]
+        nearest = np.maximum(left[each, best], 0.0)
+    return chosen
 
 
 def squared_lengths(rows: Array) -> Array:
     return np.asarray(np.einsum("ij,ij->i", rows, rows))
-
-
-def _distances(rows: Array, norms: Array, centres: Any) -> Array:
-    """Squared distances, (centres, rows), not below zero, exactly zero from a row to itself."""
-    squared = norms - 2.0 * (rows[centres] @ rows.T) + norms[centres, None]
-    squared[np.arange(len(centres)), centres] = 0.0
-    return np.asarray(np.maximum(squared, 0.0))
 
 
 ALSO_CALLED_K = {"n_clusters": "k", "n_components": "k", "clusters": "k", "components": "k"}

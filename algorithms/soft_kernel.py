@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flegel.algorithms.simd.registers import register_lanes
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE, Shard, Sparse
@@ -12,10 +13,6 @@ from flegel.declarations.kernels import COUNTING, Kernel, TeamCode
 
 CUT = -40.0  # relative memberships below e^CUT count as 0: they would lead to denormal numbers
 NEAR = 1e-30  # lower bound of a squared distance: a point on a centroid belongs to it, without a division by 0
-FILLED = 16  # vectors that a register tile of sums runs over, so that its own loads and stores cost little
-MANY = 512  # clusters for which one tile takes long enough
-GRID, LEAST_GRID = 1 << 16, 1 << 11  # points between two places at which all sums are added up
-GRID_WORK = 1 << 29  # columns² × numbers of the state × points between them, at most: a call has to return
 
 
 class GridKernel:
@@ -27,7 +24,9 @@ class GridKernel:
     def __init__(self, part: Kernel, shard: Shard) -> None:
         self._part = part
         work = shard.columns**2 * max(shard.state.shape[1], 1)
-        self.grid = max(min(GRID, 1 << max(GRID_WORK // work, 1).bit_length() - 1), LEAST_GRID)
+        rules = kernel_settings()
+        grid = max(min(rules.soft_grid_points, rules.soft_grid_work // work), rules.soft_least_grid_points)
+        self.grid = 1 << (grid.bit_length() - 1)
 
     def __call__(
         self, shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
@@ -44,7 +43,9 @@ class GridKernel:
 
 def tiles_at_once(dtype: Any, k: int) -> int:
     """Tiles between two M-steps: enough to fill long vectors, few enough to answer the stop flag at once."""
-    return max(1, FILLED * register_lanes(dtype) // TILE) if k <= MANY else 1
+    rules = kernel_settings()
+    tiles = rules.soft_filled_vectors * register_lanes(dtype) // TILE
+    return max(1, tiles) if k <= rules.soft_one_tile_clusters else 1
 
 
 def soft_kernel(train: EntryPoint, shard: Shard, k: int, *settings: float) -> Kernel:

@@ -1,4 +1,5 @@
-"""Products with sparse rows (CSR), compiled. Called through `rows.times` and the starts of k-means, for many entries.
+"""Products with sparse rows (CSR), compiled. Called through `rows.times`, the starts of k-means and of
+logistic regression, and `moments`, for many entries.
 
 A sum is taken in the order of the stored entries, so it has the same bits as its interpreted twin.
 """
@@ -34,3 +35,23 @@ def add_by_label(indptr: Array, indices: Array, values: Array, labels: Array, su
         target = sums[labels[i]]
         for t in range(indptr[i], indptr[i + 1]):
             target[indices[t]] += values[t]
+
+
+@njit(nogil=True, cache=True)
+def add_outer(indptr: Array, indices: Array, values: Array, weights: Array, target: Array) -> None:
+    """target += Σ weights[i] · x·xᵀ over rows x, the lower triangle alone."""
+    for i in range(weights.shape[0]):
+        for a in range(indptr[i], indptr[i + 1]):
+            scaled = weights[i] * values[a]
+            for b in range(indptr[i], indptr[i + 1]):
+                if indices[b] <= indices[a]:
+                    target[indices[a], indices[b]] += scaled * values[b]
+
+
+@njit(nogil=True, cache=True)
+def add_transposed(indptr: Array, indices: Array, values: Array, scores: Array, sums: Array) -> None:
+    """sums += Xᵀ·scores for sparse rows X."""
+    for i in range(indptr.shape[0] - 1):
+        for t in range(indptr[i], indptr[i + 1]):
+            for k in range(scores.shape[1]):
+                sums[indices[t], k] += values[t] * scores[i, k]

@@ -50,7 +50,7 @@ class Step(NamedTuple):
     code: int = 0
     in_checkout: bool = False
     slow: bool = False
-    """Left out by --fast."""
+    """Left out by --fast: it takes long, or another test types the same."""
 
     @property
     def shown(self) -> str:
@@ -131,20 +131,23 @@ except flegel.FlegelError as error:
 def steps(data: Path | None) -> Iterator[Step]:
     """Everything, in the order in which it is typed."""
     clusters = ROOT / "docs" / "examples" / "clusters.py"
-    yield Step(f"flegel check {clusters}:Clusters", "ok  statistics conserve")
-    yield Step(f"flegel submit {clusters}:Clusters --data points.csv --set k=3", "saved to runs/Clusters-points-001")
-    yield Step(f"flegel submit {clusters}:Clusters --data points.csv --set k=3 --sync bsp", "saved to runs/Clusters-p")
+    # In the fast form, tests/test_documented_classes.py has these three,
+    yield Step(f"flegel check {clusters}:Clusters", "ok  statistics conserve", slow=True)
+    own = f"flegel submit {clusters}:Clusters --data points.csv --set k=3"
+    yield Step(own, "saved to runs/Clusters-points-001", slow=True)
+    yield Step(f"{own} --sync bsp", "saved to runs/Clusters-p", slow=True)
+    # and tests/test_typed_blocks.py the example and the commands of README, except for what the example prints.
     yield Step(EXAMPLE, re.escape(SHOWN_RESULT))
-    yield Step(EXAMPLE, re.escape(SHOWN_RESULT), in_checkout=True)
+    yield Step(EXAMPLE, re.escape(SHOWN_RESULT), in_checkout=True, slow=True)
     for command in COMMANDS:
         what = {"submit": "saved to runs/kmeans-blobs-001", "predict": r"(?m)^\d$"}
-        yield Step(command, what.get(command.split()[1], r"(?m)^blobs\.csv$"))
+        yield Step(command, what.get(command.split()[1], r"(?m)^blobs\.csv$"), slow=True)
     yield Step("flegel submit kmeans --data points.csv --set k=10 --workers 4", "saved to runs/kmeans-points-001")
     yield Step("flegel predict runs/kmeans-points-001 --data points.csv", r"(?m)^\d$")
     yield Step("flegel submit kmeans --data points.csv --set k=3", "(?m)^rows in clusters 0 to 2: ")
     yield Step(ARRAYS, "Result of kmeans")
     embedded = "flegel submit kmeans --data embeddings.npy --set k=1000 --set init=init.npy --max-iterations 2"
-    yield Step(embedded, "saved to runs/kmeans-embeddings-001")
+    yield Step(embedded, "saved to runs/kmeans-embeddings-001", slow=True)
     yield Step("flegel submit lr --data rare.csv.gz --label -1 --max-passes 3", "saved to runs/lr-rare-csv-001")
     words = "--set classes=[noise,pulsar]"
     yield Step(f"flegel submit lr --data pulsars.csv --label kind {words}", "saved to runs/lr-pulsars-001")
@@ -165,9 +168,9 @@ def steps(data: Path | None) -> Iterator[Step]:
         "flegel submit lr --data rarely.csv --label kind --max-passes 20", "never predicted.*class_weight=balanced"
     )
     compared = "--set rank=2 --sync bsp,fsp --workers 1 --repeat 1 --max-seconds 20"
-    yield Step(f"flegel compare nmf --data listed.csv {named} {compared}", "(?m)^fsp ")
+    yield Step(f"flegel compare nmf --data listed.csv {named} {compared}", "(?m)^fsp ", slow=True)
     yield Step("flegel --help", "submit")
-    yield Step(PYTHON, "Result of lr")
+    yield Step(PYTHON, "Result of lr", slow=True)
     yield Step(GAPS, 'missing="')
     yield Step(CUBE, "refused: ")
     yield Step("flegel top", "of yours on this host")

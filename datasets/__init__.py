@@ -6,7 +6,7 @@ registers every source and stream (see rows/descriptions.py). Never imports the 
 
 from flegel.datasets.dataset import Dataset, read_rows, read_shard, stream_shard
 from flegel.datasets.held_out import hold_out
-from flegel.datasets.resolve import open_data, open_for_prediction, open_table
+from flegel.datasets.resolve import known_labels, open_data, open_for_prediction, open_table
 from flegel.datasets.rows.partition import plan_rows
 from flegel.datasets.rows.scale import ColumnMoments, Scaling
 from flegel.datasets.rows.source import Rows
@@ -19,6 +19,7 @@ __all__ = [
     "Scaling",
     "Treatment",
     "hold_out",
+    "known_labels",
     "open_data",
     "open_for_prediction",
     "open_table",

@@ -20,6 +20,7 @@ from flegel.datasets.rows.chosen_columns import find_column
 from flegel.datasets.rows.columnar_cache import SourceStream, columnar
 from flegel.datasets.rows.descriptions import source_from
 from flegel.datasets.rows.kept_rows import KeptRows
+from flegel.datasets.rows.keys import KeyedSource, deal_keys
 from flegel.datasets.rows.memory import exceeds_memory
 from flegel.datasets.rows.partition import (
     MIN_BLOCKS_PER_WORKER,
@@ -103,7 +104,9 @@ class Dataset:
     @property
     def in_memory(self) -> bool:
         """True for arrays and frames from Python: only this process can read them, and `describe` raises."""
-        source = self.source.inner if isinstance(self.source, WeightedSource) else self.source
+        source = self.source
+        while isinstance(source, WeightedSource | KeyedSource):
+            source = source.inner
         return getattr(source, "paths", ...) is None and source.kind in ("npy", "csr")
 
     def load(self) -> tuple[Array | Sparse, Array | None]:
@@ -136,9 +139,11 @@ class Dataset:
         """`n` distinct rows (all, if there are fewer) spread evenly over the set; never loads the whole set."""
         return self.draw(n, seed)[:2]
 
-    def draw(self, n: int, seed: int = 0) -> Rows:
-        """The rows of `sample` with their numbers, and weights where the set has them."""
-        return take_rows(self.source, sample_rows(self.rows, self.source.edges(), n, seed))
+    def draw(self, n: int, seed: int = 0, head: int = 0) -> Rows:
+        """The rows of `sample` with their numbers, and weights where the set has them. Of sets in the memory of this
+        process they may come behind the first `head` rows, without a second copy."""
+        drawn = sample_rows(self.rows, self.source.edges(), n, seed)
+        return take_rows(self.source, np.concatenate([np.arange(head), drawn]) if head else drawn)
 
     def describe(self) -> Description:
         """The argument of `read_shard`, in plain JSON types."""
@@ -157,12 +162,18 @@ class Dataset:
     def owners(self, count: int, partition: str = "shuffle", seed: int = 0) -> list[Array]:
         """Row numbers of each worker, for sets in the memory of this process, which every worker can read."""
         wanted = parse(partition)
+        if self.source.keyed:
+            return deal_keys(self.keys(), count, wanted, seed)
         if wanted.kind == "shuffle" and rows_of_block(self.rows, self.columns) > 1:
             return [own_rows(self.rows, self.columns, i, count, wanted, seed).ids() for i in range(count)]
         if wanted.kind == "shuffle":
             return np.split(*one_by_one(self.rows, count, wanted, seed))
         read = column_reader(self.source)
         return [expand(plan_rows(self.rows, i, count, wanted, seed, column=read)) for i in range(count)]
+
+    def keys(self) -> Array:
+        """The key of each row as a number from 0; rows of one key stay together."""
+        return self.source.keys()[: self.rows]
 
     def summary(self) -> dict[str, Any]:
         """The `dataset` part of a result."""
@@ -312,6 +323,8 @@ def random_access(source: Source) -> Source:
     """The same rows with random access: in memory up to 32 MB, else in the columnar cache."""
     if isinstance(source, WeightedSource):
         return WeightedSource(random_access(source.inner), source.weights, source.at)
+    if isinstance(source, KeyedSource):
+        return KeyedSource(random_access(source.inner), source.known, source.at)
     if isinstance(source, KeptRows):
         return source.over(random_access(source.inner))
     width = min(source.columns, 256) if source.sparse else source.columns

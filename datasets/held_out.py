@@ -11,6 +11,7 @@ from flegel.core.shard import Sparse
 from flegel.datasets.dataset import Dataset, HeldOut
 from flegel.datasets.rows.arrays import ArraySource
 from flegel.datasets.rows.kept_rows import KeptRows, held_out_ids
+from flegel.datasets.rows.keys import KeyedSource
 from flegel.datasets.rows.source import Rows, Source
 from flegel.datasets.rows.sparse_arrays import SparseSource
 from flegel.datasets.rows.weights import WeightedSource
@@ -25,6 +26,9 @@ def hold_out(data: Dataset, part: float, seed: int) -> Dataset:
     else:
         kept = data.source.pick(np.delete(np.arange(data.rows), ids))
         source = _in_memory(kept, data.source)
+        if data.source.keyed:
+            source = KeyedSource(source, np.delete(data.keys(), ids))
+            source.treatment, source.report = data.source.treatment, data.source.report
     return replace(data, source=source, rows=data.rows - len(ids), held_out=held)
 
 

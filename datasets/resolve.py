@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from flegel.core.pytree import Array
 from flegel.datasets.catalog import registry
 from flegel.datasets.dataset import Dataset
 from flegel.datasets.formats.readers import files_are_plain, open_files, open_raw
 from flegel.datasets.formats.registry import TABLE, check_format
+from flegel.datasets.rows.keys import keys_from_column
 from flegel.datasets.rows.options import CATEGORICAL, MISSING, Options, check_choice
 from flegel.datasets.rows.weights import weights_from_column
 from flegel.datasets.tables.columns import RawTable
@@ -27,6 +29,7 @@ from flegel.datasets.tables.ratings import recognized
 from flegel.datasets.tables.treatment import Treatment
 from flegel.errors import DataError, UsageError, nearest, warn
 from flegel.loading.regular_files import check_regular
+from flegel.wording import option
 
 
 def open_data(
@@ -34,6 +37,7 @@ def open_data(
     *,
     label: str | int | None = None,
     weight: str | int | None = None,
+    keep_together: str | int | None = None,
     rows: int | None = None,
     dtype: str | None = None,
     columns: list[str | int] | None = None,
@@ -51,8 +55,9 @@ def open_data(
     """Open a registered name (`higgs`, `blobs:100000`), a file, folder, glob or URL, or rows from Python.
 
     `label` is a column's name or number (from 0); `weight` that of a column of weights, by number among the features;
+    `keep_together` that of a column of keys, likewise: rows of one key stay on one worker;
     `rows` keeps only the first rows; `columns` chooses the features and `drop` leaves some out; `categorical` says what
-    text becomes (auto, onehot, ordinal, drop), `missing` what gaps become (error, drop, mean, median, indicator);
+    text becomes (auto, onehot, ordinal, drop), `missing` what gaps become (error, drop, mean, median, indicator, keep);
     `sparse` allows sparse rows where one-hot columns are many; `dtype` is float32 or float64. `delimiter`, `decimal`,
     `header` and `format` override what is guessed from a file (`format="ratings"`, with the `columns` of user, item and
     rating, and `format="table"`, which never takes a table for ratings, also from rows of Python); `ratings` takes
@@ -67,13 +72,31 @@ def open_data(
     check_choice(missing, MISSING, "missing")
     check_format(format)
     options = Options(
-        label, dtype, columns, delimiter, header, format, width, drop, categorical, missing, sparse, decimal, ratings
+        label,
+        dtype,
+        columns,
+        delimiter,
+        header,
+        format,
+        width,
+        drop,
+        categorical,
+        missing,
+        sparse,
+        decimal,
+        ratings,
+        keep_together,
     )
+    return _with_keys(_opened(spec, rows, options, weight), keep_together)
+
+
+def _opened(spec: Any, rows: int | None, options: Options, weight: str | int | None) -> Dataset:
+    """With weights, without keys."""
     if isinstance(spec, Dataset):
         return _with_weights(spec, weight)
     if isinstance(spec, str | Path):
         data = _open_spec(str(spec), rows, options)
-        data.label_place = _label_place(label, data)
+        data.label_place = _label_place(options.label, data)
         return _with_weights(data, weight)
     from flegel.datasets.formats.python_objects import source_from_object
     from flegel.datasets.lazy.parts import writer_of
@@ -118,6 +141,12 @@ def _with_weights(data: Dataset, weight: str | int | None) -> Dataset:
     return replace(data, source=weights_from_column(data.source, weight))
 
 
+def _with_keys(data: Dataset, column: str | int | None) -> Dataset:
+    if column is None:
+        return data
+    return replace(data, source=keys_from_column(data.source, column))
+
+
 def _keep_rows(data: Dataset, rows: int | None) -> Dataset:
     data.rows = data.source.rows if rows is None else min(rows, data.source.rows)
     return data
@@ -154,7 +183,8 @@ def _open_registered(name: str, rows: int | None, options: Options) -> Dataset:
         return Dataset(name, source, source.rows if rows is None else min(rows, source.rows))
     for given, value in options._asdict().items():
         if value != getattr(Options(), given) and given not in ("dtype", "sparse", "ratings"):  # asked by the algorithm
-            raise UsageError(f"{name} is generated here, so {given}={value!r} has no effect; omit it.")
+            said = option("keep_together" if given == "key" else given, value)
+            raise UsageError(f"{name} is generated here, so {said} has no effect; omit it.")
     source = known.stand_in(rows or known.default_rows)
     if options.dtype is not None:
         source.dtype = np.dtype(options.dtype)
@@ -178,6 +208,7 @@ def _paths(spec: str) -> list[Path] | None:
     path = Path(spec).expanduser()
     if path.exists():
         check_regular(path, DataError)
+        _refuse_model(path)
         return [path]
     if not glob.has_magic(spec):
         return None
@@ -188,6 +219,13 @@ def _paths(spec: str) -> list[Path] | None:
     return files
 
 
+def _refuse_model(path: Path) -> None:
+    """A saved model is a folder of arrays, which would pass for rows."""
+    folder = path if path.is_dir() else path.parent
+    if (folder / "model.json").is_file() and (path.is_dir() or path.name in ("model.npz", "model.json", "result.json")):
+        raise UsageError(f"{path} is a saved model, not data; give rows, such as a file or the name of a data set.")
+
+
 def open_table(spec: str) -> RawTable:
     """Columns of files as they are written, before anything is decided about them."""
     paths = _paths(spec)
@@ -195,6 +233,20 @@ def open_table(spec: str) -> RawTable:
     if table is None:
         raise DataError(f"{spec} is no table of named columns; give labels as an array.")
     return table
+
+
+def known_labels(spec: str, label: str | None = None) -> Array | None:
+    """Labels of what is no table: a set of the catalog or a libsvm file has them by itself, an array by the number of
+    its column. None where there are none, and for tables. Words where labels are words."""
+    paths = None if spec.partition(":")[0] in registry.names() else _paths(spec)
+    table = None if paths is None else open_raw(paths, spec, Options(format=TABLE))
+    if table is not None:
+        return None
+    data = open_data(spec, label=label)
+    found = data.load()[1]
+    if found is None or not data.classes:
+        return found
+    return np.array([data.classes[int(one)] for one in found], object)
 
 
 def may_be_rated(spec: str) -> bool:

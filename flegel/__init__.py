@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib takes 10 ms to import
 if not os.path.isdir(os.path.join(_HERE, "algorithms")):  # noqa: PTH112, PTH118
@@ -40,6 +40,7 @@ _HOMES = {
     "LocalCluster": "flegel.api.jobs",
     "connect": "flegel.cluster.connected",
     "check_algorithm": "flegel.checks.conformance",
+    "join": "flegel.api.jobs",
     "load": "flegel.runtime.job.result_store",
     "resume": "flegel.api.jobs",
     "run": "flegel.api.jobs",
@@ -76,6 +77,7 @@ __all__ = [
     "UsageError",
     "check_algorithm",
     "connect",
+    "join",
     "load",
     "resume",
     "run",
@@ -85,7 +87,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from flegel.algorithm import Algorithm, Sample
-    from flegel.api.jobs import LocalCluster, resume, run, shutdown
+    from flegel.api.jobs import LocalCluster, join, resume, run, shutdown
     from flegel.callbacks.callback import Callback
     from flegel.callbacks.early_stopping import EarlyStopping
     from flegel.checks.conformance import check_algorithm

@@ -19,7 +19,15 @@ import msgspec
 import numpy as np
 
 from flegel.core import pytree
-from flegel.core.kept_state import KeptForm, form_of_kept, replaced_contribution, replaced_statistics
+from flegel.core.counting_kernel import one_point
+from flegel.core.kept_state import (
+    COUNTED,
+    KeptForm,
+    counted_once,
+    form_of_kept,
+    replaced_contribution,
+    replaced_statistics,
+)
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Sparse
 from flegel.declarations.accepts import Accepts
@@ -27,7 +35,7 @@ from flegel.declarations.check import check_declarations, check_visit
 from flegel.declarations.figures import ReportedFigures
 from flegel.declarations.hidden_state import HiddenState, StateHooks
 from flegel.declarations.hyper_names import HyperNames
-from flegel.declarations.kernels import Kernels
+from flegel.declarations.kernels import KernelHooks, Kernels
 from flegel.declarations.learning import Learning
 from flegel.declarations.optional import defines, hook
 from flegel.declarations.placement import ParameterPlacement
@@ -171,6 +179,8 @@ class Algorithm:
         hook: weights work, and states are memoryless unless it votes to halt."""
         super().__init_subclass__(**options)
         check_declarations(cls, Algorithm, DECLARED)
+        if defines(cls, KernelHooks.contributions) and cls.contribution is Algorithm.contribution:
+            cls.contribution = one_point  # type: ignore[method-assign, assignment]
         check_visit(cls, Algorithm)
         if visit_hook(cls) != "updateDataPoint":
             halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
@@ -226,6 +236,8 @@ class Algorithm:
         point = dataPoint._replace(state=row[:0])
         if visit_hook(type(self)) != "hidden":
             new = self.contribution(point, parameter)
+            if self._kept == COUNTED:
+                return counted_once(new, row, weight)
             return new if self._kept is None else replaced_contribution(self._kept, new, row, spent, weight)
         hidden, statistics_of = hook(self, StateHooks.hidden), hook(self, StateHooks.statistics_of)
         found = hidden(point, parameter)
@@ -338,6 +350,8 @@ def keep_contributions(algorithm: Algorithm, sample: Sample, parameter: Tree) ->
     point = sample_point(algorithm, sample)
     if form == "hidden":
         algorithm._kept = form_of_kept(hook(algorithm, StateHooks.hidden)(point, parameter), "hidden", marked=True)
+    elif algorithm.statistics.constant:
+        algorithm._kept = COUNTED
     else:
         made = algorithm.contribution(point, parameter)
         algorithm._kept = form_of_kept(made, "contribution", marked=False, left_out=algorithm.statistics.spent)

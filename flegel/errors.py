@@ -130,13 +130,29 @@ class HookTimeout(BaseException):
         self.seconds = seconds
 
 
+MAX_NAMES_LISTED = 30
+"""Of what may be meant by a name: more than the built-in algorithms, less than a screen."""
+
+
 def nearest(word: str, known: list[str], otherwise: str | None = None) -> str:
-    """A suffix such as '; did you mean kmeans?'; where nothing comes near, `otherwise`, or else the whole list."""
+    """A suffix such as '; did you mean kmeans?'; where nothing comes near, `otherwise`, or else the list, cut where it
+    is long."""
     swapped = [name for name in known if sorted(name) == sorted(word)]
     close = swapped or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known are: {', '.join(sorted(known))}" if otherwise is None else otherwise
+    if otherwise is not None:
+        return otherwise
+    left = len(known) - MAX_NAMES_LISTED
+    shown = sorted(known)[: MAX_NAMES_LISTED if left > 1 else None]
+    return f"; known are: {', '.join(shown)}" + (f" and {left} more" if left > 1 else "")
+
+
+def in_words(error: BaseException) -> str:
+    """What an exception says: an `OSError` without its number and its path ("No such file or directory"), others
+    whole; its kind where it says nothing."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(said.split()).rstrip(".") or type(error).__name__
 
 
 def warn(text: str) -> None:

@@ -12,7 +12,11 @@ from flegel.options import Option, parse_seconds
 
 GROUPS = "Groups at several sites"
 """Heading under which these options are listed."""
-OUTER_STEPS = ("mean", "visits", "nesterov")
+WIRES = ("full", "bf16", "int8", "int4")
+"""How changes of θ are written, the most exact form first."""
+CHOSEN_WIRES = ("auto", *WIRES)
+OUTLIERS = ("keep", "clip", "damp", "exclude")
+OUTER_STEPS = ("auto", "mean", "visits", "nesterov")
 LEAST_GROUP_TIMEOUT_SECONDS = 2.0  # two heartbeats of a group
 
 
@@ -24,6 +28,26 @@ def check_group(value: str, shown: str) -> None:
 def check_outer(value: str, shown: str) -> None:
     if value not in OUTER_STEPS:
         raise UsageError(f"{shown} is not known{nearest(value, list(OUTER_STEPS))}")
+
+
+def check_group_barrier(value: str, shown: str) -> None:
+    if value not in ("beside", "wait"):
+        raise UsageError(f"{shown} must be beside or wait.")
+
+
+def check_gate_of(value: str, shown: str) -> None:
+    if value not in ("", "worker", "group"):
+        raise UsageError(f"{shown} must be worker or group.")
+
+
+def check_outliers(value: str, shown: str) -> None:
+    if value not in OUTLIERS:
+        raise UsageError(f"{shown} is not known{nearest(value, list(OUTLIERS))}")
+
+
+def check_wire(value: str, shown: str) -> None:
+    if value not in CHOSEN_WIRES:
+        raise UsageError(f"{shown} is not known{nearest(value, list(CHOSEN_WIRES))}")
 
 
 def check_positive(value: int, shown: str) -> None:
@@ -55,6 +79,14 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "Where the groups of a job meet: a folder, or an address such as s3://bucket/job.", GROUPS, see="sites.md"
         ),
     ] = ""
+    new_training: Annotated[
+        bool,
+        Option(
+            "Where the training in the bucket is over: begin a new one with its θ, instead of joining the old one.",
+            GROUPS,
+            see="sites.md",
+        ),
+    ] = False
     every: Annotated[
         str,
         Option(
@@ -72,6 +104,26 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             check=check_positive,
         ),
     ] = 1
+    quorum: Annotated[
+        int | str,
+        Option(
+            "A round of groups ends with so many contributions (2), or those of such a share of the groups (60%), and "
+            "a grace window; all: with those of every group that is there.",
+            GROUPS,
+            metavar="K|SHARE|all",
+            see="sites.md",
+        ),
+    ] = "all"
+    grace: Annotated[
+        str,
+        Option(
+            "So long a round that has its quorum waits for more contributions; auto: while that brings more than it "
+            "costs.",
+            GROUPS,
+            metavar="DURATION|auto",
+            see="sites.md",
+        ),
+    ] = "auto"
     group_timeout: Annotated[
         float,
         Option(
@@ -83,27 +135,88 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             check=check_silence,
         ),
     ] = 30.0
+    group_barrier: Annotated[
+        str,
+        Option(
+            "While groups synchronize: train on (beside), or wait for the result as in the paper (wait).",
+            GROUPS,
+            metavar="beside|wait",
+            check=check_group_barrier,
+            see="published.md",
+        ),
+    ] = "beside"
     outer: Annotated[
         str,
         Option(
-            "How changes of θ are put together where gradients are trained: mean, visits or nesterov.",
+            "How changes of θ are put together where gradients are trained: mean, visits, nesterov; auto: visits with "
+            "a quorum, else mean.",
             GROUPS,
             check=check_outer,
             see="sites.md",
         ),
-    ] = "mean"
+    ] = "auto"
+    outliers: Annotated[
+        str,
+        Option(
+            "Networks: what is done to a change of θ that is far larger than those which its group sent before: keep, "
+            "clip (make it smaller), damp (weigh it less) or exclude.",
+            GROUPS,
+            metavar="|".join(OUTLIERS),
+            check=check_outliers,
+            see="sites.md",
+        ),
+    ] = "keep"
+    fragments: Annotated[
+        int,
+        Option(
+            "Networks: cut θ into so many parts and exchange one in a round, the one that changed most.",
+            GROUPS,
+            check=check_positive,
+            see="sites.md",
+        ),
+    ] = 1
+    wire: Annotated[
+        str,
+        Option(
+            "Networks: changes of θ as float64 (full), bfloat16 (bf16), or integers of 8 or 4 bits with a scale for "
+            "each 256 of them (int8, int4); auto: the most exact form for which the measured link is fast enough.",
+            GROUPS,
+            metavar="auto|full|bf16|int8|int4",
+            check=check_wire,
+            see="sites.md",
+        ),
+    ] = "full"
+    least_rows: Annotated[
+        int,
+        Option(
+            "Send nothing that tells of fewer rows of this site than so many.",
+            GROUPS,
+            metavar="ROWS",
+            check=check_positive,
+            see="sites.md",
+        ),
+    ] = 1
     gate: Annotated[
         str,
         Option(
-            "Networks: send only what scores so well on --gate-data: best (so far), or a number such as 0.8.",
+            "Count only what scores so well on --gate-data: best (so far), or a number such as 0.8.",
             GROUPS,
             metavar="best|X",
-            cluster=False,
-            see="sites.md",
+            see="gate.md",
         ),
     ] = ""
-    gate_data: Annotated[
-        str, Option("Rows that are not trained on, for --gate.", GROUPS, metavar="PATH", cluster=False)
+    gate_data: Annotated[str, Option("Rows that are not trained on, for --gate.", GROUPS, metavar="PATH")] = ""
+    gate_of: Annotated[
+        str,
+        Option(
+            "Whose models pass the gate: those of each worker, or that of the group, which is meant where --group is "
+            "given.",
+            GROUPS,
+            metavar="worker|group",
+            default="worker, or group",
+            check=check_gate_of,
+            see="gate.md",
+        ),
     ] = ""
     gate_failures: Annotated[
         int, Option("Excluded after so many scores in a row that were not good enough.", GROUPS, check=check_positive)
@@ -129,3 +242,9 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="sites.md",
         ),
     ] = ""
+
+    @property
+    def gates_workers(self) -> bool:
+        """The model of each worker is judged, not that of the group."""
+        given = bool(self.gate or self.gate_data or self.gate_of)
+        return given and (self.gate_of or ("group" if self.group else "worker")) == "worker"

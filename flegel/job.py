@@ -28,8 +28,8 @@ PANELS = (TRAINING, SYNCHRONIZATION, DATA, FAULTS, OUTPUT, CLUSTER, GROUPS)
 
 DEFAULT_TOLERANCE = 1e-4  # relative change of the objective over a pass, for algorithms that declare no other
 LEAST_TIMEOUT_SECONDS = 2.0  # two heartbeats of a worker
-MAX_SERVERS, MAX_REPLICAS = 64, 8
-MAX_THREADS = 1024
+MAX_SERVERS, MAX_REPLICAS = 64, 8  # that a job may ask for
+MAX_THREADS = 1024  # of a worker that a job may ask for
 
 
 class AlgorithmRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +111,10 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
+PUBLISHED = ":published"
+"""Ending of the names of models that do what their paper prints, where ours differs."""
+
+
 class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The synchronization model by name, and its switches; None is the model's own default."""
 
@@ -143,6 +147,17 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     staleness: Annotated[int | None, Option("ssp: batches a worker may be ahead of the slowest.", SYNCHRONIZATION)] = (
         None
     )
+    barrier_timeout: Annotated[
+        float | None,
+        Option(
+            "bsp, bsp-mini: a barrier waits so long after the first report, such as 120s; then slow workers report "
+            "what they have done.",
+            SYNCHRONIZATION,
+            metavar="DURATION",
+            parse=parse_seconds,
+            see="sync-models.md",
+        ),
+    ] = None
     batches: Annotated[int | None, Option("asp, ssp, psp, bsp-mini: batches of a pass.", SYNCHRONIZATION)] = None
     factor: Annotated[float | None, Option("fsp-binary: λ, by which the interval shrinks.", SYNCHRONIZATION)] = None
     balance: Annotated[
@@ -153,6 +168,76 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="balance.md",
         ),
     ] = None
+    matching: Annotated[
+        str | None,
+        Option(
+            "fsp: who gives points to whom: one level of passes for all workers (level), or pairs as in the paper.",
+            SYNCHRONIZATION,
+            see="published.md",
+        ),
+    ] = None
+    probes: Annotated[
+        str | None,
+        Option(
+            "fsp: how intervals are tried: among rounds of usual length (bracketed), or by rollback as in the paper.",
+            SYNCHRONIZATION,
+            see="published.md",
+        ),
+    ] = None
+    timers: Annotated[
+        str | None,
+        Option(
+            "fsp with semi: workers that stop by their own clocks: those that are late, or all as in the paper.",
+            SYNCHRONIZATION,
+            see="published.md",
+        ),
+    ] = None
+    round_end: Annotated[
+        str | None,
+        Option(
+            "fsp: a round ends early when too much speed is idle, or, as in the paper, when the first worker is done.",
+            SYNCHRONIZATION,
+            see="published.md",
+        ),
+    ] = None
+    search: Annotated[
+        str | None,
+        Option(
+            "fsp-binary: search the interval once, or again when speeds change, as in the paper.",
+            SYNCHRONIZATION,
+            see="published.md",
+        ),
+    ] = None
+    counts: Annotated[
+        str | None,
+        Option(
+            "psp: iterations that fit a bounded horizon (fitting), or by a common multiple as in the paper (multiple).",
+            SYNCHRONIZATION,
+            see="published.md",
+        ),
+    ] = None
+    waiting: Annotated[
+        str | None,
+        Option(
+            "psp: who trains on until θ comes: those that θ can interrupt (interruptible), or all as in the paper "
+            "(training).",
+            SYNCHRONIZATION,
+            see="published.md",
+        ),
+    ] = None
+    published: Annotated[
+        bool,
+        Option(
+            "The model as its paper prints it: --sync fsp --published is --sync fsp:published.",
+            SYNCHRONIZATION,
+            see="published.md",
+        ),
+    ] = False
+
+    @property
+    def model(self) -> str:
+        """The registered name: that of the form in the paper where that was asked for."""
+        return f"{self.name}{PUBLISHED}" if self.published and not self.name.endswith(PUBLISHED) else self.name
 
 
 def check_seed(seed: int, shown: str = "") -> None:
@@ -178,6 +263,11 @@ def check_timeout(seconds: float, shown: str) -> None:
         raise UsageError(f"{shown} must be {LEAST_TIMEOUT_SECONDS:g} seconds or more, less than a day.")
 
 
+def check_expensive(wanted: str, shown: str) -> None:
+    if wanted not in ("fail", "abandon", "retry"):
+        raise UsageError(f"{shown} must be fail, abandon or retry.")
+
+
 def check_audit(wanted: str, shown: str) -> None:
     if wanted not in ("on", "off") and not (wanted.isdigit() and int(wanted) > 0):
         raise UsageError(f"{shown} must be on, off or a number of points.")
@@ -188,14 +278,30 @@ def check_servers(servers: int | str, shown: str) -> None:
         raise UsageError(f"{shown} must be a number from 0 to {MAX_SERVERS}, or colocated.")
 
 
+def check_server_change(servers_of_job: int | str, wanted: int, most: int = 0) -> None:
+    """Refuse a number of servers that a running job cannot have. `most`: into so many slices its θ can be cut; 0: that
+    is not known."""
+    if str(servers_of_job) == "0":
+        raise UsageError(f"This job has no parameter servers; start it with {option('servers', 'N')} to change them.")
+    if servers_of_job == "colocated":
+        raise UsageError(
+            "This job has one parameter server on each host of its workers; start it with "
+            f"{option('servers', 'N')} to change their number."
+        )
+    if not 1 <= wanted <= MAX_SERVERS:
+        raise UsageError(f"A job that has parameter servers keeps 1 to {MAX_SERVERS} of them, not {wanted}.")
+    if most and wanted > most:
+        raise UsageError(f"θ of this job can be cut into {most} slices, so that {wanted} servers are too many.")
+
+
 def check_replicas(replicas: int, shown: str) -> None:
     if not 0 <= replicas <= MAX_REPLICAS:
         raise UsageError(f"{shown} must be 0 to {MAX_REPLICAS}.")
 
 
 def check_server_load(load: str, shown: str) -> None:
-    if load not in ("network", "even"):
-        raise UsageError(f"{shown} must be network or even.")
+    if load not in ("network", "even", "elastic", "published"):
+        raise UsageError(f"{shown} must be network, even, elastic or published.")
 
 
 def check_period(seconds: float, shown: str) -> None:
@@ -216,7 +322,7 @@ def check_categorical(value: str, shown: str) -> None:
 
 
 def check_missing(value: str, shown: str) -> None:
-    _check_choice(value, shown, ["error", "drop", "mean", "median", "indicator"])
+    _check_choice(value, shown, ["error", "drop", "mean", "median", "indicator", "keep"])
 
 
 def check_topology(value: str, shown: str) -> None:
@@ -365,8 +471,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     missing: Annotated[
         str,
         Option(
-            "What gaps become: error, drop (the row is left out), mean, median, or indicator (mean, and a column that "
-            "marks them).",
+            "What gaps become: error, drop (the row is left out), mean, median, indicator (mean, and a column that "
+            "marks them), or keep (for algorithms that know gaps, such as gapkmeans).",
             DATA,
             check=check_missing,
             see="data.md",
@@ -384,6 +490,16 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="data.md",
         ),
     ] = "shuffle"
+    keep_together: Annotated[
+        str | int | None,
+        Option(
+            "Column of keys, by name, or by number among the features: rows of one key stay on one worker, and no "
+            "barrier comes between them.",
+            DATA,
+            metavar="COLUMN",
+            see="data.md",
+        ),
+    ] = None
     scale: Annotated[
         str,
         Option("Scale the columns: none, standard or minmax; the model keeps how, so `predict` does the same.", DATA),
@@ -427,9 +543,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server_load: Annotated[
         str,
         Option(
-            "Load of parameter servers: by the measured throughput of their links (network), or the same (even).",
+            "Load of parameter servers: by the measured throughput of their links (network), the same (even), or as "
+            "a paper has it (elastic, published).",
             TRAINING,
-            metavar="network|even",
+            metavar="network|even|elastic|published",
             check=check_server_load,
             see="servers.md",
         ),
@@ -449,7 +566,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hook_timeout: Annotated[
         float,
         Option(
-            "A hook, or a single point, that takes longer is endless; the job then fails.",
+            "A hook, or a single point, that takes longer is endless; the job then fails, unless --expensive says so.",
             FAULTS,
             metavar="DURATION",
             default="30s",
@@ -458,6 +575,17 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="faults.md",
         ),
     ] = 30.0
+    expensive: Annotated[
+        str,
+        Option(
+            "A point whose visit keeps a barrier waiting, or takes as long as a hook may: fail (wait, then the job "
+            "fails), abandon (leave it and go on), or retry (leave it once, and make it first in the next round).",
+            FAULTS,
+            metavar="fail|abandon|retry",
+            check=check_expensive,
+            see="faults.md",
+        ),
+    ] = "fail"
     replace: Annotated[
         bool, Option("Start another process for a lost worker, or share its points out.", FAULTS, see="faults.md")
     ] = True

@@ -74,9 +74,16 @@ class LoadShard(_Message):
     alone: bool = False  # no other worker contributes to θ: this one may make it between barriers (`local_updates`)
     growing: bool = False  # such a worker begins with a part of its points, which lie in random order (`growing_part`)
     threads: int = 0  # of a team, which train as one worker (`runtime/backends/numba/team.py`); 0: no team
+    expensive: str = "fail"  # what becomes of a visit that keeps others waiting: fail, abandon or retry
+    point_seconds: float = 0.0  # the longest visit of a point, where it may be abandoned
     fixed_blocks: bool = False  # the sums of a team do not depend on its number of threads
     settings: dict[str, float] = {}
     """Tuned numbers of this job that differ from the defaults, by full name (flegel/configuration)."""
+
+    @property
+    def theta_on_servers(self) -> bool:
+        """Parameter servers hold θ, not the coordinator."""
+        return self.version >= 0
 
 
 class Train(_Message):
@@ -93,6 +100,8 @@ class Train(_Message):
     """Of a large θ: keep it under this number (params/parameter_changes.py)."""
     since: int = -1
     """The frames are rows in which θ differs from that of this number; -1: they are all of θ."""
+    cursor: str = ""
+    """`mark` the place in the order of visits, or `rewind` to it: points visited since then come first again."""
 
 
 class Stop(_Message):
@@ -257,6 +266,8 @@ class Report(_Message):
     sparse: bool = False
     call: float = 0.0
     """Seconds that each call of a library takes besides its visits; 0 where that is not known."""
+    abandoned: int = 0
+    """Visits that were abandoned since the last report, because a point was too expensive."""
 
 
 class Reduced(_Message):

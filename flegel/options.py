@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from flegel.errors import UsageError, nearest
+from flegel.wording import duration_option
 from flegel.wording import option as named
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -159,7 +160,8 @@ def check_options(record: msgspec.Struct) -> None:
     for option in options_of(type(record)).values():
         if option.about.check is not None:
             value = option.value(record)
-            option.about.check(value, named(option.name, value))
+            shown = duration_option if option.about.parse is parse_seconds else named
+            option.about.check(value, shown(option.name, value))
 
 
 def deprecations(record: msgspec.Struct, given: Iterable[str]) -> list[str]:

@@ -50,9 +50,11 @@ class ServerMap(_ServerMessage):
     backups: tuple[tuple[int, ...], ...]
     """The servers that hold a copy of each slice."""
     addresses: dict[int, str]
+    cut: int = 1
+    """The first map with these slices: what belongs to an earlier one names other slices by the same numbers."""
 
 
-class HoldSlices(_ServerMessage):
+class HoldSlices(_ServerMessage, rename={"owners_known": "known"}):
     """Serve these slices from this state on. Frames, for each slice: all fields of its θ, then of its statistics,
     without those that are zero."""
 
@@ -61,7 +63,7 @@ class HoldSlices(_ServerMessage):
     version: int
     owners: tuple[int, ...] = ()
     """Workers that share one account of these statistics."""
-    known: bool = True
+    owners_known: bool = True
     """Whether these statistics are the account that the owners share. If not, accounts are unknown until the
     coordinator has all owners share one."""
     rounds: dict[int, int] = {}
@@ -229,6 +231,8 @@ class ParameterSlices(_ServerMessage):
     """The last round of this worker that backups hold in these slices."""
     map: int = 0
     """The newest one that the server knows."""
+    cut: int = 1
+    """As in `ServerMap`."""
     early: bool = False
     """The fold has not been ordered yet: use it when the coordinator asks for this very version."""
 

@@ -40,6 +40,11 @@ def wording_for(who: Listener) -> Iterator[None]:
         speak_to(before)
 
 
+def counted(count: int, thing: str) -> str:
+    """`1 worker`, `2,000 workers`: a number with what it counts, whose plural ends with an s."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def option(name: str, value: Any = _NONE) -> str:
     """An option, perhaps with a value: `--missing drop`, or `missing="drop"`; without a value `--missing`, or
     `missing=`."""
@@ -49,6 +54,15 @@ def option(name: str, value: Any = _NONE) -> str:
     if value is _NONE or value is True:
         return flag
     return f"{flag} {_word(value)}"
+
+
+def duration_option(name: str, seconds: float) -> str:
+    """An option whose value is a time, as it can be written: `--interval 50ms`, or `interval=0.05`."""
+    if listener() == "python":
+        return option(name, seconds)
+    units = (("ms", 1e3), ("us", 1e6)) if 0 < seconds < 1 else ()
+    unit, scale = next((each for each in units if seconds * each[1] >= 1), ("s", 1.0))
+    return option(name, f"{seconds * scale:g}{unit}")
 
 
 def setting(name: str, value: Any) -> str:

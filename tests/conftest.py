@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from flegel import LocalCluster
+from tests import needs
 from tests.slowest import slow_files
 
 os.environ.setdefault("FLEGEL_WARM", "0")  # no test starts the compiler that fills the cache beside a first job
@@ -36,6 +37,14 @@ settings.load_profile(os.environ.get("FLEGEL_PROFILE", "flegel"))
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as under nohup; children of ours would ignore Ctrl-C too
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture is made: one of them may start the program."""
+    wanted = [program for mark in item.iter_markers("needs_programs") for program in mark.args]
+    if missing := [text for program in wanted if (text := needs.missing_program(program))]:
+        needs.absent("; ".join(missing))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -40,7 +40,7 @@ def pages() -> dict[Path, str]:
     )
     text = _put(api.read_text(encoding="utf-8"), f"# {MARK}: begin\n", f"{records}\n\n", f"# {MARK}: end\n")
     table = manual.read_text(encoding="utf-8")
-    for name in ("submit", "resume"):
+    for name in ("submit", "resume", "join"):
         begin, end = f"<!-- {MARK}, {name}: begin -->\n", f"<!-- {MARK}, {name}: end -->\n"
         table = _put(table, begin, "\n".join(_table(name)) + "\n", end)
     numbers = ROOT / "docs" / "settings.md"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -261,3 +263,25 @@ def test_the_engine_knows_no_algorithm_by_name() -> None:
         used |= {n.attr for n in nodes(path) if isinstance(n, ast.Attribute)}
         used |= {n.value for n in nodes(path) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         assert not used & classes, f"{path.relative_to(ROOT)} names {used & classes}"
+
+
+SAYS_NO_COMPILER = re.compile(r"imports? no compiler|without importing the compiler", re.IGNORECASE)
+
+
+def test_modules_that_say_so_import_no_compiler() -> None:
+    """A job whose code is in the cache starts without numba, which takes a second; all in one process, by name."""
+    names = []
+    for folder in (PACKAGE, ROOT / "algorithms"):
+        for path in sorted(folder.rglob("*.py")):
+            if SAYS_NO_COMPILER.search(ast.get_docstring(parse(path)) or ""):
+                parts = path.relative_to(ROOT).with_suffix("").parts
+                names.append(".".join(parts if folder is PACKAGE else ("flegel", *parts)))
+    assert "flegel.algorithms.kmeans.wide" in names
+    program = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    assert 'numba' not in sys.modules, name\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -24,6 +24,7 @@ from bench.common.record import Bench, read
 from bench.common.scripted_moves import Script, moves_of, scripted
 from bench.common.scripts import choose, scripts
 from bench.common.suite_runner import SuiteRunner
+from bench.micro import small_jobs
 from flegel import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,7 +127,7 @@ def test_points_move_as_a_script_says() -> None:
     """What Table 2 measures, with few rows."""
     rows = np.random.default_rng(0).standard_normal((20_000, 4), dtype=np.float32)
     with LocalCluster(2) as cluster:
-        result, watched = scripted(cluster, rows, Script(1, (0, 1, 2_000)), "sync", 2.0, k=3)
+        result, watched = scripted(cluster, rows, Script(1, (0, 1, 2_000)), "sync", 120.0, k=3, rounds=60)
     assert moves_of(watched.arrivals, range(1))["points"] >= 1_800
     assert result.outcome == "limit"
 
@@ -154,3 +155,28 @@ def test_one_small_case_of_every_figure(tmp_path: Path) -> None:
     """As `make smoke`."""
     chosen, said = choose(scripts(ROOT / "bench"), ["all"]), list[str]()
     assert SuiteRunner(chosen, tmp_path, {"--scale": "smoke"}, say=said.append, complete=True).run() == [], said
+
+
+def test_small_jobs_never_count_the_call_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long call one further one counts, of others as many as are asked for; the clock is that of the calls."""
+    now, made = [0.0], {"long": 0, "short": 0}
+
+    def call(name: str, first: float, later: float) -> str:
+        made[name] += 1
+        now[0] += first if made[name] == 1 else later
+        return f"{name} {made[name]}"
+
+    monkeypatch.setattr(small_jobs.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(small_jobs.time, "process_time", lambda: now[0])
+    monkeypatch.setattr(small_jobs, "come_to_rest", lambda: None)
+    calls = (lambda: call("long", 10.0, 5.0), lambda: call("short", 10.0, 0.5))
+    (long, last), (short, _) = small_jobs.timed(calls, 3, longest=3.0)
+    assert (long["median_s"], last, made["long"]) == (5.0, "long 2", 2)
+    assert (short["median_s"], short["cpu_s"], made["short"]) == (0.5, 0.5, 4)
+
+
+def test_a_turn_of_small_jobs_begins_when_the_threads_of_the_last_one_rest() -> None:
+    used = iter([0.0, 0.3, 0.3, 0.6, 0.6, 0.6001, 0.7])
+    slept: list[float] = []
+    small_jobs.come_to_rest(slept.append, lambda: next(used))
+    assert len(slept) == 3

@@ -22,6 +22,27 @@ def test_parts_have_every_problem_once_and_each_a_long_one() -> None:
         cells.chosen(Namespace(part="8/7", **ALL))
 
 
+def test_problems_that_cannot_be_made_are_left_out_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*given: object) -> None:
+        raise UsageError("Networks need PyTorch.")
+
+    monkeypatch.setattr(cells, "made", refused)
+    given = Namespace(part="1/1", only="cnn", lengths="1", conditions="even,8x", workers=4, virtual=True, seconds=9.0)
+    given.seeds = 2
+    found = dict(cells.cells(given, {}))
+    assert len(found) == 4 and all(label.startswith(("cnn 1 s even seed", "cnn 1 s 8x seed")) for label in found)
+    assert all(cell == {"left out": "Networks need PyTorch."} for cell in found.values())
+
+
+@pytest.mark.parametrize(("option", "text"), [("only", "kmeans,nobody"), ("conditions", "odd")])
+def test_words_that_are_not_known_are_refused(option: str, text: str) -> None:
+    given = Namespace(
+        part="1/1", workers=4, virtual=True, seconds=9.0, seeds=1, **{**ALL, "conditions": "even", option: text}
+    )
+    with pytest.raises(UsageError, match=f"--{option} {text}: '(nobody|odd)' is none of"):
+        list(cells.cells(given, {}))
+
+
 def test_a_cell_names_its_best_model_and_who_is_behind() -> None:
     turns: dict[str, list[float | None]] = {"fsp": [1.2, 1.1, 1.3], "auto": [1.0, 1.04, None], "bsp": [1.0, 9.0, 1.0]}
     cell = cells.judged(turns)

@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 
 from flegel import Algorithm, FlegelError, check_algorithm
+from flegel.algorithms.clusters.auto_kmeans import AutoKMeans
+from flegel.algorithms.clusters.bisecting_kmeans import BisectingKMeans
+from flegel.algorithms.clusters.gap_kmeans import GapKMeans
+from flegel.algorithms.clusters.kprototypes import KPrototypes
+from flegel.algorithms.clusters.sized_kmeans import SizedKMeans
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.lda import LDA
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
 from flegel.algorithms.nmf.kullback import KLNMF
+from flegel.algorithms.pca import PCA
 from flegel.checks.hard_data import check_hard_data
 from flegel.errors import ConformanceError
 
@@ -35,10 +42,19 @@ def promises(algorithm: Algorithm) -> set[str]:
     return {line.rsplit(" (", 1)[0] for line in check_algorithm(algorithm)}
 
 
-BUILT_IN = [KMeans(k=4), GMM(k=3), FCM(k=3), LR(), NMF(rank=4), KLNMF(rank=3)]
+BUILT_IN = [KMeans(k=4), GMM(k=3), FCM(k=3), LR(), NMF(rank=4), KLNMF(rank=3), PCA(k=2)]
+
+CLUSTERS = [
+    SizedKMeans(k=3, size_min=5),
+    KPrototypes(k=3, categorical=[]),
+    AutoKMeans(k_max=5),
+    BisectingKMeans(k=4),
+    GapKMeans(k=3),
+    LDA(k=3),
+]
 
 
-@pytest.mark.parametrize("algorithm", [*BUILT_IN, broken.Good()], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("algorithm", [*BUILT_IN, *CLUSTERS, broken.Good()], ids=lambda a: type(a).__name__)
 def test_sound_classes_keep_every_promise(algorithm: Algorithm) -> None:
     kept = promises(algorithm)
     assert kept >= ALWAYS | {"statistics conserve"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -19,10 +20,12 @@ from flegel.cli import job_options
 from flegel.cluster.transport.protocol import ClusterJob
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef, Job
+from flegel.machine.coordinator.events import Timeouts
 from flegel.options import Option, check_options, options_of, parse_seconds, with_options
 from flegel.runtime.checkpoint.format import CHECKPOINT_FORMAT, JobRecord, seal
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.store import FolderStore
+from flegel.runtime.job.part import JobRun
 from tests.checkpoint.stored_checkpoints import RECORD, three
 
 
@@ -143,7 +146,7 @@ def everything() -> Job:
             return [*(value or []), "x", 3]
         if get_origin(kind) is dict:
             return {"interval.shortest_seconds": 0.001}
-        return f"{value or ''}x" if kind is str else kind((value or 0) + 1)
+        return f"{value or ''}x" if kind is str or isinstance(value, str) else kind((value or 0) + 1)
 
     kinds = {name: _first_member(o.type) for name, o in options_of(Job).items()}
     values = {name: another(option.default, kinds[name]) for name, option in options_of(Job).items()}
@@ -213,3 +216,10 @@ def test_numbers_of_numpy_and_whole_floats_are_numbers() -> None:
     job = with_options(Job(), {"workers": np.int64(2), "max_iterations": 1e3, "columns": np.array(["a", "b"])})
     assert (job.workers, job.criteria.max_iterations, job.columns) == (2, 1000, ["a", "b"])
     assert type(job.workers) is type(job.criteria.max_iterations) is int
+
+
+def test_each_timeout_of_a_job_bounds_what_it_is_named_for() -> None:
+    """Given by position once, the limit for silent workers ended jobs that were still reading their rows."""
+    request: Any = SimpleNamespace(job=Job(worker_timeout=7.0, hook_timeout=11.0))
+    found = JobRun(request, 0.0).timeouts
+    assert (found.load, found.silence) == (Timeouts().load, 7.0) and found.hook >= 11.0

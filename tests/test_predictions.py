@@ -21,6 +21,7 @@ from flegel.cli.main import app
 from flegel.datasets import Treatment
 from flegel.results.prediction import predict
 from flegel.runtime.job.result_store import Model
+from tests import needs
 
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame(
@@ -100,7 +101,7 @@ def test_memberships_and_responsibilities_are_probabilities() -> None:
 
 
 def sparse() -> Any:
-    scipy_sparse = pytest.importorskip("scipy.sparse")
+    scipy_sparse = needs.library("scipy.sparse")
     return scipy_sparse.csr_matrix(ROWS)
 
 

@@ -60,7 +60,8 @@ def test_another_thread_has_its_own() -> None:
         ("interval.first_pass_leeway=inf", "at least 1 and at most 1e.12"),
         ("interval.speed_rounds=-inf", "at least 1"),
         ("interval.shortest_seconds=nan", "must be a number"),
-        ("absent.toml", "absent.toml"),
+        ("absent.toml", "There is no file absent.toml with settings; give"),
+        (f"{__file__}/x.toml", r"x.toml cannot be read \(Not a directory\); write"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_sentence(given: str, sentence: str) -> None:

@@ -15,8 +15,10 @@ import pytest
 import flegel
 from flegel.algorithms import KMeans
 from flegel.algorithms.kmeans.shapes import served_by
+from flegel.algorithms.kmeans.wide import PackedTheta, WideKernel
 from flegel.algorithms.lr.search import pairs_of
 from flegel.algorithms.nmf.nmf import NMF
+from flegel.api import jobs
 from flegel.cluster.master.state import KnownSlave
 from flegel.configuration.active import active, adopt, all_settings, using
 from flegel.configuration.compiled import check_compiled, kernel_settings
@@ -31,8 +33,12 @@ from flegel.machine.server.unit_parts import packed
 from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 from flegel.plan.growing_part import first_part
 from flegel.runtime.backends.numba.team import fixed_block
+from flegel.runtime.backends.numba.team_threads import Team
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.job.prepared_job import sample_rows
+from flegel.runtime.system import device_memory
+from flegel.torch.flexible.rank_settings import rank_settings
+from flegel.torch.micro_batches import MicroBatches
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = np.random.default_rng(7).normal(size=(4000, 3))
@@ -41,7 +47,7 @@ ROWS = np.random.default_rng(7).normal(size=(4000, 3))
 @cache
 def readers() -> str:
     """All code that may read settings."""
-    places = (path for folder in ("flegel", "algorithms") for path in (ROOT / folder).rglob("*.py"))
+    places = (path for folder in ("flegel", "algorithms", "datasets") for path in (ROOT / folder).rglob("*.py"))
     return "\n".join(p.read_text(encoding="utf-8") for p in places if "configuration" not in p.parts)
 
 
@@ -150,6 +156,50 @@ def test_shapes_the_kernel_of_a_shape_is_the_one_that_they_say() -> None:
         assert served_by(16, 256).kernel == "bounds"
 
 
+def test_kmeans_keeps_bounds_of_as_few_bands_as_it_says() -> None:
+    rules = {"kmeans.bounds_block_points": 32, "kmeans.bounds_least_bands": 4}
+    with using(rules):
+        kernel = WideKernel(k=4096)
+    assert (kernel.rules.bounds_block_points, kernel.rules.bounds_least_bands) == (32, 4)
+    few, many = (PackedTheta(4096, 8, 16, found).bands for found in (kernel.rules, active().kmeans))
+    assert few <= 4 < many
+
+
+def test_kmeans_the_threads_of_a_team_have_the_settings_of_its_caller() -> None:
+    seen = [0, 0, 0]
+    team = Team(3)
+    with using({"kmeans.direction_iterations": 5}):
+        team.together(lambda number: seen.__setitem__(number, active().kmeans.direction_iterations), 3)
+    assert seen == [5] * team.threads
+    team.together(lambda number: seen.__setitem__(number, active().kmeans.direction_iterations), 3)
+    assert seen == [active().kmeans.direction_iterations] * team.threads
+    team.close()
+
+
+def test_networks_micro_batches_are_as_small_as_it_says() -> None:
+    def size_of_slow_ones() -> int:
+        sizes = MicroBatches(256)
+        for _ in range(3):
+            sizes.add(32, 3.2)
+        sizes.add_round(1.0, stopped=True)
+        return sizes.size
+
+    with using({"networks.fewest_samples": 16}):
+        assert size_of_slow_ones() == 16
+    assert size_of_slow_ones() == 8
+
+
+def test_ranks_have_the_settings_that_the_environment_had_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEGEL_SETTINGS", "ranks.silence_after_failure_seconds=0.7")
+    rank_settings.cache_clear()
+    try:
+        assert rank_settings().silence_after_failure_seconds == 0.7
+        monkeypatch.delenv("FLEGEL_SETTINGS")
+        assert rank_settings().silence_after_failure_seconds == 0.7, "a process reads them once"
+    finally:
+        rank_settings.cache_clear()
+
+
 def test_lr_keeps_as_many_pairs_as_it_says() -> None:
     assert pairs_of(1, 10) == 10
     with using({"lr.most_pairs": 4}):
@@ -195,6 +245,32 @@ def test_processors_the_blocks_of_a_team_are_as_large_as_they_say() -> None:
     with using({"processors.fixed_block_work": 1 << 25}):
         assert fixed_block(1024.0, 10, by_calls=False) == 1 << 15
     assert fixed_block(1024.0, 10, by_calls=False) == 1 << 12
+
+
+def test_processors_workers_and_threads_are_chosen_by_the_settings_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    chosen = jobs.team_for
+    monkeypatch.setattr(
+        jobs, "team_for", lambda *given: (seen.append(active().processors.work_per_thread), chosen(*given))[1]
+    )
+    flegel.run(KMeans(k=3), ROWS, settings={"processors.work_per_thread": 12345}, max_passes=1.0)
+    assert seen == [12345]
+
+
+def test_tables_are_opened_by_the_settings_of_the_job() -> None:
+    names = [f"row {number}" for number in range(30)] + ["row 0"] * 20
+    table = {"name": names, "x": list(range(50)), "y": [number % 7 for number in range(50)]}
+    options: dict[str, Any] = {"workers": 1, "processes": "no", "max_passes": 1.0}
+    assert flegel.run(KMeans(k=2), table, **options).parameter.centroids.shape[1] == 2, "a column of names is left out"
+    kept = flegel.run(KMeans(k=2), table, settings={"tables.names_above_rows": 1000}, **options)
+    assert kept.parameter.centroids.shape[1] == 32
+
+
+def test_gpu_rows_are_given_the_part_of_its_memory_that_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_memory, "free_memory", lambda number: 36_000)
+    assert device_memory.rows_on_devices({0: "cuda:0"}, columns=1) == {0: 700}
+    with using({"gpu.usable_memory_share": 0.5}):
+        assert device_memory.rows_on_devices({0: "cuda:0"}, columns=1) == {0: 500}
 
 
 def test_transport_units_are_picked_where_it_says_that_it_pays() -> None:

@@ -1,4 +1,4 @@
-"""The shape of the package, measured: import cycles, class names used twice, packages."""
+"""The shape of the package, measured: import cycles, class names used twice, packages, numbers, messages."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.module_numbers import KINDS, all_numbers, kinds_of, numbers_of
 from tests.slowest import slow_files
 from tests.source_trees import nodes, parse
 
 ROOT = Path(__file__).resolve().parents[1]
+SYSTEM_ERRORS = {"OSError", "PermissionError", "ConnectionError", "TimeoutError"}
+"""What a handler may name that catches errors with a number of the system."""
 TOPS = ("flegel", "algorithms", "datasets")
 SOURCES = [path for top in TOPS for path in sorted((ROOT / top).rglob("*.py"))]
 
@@ -164,3 +167,60 @@ def test_docstrings_name_only_what_exists() -> None:
 
 def test_files_that_are_started_first_exist() -> None:
     assert slow_files() and not [path for path in slow_files() if not (ROOT / path).is_file()]
+
+
+def test_a_number_at_the_top_of_a_module_is_found_with_its_explanation() -> None:
+    text = 'A, B = 1, 2.5  # seconds\nC = -(1 << 4)\n"""Bytes."""\nD = A * 3\nE = f(3)\nsmall = 4\n# ranks\nG = 4\n'
+    found = numbers_of("m.py", text, ast.parse(text))
+    assert [(number.name, number.explained) for number in found] == [
+        ("A", True),
+        ("B", True),
+        ("C", True),
+        ("D", False),
+        ("G", True),
+    ]
+
+
+def test_every_number_at_the_top_of_a_module_has_a_kind() -> None:
+    unsorted = [f"{number.file}: {number.name}" for number in all_numbers() if len(kinds_of(number)) != 1]
+    assert not unsorted, (
+        "Make a tuned number a setting of its subject (flegel/configuration), read by active(). One of another kind "
+        f"goes under that kind in tests/module_numbers.toml: {unsorted}"
+    )
+
+
+def test_every_number_at_the_top_of_a_module_is_explained() -> None:
+    silent = [f"{number.file}: {number.name}" for number in all_numbers() if not number.explained]
+    assert not silent, f"Say beside each what it is and in which unit: {silent}"
+
+
+def test_the_list_of_kinds_names_only_numbers_that_exist() -> None:
+    known = {(number.file, number.name) for number in all_numbers()}
+    listed = {
+        (file, name) for about in KINDS.values() for file, names in about["files"].items() for name in names.split()
+    }
+    assert not listed - known, "Remove from tests/module_numbers.toml what is gone."
+
+
+def told_with_its_number(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler of an error of the system writes it into a text as it is, "[Errno 2] …" and all."""
+    named = {node.id for node in ast.walk(handler.type or handler) if isinstance(node, ast.Name)}
+    if handler.name is None or handler.type is None or not SYSTEM_ERRORS & named:
+        return False
+    for node in (inner for statement in handler.body for inner in ast.walk(statement)):
+        match node:
+            case ast.FormattedValue(value=ast.Name(id=name)) if name == handler.name:
+                return True
+            case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name)]) if name == handler.name:
+                return True
+    return False
+
+
+def test_messages_say_in_words_what_the_system_refused() -> None:
+    places = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        for node in nodes(path)
+        if isinstance(node, ast.ExceptHandler) and told_with_its_number(node)
+    ]
+    assert not places, f"Write in_words(error) of flegel.errors into the message: {places}"

@@ -10,9 +10,12 @@ import sys
 import numpy as np
 import pytest
 
+from flegel.configuration.active import active
 from flegel.core import parallel_sums
-from flegel.core.parallel_sums import CACHED_NUMBERS, THREADED_FROM_NUMBERS, add_fields, copy_bytes
+from flegel.core.parallel_sums import CACHED_NUMBERS, add_fields, copy_bytes
 from flegel.core.pytree import Array
+
+THREADED_FROM_NUMBERS = active().processors.threaded_sum_from_numbers
 
 
 @pytest.mark.parametrize("shape", [(3,), (THREADED_FROM_NUMBERS + 7,), (THREADED_FROM_NUMBERS // 16, 20), (0,)])
@@ -72,7 +75,9 @@ def test_a_process_that_was_forked_adds_with_threads_of_its_own() -> None:
 def test_a_thread_that_outlives_the_main_one_can_still_add() -> None:
     code = (
         "import threading, numpy as np\n"
-        "from flegel.core.parallel_sums import THREADED_FROM_NUMBERS, add_fields\n"
+        "from flegel.configuration.active import active\n"
+        "from flegel.core.parallel_sums import add_fields\n"
+        "THREADED_FROM_NUMBERS = active().processors.threaded_sum_from_numbers\n"
         "def work():\n"
         "    threading.main_thread().join()\n"
         "    into = np.zeros(THREADED_FROM_NUMBERS)\n"

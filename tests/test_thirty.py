@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn")
-
 from bench.thirty import __main__ as program
 from bench.thirty import tables, tasks
 from bench.thirty.measure import record
 from bench.thirty.report import page, shown, summary
+from tests import needs
+
+needs.library("sklearn")
 
 ABOUT = {"command": "python -m bench.thirty", "commit": "0", "machine": "none", "seconds": 1.0, "seeds": "2"}
 

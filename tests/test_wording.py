@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import flegel
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.cli.main import app
-from flegel.errors import FlegelError
+from flegel.datasets.rows.partition import plan_rows
+from flegel.errors import FlegelError, nearest
 from flegel.job import Job
 from flegel.options import options_of
-from flegel.wording import listener, number, option, speak_to, wording_for
+from flegel.wording import counted, listener, number, option, speak_to, wording_for
 
+ROOT = Path(__file__).resolve().parents[1]
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(60, 3))
 LABELS = (ROWS[:, 0] > 0).astype(int)
@@ -44,6 +47,27 @@ def test_one_option_in_both_voices(name: str, value: Any, typed: str, called: st
         assert option(name, value) == typed and option(name) == typed.split()[0]
         assert number(0) == 1
     assert number(0) == 0 and listener() == "python"
+
+
+def test_what_is_counted_is_one_thing_or_several() -> None:
+    assert [counted(n, "worker") for n in (0, 1, 2, 3000)] == ["0 workers", "1 worker", "2 workers", "3,000 workers"]
+    one = flegel.run(KMeans(k=2), ROWS, workers=1, max_passes=1, processes=False, progress=False)
+    assert "1 worker in threads" in one.summary() and "1 workers" not in one.summary()
+    with pytest.raises(FlegelError, match="use at most 1 worker\\."):
+        plan_rows(1, 0, 2)
+
+
+def test_no_sentence_puts_a_number_in_front_of_several_workers() -> None:
+    """`counted` knows that one is no plural; "2 of 4 workers" needs no care."""
+    trees = [path for top in ("flegel", "datasets", "algorithms") for path in sorted((ROOT / top).rglob("*.py"))]
+    found = [(str(p), m[0]) for p in trees for m in re.finditer(r"(?<!of )\{[^{}]+\} workers\b", p.read_text("utf-8"))]
+    assert not found, "write {counted(n, 'worker')}"
+
+
+def test_a_list_of_names_is_cut_where_it_is_long() -> None:
+    many = [f"colour={k:02d}" for k in range(37)]
+    assert nearest("zzz", many) == f"; known are: {', '.join(many[:30])} and 7 more"
+    assert nearest("zzz", many[:31]).endswith("colour=30")
 
 
 def test_who_is_unknown_is_a_python_program() -> None:

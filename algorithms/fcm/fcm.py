@@ -13,19 +13,23 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.kmeans.shapes import starts_on_a_sample
+from flegel.algorithms.kmeans.trial_start import rows_by_scatter
 from flegel.algorithms.kmeans.wide_start import start_of
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
     KMEANS_PLUS_PLUS,
     NAMED,
     START_FILE,
+    PreparedRows,
     check_enough,
     coverage,
     covered,
     holds,
-    lloyd,
     polishing_passes,
-    some_weighted,
+    prepared,
+    several_lloyd,
+    squared_distances,
+    squared_lengths,
     standard_units,
     start_rows,
     unseen_weight,
@@ -47,9 +51,6 @@ from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
 
 _TRAIN = EntryPoint("flegel.algorithms.fcm.kernel", "train")
-PRODUCTS_FROM = 4096
-"""Numbers of all centroids from which on rows are compared with them by matrix products, which at 128 columns × 256
-clusters take a twentieth of the time of differences."""
 TOUCHING = 1e-6  # part of squared lengths below which a distance is computed by differences all the same
 SAME = 1e-3  # relative to the spread of the points: closer centroids count as coinciding
 
@@ -125,49 +126,57 @@ class FCM(Algorithm):
         origin, units, _ = standard_units(rows)
         unit = np.full(sample.columns, units.max())
         rules = active().starts
-        affordable = rules.fcm_trial_work // (self.k * sample.columns)
+        affordable = min(rules.fcm_trial_work // (self.k * sample.columns), rules.fcm_rows_per_cluster * self.k)
         size = int(np.clip(affordable, rules.fcm_fewest_trial_rows, rules.fcm_most_trial_rows))
-        some, own = some_weighted(rows, mass, max(size, self.k), rng)
-        y = (some - origin) / unit
-        own = np.ones(len(y)) if own is None else own
+        some, given = rows_by_scatter(rows - origin, mass, max(size, self.k), rng)
+        y = some / unit
+        own = np.ones(len(y)) if given is None else given
         if isinstance(self.init, str) and self.init == KMEANS_PLUS_PLUS:
             if self.k > len(y):
                 raise UsageError(f"FCM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-            trials = [self._alternate(y, own, self._begun(y, own, rng)) for _ in range(self.n_init)]
+            of = prepared(y)
+            trials = [self._alternate(of, given, begun) for begun in self._begun(of, given, rng)]
             centres = min(trials, key=lambda trial: trial[1])[0]
             passes = polishing_passes(y.size * self.k)
-            centres = self._alternate(y, own, centres, passes, rules.fcm_start_ends_below_gain)[0]
+            centres = self._alternate(of, given, centres, passes, rules.fcm_start_ends_below_gain)[0]
         else:
             centres = (start_rows(rows, self.k, self.init, sample.columns, rng, "FCM", mass) - origin) / unit
         shares = own @ self._memberships(y, centres)[0] ** self.m / own.sum()
         about = coverage(sample.mass, float(own.sum()), isinstance(self.init, str) and self.init == KMEANS_PLUS_PLUS)
         return Prototypes(origin + centres * unit, origin, unit, shares, about)
 
-    def _begun(self, y: Array, own: Array, rng: np.random.Generator) -> Array:
-        """Centres of k-means on these rows."""
-        if starts_on_a_sample(self.k, y.shape[1]):
-            return start_of(y, self.k, 0, rng, own).centres
-        return lloyd(y, self.k, rng, own)[0]
+    def _begun(self, of: PreparedRows, own: Array | None, rng: np.random.Generator) -> list[Array]:
+        """Centres of k-means on these rows, from several starts."""
+        if starts_on_a_sample(self.k, of.rows.shape[1]):
+            return [start_of(of.rows, self.k, 0, rng, own).centres for _ in range(self.n_init)]
+        return [found.centres for found in several_lloyd(of, self.k, [rng] * self.n_init, own)]
 
     def _alternate(
         self,
-        y: Array,
-        own: Array,
+        of: PreparedRows,
+        own: Array | None,
         centres: Array,
         passes: int | None = None,
         rests: float | None = None,
     ) -> tuple[Array, float]:
         """A few passes over these rows, as many as a trial has where nothing is said: centres, and the objective before
         the last of them."""
-        passes = active().starts.fcm_trial_passes if passes is None else passes
-        rests = active().starts.fcm_trial_ends_below_gain if rests is None else rests
-        value = np.inf
+        rules = active().starts
+        passes = rules.fcm_trial_passes if passes is None else passes
+        rests = rules.fcm_trial_ends_below_gain if rests is None else rests
+        near, value = 2.0 * TOUCHING * of.columns[-2], np.inf
         for _ in range(passes):
-            shares, squared = self._memberships(y, centres)
-            weights = shares**self.m * own[:, None]
-            before, value = value, float((weights * squared).sum())
-            mass = weights.sum(axis=0)
-            centres = np.where(mass[:, None] > 0, weights.T @ y / np.maximum(mass, 1e-300)[:, None], centres)
+            squared = squared_distances(of, centres)
+            if (touching := squared < near).any():
+                j, i = np.nonzero(touching)
+                squared[j, i] = squared_lengths(of.rows[i] - centres[j])
+            weights = _shares(squared, self.m, axis=0) ** self.m
+            if own is not None:
+                weights *= own
+            before, value = value, float(np.vdot(weights, squared))
+            sums = weights @ of.columns.T
+            mass = sums[:, -1:]
+            centres = np.where(mass > 0, sums[:, :-2] / np.maximum(mass, 1e-300), centres)
             if before - value <= rests * value:
                 break
         return centres, value
@@ -175,9 +184,7 @@ class FCM(Algorithm):
     def _memberships(self, y: Array, centres: Array) -> tuple[Array, Array]:
         """u of each row and cluster, and its squared distances, in units of `unit`."""
         distances = _squared_distances(y, centres)
-        safe = np.maximum(distances, NEAR)
-        shares = (safe.min(axis=1, keepdims=True) / safe) ** (1.0 / (self.m - 1.0))
-        return shares / shares.sum(axis=1, keepdims=True), distances
+        return _shares(distances, self.m, axis=1), distances
 
     def continueParameter(self, previous: Prototypes, sample: Sample, rng: np.random.Generator) -> Prototypes:
         return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
@@ -317,9 +324,16 @@ class FCM(Algorithm):
         return Evaluation(value, {"partition_coefficient": certainty})
 
 
+def _shares(squared: Array, m: float, axis: int) -> Array:
+    """u by squared distances; `axis`: that of the clusters."""
+    safe = np.maximum(squared, NEAR)
+    shares = (safe.min(axis=axis, keepdims=True) / safe) ** (1.0 / (m - 1.0))
+    return np.asarray(shares / shares.sum(axis=axis, keepdims=True))
+
+
 def _squared_distances(rows: Array, centres: Array) -> Array:
     """(rows, centres). Products where they pay; what they leave few digits of is computed by differences."""
-    if centres.size < PRODUCTS_FROM:
+    if centres.size < active().shapes.fcm_products_from:
         return np.stack([((rows - c) ** 2).sum(axis=1) for c in centres], axis=1)
     lengths, others = np.einsum("ij,ij->i", rows, rows)[:, None], np.einsum("ij,ij->i", centres, centres)
     found = lengths + others

@@ -40,7 +40,7 @@ from flegel.core.team_loop import team_loop
 
 LARGEST_SQUARED_DISTANCE = 1e30  # upper bound of a squared distance in float32
 STEEP = kernel_settings().fcm_steep
-EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52
+EPSILON32, EPSILON64 = 2.0**-23, 2.0**-52  # roundings of float32 and float64
 WIDE_LANE_SUMS = 5  # place of the lane sums among the buffers that `_wide_buffers` makes
 
 

@@ -6,6 +6,7 @@ Never reads data or a clock.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,17 +16,18 @@ from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.estimators import fitted_mixture
 from flegel.algorithms.gmm.covariances import covariances_of, precision_factors
 from flegel.algorithms.gmm.moments import Mixture, MixtureMoments, spread_of, unknown_variance, with_unseen
+from flegel.algorithms.gmm.sample_rows import LEAST_EXPONENT, SampleRows, expectation, moments, sample_rows
 from flegel.algorithms.gmm.shapes import (
     by_products,
     diagonals,
     floored,
+    multiplicities,
     outer,
     packed,
     precisions,
     served_by_products,
     square,
     symmetric,
-    twice,
     whitening,
 )
 from flegel.algorithms.kmeans.shapes import starts_on_a_sample
@@ -41,9 +43,10 @@ from flegel.algorithms.seeding import (
     covered,
     holds,
     in_deviations,
-    lloyd,
     nearest_centre,
     polishing_passes,
+    prepared,
+    several_lloyd,
     some_weighted,
     standard_units,
     start_rows,
@@ -68,14 +71,12 @@ from flegel.errors import UsageError
 _TRAIN = EntryPoint("flegel.algorithms.gmm.kernel", "train")
 LEAST_VARIANCE = 1e-12  # lower bound of the regularization, relative to a column's variance
 EMPTY = 1e-8  # a component with fewer points than this counts as empty
-ROWS_EVALUATED_AT_ONCE = 16384  # rows evaluated at a time
 
 
 BY_COMPONENT = ParameterPlacement(
     sharding=Sharding(dict.fromkeys(("means", "covariances", "whiten", "level"), 0), {"sums": 0, "squares": 0}),
     starts_from_means=True,
 )
-TIED = ParameterPlacement(unsharded="all components share one matrix (covariance=tied)", starts_from_means=True)
 
 
 class ResponsibilityChange(NamedTuple):
@@ -85,8 +86,35 @@ class ResponsibilityChange(NamedTuple):
     y: Array
 
 
-LEAST_EXPONENT = -600.0
-"""Of a responsibility; smaller ones are 0. Products with numbers below 1e-307 take fifty times as long as others."""
+def trial_rows(k: int, work: int, rows: int) -> int:
+    """Rows on which starts are tried, of so many; `work`: multiplications for one of them in a pass."""
+    rules = active().starts
+    within = rules.gmm_fewest_trial_rows, rules.gmm_most_trial_rows
+    many = min(int(np.clip(rules.gmm_rows_per_component * k, *within)), rows)
+    costly = many * work >= rules.gmm_costly_pass
+    return min(int(np.clip(rules.gmm_costly_rows_per_component * k, *within)), many) if costly else many
+
+
+def start_passes(starts: int, work: int, rows: float) -> int:
+    """By how many passes of EM each start is tried; the best one makes as many more. `work`: multiplications of a pass
+    over the sample; `rows`: how many of the job there are for each of the sample. Where a pass is costly, all of them
+    take a bounded part of the training, two each at least. All starts are tried: of 256 components the best of two was
+    up to 0.5 % less likely than the best of four."""
+    rules = active().starts
+    if work < rules.gmm_costly_pass:
+        return rules.gmm_trial_passes
+    allowed = rules.gmm_passes_before_training * max(rows, 1.0)
+    return int(np.clip(allowed / (starts + 1), 2, rules.gmm_trial_passes))
+
+
+def _scatter(aggregator: MixtureMoments, counts: Array) -> Array:
+    """Packed covariances of the components that have these counts, before anything is raised; zero where there are no
+    points."""
+    filled = counts > EMPTY
+    n = np.where(filled, counts, 1.0)[:, None]
+    scatter = aggregator.squares / n - outer(aggregator.sums / n, aggregator.squares.shape[1])
+    scatter[~filled] = 0.0
+    return scatter
 
 
 class GMM(Algorithm):
@@ -110,6 +138,7 @@ class GMM(Algorithm):
     """
 
     accepts = Accepts(weighted=True, labels="ignored")
+    placement = BY_COMPONENT
     state = HiddenState(memoryless=True)
     learning = Learning(
         maximize=True, tolerance=1e-6, trivial="a single Gaussian", auxiliary=("points",), local_updates=True
@@ -207,53 +236,61 @@ class GMM(Algorithm):
         clipped rows in units of the middle of each column, so that they do not."""
         if self.k > len(y):
             raise UsageError(f"GMM: k={self.k} is more than the {len(y)} points drawn; lower k.")
-        rules = active().starts
-        size = np.clip(rules.gmm_rows_per_component * self.k, rules.gmm_fewest_trial_rows, rules.gmm_most_trial_rows)
-        some, row_weights = some_weighted(y, mass, int(size), rng)
+        size = trial_rows(self.k, self.k * self._width(y.shape[1]), len(y))
+        some, row_weights = some_weighted(y, mass, size, rng)
         best, most = None, -np.inf
         blank = self._blank(origin, unit, floor)
-        for trial in range(self.n_init):
-            seen = clipped(some) if trial % 2 else in_deviations(some)
-            if starts_on_a_sample(self.k, y.shape[1]):
-                labels = start_of(seen, self.k, 0, rng, row_weights).labels
-            else:
-                labels = lloyd(seen, self.k, rng, row_weights)[1]
-            shares = np.zeros((len(some), self.k))
-            shares[np.arange(len(some)), labels] = 1.0
-            first = self._step(some, row_weights, shares, blank)
-            mixture, value = self._passes(some, row_weights, first, rules.gmm_trial_passes - 1)
+        work = len(some) * self.k * self._width(y.shape[1])
+        sampled = float(len(some) if row_weights is None else row_weights.sum())
+        passes = start_passes(self.n_init, work, points / sampled)
+        rngs = rng.spawn(self.n_init)  # one for each start, so that more starts are the same ones and others
+        begun = self._clusters(in_deviations(some), row_weights, rngs[::2])
+        begun += self._clusters(clipped(some), row_weights, rngs[1::2])
+        of = sample_rows(some)
+        for labels in begun:
+            shares = np.zeros((self.k, len(some)))
+            shares[labels, np.arange(len(some))] = 1.0
+            first = self._step(of, row_weights, shares, blank)
+            mixture, value = self._passes(of, row_weights, first, passes - 1)
             if value > most or best is None:
                 best, most = mixture, value
         assert best is not None
-        passes = polishing_passes(len(some) * self.k * self._width(y.shape[1]))
-        best, _ = self._passes(some, row_weights, best, max(passes, rules.gmm_trial_passes))
-        return best._replace(
-            points=coverage(points, float(len(some) if row_weights is None else row_weights.sum()), trained=True)
-        )
+        best, _ = self._passes(of, row_weights, best, max(polishing_passes(work), passes))
+        return best._replace(points=coverage(points, sampled, trained=True))
 
-    def _step(self, y: Array, row_weights: Array | None, shares: Array, mixture: Mixture) -> Mixture:
-        return self.updateParameter(
-            self._moments(y, shares if row_weights is None else shares * row_weights[:, None]), mixture
-        )
+    def _clusters(self, rows: Array, row_weights: Array | None, rngs: Sequence[np.random.Generator]) -> list[Array]:
+        """The cluster of each row by k-means, from a start for each generator."""
+        if starts_on_a_sample(self.k, rows.shape[1]):
+            return [start_of(rows, self.k, 0, rng, row_weights).labels for rng in rngs]
+        begun = several_lloyd(prepared(rows), self.k, rngs, row_weights)
+        return [nearest_centre(rows, found.centres) for found in begun]
 
-    def _passes(self, y: Array, row_weights: Array | None, mixture: Mixture, passes: int) -> tuple[Mixture, float]:
+    def _step(self, of: SampleRows, row_weights: Array | None, shares: Array, mixture: Mixture) -> Mixture:
+        """An M-step over these rows under responsibilities (components, rows)."""
+        weighted = shares if row_weights is None else shares * row_weights
+        full = self._matrices(of.rows.shape[1])
+        return self.updateParameter(self._matrix_moments(of.rows, weighted) if full else moments(of, weighted), mixture)
+
+    def _passes(
+        self, of: SampleRows, row_weights: Array | None, mixture: Mixture, passes: int
+    ) -> tuple[Mixture, float]:
         """EM over these rows until it comes to rest; the mixture and its log-likelihood, a mean or weighted sum."""
         value = -np.inf
         for left in range(passes, -1, -1):
-            shares, densities = self._expectation(y, mixture)
+            found = None if self._matrices(of.rows.shape[1]) else expectation(of, mixture)
+            if found is None:
+                by_rows, densities = self._expectation(of.rows, mixture)
+                found = by_rows.T, densities
+            shares, densities = found
             before, value = value, float(densities.mean() if row_weights is None else row_weights @ densities)
             if not left or value - before <= active().starts.gmm_ends_below_gain * abs(value):
                 break
-            mixture = self._step(y, row_weights, shares, mixture)
+            mixture = self._step(of, row_weights, shares, mixture)
         return mixture, value
 
-    def _moments(self, y: Array, shares: Array) -> MixtureMoments:
-        width = self._width(y.shape[1])
-        if width == y.shape[1]:
-            squares = shares.T @ (y * y)
-        else:
-            squares = packed(np.stack([(y * share[:, None]).T @ y for share in shares.T]))
-        return MixtureMoments(shares.sum(axis=0), shares.T @ y, squares, np.zeros(1))
+    def _matrix_moments(self, y: Array, shares: Array) -> MixtureMoments:
+        squares = packed(np.stack([(y * share[:, None]).T @ y for share in shares]))
+        return MixtureMoments(shares.sum(axis=1), shares @ y, squares, np.zeros(1))
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -318,20 +355,20 @@ class GMM(Algorithm):
         target.entropy[0] += changes[k]
         return target
 
-    @property
-    def placement(self) -> ParameterPlacement:  # type: ignore[override]
-        return TIED if self.covariance == "tied" else BY_COMPONENT
-
     def updateParameter(self, aggregator: MixtureMoments, oldParameter: Mixture) -> Mixture:
         components = 0, len(oldParameter.weights)
         summary = self.sliceSummary(aggregator, oldParameter, *components)
         return self.updateSlice(aggregator, oldParameter, *components, summary)
 
     def sliceSummary(self, aggregator: MixtureMoments, parameter: Mixture, start: int, stop: int) -> Array:
-        """Second moments of the columns: together they tell the rounding error of variances."""
+        """Second moments of the columns: together they tell the rounding error of variances. A tied matrix needs the
+        scatter of each component, too, behind them."""
         if unseen := unseen_weight(parameter.points, float(aggregator.counts.sum())):
             aggregator = with_unseen(aggregator, parameter, unseen, slice(start, stop))
-        return spread_of(aggregator)
+        if self.covariance != "tied":
+            return spread_of(aggregator)
+        counts = np.maximum(aggregator.counts, 0.0)[start:stop]
+        return np.concatenate([spread_of(aggregator), _scatter(aggregator, counts)], axis=1)
 
     def updateSlice(
         self, aggregator: MixtureMoments, oldParameter: Mixture, start: int, stop: int, summary: Array | None
@@ -351,28 +388,40 @@ class GMM(Algorithm):
         width = aggregator.squares.shape[1]
         old_means = (oldParameter.means - oldParameter.origin) / oldParameter.unit
         means = np.where(filled[:, None], aggregator.sums / n, old_means)
-        scatter = aggregator.squares / n - outer(means, width)
-        least = np.maximum(oldParameter.floor, unknown_variance(aggregator.counts[mine], summary))
-        scatter[~filled] = 0.0
-        covariances = floored(scatter, np.where(filled, counts, 0.0), least, self.covariance)
-        if self.covariance != "tied":
+        if self.covariance == "tied":
+            covariances = self._tied(aggregator.counts, oldParameter.floor, summary)[mine]
+        else:
+            least = np.maximum(oldParameter.floor, unknown_variance(aggregator.counts[mine], summary))
+            scatter = _scatter(aggregator, counts)
+            covariances = floored(scatter, np.where(filled, counts, 0.0), least, self.covariance)
             covariances[~filled] = (oldParameter.covariances / outer(oldParameter.unit[None, :], width))[~filled]
         total = everybody.sum()
         weights = everybody / total if total > 0 else oldParameter.weights
         made = self._mixture(weights[mine], means, covariances, *oldParameter[5:8], about)
         return made._replace(weights=weights)
 
+    def _tied(self, counts: Array, floor: Array, summary: Array | None) -> Array:
+        """The matrix that all components share, a row for each; from what `sliceSummary` said of all of them."""
+        assert summary is not None
+        spread, scatter = summary[:, : len(floor)], np.ascontiguousarray(summary[:, len(floor) :])
+        least = np.maximum(floor, unknown_variance(counts, spread))
+        return floored(scatter, np.where(counts > EMPTY, counts, 0.0), least, "tied")
+
     def objective(self, aggregator: MixtureMoments, parameter: Mixture) -> float:
         """The log-likelihood bound from the statistics alone: the levels of the components, less half the whitened
-        scatter about their means, plus the entropy of the memberships."""
+        scatter about their means, plus the entropy of the memberships. `level`: the log density without its term in
+        x."""
         d = parameter.means.shape[1]
         filled = aggregator.counts > EMPTY
         counts = aggregator.counts[filled, None]
-        at = (parameter.means[filled] - parameter.origin) / parameter.unit
-        own = aggregator.sums[filled] / counts
+        means = (parameter.means[filled] - parameter.origin) / parameter.unit
+        own_means = aggregator.sums[filled] / counts
         width = parameter.whiten.shape[1]
-        scatter = aggregator.squares[filled] - counts * outer(own, width) + counts * outer(own - at, width)
-        distances = (precisions(parameter.whiten[filled], d) * scatter * twice(d, width)).sum()
+        # About the means m of θ, where ȳ is the own mean: Σ r (y − m)(y − m)ᵀ = Σ r yyᵀ − n ȳȳᵀ + n (ȳ − m)(ȳ − m)ᵀ.
+        about_own = aggregator.squares[filled] - counts * outer(own_means, width)
+        scatter = about_own + counts * outer(own_means - means, width)
+        # Σ r ‖whiten·(y − m)‖², a sum over whole matrices. Packed: entries off the diagonal count twice.
+        distances = (precisions(parameter.whiten[filled], d) * scatter * multiplicities(d, width)).sum()
         return float(aggregator.counts[filled] @ parameter.level[filled] - 0.5 * distances + aggregator.entropy[0])
 
     def part_noise(self, objective: float, points: int, parameter: Mixture) -> float:
@@ -439,13 +488,17 @@ class GMM(Algorithm):
 
     def transform(self, features: Any, parameter: Mixture) -> tuple[Array, Array]:
         """Responsibilities of each row, and the logarithm of its density."""
+        rules = active().shapes
         rows = np.asarray(features)
         k, d = parameter.means.shape
         if rows.ndim != 2 or rows.shape[1] != d:
             raise UsageError(f"GMM: rows of shape {rows.shape} do not fit a model of {d} columns.")
         parts = [
-            self._expectation((rows[at : at + ROWS_EVALUATED_AT_ONCE] - parameter.origin) / parameter.unit, parameter)
-            for at in range(0, len(rows), ROWS_EVALUATED_AT_ONCE)
+            self._expectation(
+                (rows[at : at + rules.gmm_rows_evaluated_at_once] - parameter.origin) / parameter.unit,
+                parameter,
+            )
+            for at in range(0, len(rows), rules.gmm_rows_evaluated_at_once)
         ]
         if not parts:
             return np.zeros((0, k)), np.zeros(0)

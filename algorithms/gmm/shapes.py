@@ -10,11 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
-PRODUCTS_FROM = 4096
-"""Numbers of all means from which on rows are compared with them by matrix products: at 128 columns × 256 components
-that takes a twentieth of the time of differences; below 64 × 64 half of it."""
 LOST = 1e-5  # what a logarithm of a density may lose to differences of products
 
 
@@ -90,8 +88,9 @@ def outer(vectors: Array, width: int) -> Array:
     return np.asarray(vectors[:, rows] * vectors[:, columns])
 
 
-def twice(d: int, width: int) -> Array:
-    """How often an entry of a packed symmetric matrix counts in a sum over the whole matrix."""
+def multiplicities(d: int, width: int) -> Array:
+    """How often an entry of a packed symmetric matrix counts in a sum over the whole matrix: those off the
+    diagonal twice."""
     if width == d:
         return np.ones(d)
     rows, columns = lower_triangle(d)
@@ -108,11 +107,15 @@ def whitening(covariances: Array, d: int) -> tuple[Array, Array]:
 
 
 def served_by_products(y: Array, means: Array, whiten: Array) -> bool:
-    """Do products pay, and are half squared distances by them as exact as LOST? Rows in units of the columns, diagonal
-    matrices."""
-    if means.size < PRODUCTS_FROM:
-        return False
-    cancelled = whiten**2 @ (y**2).max(axis=0, initial=0.0) + np.einsum("jt,jt->j", whiten**2, means**2)
+    """Do products pay, and are they exact enough? Rows in units of the columns, diagonal matrices."""
+    return means.size >= active().shapes.gmm_products_from and as_exact_by_products(
+        (y**2).max(axis=0, initial=0.0), means, whiten
+    )
+
+
+def as_exact_by_products(largest: Array, means: Array, whiten: Array) -> bool:
+    """Are half squared distances by products as exact as LOST? `largest`: the largest square of each column."""
+    cancelled = whiten**2 @ largest + np.einsum("jt,jt->j", whiten**2, means**2)
     return bool(float(cancelled.max(initial=0.0)) * float(np.finfo(np.float64).eps) < LOST)
 
 

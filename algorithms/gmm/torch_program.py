@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from flegel.algorithms.soft_kernel import CUT
+from flegel.configuration.active import active
 from flegel.declarations.kernels import COUNTING
-
-ROOM = 2**26  # numbers of a block's largest product
 
 
 class MixtureProgram:
@@ -26,7 +25,11 @@ class MixtureProgram:
         self._device, self._k = device, algorithm.k
 
     def block(self, columns: int) -> int:
-        return max(ROOM // max(self._k * columns, 1), 1024) if self._device.type == "cuda" else 4096
+        return (
+            max(active().gpu.gmm_block_numbers // max(self._k * columns, 1), 1024)
+            if self._device.type == "cuda"
+            else 4096
+        )
 
     def set_parameter(self, parameter: Any) -> None:
         """Move θ to the device, in the standard units in which distances are computed."""

@@ -14,12 +14,10 @@ from collections.abc import Sequence
 import torch
 
 from flegel.algorithms.cuda_source import CudaError, CudaKernel
+from flegel.configuration.active import active
 
-THREADS = 256
-REGISTERS = 64  # of a thread for its rows; of two rows a value from shared memory serves two multiplications
 MOST_COLUMNS = 64  # beyond that rows do not fit into registers
 SHARED = 46 * 1024  # bytes of centroids at a time: no kernel may take more than 48 KiB without asking
-BLOCKS_EACH = 8  # for each multiprocessor: a block goes on to further rows while others wait for memory
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(THREADS, 2) visit(
@@ -205,8 +203,10 @@ class MoveKernel:
     cannot be made."""
 
     def __init__(self, columns: int, device: torch.device) -> None:
-        self._blocks = BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
-        self._kernel = CudaKernel(MOVE_SOURCE, "move", device, {"COLUMNS": columns, "THREADS": THREADS})
+        rules = active().gpu
+        self._threads = 32 * rules.warps_per_block
+        self._blocks = rules.blocks_per_multiprocessor * torch.cuda.get_device_properties(device).multi_processor_count
+        self._kernel = CudaKernel(MOVE_SOURCE, "move", device, {"COLUMNS": columns, "THREADS": self._threads})
 
     def move(
         self,
@@ -219,8 +219,8 @@ class MoveKernel:
     ) -> None:
         """Less than 2³¹ rows: features (n, columns) float32, proposed and state (n) int32, all without gaps."""
         if len(features):
-            blocks = min(self._blocks, -(-len(features) // THREADS))
-            self._kernel(blocks, THREADS, (features, proposed, origin, centres, state, *sums, len(features)))
+            blocks = min(self._blocks, -(-len(features) // self._threads))
+            self._kernel(blocks, self._threads, (features, proposed, origin, centres, state, *sums, len(features)))
 
 
 class KMeansKernel:
@@ -231,14 +231,16 @@ class KMeansKernel:
         if columns > MOST_COLUMNS:
             raise CudaError(f"rows of {columns} columns do not fit into registers")
         self._wide = -(-columns // 4) * 4
-        self._rows = 2 if 2 * self._wide <= REGISTERS else 1
+        rules = active().gpu
+        self._rows = 2 if 2 * self._wide <= rules.registers_for_rows else 1
         group = min(SHARED // (4 * (self._wide + 1)), clusters)
-        self._blocks = BLOCKS_EACH * torch.cuda.get_device_properties(device).multi_processor_count
+        self._threads = 32 * rules.warps_per_block
+        self._blocks = rules.blocks_per_multiprocessor * torch.cuda.get_device_properties(device).multi_processor_count
         constants = {
             "COLUMNS": columns,
             "WIDE": self._wide,
             "ROWS": self._rows,
-            "THREADS": THREADS,
+            "THREADS": self._threads,
             "GROUP": group,
             "SHIFTED": int(shifted),
         }
@@ -267,4 +269,4 @@ class KMeansKernel:
             count,
             len(self._centres),
         )
-        self._kernel(min(self._blocks, -(-count // (THREADS * self._rows))), THREADS, values)
+        self._kernel(min(self._blocks, -(-count // (self._threads * self._rows))), self._threads, values)

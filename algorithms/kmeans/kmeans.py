@@ -24,17 +24,20 @@ from flegel.algorithms.kmeans.shapes import (
     starts_on_a_sample,
 )
 from flegel.algorithms.kmeans.sparse import (
+    SparseKernel,
     best_sparse_lloyd,
+    candidates_at_once,
     dense_rows,
     distances_of,
+    distances_within,
     far_rows,
     nearest_of,
-    sparse_kernel,
     squared_norms,
     take_rows,
 )
+from flegel.algorithms.kmeans.spread_out import places_of_useless, squared_distances_of
 from flegel.algorithms.kmeans.swaps import swapped
-from flegel.algorithms.kmeans.trial_start import best_start, rows_by_scatter
+from flegel.algorithms.kmeans.trial_start import best_start, drawn_by_scatter, rows_by_scatter
 from flegel.algorithms.kmeans.wide import WideKernel
 from flegel.algorithms.kmeans.wide_start import follow, start_of
 from flegel.algorithms.rows import rows_of
@@ -52,12 +55,14 @@ from flegel.algorithms.seeding import (
     nearest_centre,
     origin_of,
     some_weighted,
+    squared_lengths,
     start_rows,
     unseen_weight,
     weighted_rows,
 )
 from flegel.configuration.active import active
 from flegel.core import pytree
+from flegel.core.parallel_parts import in_parts
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow, unit_rows
 from flegel.core.sharding import Sharding
@@ -76,14 +81,9 @@ ROUNDING = 2.0**-50  # relative to a sum of squares: the error of a difference o
 SINGLE_POINT_ROUNDING = 2.0**-40
 """Scatter of a cluster that weighs 1 or less, relative to its sum of squares, below which it is rounding: that of a
 single point is exactly 0. Clusters of many points may weigh less than 1, too."""
-FOLLOWED_ROWS = 4096
-"""Rows of the sample that are assigned to many centroids that are given: they say which of these are near many rows,
-and which rows are far from all. More would take as long as a pass."""
 LARGEST_SUM = 1.7e308  # of float64
+SQUARED_AT_ONCE = 2**18  # of rows whose squares are summed: the cache of a core
 LISTED_SIZES = 20  # clusters whose sizes are listed; of more the range is told
-CACHED_NUMBERS = 2**14  # numbers taken together in sums over all centroids: they stay in the cache of a core
-COMPARED_BY_DIFFERENCES = 2**24  # numbers of centroids times spare rows that are compared by differences, at most
-RELOCATION_NUMBERS = 2**22  # float64 numbers that exist at a time beside θ where clusters are empty: 32 MB
 TOUCHING = 1e-9  # part of a squared length below which a distance by products may be rounding
 
 
@@ -128,8 +128,8 @@ class KMeans(Algorithm):
     q_j = Σ ‖x − origin‖². A point that stays changes nothing.
     M-step: μ_j = origin + S_j / C_j; before every point has been visited, the sample counts for those that are missing
     (`seeding.unseen_weight`). A cluster that is empty when every point has been visited goes to the spare row
-    that is furthest from all centroids, and waits there for its points; that changes no sum, and the objective can
-    only fall. Before that, or if no spare row is left, it keeps its centroid.
+    that is furthest from all centroids, and waits there for its points, or beside the centroid of a wide cluster if no
+    spare row is left; that changes no sum, and the objective can only fall. Before that it keeps its centroid.
     Objective: Σ ‖x − μ_z(x)‖² over visited points, each at the cluster of its last visit, from the statistics
     alone: with m_j = S_j / C_j it is Σ [q_j − C_j ‖m_j‖² + C_j ‖(μ_j − origin) − m_j‖²]. The origin is the
     mean of the sample without outliers, so the error is about 1e-15 of the scatter about it, however large it is.
@@ -226,10 +226,27 @@ class KMeans(Algorithm):
             some, own = some_weighted(rows, weights, size, rng)
             some = some - origin
             start = start_rows(rows, self.k, self.init, sample.columns, rng, "KMeans", weights)
-        spare = more_rows(some, start - origin, min(self.k, rules.kmeans_spare_rows), rng, own) + origin
-        spare = spare.astype(rows.dtype).astype(np.float64)
+        spare = more_rows(some, start - origin, min(self.k, rules.kmeans_spare_rows), rng, own)
         shares, mass = _shares(nearest_centre(some, start - origin), own, self.k)
+        if not (drawn or shares.all()):
+            spare = np.concatenate([spare, self._places_of_useless(rows, weights, start, origin, rng)])
+        spare = (spare + origin).astype(rows.dtype).astype(np.float64)
         return Centroids(start, origin, spare, shares, coverage(sample.mass, mass, drawn))
+
+    def _places_of_useless(
+        self, rows: Array, weights: Array | None, start: Array, origin: Array, rng: np.random.Generator
+    ) -> Array:
+        """Rows about the origin for centroids of `start` that are far from all rows."""
+        most = max(active().starts.kmeans_places_work // start.size, active().starts.kmeans_fewest_trial_rows)
+        some, own = some_weighted(rows, weights, most, rng)
+        some, centres = some - origin, start - origin
+        labels, norms = nearest_centre(some, centres), squared_lengths(some)
+
+        def distances(few: Array, chosen: Array) -> Array:
+            return squared_distances_of(some[few], norms[few], chosen)
+
+        squared = squared_lengths(some - centres[labels])
+        return np.asarray(some[places_of_useless(labels, squared, self.k, distances, rng, own)])
 
     def continueParameter(self, previous: Centroids, sample: Sample, rng: np.random.Generator) -> Centroids:
         return type(self)(**{**self.hyper(), "init": previous.centroids}).initParameter(sample, rng)
@@ -242,7 +259,11 @@ class KMeans(Algorithm):
         drawn = isinstance(self.init, str) and self.init == KMEANS_PLUS_PLUS
         most = max(rules.kmeans_most_trial_rows, rules.kmeans_fewest_rows_per_cluster * self.k)
         size = min(max(rules.kmeans_rows_per_cluster * self.k, rules.kmeans_fewest_trial_rows), most)
-        some, own = some_weighted(rows, weights, size if drawn else FOLLOWED_ROWS, rng)
+        if drawn:  # rows far from the others are a good part of the objective
+            chosen, own = drawn_by_scatter(_squared_about(rows, origin), weights, size, rng)
+            some = rows[chosen] if len(chosen) < len(rows) else rows
+        else:
+            some, own = some_weighted(rows, weights, rules.kmeans_followed_rows, rng)
         some = some - origin.astype(some.dtype)
         spare = min(self.k, rules.kmeans_spare_rows)
         if drawn and self.k > len(some):
@@ -276,6 +297,17 @@ class KMeans(Algorithm):
         nearest, squared = nearest_of(some, start, norms)
         most = min(self.k, rules.kmeans_spare_rows, rules.kmeans_spare_numbers // rows.columns)
         spare = far_rows(some, squared, max(1, most), rng)
+        if not (isinstance(given, str) and given in NAMED):
+            places = places_of_useless(
+                nearest,
+                squared,
+                self.k,
+                lambda few, chosen: distances_within(take_rows(some, few), norms[few], chosen),
+                rng,
+                own,
+                candidates_at_once(rows.columns),
+            )
+            spare = np.concatenate([spare, dense_rows(some, places)])
         shares, drawn = _shares(nearest, own, self.k)
         trained = isinstance(given, str) and given == KMEANS_PLUS_PLUS
         return Centroids(start, np.zeros(rows.columns), spare, shares, coverage(sample.mass, drawn, trained))
@@ -325,7 +357,12 @@ class KMeans(Algorithm):
         centroids = self._means(aggregator, oldParameter, start, stop)
         if _relocates(aggregator, oldParameter):
             everybody = centroids if summary is None else summary
-            centroids = _relocated(everybody, aggregator.counts > 0, oldParameter.spare)[start:stop]
+            moved, left_over = _relocated(everybody, aggregator.counts > 0, oldParameter.spare)
+            if len(left_over):
+                _split_wide(moved, left_over, everybody, aggregator, oldParameter.origin)
+            centroids = moved[start:stop]
+            if self.metric == "cosine":
+                centroids = _directions(centroids, oldParameter.centroids)
         return oldParameter._replace(centroids=centroids, points=covered(oldParameter.points, seen))
 
     def sliceSummary(self, aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array | None:
@@ -352,7 +389,7 @@ class KMeans(Algorithm):
         sums, counts, squares = aggregator if whole else (a[filled] for a in aggregator)
         centroids = parameter.centroids if whole else parameter.centroids[filled]
         lengths, away = np.empty((2, len(counts)))
-        some = max(CACHED_NUMBERS // len(parameter.origin), 1)
+        some = max(active().kmeans.summed_numbers // len(parameter.origin), 1)
         for part in (slice(at, at + some) for at in range(0, len(counts), some)):
             means = sums[part] / counts[part, None]
             lengths[part] = (means**2).sum(axis=1)
@@ -388,13 +425,10 @@ class KMeans(Algorithm):
 
     def kernel(self, share: Shard) -> Kernel | None:
         if isinstance(share.features, Sparse):
-            return sparse_kernel()
+            return SparseKernel()
         if share.layout == "tiles":
             return kernel_for(share, self.k)
         return WideKernel(self.k) if is_wide(self.k, share.columns) else None
-
-    def team_obstacle(self, columns: int) -> str:
-        return "keeps bounds of each row with the worker that visits it" if is_wide(self.k, columns) else ""
 
     def kernel_choice(self, share: Shard) -> str:
         if isinstance(share.features, Sparse):
@@ -425,8 +459,8 @@ class KMeans(Algorithm):
         empty = np.flatnonzero(aggregator.counts <= 0)
         if len(empty):
             found.append(
-                f"{len(empty)} of {len(aggregator.counts)} clusters are empty ({_some(empty)}): no row of the sample "
-                "was left for them that is not a centroid already. Fewer clusters may fit better."
+                f"{len(empty)} of {len(aggregator.counts)} clusters are empty ({_some(empty)}): they lost their "
+                "last points to others, or there are fewer different rows. Fewer clusters may fit better."
             )
         value = self.objective(aggregator, parameter)
         many = aggregator.counts != 1.0  # one point has no scatter
@@ -514,25 +548,50 @@ def _relocates(aggregator: KMeansSums, parameter: Centroids) -> bool:
     return not (counts > 0).all() and float(counts.sum()) >= parameter.points[0]
 
 
-def _relocated(centroids: Array, filled: Array, spare: Array) -> Array:
-    """Centroids with each empty one at the spare row that is furthest from all others.
+def _relocated(centroids: Array, filled: Array, spare: Array) -> tuple[Array, Array]:
+    """Centroids with each empty one at the spare row that is furthest from all others, and the numbers of those for
+    which no spare row was left.
 
     One that is at a spare row already stays: its points have not been visited since it went there. Besides the result
-    it needs no more memory than RELOCATION_NUMBERS float64 numbers, whatever k is.
+    it needs no more memory than `kmeans.relocation_numbers` float64 numbers, whatever k is. Where very many are empty,
+    the distances to those that have just gone to their rows do not count: spare rows are far from each other.
     """
     empty = np.flatnonzero(~filled)
     waiting = np.zeros(len(centroids), bool)
     for row in spare:
         waiting[empty] |= _equal_rows(centroids, empty, row)
     least = _least_distances(spare, centroids, filled | waiting)
-    moved = centroids.copy()
-    for j in np.flatnonzero(~filled & ~waiting):
+    moved, left = centroids.copy(), np.flatnonzero(~filled & ~waiting)
+    for j in left[: active().kmeans.compared_by_differences // max(spare.size, 1)]:
+        if not least.max(initial=0.0) > 0:  # every spare row is a centroid, or there is none
+            return moved, left
         far = int(least.argmax())
-        if not least[far] > 0:
-            break
-        moved[j] = spare[far]
+        moved[j], left = spare[far], left[1:]
         least = np.minimum(least, ((spare - spare[far]) ** 2).sum(axis=1))
-    return moved
+    order = np.argsort(-least, kind="stable")[: len(left)]
+    order = order[least[order] > 0]
+    moved[left[: len(order)]] = spare[order]
+    return moved, left[len(order) :]
+
+
+def _split_wide(moved: Array, which: Array, means: Array, aggregator: KMeansSums, origin: Array) -> None:
+    """Put empty clusters beside the centroids of the clusters of the greatest scatter, one each: there they take about
+    half of the points. The step, in an arbitrary direction, is short, so that half of them are beyond its middle.
+
+    A cluster whose scatter may be rounding is not split: its points may be equal.
+    """
+    counts, squares = aggregator.counts, aggregator.squares
+    lengths, some = np.empty(len(counts)), max(active().kmeans.summed_numbers // len(origin), 1)
+    for at in range(0, len(counts), some):
+        lengths[at : at + some] = squared_lengths(means[at : at + some] - origin)
+    scatter = squares - counts * lengths
+    scatter[(counts <= 0) | (scatter <= SINGLE_POINT_ROUNDING * squares)] = 0.0
+    wide = np.argsort(-scatter, kind="stable")[: len(which)]
+    direction = np.random.default_rng(0).choice([-1.0, 1.0], size=len(origin)) / len(origin)
+    for j, widest in zip(which, wide[scatter[wide] > 0], strict=False):
+        moved[j] = (
+            means[widest] + active().kmeans.splitting_step * np.sqrt(scatter[widest] / counts[widest]) * direction
+        )
 
 
 def _equal_rows(centroids: Array, which: Array, row: Array) -> Array:
@@ -548,8 +607,9 @@ def _least_distances(spare: Array, centroids: Array, taken: Array) -> Array:
 
     Few are compared by differences. Many are products by blocks, and only the nearest by these again by differences.
     """
+    rules = active().kmeans
     places = np.flatnonzero(taken)
-    if len(places) * spare.size <= COMPARED_BY_DIFFERENCES:
+    if len(places) * spare.size <= rules.compared_by_differences:
         least = np.full(len(spare), np.inf)
         for j in places:
             least = np.minimum(least, ((spare - centroids[j]) ** 2).sum(axis=1))
@@ -558,7 +618,7 @@ def _least_distances(spare: Array, centroids: Array, taken: Array) -> Array:
     rows = spare - middle
     near, which = np.full(len(spare), np.inf), np.zeros(len(spare), np.intp)
     least = np.full(len(spare), np.inf)
-    block = max(RELOCATION_NUMBERS // (2 * (spare.shape[1] + len(spare))), 1)
+    block = max(rules.relocation_numbers // (2 * (spare.shape[1] + len(spare))), 1)
     for at in range(0, len(places), block):
         some = places[at : at + block]
         away = centroids[some] - middle
@@ -570,6 +630,15 @@ def _least_distances(spare: Array, centroids: Array, taken: Array) -> Array:
         for i in equal:  # so near that only differences tell whether it is the same
             least[i] = min(least[i], ((spare[i] - centroids[some[first[i]]]) ** 2).sum())
     return np.asarray(np.minimum(least, ((spare - centroids[which]) ** 2).sum(axis=1)))
+
+
+def _squared_about(rows: Array, origin: Array) -> Array:
+    """Squared distances of rows to the origin, in float64."""
+
+    def squared(some: slice) -> Array:
+        return squared_lengths(rows[some] - origin)
+
+    return np.concatenate(in_parts(len(rows), max(SQUARED_AT_ONCE // rows.shape[1], 1), squared))
 
 
 def _shares(labels: Array, weights: Array | None, k: int) -> tuple[Array, float]:

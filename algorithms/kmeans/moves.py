@@ -45,15 +45,16 @@ def open_book(features, centres, origin, aggregator):
     wide, sums = new_table(centres, len(centres), width), new_table(centres, len(centres), width)
     zero, away = new_row(centres, width), new_row(centres, width)
     rows = new_table(features, WIDE, width)
-    wide[:] = 0
-    sums[:] = 0
     zero[:] = 0
     away[:] = 0
     rows[:] = 0
     for t in range(columns):
         zero[t] = origin[t]
-        for j in range(len(centres)):
+    for j in range(len(centres)):  # row by row, as they lie in memory
+        for t in range(columns):
             wide[j, t], sums[j, t] = centres[j, t], aggregator.sums[j, t]
+        for t in range(columns, width):
+            wide[j, t], sums[j, t] = 0.0, 0.0
     return wide, zero, away, sums, rows
 
 

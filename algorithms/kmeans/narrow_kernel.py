@@ -37,7 +37,12 @@ def build(lanes: int, group: int, exact_lanes: int, exact_group: int) -> Any:
     @njit(nogil=True, cache=True, error_model="numpy")
     def train(features, state, weights, parameter, aggregator, start, end, flag):
         """Visit points as `kernel.py` does, but propose the nearest centroid in float32; points for which that is not
-        certain are decided in the type of the rows."""
+        certain are decided in the type of the rows.
+
+        `minus`, `half`: −c in groups and ½‖c‖² (`kernel.pack`). Values of ½‖c‖² − x·c in float32 that are further
+        apart than `base + slope·‖x‖²` are certainly in order (`pack_rows`). `lent`: the arrays of `book`, and counts
+        and squares of the statistics, without reference counting (`moves.lend`).
+        """
         columns, origin = features.shape[1], parameter.origin
         points, last, weights = borrowed(flat(features)), borrowed(flat(state)), borrowed(weights)
         centres = centred(parameter, aggregator)
@@ -45,7 +50,7 @@ def build(lanes: int, group: int, exact_lanes: int, exact_group: int) -> Any:
         minus, half = pack(features, centres, origin, exact_group, shifted, scale)
         narrow_minus, narrow_half, base, slope = pack_rows(centres, group)
         if scale != 1.0:
-            base = np.float32(np.inf)  # nothing is certain
+            base = np.float32(np.inf)  # beyond what float32 can square, large or small: nothing is certain
         near, narrow = new_row(features, columns * TILE), new_row(narrow_half, columns * TILE)
         nearest = new_row(state, TILE)
         book = open_book(features, centres, origin, aggregator)
@@ -56,16 +61,17 @@ def build(lanes: int, group: int, exact_lanes: int, exact_group: int) -> Any:
                 reached = tile * TILE if tile * TILE > start else start
                 break
             at = tile * columns * TILE
-            changed, laid = False, False
+            changed, tile_is_shifted = False, False
             for lane in range(0, TILE, lanes):
                 norms = narrowed(points, at, columns, origin, narrow, lane)
+                # Where the part of these lanes of the next tile begins; `propose` has it fetched into the cache.
                 ahead = at + columns * TILE + lane * columns
                 least, second, which = propose(narrow, lane, columns, narrow_minus, narrow_half, points, ahead)
                 store(nearest, lane, to_int32(which))
                 if not all_lanes(second - least > norms * slope + base):
-                    if shifted and not laid:
+                    if shifted and not tile_is_shifted:
                         shift(points, at, origin, scale, near)
-                        laid = True
+                        tile_is_shifted = True
                     if shifted:
                         decide(near, 0, columns, minus, half, points, lane, nearest)
                     else:

@@ -10,53 +10,76 @@ from typing import Any
 
 import numpy as np
 
+from flegel.algorithms.kmeans.moved_points import ADDED_AT_ONCE, MovedPoints
+from flegel.algorithms.kmeans.spread_out import spread_out
 from flegel.algorithms.rows import rows_of, times
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
-from flegel.core.shard import Shard, Sparse
-from flegel.declarations.kernels import Kernel
+from flegel.core.shard import TILE, Shard, Sparse
 
-LABEL_PIECES = 32  # pieces in which clusters are summed by several threads: enough that none waits long for another
-SCORES_AT_ONCE = 1 << 21  # of rows with centroids, 16 MB: not as many as there are rows
 _TRAIN = EntryPoint("flegel.algorithms.kmeans.sparse_kernel", "train")
+_ADD_MOVES = EntryPoint("flegel.algorithms.kmeans.sparse_kernel", "add_moves")
 _ADD_BY_LABEL = EntryPoint("flegel.algorithms.sparse_products", "add_by_label")
 
 
-def sparse_kernel() -> Kernel:
-    """A kernel for sparse rows, which keeps what it has computed of the centroids between its calls."""
-    last: Array | None = None
-    """The centroids that `by_column` and `half` were made of: a call may visit a few rows only."""
-    by_column = half = np.empty(0)
+class SparseKernel:
+    """The kernel for sparse rows, which keeps what it has computed of the centroids between its calls. Call it as
+    `flegel.algorithm.Kernel` says; the threads of a team share it (`flegel.declarations.kernels.TwoStepKernel`)."""
 
-    def kernel(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
-        nonlocal last, by_column, half
+    unit = TILE
+
+    def __init__(self) -> None:
+        self._of: Array | None = None
+        """The centroids that the next two were made of: a call may visit a few rows only."""
+        self._by_column = self._half = np.empty(0)
+        self._moved = MovedPoints()
+
+    def __call__(
+        self, shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        self._take(parameter.centroids)
+        return self._visit(shard, aggregator, ADDED_AT_ONCE, start, end, flag)
+
+    def prepare(self, shard: Shard, parameter: Any) -> None:
+        self._take(parameter.centroids)
+        if self._moved.make_room(shard.points):  # the first time: what training compiles
+            self._moved.compile(shard.state)
+            self._add(shard, (np.zeros((0, shard.columns)), np.zeros(0), np.zeros(0)), 0, 0)
+
+    def decide(
+        self, shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        return self._visit(shard, aggregator, self._moved.clusters, start, end, flag)
+
+    def collect(self, shard: Shard, start: int, end: int) -> int:
         rows = shard.features
         assert isinstance(rows, Sparse)
-        if last is not parameter.centroids:
-            last = parameter.centroids
-            by_column = np.ascontiguousarray(last.T)
-            half = 0.5 * np.einsum("jt,jt->j", last, last)
-        return int(
-            _TRAIN(
-                rows.indptr,
-                rows.indices,
-                rows.values,
-                shard.state,
-                shard.weights,
-                by_column,
-                half,
-                aggregator.sums,
-                aggregator.counts,
-                aggregator.squares,
-                start,
-                min(end, shard.points),
-                flag,
-            )
-        )
+        entries = float(rows.indptr[end] - rows.indptr[start]) / max(end - start, 1)
+        return self._moved.collect(shard.state, len(self._half), entries, start, end)
 
-    return kernel
+    def add(self, shard: Shard, parameter: Any, aggregator: Any, part: int) -> None:
+        self._add(shard, aggregator, *self._moved.part(part))
+
+    def _take(self, centroids: Array) -> None:
+        if self._of is not centroids:
+            self._by_column = np.ascontiguousarray(centroids.T)
+            self._half = 0.5 * np.einsum("jt,jt->j", centroids, centroids)
+            self._of = centroids
+
+    def _visit(self, shard: Shard, sums: tuple[Array, ...], clusters: Array, start: int, end: int, flag: Array) -> int:
+        rows = shard.features
+        assert isinstance(rows, Sparse)
+        points = (rows.indptr, rows.indices, rows.values, shard.state, shard.weights)
+        span = (start, min(end, shard.points), flag)
+        return int(_TRAIN(*points, self._by_column, self._half, *sums, clusters, *span))
+
+    def _add(self, shard: Shard, sums: tuple[Array, ...], low: int, high: int) -> None:
+        rows = shard.features
+        assert isinstance(rows, Sparse)
+        moves = (self._moved.starts, self._moved.moves, low, high)
+        _ADD_MOVES(rows.indptr, rows.indices, rows.values, shard.weights, *sums, *moves)
 
 
 def some_rows(rows: Sparse, first: int, stop: int) -> Sparse:
@@ -90,7 +113,7 @@ def nearest_of(rows: Sparse, centroids: Array, norms: Array | None = None) -> tu
     half, by_column = 0.5 * (centroids**2).sum(axis=1), np.ascontiguousarray(centroids.T)
     count = rows_of(rows)
     nearest, least = np.empty(count, np.int32), np.empty(count)
-    step = max(SCORES_AT_ONCE // len(centroids), 1)
+    step = max(active().kmeans.sparse_scores_at_once // len(centroids), 1)
     for first in range(0, count, step):
         part = some_rows(rows, first, min(first + step, count))
         scores = half - times(part, by_column)
@@ -107,25 +130,30 @@ def distances_of(rows: Sparse, centroids: Array) -> Array:
     return np.asarray(np.maximum(2.0 * scores + squared_norms(rows)[:, None], 0.0))
 
 
+def candidates_at_once(columns: int) -> int:
+    """Of sparse rows as dense ones, so wide, that exist at a time as candidates of a start."""
+    return max(active().kmeans.sparse_candidate_numbers // max(columns, 1), 1)
+
+
+def distances_within(rows: Sparse, norms: Array, chosen: Array) -> Array:
+    """Squared distances (chosen, rows) of all rows to some of them; exactly 0 from a row to itself."""
+    candidates = dense_rows(rows, chosen)
+    squared = norms[:, None] - 2.0 * times(rows, np.ascontiguousarray(candidates.T)) + norms[chosen]
+    squared[chosen, np.arange(len(chosen))] = 0.0
+    return np.maximum(squared, 0.0).T
+
+
 def sparse_seed(rows: Sparse, norms: Array, k: int, rng: np.random.Generator) -> Array:
-    """k rows by greedy k-means++."""
-    chosen = [dense_rows(rows, rng.integers(len(norms), size=1))[0]]
-    least = nearest_of(rows, chosen[0][None, :], norms)[1]
-    trials = 2 + int(np.log(k + 1))
-    while len(chosen) < k:
-        total = least.sum()
-        if total > 0:
-            places = np.searchsorted(least.cumsum(), rng.random(trials) * total).clip(max=len(norms) - 1)
-        else:  # fewer distinct rows than clusters
-            places = rng.integers(len(norms), size=1)
-        candidates = dense_rows(rows, places)
-        squared = norms[:, None] - 2.0 * times(rows, np.ascontiguousarray(candidates.T)) + norms[places]
-        squared[places, np.arange(len(places))] = 0.0
-        shrunk = np.minimum(least[:, None], np.maximum(squared, 0.0))
-        best = int(shrunk.sum(axis=0).argmin())
-        chosen.append(candidates[best])
-        least = shrunk[:, best]
-    return np.array(chosen)
+    """k rows by k-means++."""
+    chosen = spread_out(
+        len(norms),
+        k,
+        lambda some: distances_within(rows, norms, some),
+        rng,
+        None,
+        at_once=candidates_at_once(rows.columns),
+    )
+    return dense_rows(rows, chosen)
 
 
 def far_rows(rows: Sparse, squared: Array, count: int, rng: np.random.Generator) -> Array:
@@ -139,15 +167,24 @@ def far_rows(rows: Sparse, squared: Array, count: int, rng: np.random.Generator)
 
 def best_sparse_lloyd(rows: Sparse, norms: Array, k: int, starts: int, trial: int, rng: np.random.Generator) -> Array:
     """Centres after a few passes from the best of several starts by k-means++. These are drawn and compared on `trial`
-    rows, and only the best goes on, with all rows."""
-    few, few_norms = rows, norms
+    rows, or on half of them where they are few. The best goes on with all rows; with the same where these are half of
+    all, because training begins with a pass over the others as well. Where clusters are many, one start is made, and
+    training goes on from its first passes: more starts change little there, and each takes as long as several passes.
+    """
+    few, few_norms, rules = rows, norms, active().starts
+    trial = min(trial, max(len(norms) // 2, rules.kmeans_fewest_trial_rows, k))
     if trial < len(norms):
         chosen = np.sort(rng.choice(len(norms), trial, replace=False))
         few, few_norms = take_rows(rows, chosen), norms[chosen]
-    rules = active().starts
+    many = k >= rules.kmeans_sample_from_clusters
+    starts = 1 if many else starts
     begun = [_lloyd(few, few_norms, sparse_seed(few, few_norms, k, rng), rules.trial_passes) for _ in range(starts)]
     centres = min(begun, key=lambda trial: trial[1])[0]
-    return _lloyd(rows, norms, centres, rules.lloyd_passes - rules.trial_passes)[0]
+    if many:
+        return centres
+    if 2 * trial < len(norms):
+        few, few_norms = rows, norms
+    return _lloyd(few, few_norms, centres, rules.lloyd_passes - rules.trial_passes)[0]
 
 
 def _lloyd(rows: Sparse, norms: Array, centres: Array, passes: int) -> tuple[Array, float]:
@@ -173,5 +210,5 @@ def _sums_by_label(rows: Sparse, labels: Array, k: int) -> Array:
     def add(low: int, high: int) -> None:
         _ADD_BY_LABEL(rows.indptr, rows.indices, rows.values, labels, sums, low, high)
 
-    in_pieces(k, max(k // LABEL_PIECES, 1), add)
+    in_pieces(k, max(k // active().kmeans.sparse_pieces, 1), add)
     return sums

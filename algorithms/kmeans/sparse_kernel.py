@@ -24,12 +24,13 @@ def train(
     sums: Array,
     counts: Array,
     squares: Array,
+    clusters: Array,
     start: int,
     end: int,
     flag: Array,
 ) -> int:
     """`by_column` holds the centroids column by column, so that an entry reads k numbers beside each other; `half` is
-    half of their squared lengths."""
+    half of their squared lengths. `clusters`: by point, where points are decided alone and moved later; or empty."""
     if start < end and raised(flag):
         return start
     k = len(half)
@@ -49,7 +50,11 @@ def train(
         for j in range(1, k):
             if scores[j] < scores[new]:
                 new = j
-        if new == last or (last >= 0 and not scores[new] < scores[last]):
+        stays = new == last or (last >= 0 and not scores[new] < scores[last])
+        if clusters.size:
+            clusters[i] = last if stays else new
+            continue
+        if stays:
             continue
         weight = 1.0 if weights is None else weights[i]
         for t in range(indptr[i], indptr[i + 1]):
@@ -63,3 +68,39 @@ def train(
             squares[last] -= weight * square
         state[i, 0] = new
     return end
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def add_moves(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    weights: Array | None,
+    sums: Array,
+    counts: Array,
+    squares: Array,
+    starts: Array,
+    moves: Array,
+    low: int,
+    high: int,
+) -> None:
+    """Points that enter or leave clusters `low` to `high` (`moved_points.MovedPoints`), in their order."""
+    for j in range(low, high):
+        for place in range(starts[j], starts[j + 1]):
+            i = moves[place] >> 1
+            weight = 1.0 if weights is None else weights[i]
+            square = 0.0
+            if moves[place] & 1:
+                for t in range(indptr[i], indptr[i + 1]):
+                    value = np.float64(values[t])
+                    square += value * value
+                    sums[j, indices[t]] -= weight * values[t]
+                counts[j] -= weight
+                squares[j] -= weight * square
+            else:
+                for t in range(indptr[i], indptr[i + 1]):
+                    value = np.float64(values[t])
+                    square += value * value
+                    sums[j, indices[t]] += weight * values[t]
+                counts[j] += weight
+                squares[j] += weight * square

@@ -13,8 +13,6 @@ import numpy as np
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
-CLUSTERS_AT_ONCE = 256  # clusters whose distances to all others exist at a time
-
 
 def swapped(centroids: Array, sums: Array, counts: Array, squares: Array) -> Array | None:
     """The centroids with one of a close pair moved into a wide cluster, by the most promising swap. None where no swap
@@ -42,8 +40,8 @@ def _close_pairs(means: Array, counts: Array) -> tuple[Array, Array, Array]:
     each cluster only the nearest one behind it is looked at."""
     norms, clusters = (means**2).sum(axis=1), np.arange(len(counts))
     second, costs = np.zeros(len(counts), np.intp), np.full(len(counts), np.inf)
-    for at in range(0, len(counts) - 1, CLUSTERS_AT_ONCE):
-        own = clusters[at : at + CLUSTERS_AT_ONCE]
+    for at in range(0, len(counts) - 1, active().kmeans.swap_clusters_at_once):
+        own = clusters[at : at + active().kmeans.swap_clusters_at_once]
         apart = np.maximum(norms[own, None] + norms - 2.0 * (means[own] @ means.T), 0.0)
         merged = counts[own, None] * counts / (counts[own, None] + counts) * apart
         merged[own[:, None] >= clusters] = np.inf

@@ -15,12 +15,7 @@ import torch
 
 from flegel.algorithms.cuda_source import CudaError
 from flegel.algorithms.kmeans.cuda_kernel import KMeansKernel, MoveKernel
-
-BLOCK = 2**22  # rows of a block on a GPU
-PRODUCT_NUMBERS = 2**30  # distances of one product with all clusters, at most, where no kernel keeps them in registers
-MOVED_NUMBERS = 2**27  # numbers in float64 of rows that change their cluster together, at most
-PRODUCT_UP_TO = 512  # clusters
-LEAST_SUMS_FOR_ADDITIONS = 4096  # k × columns from which rows that move add to the sums one by one
+from flegel.configuration.active import active
 
 
 class KMeansProgram:
@@ -37,7 +32,7 @@ class KMeansProgram:
 
     def block(self, columns: int) -> int:
         """On a GPU some milliseconds of work; on a processor what its cache holds."""
-        return BLOCK if self._gpu else 8192
+        return active().gpu.kmeans_block_rows if self._gpu else 8192
 
     def set_parameter(self, parameter: Any) -> None:
         """Bring θ to the device: centroids about the origin, and half their squared lengths. Rows are shifted only
@@ -78,7 +73,7 @@ class KMeansProgram:
         additions to one of them do not wait for each other."""
         columns = features.shape[1]
         usable = self._gpu and features.dtype == torch.float32 and features.is_contiguous() and last.is_contiguous()
-        if not usable or self._centres.numel() < LEAST_SUMS_FOR_ADDITIONS:
+        if not usable or self._centres.numel() < active().gpu.kmeans_additions_from_sums:
             return None
         if columns not in self._moves:
             try:
@@ -108,7 +103,7 @@ class KMeansProgram:
         if kernel is not None:
             return kernel.move(features, proposed, self._origin, self._centres, last, sums)
         moved = torch.nonzero(proposed != last).reshape(-1)
-        some = max(MOVED_NUMBERS // features.shape[1], 1)
+        some = max(active().gpu.kmeans_moved_numbers // features.shape[1], 1)
         for at in range(0, len(moved), some):
             self._move(features, last, proposed, moved[at : at + some], sums)
         return None
@@ -149,7 +144,7 @@ class KMeansProgram:
             found = nearest(rows, centres, half)
             if found is not None:
                 return found
-        some = max(PRODUCT_NUMBERS // len(centres), 1)
+        some = max(active().gpu.kmeans_product_numbers // len(centres), 1)
         parts = [
             torch.addmm(half, rows[at : at + some], centres.T, alpha=-1.0).argmin(1) for at in range(0, len(rows), some)
         ]
@@ -166,7 +161,7 @@ class KMeansProgram:
     ) -> torch.Tensor:
         """Σ of the values of rows that join a cluster less those that leave it. With few clusters as a product with a
         matrix of ±1: thousands of atomic additions to one address would wait for each other."""
-        if self._gpu and clusters <= PRODUCT_UP_TO:
+        if self._gpu and clusters <= active().gpu.kmeans_product_clusters:
             signs = torch.zeros((len(new), clusters), dtype=torch.float64, device=values.device)
             signs.scatter_(1, new[:, None], joins[:, None])
             signs.scatter_add_(1, old[:, None], -leaves[:, None])

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from flegel.algorithms.seeding import lloyd_from, plus_plus, squared_lengths
+from flegel.algorithms.seeding import (
+    PreparedRows,
+    lloyd_side_by_side,
+    nearest_marked,
+    prepared,
+    several_lloyd,
+    squared_distances,
+    squared_lengths,
+)
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
@@ -27,17 +35,28 @@ def rows_by_scatter(
     """
     if len(rows) <= most:
         return rows, weights
-    mass = np.ones(len(rows)) if weights is None else weights
-    scatter = squared_lengths(rows) * mass
+    chosen, own = drawn_by_scatter(squared_lengths(rows), weights, most, rng)
+    return rows[chosen], own
+
+
+def drawn_by_scatter(
+    squared: Array, weights: Array | None, most: int, rng: np.random.Generator
+) -> tuple[Array, Array | None]:
+    """The same for rows of these squared distances to what they are compared with: their numbers, and weights."""
+    count = len(squared)
+    if count <= most:
+        return np.arange(count), weights
+    mass = np.ones(count) if weights is None else weights
+    scatter = squared * mass
     total = float(scatter.sum())
     even = mass / mass.sum()
     evenly = active().starts.drawn_evenly
     chances = evenly * even + (1.0 - evenly) * scatter / total if 0 < total < np.inf else even
     chances = _at_most_one(most * chances, most)
     ends = chances.cumsum()
-    chosen = np.searchsorted(ends, np.arange(rng.random(), ends[-1]), side="right").clip(max=len(rows) - 1)
+    chosen = np.searchsorted(ends, np.arange(rng.random(), ends[-1]), side="right").clip(max=count - 1)
     own = mass[chosen] / chances[chosen]
-    return rows[chosen], own * (mass.mean() * len(chosen) / own.sum())
+    return chosen, own * (mass.mean() * len(chosen) / own.sum())
 
 
 def _at_most_one(chances: Array, total: int) -> Array:
@@ -54,69 +73,58 @@ def _at_most_one(chances: Array, total: int) -> Array:
 def best_start(rows: Array, k: int, starts: int, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """Centroids of the best of several starts by k-means++. They are compared after the first passes; the best one goes
     on, with swaps."""
-    rules = active().starts
-    begun = [lloyd_from(rows, plus_plus(rows, k, rng, weights), rules.trial_passes, weights) for _ in range(starts)]
-    centres = with_swaps(rows, min(begun, key=lambda trial: trial[2])[0], rng, weights)
-    return lloyd_from(rows, centres, rules.lloyd_passes - rules.trial_passes, weights)[0]
+    rules, of = active().starts, prepared(rows)
+    begun = several_lloyd(of, k, [rng] * starts, weights, rules.trial_passes)
+    centres = with_swaps(of, min(begun, key=lambda trial: trial.squared_distances).centres, rng, weights)
+    return lloyd_side_by_side(of, centres[None], rules.lloyd_passes - rules.trial_passes, weights)[0].centres
 
 
-def with_swaps(rows: Array, centres: Array, rng: np.random.Generator, weights: Array | None = None) -> Array:
+def with_swaps(of: PreparedRows, centres: Array, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """Centroids of which some have moved to other places where they lower the objective.
 
     In each round rows are drawn as k-means++ would. Each is moved to the mean of the rows that it would take from
     others, and tried in the place of every centroid (Lattanzi and Sohler 2019); the best exchange is made.
     """
-    k, rules = len(centres), active().starts
+    k, rows, rules = len(centres), of.rows, active().starts
     if k < 2 or len(rows) * k > rules.swap_distances:
         return centres
     centres = np.array(centres)
-    lengths, each = squared_lengths(rows), np.arange(len(rows))
-    squared = _squared(rows, lengths, centres)
-    nearest, first, second = _two_nearest(squared, each)
+    squared = np.maximum(squared_distances(of, centres), 0.0)
+    nearest, first, second = _two_nearest(squared)
+    fruitless = 0
     for _ in range(rules.swap_rounds):
-        costs = first if weights is None else first * weights
-        ends = costs.cumsum()
+        ends = (first if weights is None else first * weights).cumsum()
         if not 0 < ends[-1] < np.inf:
             break
-        drawn = np.searchsorted(ends, rng.random(rules.swap_candidates) * ends[-1]).clip(max=len(rows) - 1)
-        nearer = first > _squared(rows, lengths, rows[drawn]).T
-        candidates = _moved(rows, rows[drawn], nearer, weights)
-        tried = _squared(rows, lengths, candidates).T
-        best, place = (1.0 - rules.least_swap_gain) * ends[-1], None
-        for c, distances in enumerate(tried):
-            kept = np.minimum(distances, first)
-            lost = np.minimum(distances, second) - kept  # of the rows of a centroid, if it were gone
-            if weights is not None:
-                kept, lost = kept * weights, lost * weights
-            without = kept.sum() + np.bincount(nearest, lost, minlength=k)
-            if without.min() < best:
-                best, place = without.min(), (c, int(without.argmin()))
-        if place is not None:
-            c, gone = place
-            centres[gone], squared[:, gone] = candidates[c], tried[c]
-            nearest, first, second = _two_nearest(squared, each)
+        drawn = np.minimum(ends.searchsorted(rng.random(rules.swap_candidates) * ends[-1]), len(rows) - 1)
+        candidates = _moved(of, drawn, first, weights)
+        tried = np.maximum(squared_distances(of, candidates), 0.0)
+        kept = np.minimum(tried, first)
+        lost = np.minimum(tried, second) - kept  # of the rows of a centroid, if it were gone
+        if weights is None:
+            without = kept.sum(axis=1)[:, None] + lost @ nearest.T
+        else:
+            without = (kept @ weights)[:, None] + lost @ (nearest * weights).T
+        c, gone = divmod(int(without.argmin()), k)
+        if without[c, gone] < (1.0 - rules.least_swap_gain) * ends[-1]:
+            centres[gone], squared[gone] = candidates[c], tried[c]
+            nearest, first, second = _two_nearest(squared)
+            fruitless = 0
+        elif (fruitless := fruitless + 1) == rules.fruitless_swap_rounds:
+            break
     return centres
 
 
-def _squared(rows: Array, lengths: Array, centres: Array) -> Array:
-    """Squared distances, (rows, centres), not below zero."""
-    found = lengths[:, None] - 2 * (rows @ centres.T) + squared_lengths(centres)
-    return np.asarray(np.maximum(found, 0))
+def _two_nearest(squared: Array) -> tuple[Array, Array, Array]:
+    """For each row: the nearest centroid, marked (centroids, rows), the squared distance to it, and that to the second
+    nearest."""
+    nearest = nearest_marked(squared)
+    return nearest, squared.min(axis=0), np.where(nearest > 0, np.inf, squared).min(axis=0)
 
 
-def _two_nearest(squared: Array, each: Array) -> tuple[Array, Array, Array]:
-    """For each row: the nearest centroid, the squared distance to it, and that to the second nearest."""
-    nearest = squared.argmin(axis=1)
-    first = squared[each, nearest]
-    squared[each, nearest] = np.inf
-    second = squared.min(axis=1)
-    squared[each, nearest] = first
-    return nearest, first, second
-
-
-def _moved(rows: Array, candidates: Array, nearer: Array, weights: Array | None) -> Array:
-    """Each candidate at the mean of the rows that are nearer to it than to any centroid."""
-    shares = nearer.astype(rows.dtype) if weights is None else nearer * weights
-    mass = shares.sum(axis=1)
-    means = (shares @ rows) / np.where(mass > 0, mass, 1)[:, None]
-    return np.where(mass[:, None] > 0, means, candidates)
+def _moved(of: PreparedRows, drawn: Array, first: Array, weights: Array | None) -> Array:
+    """Each row that was drawn, moved to the mean of the rows that are nearer to it than to any centroid."""
+    nearer = (of.factors[drawn] @ of.columns < first).astype(np.float64)
+    sums = (nearer if weights is None else nearer * weights) @ of.columns.T
+    mass = sums[:, -1:]
+    return np.where(mass > 0, sums[:, :-2] / np.where(mass > 0, mass, 1.0), of.rows[drawn])

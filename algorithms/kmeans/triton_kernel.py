@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-NARROW_COLUMNS = 64
-"""Columns up to which a program keeps its rows in registers while it goes through the centroids."""
+from flegel.configuration.active import active
 
 
 class Tile(NamedTuple):
@@ -27,13 +26,25 @@ class Tile(NamedTuple):
     stages: int
 
 
-NARROW_TILE = Tile(rows=128, centroids=64, columns=64, warps=8, stages=1)
-WIDE_TILE = Tile(rows=128, centroids=128, columns=32, warps=8, stages=3)
-"""The fastest of ten on an H200 for 96 to 1,536 columns: 0.65 to 0.7 of the time of a product by cuBLAS in float32 and
-a minimum; twice the rows or centroids take 1.4 to 1.7 times as long, 4 warps 1.6 times."""
-FEW_CENTROIDS_TILE = Tile(rows=128, centroids=64, columns=32, warps=4, stages=4)
 PRECISIONS = ["tf32x3", "ieee"]
 """Of products, the best first; those that did not compile here are gone."""
+
+
+def tile_for(centroids: int, columns: int) -> Tile:
+    """The tile of the settings for so many centroids and columns; all its sides are powers of 2."""
+    rules = active().gpu
+    rows, few = _power(rules.tile_rows), _power(rules.tile_few_centroids)
+    if columns <= rules.narrow_columns:
+        return Tile(rows, few, max(16, 1 << (columns - 1).bit_length()), _power(rules.tile_warps), stages=1)
+    if centroids <= few:
+        return Tile(rows, few, _power(rules.tile_columns), _power(rules.tile_few_warps), rules.tile_few_stages)
+    sides = (rows, _power(rules.tile_centroids), _power(rules.tile_columns))
+    return Tile(*sides, _power(rules.tile_warps), rules.tile_stages)
+
+
+def _power(number: int) -> int:
+    """The next lower power of 2."""
+    return 1 << (number.bit_length() - 1)
 
 
 def nearest(
@@ -44,9 +55,7 @@ def nearest(
     columns = rows.shape[1]
     if kernel is None or not rows.is_contiguous():
         return None
-    if tile is None and columns <= NARROW_COLUMNS:
-        tile = NARROW_TILE._replace(columns=max(16, 1 << (columns - 1).bit_length()))
-    size = tile or (FEW_CENTROIDS_TILE if len(centres) <= FEW_CENTROIDS_TILE.centroids else WIDE_TILE)
+    size = tile or tile_for(len(centres), columns)
     found = torch.empty(len(rows), dtype=torch.int32, device=rows.device)
     grid = (-(-len(rows) // size.rows),)
     values = (rows, centres.contiguous(), half.contiguous(), found, len(rows), len(centres), columns)

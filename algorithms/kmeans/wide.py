@@ -7,6 +7,9 @@ Imports no compiler, reads no clock.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import threading
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,22 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flegel.algorithms.directions import leading_directions
-from flegel.algorithms.simd.registers import REGISTERS, register_lanes
+from flegel.algorithms.kmeans.moved_points import ADDED_AT_ONCE, MovedPoints
+from flegel.algorithms.simd.registers import FLOAT32_ROUNDING, REGISTERS, register_lanes
+from flegel.configuration.active import active
+from flegel.configuration.kmeans import KMeansSettings
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, protected
 from flegel.core.shard import TILE, Shard
 
-ROUNDING = 2.0**-24  # of float32, relative
-BASIS_ROWS = 1024  # rows of a shard from which directions are found
-TRIAL_ROWS, TRIAL_PRODUCTS = 64, 2**27  # rows, at most, and multiplications on which numbers of directions are tried
 DIRECTIONS = (15, 31, 47, 63, 95)  # that are tried: one less than a multiple of STEP, for the length of the rest
-FULL_DISTANCE = 12.0
-"""What a number of a full distance costs, in numbers of a product: float64, and its centroid comes from a far cache."""
-SHORTENED_ROWS = 1024  # rows that are shortened at once: about half a millisecond
-BLOCK_NUMBERS = 96 * 1024  # numbers of the short rows of a block, at most: they stay in the second cache
-MOST_POINTS = 256  # of a block
 STEP = 16  # the width of short rows is a multiple of it
-LEAST_BANDS = 32  # of which bounds may be kept in any case
 
 
 class WideShape(NamedTuple):
@@ -59,7 +56,7 @@ class RowBounds:
     centroids, by panels of rows and bands: a band is a run of neighbouring clusters (`PackedTheta.several` register
     groups) of which one bound is kept together."""
     ready: Array
-    """By runs of SHORTENED_ROWS rows: short rows are there."""
+    """By tiles of rows: short rows are there."""
 
     def position(self, rows: Array) -> int | None:
         """Where these rows begin in `features`, if they are a part of them."""
@@ -71,9 +68,12 @@ class RowBounds:
 
 @dataclass
 class WideKernel:
-    """The kernel of one job on one worker. Call it as `flegel.algorithm.Kernel` says."""
+    """The kernel of one job on one worker. Call it as `flegel.algorithm.Kernel` says; the threads of a team share it
+    (`flegel.declarations.kernels.TwoStepKernel`)."""
 
     k: int
+    rules: KMeansSettings = field(default_factory=lambda: active().kmeans)
+    """Read once: short rows and bounds are laid out by them."""
     _parameter: Any = None
     _directions: Array | None = None
     """(columns, m), float32, or None: rows are compared by all their numbers."""
@@ -85,51 +85,103 @@ class WideKernel:
     _scale: float = 1.0
     _theta: PackedTheta | None = None
     _held: list[RowBounds] = field(default_factory=list)
+    _moved: MovedPoints = field(default_factory=MovedPoints)
+    _by_one_thread: threading.Lock = field(default_factory=threading.Lock)
+    _place: tuple[Array, RowBounds, int] | None = None
+    """The rows of the present call, what is kept of them, and where the first of them is there."""
 
     def __call__(
         self, shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
     ) -> int:
         """Visit points `start` to `end`, with bounds that are kept from visit to visit so that most distances need not
         be computed. Rows are shortened, in runs, before their first visit."""
-        end = min(end, shard.points)
+        self._place = self._prepared(shard, parameter)
+        if not self._compiled:  # all that these types may need: a raised flag would leave some of it out
+            self._compiled = True
+            self._run(shard, parameter, aggregator, ADDED_AT_ONCE, start, start, flag)
+            _entry("finish")(
+                np.zeros((0, 2), np.float32), np.zeros((0, STEP), np.float32), np.zeros(0, np.float32), 0, 0.0
+            )
+        return self._visit(shard, parameter, aggregator, ADDED_AT_ONCE, start, end, flag)
+
+    @property
+    def unit(self) -> int:
+        """Blocks of the compiled code, and whole tiles, of which rows are shortened."""
+        return math.lcm(TILE, self._theta.block if self._theta is not None else self.rules.bounds_block_points)
+
+    def prepare(self, shard: Shard, parameter: Any) -> None:
+        """Take in θ, and find what is kept of these rows."""
+        self._place = self._prepared(shard, parameter)
+        if self._moved.make_room(shard.points):  # the first time: what training compiles
+            sums = (np.zeros((0, shard.columns)), np.zeros(0), np.zeros(0))
+            self._moved.compile(shard.state)
+            self._add(shard, parameter, sums, 0, 0)
+
+    def decide(
+        self, shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        """Threads never share a tile, of which rows are shortened and within which bounds are kept together, unless
+        these rows are a part of others that begins inside a tile: then they take turns."""
+        assert self._place is not None
+        turns = self._by_one_thread if self._place[2] % TILE else contextlib.nullcontext()
+        with turns:
+            return self._visit(shard, parameter, aggregator, self._moved.clusters, start, end, flag)
+
+    def collect(self, shard: Shard, start: int, end: int) -> int:
+        return self._moved.collect(shard.state, self.k, shard.columns, start, end)
+
+    def add(self, shard: Shard, parameter: Any, aggregator: Any, part: int) -> None:
+        self._add(shard, parameter, aggregator, *self._moved.part(part))
+
+    def _add(self, shard: Shard, parameter: Any, sums: tuple[Array, ...], low: int, high: int) -> None:
+        assert self._place is not None
+        moves = (self._moved.starts, self._moved.moves, low, high)
+        _entry("add_moves")(self._place[0], shard.weights, np.asarray(parameter.origin), *sums, *moves)
+
+    def _prepared(self, shard: Shard, parameter: Any) -> tuple[Array, RowBounds, int]:
         rows = np.ascontiguousarray(shard.features)
         if not self._chosen:
             self._choose(rows, parameter)
         if self._parameter is not parameter:
             self._pack(parameter)
-        assert self._theta is not None
-        theta, origin = self._theta.packed, np.asarray(parameter.origin)
-        held, first = self._kept(rows)
-        shift = origin if self._direct else np.zeros(held.short.shape[1])
-        train, state, weights = _entry("build", *wide_shape()), shard.state, shard.weights
+        return rows, *self._kept(rows)
 
-        def run(low: int, high: int) -> int:
-            places = (protected(held.short), first, shift, held.bounds, theta, NUMBER)
-            return int(train(rows, state, weights, *places, origin, aggregator, low, high, flag))
-
-        if not self._compiled:  # all that these types may need: a raised flag would leave some of it out
-            self._compiled = True
-            run(start, start)
-            _entry("finish")(
-                np.zeros((0, 2), np.float32), np.zeros((0, STEP), np.float32), np.zeros(0, np.float32), 0, 0.0
-            )
-        at = start
+    def _visit(
+        self, shard: Shard, parameter: Any, aggregator: Any, clusters: Array, start: int, end: int, flag: Array
+    ) -> int:
+        assert self._place is not None
+        (_, held, first), end, origin = self._place, min(end, shard.points), np.asarray(parameter.origin)
+        at, run_rows = start, self.rules.bounds_shortened_rows
         while at < end:
-            here = (first + at) // SHORTENED_ROWS
-            if held.ready[here : -(-(first + end) // SHORTENED_ROWS)].all():
-                return run(at, end)
+            low, high = (first + at) // TILE, -(-(first + end) // TILE)
+            missing = np.flatnonzero(~held.ready[low:high])
+            if not len(missing):
+                return self._run(shard, parameter, aggregator, clusters, at, end, flag)
             if flag[0]:
                 return at
-            self._shorten(held, here, origin)
-            stop = min((here + 1) * SHORTENED_ROWS - first, end)
-            reached = run(at, stop)
+            here = (low + int(missing[0])) * TILE // run_rows
+            stop = min((here + 1) * run_rows - first, end)
+            self._shorten(held, max(first + at, here * run_rows), first + stop, origin)
+            reached = self._run(shard, parameter, aggregator, clusters, at, stop, flag)
             if reached < stop:
                 return reached
             at = stop
         return at
 
+    def _run(
+        self, shard: Shard, parameter: Any, aggregator: Any, clusters: Array, start: int, end: int, flag: Array
+    ) -> int:
+        """Call the compiled code, for points whose short rows are there."""
+        assert self._place is not None and self._theta is not None
+        (rows, held, first), origin = self._place, np.asarray(parameter.origin)
+        shift = origin if self._direct else np.zeros(held.short.shape[1])
+        places = (protected(held.short), first, shift, held.bounds, self._theta.packed, NUMBER, origin)
+        train = _entry("build", *wide_shape())
+        return int(train(rows, shard.state, shard.weights, *places, aggregator, clusters, start, end, flag))
+
     def forget(self, shard: Shard) -> None:
         """These rows will not come again."""
+        self._place = None
         self._held = [held for held in self._held if held.features is not shard.features]
 
     def _kept(self, rows: Array) -> tuple[RowBounds, int]:
@@ -139,21 +191,23 @@ class WideKernel:
             at = held.position(rows)
             if at is not None:
                 return held, at
-        points, runs = len(rows), -(-len(rows) // SHORTENED_ROWS)
+        points, tiles = len(rows), -(-len(rows) // TILE)
         assert self._theta is not None
-        lower = np.zeros((points + MOST_POINTS) * self._theta.bands, np.float32)  # the last block may be a part
+        lower = np.zeros(
+            (points + self.rules.bounds_block_points) * self._theta.bands, np.float32
+        )  # the last block may be a part
         bounds = (np.zeros(points, np.float32), np.zeros(points), np.full(points, -1, np.int32), lower)
         if self._direct:
-            made = RowBounds(rows, rows, bounds, np.ones(runs, bool))
+            made = RowBounds(rows, rows, bounds, np.ones(tiles, bool))
         else:
             width = rows.shape[1] if self._directions is None else self._directions.shape[1] + 1
-            made = RowBounds(rows, np.empty((points, width), np.float32), bounds, np.zeros(runs, bool))
+            made = RowBounds(rows, np.empty((points, width), np.float32), bounds, np.zeros(tiles, bool))
         self._held.append(made)
         return made, 0
 
-    def _shorten(self, held: RowBounds, run: int, origin: Array) -> None:
-        """The short rows of one run of SHORTENED_ROWS rows."""
-        low, high = run * SHORTENED_ROWS, min((run + 1) * SHORTENED_ROWS, len(held.features))
+    def _shorten(self, held: RowBounds, start: int, end: int, origin: Array) -> None:
+        """The short rows of the tiles of these rows."""
+        low, high = start // TILE * TILE, min(-(-end // TILE) * TILE, len(held.features))
         away = _away(held.features[low:high], origin, self._scale)
         if self._directions is None:
             held.short[low:high] = away
@@ -161,7 +215,7 @@ class WideKernel:
         else:
             held.short[low:high, :-1] = away @ self._directions
             _entry("finish")(away, held.short, held.bounds[0], low, _doubt(away.shape[1]))
-        held.ready[run] = True
+        held.ready[low // TILE : -(-high // TILE)] = True
 
     def _choose(self, rows: Array, parameter: Any) -> None:
         """Directions and their number, from the first rows and the first θ."""
@@ -170,13 +224,14 @@ class WideKernel:
         largest = max(float(parameter.centroids.max() - origin.min()), float(origin.max() - parameter.centroids.min()))
         if 0 < largest < np.inf:
             self._scale = 2.0 ** -np.floor(np.log2(largest))
-        some = _away(rows[:: max(len(rows) // BASIS_ROWS, 1)], origin, self._scale)
+        some = _away(rows[:: max(len(rows) // self.rules.bounds_basis_rows, 1)], origin, self._scale)
         some = some[np.isfinite(some).all(axis=1)]
         most = [m for m in DIRECTIONS if m <= columns // 2]
         if len(some) < TILE or not most:
             return
         basis = leading_directions(some, most[-1])
-        trial = some[:: max(len(some) // max(min(TRIAL_ROWS, TRIAL_PRODUCTS // (k * columns)), 8), 1)]
+        rows_tried = min(self.rules.bounds_trial_rows, self.rules.bounds_trial_products // (k * columns))
+        trial = some[:: max(len(some) // max(rows_tried, 8), 1)]
         m = best_count(trial, _away(parameter.centroids, origin, self._scale), basis.astype(np.float32), most)
         if m:
             self._directions = np.ascontiguousarray(basis[:, :m], dtype=np.float32)
@@ -186,7 +241,7 @@ class WideKernel:
         if self._theta is None:
             columns = parameter.centroids.shape[1]
             width = columns if self._directions is None else self._directions.shape[1] + 1
-            self._theta = PackedTheta(self.k, columns, -(-width // STEP) * STEP)
+            self._theta = PackedTheta(self.k, columns, -(-width // STEP) * STEP, self.rules)
         self._theta.take(parameter, self._scale, self._directions, self._direct)
         self._parameter = parameter
 
@@ -195,10 +250,10 @@ class PackedTheta:
     """θ as `wide_kernel` wants it: short centroids in groups, and how far bands of them have moved so far. Only what
     changed since the last θ is computed anew."""
 
-    def __init__(self, k: int, columns: int, width: int) -> None:
+    def __init__(self, k: int, columns: int, width: int, rules: KMeansSettings) -> None:
         shape = wide_shape()
         groups = -(-k // shape.group)
-        self.several = -(-groups // max(columns // 2, LEAST_BANDS))
+        self.several = -(-groups // max(columns // 2, rules.bounds_least_bands))
         """Groups in a band: bounds of the bands of a point take half as much memory as its columns in float32."""
         self.bands = -(-groups // self.several)
         self.packed: tuple[Any, ...] = ()
@@ -210,7 +265,9 @@ class PackedTheta:
         self._lengths, self._reach = np.zeros(k), np.zeros(k)
         self._minus = np.zeros((groups, width, shape.slot), np.float32)
         self._half = np.full((groups, shape.slot), np.inf, np.float32)
-        self._block = max(min(MOST_POINTS, BLOCK_NUMBERS // width) // shape.lanes, 1) * shape.lanes
+        self.block = (
+            max(min(rules.bounds_block_points, rules.bounds_block_numbers // width) // shape.lanes, 1) * shape.lanes
+        )
 
     def take(self, parameter: Any, scale: float, directions: Array | None, direct: bool) -> None:
         """Take another θ: pack its centroids, and add how far each has moved to the drift that bounds must allow
@@ -232,7 +289,7 @@ class PackedTheta:
         self.packed = (
             self._minus.reshape(-1), self._half.reshape(-1), self._centres, self._drift, self._gone.reshape(-1),
             float(self._lengths.max()), float(self._reach.max()), scale, scale if direct else 1.0, self._width,
-            self._block, self.several,
+            self.block, self.several,
         )  # fmt: skip
 
     def _shorten(self, ids: Array, narrow: Array, directions: Array | None) -> None:
@@ -275,7 +332,7 @@ def best_count(rows: Array, centres: Array, basis: Array, counts: list[int]) -> 
         left, right = np.sqrt(np.maximum(lengths - mine, 0)), np.sqrt(np.maximum(others - theirs, 0))
         bound = (left - right.T) ** 2 + mine + theirs.T - 2 * along[:, :m] @ other[:, :m].T
         passing = float((bound < nearest).sum(axis=1).mean())
-        cost[m] = (m + 1) * k + passing * columns * FULL_DISTANCE
+        cost[m] = (m + 1) * k + passing * columns * active().kmeans.bounds_full_distance_cost
     return min(cost, key=lambda m: cost[m])
 
 
@@ -289,7 +346,7 @@ def _away(rows: Array, origin: Array, scale: float) -> Array:
 def _doubt(columns: int) -> float:
     """The error of products with directions in float32, relative to the length of the row: every rounding counts, those
     of the row, of the directions and of the sums."""
-    return (columns + 8) * ROUNDING
+    return (columns + 8) * FLOAT32_ROUNDING
 
 
 NUMBER = np.zeros(0, np.int64)

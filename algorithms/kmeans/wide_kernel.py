@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flegel.algorithms.nearest_rows import FLOAT32_ROUNDING, TINY
+from flegel.algorithms.nearest_rows import TINY
 from flegel.algorithms.simd.buffers import flat, new_row
 from flegel.algorithms.simd.inner import INLINE, INNER
-from flegel.algorithms.simd.registers import VECTOR_BYTES
+from flegel.algorithms.simd.registers import FLOAT32_ROUNDING, VECTOR_BYTES
 from flegel.algorithms.simd.vectors import (
     bit_count,
     bits,
@@ -143,9 +143,13 @@ def build(lanes: int, group: int, slot: int) -> Any:
     guess, settle, examine = _guesser(lanes, group, slot), _settler(lanes), _examiner(lanes, group, slot)
 
     @njit(nogil=True, cache=True, error_model="numpy")
-    def train(features, state, weights, short, first, shift, kept, theta, number, origin, aggregator, start, end, flag):
+    def train(
+        features, state, weights, short, first, shift, kept, theta, number, origin, aggregator, clusters,
+        start, end, flag,
+    ):  # fmt: skip
         """Visit blocks of points: `scan` finds those whose bounds do not prove that their centroid stays, products with
-        all centroids are made for these, and `examine` decides where they are not exact enough."""
+        all centroids are made for these, and `examine` decides where they are not exact enough. `clusters`: by point,
+        where points are decided alone and moved later; or empty."""
         own, upper, known, lower = kept
         minus, half, centres, drift, gone, largest, reach, scale, unit, width, block, several = theta
         kept = _Kept(borrowed(own), borrowed(upper), borrowed(known), borrowed(lower))
@@ -209,7 +213,11 @@ def build(lanes: int, group: int, slot: int) -> Any:
                     if left[n // lanes] and far[n] > -np.inf:
                         known[begin + n] = best[n]
                         upper[begin + n] = np.sqrt(distance[n]) * scale * ABOVE - drift[best[n]]
-            _move_all(points, best, weights, begin, here, stop, aggregator)
+            if clusters.size:
+                for row in range(here, stop):
+                    clusters[row - first] = best[row - begin]
+            else:
+                _move_all(points, best, weights, begin, here, stop, aggregator)
         return end
 
     return train
@@ -584,6 +592,26 @@ def _move_all(points, best, weights, begin, here, stop, aggregator):
             last[i] = new
 
 
+@njit(nogil=True, cache=True, error_model="numpy")
+def add_moves(features, weights, origin, sums, counts, squares, starts, moves, low, high):
+    """Points that enter or leave clusters `low` to `high` (`moved_points.MovedPoints`), in their order."""
+    rows, origin = borrowed(features), borrowed(origin)
+    for j in range(low, high):
+        for place in range(starts[j], starts[j + 1]):
+            i, leaves = moves[place] >> 1, moves[place] & 1
+            weight = 1.0
+            if weights is not None:
+                weight = weights[i]
+            if leaves:
+                square = weight * _move(rows, i, origin, weight, sums, j, -1)
+                counts[j] -= weight
+                squares[j] -= square
+            else:
+                square = weight * _move(rows, i, origin, weight, sums, -1, j)
+                counts[j] += weight
+                squares[j] += square
+
+
 @njit(**INNER)
 def _try(features, row, centres, origin, best, distance, i, c, last):
     """Is centroid c nearer? Of several at the same distance a visited point keeps its own, else the first counts."""
@@ -624,7 +652,7 @@ def _squared(features, i, centres, c, origin):
 
 @njit(**INNER)
 def _move(features, i, origin, weight, sums, old, new):
-    """A point leaves the sums of cluster `old`, unless that is −1, and enters those of `new`; ‖x − origin‖²."""
+    """A point leaves the sums of cluster `old` and enters those of `new`, each unless it is −1; ‖x − origin‖²."""
     columns = origin.size
     whole = columns // PIECE * PIECE
     squares = spread(0, load(origin, 0, PIECE))
@@ -632,14 +660,16 @@ def _move(features, i, origin, weight, sums, old, new):
         x = _away(features, i, t, origin)
         squares = fma(x, x, squares)
         x = x * weight
-        store(sums, new * columns + t, load(sums, new * columns + t, PIECE) + x)
+        if new >= 0:
+            store(sums, new * columns + t, load(sums, new * columns + t, PIECE) + x)
         if old >= 0:
             store(sums, old * columns + t, load(sums, old * columns + t, PIECE) - x)
     square = total(squares)
     for t in range(whole, columns):
         x = np.float64(features[i, t]) - origin[t]
         square += x * x
-        sums[new, t] += weight * x
+        if new >= 0:
+            sums[new, t] += weight * x
         if old >= 0:
             sums[old, t] -= weight * x
     return square

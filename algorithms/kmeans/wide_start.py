@@ -1,9 +1,9 @@
 """Starts of k-means for many centroids of wide rows: on a sample, along its leading directions, by matrix products.
 
 k-means++ and a few passes of Lloyd's algorithm over short rows (`directions`), in float32; centroids are then the means
-of whole rows. Distances along 64 directions choose as well as those along 768 columns, at a twelfth of the work. From
-`TWO_LEVELS_FROM` clusters on in two levels: groups first, then the clusters of each group, so that a row is compared
-with 2·√k centroids in place of k. Never sees the whole data.
+of whole rows. Distances along 64 directions choose as well as those along 768 columns, at a twelfth of the work. For
+very many clusters (`starts.wide_two_levels_from_clusters`) in two levels: groups first, then the clusters of each
+group, so that a row is compared with 2·√k centroids in place of k. Never sees the whole data.
 """
 
 from __future__ import annotations
@@ -14,28 +14,15 @@ from typing import NamedTuple
 import numpy as np
 
 from flegel.algorithms.directions import leading_directions
+from flegel.algorithms.kmeans.spread_out import places_of_useless, spread_out, squared_distances_of
 from flegel.algorithms.seeding import squared_lengths
+from flegel.configuration.active import active
+from flegel.core.parallel_parts import in_parts
 from flegel.core.pytree import Array
 
-DIRECTIONS = 64
-BASIS_ROWS = 4096  # rows of the sample from which directions are found
-PASSES = 6  # of Lloyd's algorithm over the sample; training goes on from there
-CANDIDATES = 6
-"""Rows drawn for each centroid, of which the best sixth is kept. As many clumps as clusters, k = 1,000: with three the
-objective after eight passes was 6 to 14 % above scikit-learn's after ten, with six 2 to 28 % below it; normal rows:
-0.1 % above. One seed each, on the data by which six was chosen."""
-BATCH = 256  # candidates whose distances are computed at once, at most
-CHUNK = 4096  # rows in a product
-TWO_LEVELS_FROM = 16384
-"""Clusters. Two levels save at most half of the start's time, and their objective is worse where clumps lie across the
-borders of groups: at k = 1,000 they saved 0.3 s, and it was 1 % (normal rows) to 12 % higher than scikit-learn's, seven
-times as high where clumps were narrow."""
-NEIGHBOURS = 8  # groups, nearest to its own, with whose centroids a row is compared
-REFINING_PASSES = 3  # over centroids of neighbouring groups, after those inside the groups
-RELOCATED_PART = 1 / 8
-"""Of the centroids, at most, that go to another place before each of these passes. Without it a group that got one
-centroid too few keeps two clumps in one cluster: where there are about as many clumps as clusters, the objective was
-24 % higher than with one level."""
+FEWEST_ROWS_AT_ONCE = 64  # in such a product: fewer cost as much, because centroids are read again for each
+SAFE_NUMBER = 1e9  # sums of squares of such rows are numbers of float32
+MEANS_AT_ONCE = 128  # clusters whose rows are gathered and summed
 
 
 class WideStart(NamedTuple):
@@ -49,11 +36,16 @@ class WideStart(NamedTuple):
 def start_of(rows: Array, k: int, spare: int, rng: np.random.Generator, weights: Array | None = None) -> WideStart:
     """k centroids for rows about their origin, and `spare` rows far from all of them, to which clusters that become
     empty may go."""
+    rules = active().starts
+    unit = _unit(rows)
+    if unit != 1.0:
+        found = start_of(rows * rows.dtype.type(1.0 / unit), k, spare, rng, weights)
+        return WideStart(found.centres * unit, found.labels, found.spare * unit)
     short = np.asarray(rows @ _directions(rows), dtype=np.float32)
     own = None if weights is None else weights.astype(np.float32)
-    if k < TWO_LEVELS_FROM:
+    if k < rules.wide_two_levels_from_clusters:
         chosen = _spread_out(short, k, rng, own)
-        centres, labels = _lloyd(short, short[chosen], own, PASSES)
+        centres, labels = _lloyd(short, short[chosen], own, rules.wide_passes)
     else:
         chosen, centres, labels = _in_two_levels(short, k, rng, own)
     whole = means(rows, labels, rows[chosen], weights)
@@ -74,27 +66,30 @@ def _lloyd(rows: Array, centres: Array, weights: Array | None, passes: int) -> t
 def _in_two_levels(rows: Array, k: int, rng: np.random.Generator, weights: Array | None) -> tuple[Array, Array, Array]:
     """Rows that centroids began as, centroids, and the cluster of each row: about √k groups, in each of them as many
     centroids as its part of the scatter asks for, then passes in which a row meets those of neighbouring groups too."""
+    rules = active().starts
     groups = max(round(np.sqrt(k)), 1)
-    middles, group_of = _lloyd(rows, rows[_spread_out(rows, groups, rng, weights)], weights, PASSES)
+    middles, group_of = _lloyd(rows, rows[_spread_out(rows, groups, rng, weights)], weights, rules.wide_passes)
     squared = ((rows - middles[group_of]) ** 2).sum(axis=1, dtype=np.float64)
     scatter = np.bincount(group_of, squared if weights is None else squared * weights, minlength=groups)
     wanted = _divided(scatter, np.bincount(group_of, minlength=groups), k)
     order = np.argsort(group_of, kind="stable")
     edges = np.concatenate([[0], np.cumsum(np.bincount(group_of, minlength=groups))])
     members = [order[low:high] for low, high in pairwise(edges)]
-    chosen, centres = [], []
-    for ids, count in zip(members, wanted, strict=True):
-        if not count:
-            continue
+    generators = rng.spawn(groups)
+
+    def divide(some: slice) -> tuple[Array, Array]:
+        """Rows that the centroids of a group began as, and these centroids."""
+        ids, count = members[some.start], int(wanted[some.start])
         inside, own = rows[ids], None if weights is None else weights[ids]
-        first = _spread_out(inside, int(count), rng, own)
-        chosen.append(ids[first])
-        centres.append(_lloyd(inside, inside[first], own, PASSES)[0])
+        first = _spread_out(inside, count, generators[some.start], own) if count else np.empty(0, np.intp)
+        return ids[first], _lloyd(inside, inside[first], own, rules.wide_passes)[0] if count else inside[:0]
+
+    chosen, centres = zip(*in_parts(groups, 1, divide), strict=True)
     found = np.concatenate(centres)
     near = _neighbours(middles, wanted)
     labels = _nearest_of_some(rows, found, members, near)
     group_of_centre = np.repeat(np.arange(groups), wanted)
-    for _ in range(REFINING_PASSES):
+    for _ in range(rules.wide_refining_passes):
         found = _relocated(rows, means(rows, labels, found, weights), labels, group_of_centre, near, rng, weights)
         labels = _nearest_of_some(rows, found, members, near)
     return np.concatenate(chosen), found, labels
@@ -112,8 +107,10 @@ def _relocated(
     """Centroids of which some have left a close pair, whose other one goes to the mean of both, for a row that
     k-means++ would take next. The pairs that cost least go to the rows that gain most, as long as that pays."""
     squared = ((rows - centres[labels]) ** 2).sum(axis=1)
-    places = np.unique(_spread_out(rows, max(int(RELOCATED_PART * len(centres)), 1), rng, weights, squared))
-    moved = _squared(rows, squared_lengths(rows), places)
+    places = np.unique(
+        _spread_out(rows, max(int(active().starts.wide_relocated_part * len(centres)), 1), rng, weights, squared)
+    )
+    moved = squared_distances_of(rows, squared_lengths(rows), places)
     nearest = moved.argmin(axis=0)
     gained = np.maximum(squared - moved[nearest, np.arange(len(rows))], 0)
     gains = np.bincount(nearest, gained if weights is None else gained * weights, minlength=len(places))
@@ -169,7 +166,7 @@ def _neighbours(middles: Array, wanted: Array) -> list[Array]:
     apart = lengths[:, None] + lengths - 2 * (middles @ middles.T)
     apart[:, wanted == 0] = np.inf
     ends = np.cumsum(wanted)
-    most = min(NEIGHBOURS, int((wanted > 0).sum()))
+    most = min(active().starts.wide_neighbouring_groups, int((wanted > 0).sum()))
     nearest = np.argpartition(apart, most - 1, axis=1)[:, :most]
     return [np.concatenate([np.arange(ends[j] - wanted[j], ends[j]) for j in np.sort(some)]) for some in nearest]
 
@@ -177,95 +174,97 @@ def _neighbours(middles: Array, wanted: Array) -> list[Array]:
 def _nearest_of_some(rows: Array, centres: Array, members: list[Array], near: list[Array]) -> Array:
     """The nearest centroid of each row among those of the groups near its own."""
     labels = np.empty(len(rows), np.intp)
-    for ids, some in zip(members, near, strict=True):
+
+    def fill(group: slice) -> None:
+        ids, some = members[group.start], near[group.start]
         if len(ids):
             labels[ids] = some[_nearest(rows[ids], centres[some])]
+
+    in_parts(len(members), 1, fill)
     return labels
 
 
 def follow(rows: Array, centres: Array, spare: int, rng: np.random.Generator, weights: Array | None) -> WideStart:
-    """The same for centroids that are given."""
+    """The same for centroids that are given, and a spare row for each of them that is nearest to no row.
+
+    Products are along the directions of the rows, lengths are those of all columns: a centroid may be far from every
+    row across these directions.
+    """
+    unit = _unit(rows)
+    if unit != 1.0:
+        smaller = rows.dtype.type(1.0 / unit)
+        found = follow(rows * smaller, centres * (1.0 / unit), spare, rng, weights)
+        return WideStart(centres, found.labels, found.spare * unit)
     directions = _directions(rows)
     short, near = (np.asarray(a @ directions, dtype=np.float32) for a in (rows, centres))
     own = None if weights is None else weights.astype(np.float32)
-    labels = _nearest(short, near)
-    return WideStart(centres, labels, rows[_far(short, near, labels, spare, rng, own)])
+    labels = _nearest(short, near, squared_lengths(centres).astype(np.float32))
+    far = _far(short, near, labels, spare, rng, own)
+    squared, lengths = squared_lengths(rows - centres[labels]), squared_lengths(rows)
+
+    def distances(some: Array, chosen: Array) -> Array:
+        return squared_distances_of(short[some], lengths[some], chosen)
+
+    places = places_of_useless(labels, squared, len(centres), distances, rng, own)
+    return WideStart(centres, labels, rows[np.concatenate([far, places])])
 
 
 def means(rows: Array, labels: Array, otherwise: Array, weights: Array | None) -> Array:
     """The mean of the rows of each cluster; `otherwise` where it has none. Rows are summed in the order of clusters."""
     order = np.argsort(labels, kind="stable")
     filled, begin = np.unique(labels[order], return_index=True)
-    some = rows[order] if weights is None else rows[order] * weights[order, None]
     mass = np.bincount(labels, weights, minlength=len(otherwise))[filled]
-    found = np.array(otherwise)
-    found[filled] = np.add.reduceat(some, begin, axis=0) / mass[:, None]
+    found, edges = np.array(otherwise), np.append(begin, len(order))
+
+    def fill(some: slice) -> None:
+        own = order[edges[some.start] : edges[some.stop]]
+        part = rows[own] if weights is None else rows[own] * weights[own, None]
+        sums = np.add.reduceat(part, edges[some] - edges[some.start], axis=0)
+        found[filled[some]] = sums / mass[some, None]
+
+    in_parts(len(filled), MEANS_AT_ONCE, fill)
     return found
 
 
+def _unit(rows: Array) -> float:
+    """A power of two by which rows are divided, so that products and squares of them are numbers of float32; 1 where
+    they are without it."""
+    largest = float(np.abs(rows).max(initial=0.0))
+    if not 0 < largest < np.inf or 1 / SAFE_NUMBER < largest < SAFE_NUMBER:
+        return 1.0
+    return float(2.0 ** np.floor(np.log2(largest)))
+
+
 def _directions(rows: Array) -> Array:
-    return leading_directions(rows[:: max(len(rows) // BASIS_ROWS, 1)], DIRECTIONS).astype(rows.dtype)
+    rules = active().starts
+    return leading_directions(rows[:: max(len(rows) // rules.wide_basis_rows, 1)], rules.wide_directions).astype(
+        rows.dtype
+    )
 
 
-def _nearest(rows: Array, centres: Array) -> Array:
-    half = 0.5 * np.einsum("ij,ij->i", centres, centres)
-    parts = [(half - rows[i : i + CHUNK] @ centres.T).argmin(axis=1) for i in range(0, len(rows), CHUNK)]
-    return np.concatenate(parts)
+def _nearest(rows: Array, centres: Array, lengths: Array | None = None) -> Array:
+    """The nearest centroid of each row; `lengths` are the squared ones of centroids where these are shortened."""
+    half = 0.5 * (squared_lengths(centres) if lengths is None else lengths)
+
+    def nearest(some: slice) -> Array:
+        products = np.asarray(rows[some] @ centres.T)
+        np.subtract(half, products, out=products)
+        return np.asarray(products.argmin(axis=1))
+
+    size = max(active().starts.wide_products_at_once // len(centres), FEWEST_ROWS_AT_ONCE)
+    return np.concatenate(in_parts(len(rows), size, nearest))
 
 
 def _far(
     rows: Array, centres: Array, labels: Array, count: int, rng: np.random.Generator, weights: Array | None
 ) -> Array:
     """Numbers of rows that k-means++ would take next."""
-    squared = ((rows - centres[labels]) ** 2).sum(axis=1)
-    return _spread_out(rows, count, rng, weights, squared)
+    return _spread_out(rows, count, rng, weights, squared_lengths(rows - centres[labels]))
 
 
 def _spread_out(
     rows: Array, count: int, rng: np.random.Generator, weights: Array | None, least: Array | None = None
 ) -> Array:
-    """Numbers of `count` rows by k-means++, several at a time.
-
-    A batch of candidates is drawn by D², the squared distance to what is chosen so far (`least`). One after the other
-    is taken, those first that lower Σ D² most, as long as a candidate still does half of what it did when the batch was
-    drawn: then it is as if it had been drawn after the others.
-    """
-    norms = np.einsum("ij,ij->i", rows, rows)
-    found: list[int] = []
-    if least is None:
-        chances = None if weights is None else weights.astype(np.float64) / weights.sum(dtype=np.float64)
-        first = int(rng.choice(len(rows), p=chances))
-        found.append(first)
-        least = _squared(rows, norms, np.array([first]))[0]
-    while len(found) < count:
-        wanted = min(max(len(found) // 2, 1), BATCH // CANDIDATES, count - len(found))
-        mass = least if weights is None else least * weights
-        ends = mass.cumsum(dtype=np.float64)
-        if not ends[-1] > 0:  # fewer distinct rows than centroids
-            found += [int(i) for i in rng.integers(len(rows), size=count - len(found))]
-            break
-        drawn = np.unique(np.searchsorted(ends, rng.random(wanted * CANDIDATES) * ends[-1]).clip(max=len(rows) - 1))
-        squared = _squared(rows, norms, drawn)
-        gains = np.array([_gain(least, row, weights) for row in squared])
-        taken = 0
-        for c in np.argsort(-gains, kind="stable"):
-            if taken and _gain(least, squared[c], weights) < 0.5 * gains[c]:
-                continue
-            least = np.minimum(least, squared[c])
-            found.append(int(drawn[c]))
-            taken += 1
-            if taken == wanted:
-                break
-    return np.array(found[:count], dtype=np.intp)
-
-
-def _gain(least: Array, squared: Array, weights: Array | None) -> float:
-    lowered = np.maximum(least - squared, 0)
-    return float(lowered.sum(dtype=np.float64) if weights is None else lowered @ weights)
-
-
-def _squared(rows: Array, norms: Array, chosen: Array) -> Array:
-    """Squared distances, (chosen, rows), not below zero, exactly zero from a row to itself."""
-    found = norms - 2 * (rows[chosen] @ rows.T) + norms[chosen, None]
-    found[np.arange(len(chosen)), chosen] = 0
-    return np.asarray(np.maximum(found, 0))
+    """Numbers of `count` rows by k-means++, several at a time; `least` are squared distances to what there is."""
+    norms = squared_lengths(rows)
+    return spread_out(len(rows), count, lambda chosen: squared_distances_of(rows, norms, chosen), rng, weights, least)

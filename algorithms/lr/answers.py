@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.algorithms.class_labels import MOST_LOSS, class_numbers, whole_numbers
 from flegel.algorithms.estimators import fitted_classifier
 from flegel.algorithms.lr.model import Linear
-from flegel.algorithms.rows import times
+from flegel.algorithms.rows import row_parts, rows_of, times
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
-
-MOST_LOSS = float(-np.log(np.finfo(np.float64).eps))
-"""Log-loss of a row whose class the model does not know, to which it gives the probability 0; scikit-learn, too, counts
-such a probability as the rounding error of a float64."""
 
 
 def probabilities(features: Any, parameter: Linear) -> Array:
@@ -26,7 +23,10 @@ def probabilities(features: Any, parameter: Linear) -> Array:
 
 def likeliest(features: Any, parameter: Linear) -> Array:
     """The most likely class of each row, as a label value; an integer where all label values are."""
-    return np.asarray(whole_numbers(parameter.classes)[class_scores(features, parameter).argmax(axis=1)])
+    best = np.empty(rows_of(features), np.intp)
+    for first, end, rows in row_parts(features, len(parameter.classes)):
+        best[first:end] = class_scores(rows, parameter).argmax(axis=1)
+    return np.asarray(whole_numbers(parameter.classes)[best])
 
 
 def means(*values: Array) -> list[float]:
@@ -34,11 +34,26 @@ def means(*values: Array) -> list[float]:
     return [float(each.mean()) if len(each) else 0.0 for each in values]
 
 
-def losses(features: Any, labels: Array, parameter: Linear) -> tuple[Array, Array]:
-    """Log-loss of each row, and the number of its class; `MOST_LOSS` and -1 where the model does not know its class."""
-    target, scores = class_numbers(labels, parameter), class_scores(features, parameter)
-    found = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), target]
-    return np.where(target < 0, MOST_LOSS, found), target
+class Judged(NamedTuple):
+    """What the model makes of labelled rows."""
+
+    loss: Array
+    """Log-loss of each row; `MOST_LOSS` where the model does not know its class."""
+    target: Array
+    """The number of its class; -1 where the model does not know it."""
+    right: Array
+    """Whether that is the likeliest."""
+
+
+def judged(features: Any, labels: Array, parameter: Linear) -> Judged:
+    """Labelled rows by scores that are computed once, of some rows at a time."""
+    target = class_numbers(labels, parameter.classes)
+    loss, right = np.empty(len(target)), np.empty(len(target), np.bool_)
+    for first, end, rows in row_parts(features, len(parameter.classes)):
+        scores, own = class_scores(rows, parameter), target[first:end]
+        loss[first:end] = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), own]
+        right[first:end] = scores.argmax(axis=1) == own
+    return Judged(np.where(target < 0, MOST_LOSS, loss), target, right)
 
 
 def class_scores(features: Any, parameter: Linear) -> Array:
@@ -47,20 +62,6 @@ def class_scores(features: Any, parameter: Linear) -> Array:
     if scores.shape[1] > 1:
         return np.asarray(scores)
     return np.zeros_like(scores) if len(parameter.classes) == 1 else np.hstack([np.zeros_like(scores), scores])
-
-
-def whole_numbers(classes: Array) -> Array:
-    """Label values as integers where all of them are."""
-    values = np.asarray(classes)
-    whole = values.astype(np.int64)
-    return whole if np.array_equal(whole, values) else values
-
-
-def class_numbers(labels: Array, parameter: Linear) -> Array:
-    """The place of each label among the classes; -1 where it is none of them."""
-    order = np.argsort(parameter.classes)
-    place = np.searchsorted(parameter.classes, labels, sorter=order).clip(max=len(order) - 1)
-    return np.where(parameter.classes[order[place]] == labels, order[place], -1)
 
 
 def genuine(parameter: Linear, names: list[str] | None, l2: float, l1: float) -> Any:

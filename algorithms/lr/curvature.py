@@ -14,17 +14,17 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
-from flegel.algorithms.simd.registers import VECTOR_BYTES
-from flegel.algorithms.simd.vectors import fma_each, load, loads, splats, store_each
+from flegel.algorithms.simd.registers import ONE_REGISTER, VECTOR_BYTES
+from flegel.algorithms.simd.vectors import fma_each, lane_count, load, loads, splats, store_each
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import SparseRow
 
 POINTS_IN_REGISTERS = 128
 """Points whose products are summed in registers before they go to memory."""
-LANES = VECTOR_BYTES // 4
-TILE_ROWS = 4
-"""A register tile is TILE_ROWS × LANES sums: 8 registers."""
+LANES = VECTOR_BYTES // 4  # float32 numbers of a register
+TILE_ROWS = 8
+"""A register tile is so many registers of sums: independent ones, as many as keep two multipliers busy."""
 
 
 def add_outer(row: Array | SparseRow, step: float, metric: Array, target: Array) -> None:
@@ -126,19 +126,20 @@ def add_squares(row, step, target):
 
 @njit(nogil=True, cache=True)
 def add_block(rows, steps, count, scaled, sums):
-    """sums[k] += Σ over the block's points of steps[k]·x̃·x̃ᵀ, lower triangle, in whole register tiles."""
-    width = rows.shape[1]
+    """sums[k] += Σ over the block's points of steps[k]·x̃·x̃ᵀ, lower triangle, in whole register tiles; the width is
+    a multiple of their sides."""
+    width, lanes = rows.shape[1], lane_count(rows, ONE_REGISTER)
     for k in range(sums.shape[0]):
         for p in range(count):
             for t in range(width):
                 scaled[p, t] = steps[k, p] * rows[p, t]
         for r in range(0, width, TILE_ROWS):
-            for c in range(0, r + TILE_ROWS, LANES):
+            for c in range(0, r + TILE_ROWS, lanes):
                 into = (k * width + r) * width + c
-                tile = loads(sums, into, width, TILE_ROWS, LANES)
+                tile = loads(sums, into, width, TILE_ROWS, ONE_REGISTER)
                 for p in range(count):
-                    x = load(rows, p * width + c, LANES)
-                    tile = fma_each(x, splats(scaled, p * width + r, TILE_ROWS, LANES), tile)
+                    x = load(rows, p * width + c, ONE_REGISTER)
+                    tile = fma_each(x, splats(scaled, p * width + r, TILE_ROWS, ONE_REGISTER), tile)
                 store_each(sums, into, width, tile)
 
 

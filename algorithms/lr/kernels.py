@@ -15,6 +15,8 @@ curvature by the score.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from flegel.algorithms.lr.curvature import (
@@ -72,15 +74,13 @@ from flegel.declarations.kernels import Kernel, TeamCode
 
 GROUP = 64 if VECTOR_BYTES == 64 else 32
 """Points whose scores are in registers at a time: enough independent sums to keep the multipliers busy."""
-FEW = 16
+LABEL_LANES = 16
 """Points at a time where more is computed on each: four such groups are a tile."""
 SCORED = 10 if REGISTERS == 32 else 5
 """Outputs whose scores of two registers of points are in registers at a time."""
 SUMMED = 5 if REGISTERS == 32 else 2
-"""Outputs to whose gradient a tile's column is added at a time, of `FEW` points four times."""
-LANES_BY_TILE = 8
-"""Points of a tile whose curvature is outdated from which on the whole tile is added to a diagonal at once: it takes as
-long as eight points one by one."""
+"""Outputs to whose gradient a tile's column is added at a time, of `LABEL_LANES` points four times."""
+LANES_BY_TILE = kernel_settings().lr_points_by_tile
 OUTPUTS_AT_ONCE = 8
 """Outputs that an entry of a sparse row is multiplied by at a time: 64 bytes, a cache line."""
 TILES_IN_PARTS = kernel_settings().lr_tiles_in_float32
@@ -308,9 +308,9 @@ def _scores(features, at, weights, grouped, bias, scores):
 def _targets(labels, first, classes, targets):
     """Class numbers of a tile's labels into `targets`; False where one is none of the classes."""
     strange = False
-    for lane in range(0, TILE, FEW):
-        label = load(labels, first + lane, FEW)
-        number = spread(-1.0, load(targets, lane, FEW))
+    for lane in range(0, TILE, LABEL_LANES):
+        label = load(labels, first + lane, LABEL_LANES)
+        number = spread(-1.0, load(targets, lane, LABEL_LANES))
         for c in range(classes.shape[0]):
             number = where(label == classes[c], spread(c, number), number)
         store(targets, lane, number)
@@ -322,10 +322,10 @@ def _targets(labels, first, classes, targets):
 def _two_classes(scores, targets, losses, features, ahead, columns):
     """What `residuals` does to one point, to a tile: scores become probability − target."""
     line = 64 // features.itemsize
-    for lane in range(0, TILE, FEW):
-        z, y = load(scores, lane, FEW), load(targets, lane, FEW)
+    for lane in range(0, TILE, LABEL_LANES):
+        z, y = load(scores, lane, LABEL_LANES), load(targets, lane, LABEL_LANES)
         z = maximum(minimum(z, spread(MOST_SCORE, z)), spread(-MOST_SCORE, z))
-        for t in range(lane // FEW, columns, 4):
+        for t in range(lane // LABEL_LANES, columns, 4):
             for next_line in range(0, TILE // 2, line):
                 prefetch(features, ahead + t * TILE + next_line)
         zero = spread(0.0, z)
@@ -339,23 +339,23 @@ def _two_classes(scores, targets, losses, features, ahead, columns):
 @njit(nogil=True, cache=True, forceinline=True)
 def _many_classes(scores, targets, losses):
     """The same for a score a class."""
-    for lane in range(0, TILE, FEW):
-        top = spread(-MOST_SCORE, load(scores, lane, FEW))
+    for lane in range(0, TILE, LABEL_LANES):
+        top = spread(-MOST_SCORE, load(scores, lane, LABEL_LANES))
         for k in range(scores.shape[0]):
-            z = load(scores, k * TILE + lane, FEW)
+            z = load(scores, k * TILE + lane, LABEL_LANES)
             z = maximum(minimum(z, spread(MOST_SCORE, z)), spread(-MOST_SCORE, z))
             store(scores, k * TILE + lane, z)
             top = maximum(top, z)
         zero = spread(0.0, top)
-        whole, mine, y = zero, zero, load(targets, lane, FEW)
+        whole, mine, y = zero, zero, load(targets, lane, LABEL_LANES)
         for k in range(scores.shape[0]):
-            z = load(scores, k * TILE + lane, FEW) - top
+            z = load(scores, k * TILE + lane, LABEL_LANES) - top
             mine = where(y == k, z, mine)
             z = exp(z)
             whole = whole + z
             store(scores, k * TILE + lane, z)
         for k in range(scores.shape[0]):
-            likely = load(scores, k * TILE + lane, FEW) / whole
+            likely = load(scores, k * TILE + lane, LABEL_LANES) / whole
             store(scores, k * TILE + lane, likely - where(y == k, zero + 1.0, zero))
         store(losses, lane, log(whole) - mine)
 
@@ -363,13 +363,13 @@ def _many_classes(scores, targets, losses):
 @njit(nogil=True, cache=True, forceinline=True)
 def _importances(targets, importance, masses, tile, weights):
     """The weight of every lane's class, times that of the point."""
-    for lane in range(0, TILE, FEW):
-        y = load(targets, lane, FEW)
+    for lane in range(0, TILE, LABEL_LANES):
+        y = load(targets, lane, LABEL_LANES)
         value = spread(importance[0], y)
         for c in range(1, importance.shape[0]):
             value = where(y == c, spread(importance[c], y), value)
         if masses is not None:
-            value = value * load(masses, tile * TILE + lane, FEW)
+            value = value * load(masses, tile * TILE + lane, LABEL_LANES)
         store(weights, lane, value)
 
 
@@ -392,41 +392,41 @@ def _keep(state, tile, masses, scores, steps, losses, weights, weighted, targets
     outputs = scores.shape[0]
     base = tile * (2 * outputs + 2) * TILE
     double = scores.dtype.type(1.0 if outputs == 1 else 2.0)
-    worst = spread(-1.0, load(scores, 0, FEW))
+    worst = spread(-1.0, load(scores, 0, LABEL_LANES))
     for k in range(outputs):
-        for lane in range(0, TILE, FEW):
+        for lane in range(0, TILE, LABEL_LANES):
             at = k * TILE + lane
-            residual = load(scores, at, FEW)
+            residual = load(scores, at, LABEL_LANES)
             size = maximum(residual, spread(0.0, residual) - residual)
-            before = cast_like(load(state, base + at, FEW), residual)
-            counted = cast_like(load(state, base + (outputs + 1) * TILE + at, FEW), residual)
+            before = cast_like(load(state, base + at, LABEL_LANES), residual)
+            counted = cast_like(load(state, base + (outputs + 1) * TILE + at, LABEL_LANES), residual)
             cut = minimum(size, spread(cap, size))
             bend, after = double * (cut * (1.0 - cut)), residual
             if weighted:
-                weight = load(weights, lane, FEW)
+                weight = load(weights, lane, LABEL_LANES)
                 bend, after = weight * bend, weight * residual
             apart = maximum(bend - counted, counted - bend)
             worst = maximum(worst, apart - fma(counted, spread(part, counted), spread(floor, counted)))
-            store(state, base + at, cast_like(after, load(state, base, FEW)))
+            store(state, base + at, cast_like(after, load(state, base, LABEL_LANES)))
             store(steps, at, after - memory * before)
-    zero = spread(0.0, load(state, base, FEW))
+    zero = spread(0.0, load(state, base, LABEL_LANES))
     change, stamps = widen(zero), zero
-    stamp = cast_like(spread(theta_number, load(scores, 0, FEW)), zero)
+    stamp = cast_like(spread(theta_number, load(scores, 0, LABEL_LANES)), zero)
     number = base + (2 * outputs + 1) * TILE
-    least = load(state, number, FEW)
-    for lane in range(FEW, TILE, FEW):
-        least = minimum(least, load(state, number + lane, FEW))
+    least = load(state, number, LABEL_LANES)
+    for lane in range(LABEL_LANES, TILE, LABEL_LANES):
+        least = minimum(least, load(state, number + lane, LABEL_LANES))
     if any_lane(least == 0.0):
         _count(state, tile, masses, targets, counts, sums)
-    for lane in range(0, TILE, FEW):
+    for lane in range(0, TILE, LABEL_LANES):
         at = base + outputs * TILE + lane
-        loss = load(losses, lane, FEW)
+        loss = load(losses, lane, LABEL_LANES)
         if weighted:
-            loss = load(weights, lane, FEW) * loss
-        before, after = load(state, at, FEW), cast_like(loss + penalty, zero)
+            loss = load(weights, lane, LABEL_LANES) * loss
+        before, after = load(state, at, LABEL_LANES), cast_like(loss + penalty, zero)
         store(state, at, after)
         change = change + (widen(after) - widen(before))
-        last = load(state, number + lane, FEW)
+        last = load(state, number + lane, LABEL_LANES)
         store(state, number + lane, stamp)
         stamps = stamps + (stamp - last)  # whole numbers: exact
     sums[LOSS] += total(change)
@@ -521,44 +521,50 @@ def _new_diagonal(features, outputs, metric, full):
     """Changes of the curvature of a tile, their sums as `_add_steps` makes them, x̃² of a tile and of one row; 1 /
     unit."""
     count, width = (0, 0) if full else (outputs, metric.shape[1])
-    bends, parts = np.empty((count, TILE), features.dtype), np.zeros((count, width, FEW), features.dtype)
+    bends, parts = np.empty((count, TILE), features.dtype), np.zeros((count, width, LABEL_LANES), features.dtype)
     return bends, parts, np.empty((width, TILE), features.dtype), np.empty(width), 1.0 / metric[1]
 
 
 @njit(nogil=True, cache=True)
 def _add_steps(features, at, steps, parts):
-    """parts[k, t] += step·x over one tile, in `FEW` lanes; the last t is the bias. Fetches the next tile
+    """parts[k, t] += step·x over one tile, in `LABEL_LANES` lanes; the last t is the bias. Fetches the next tile
     meanwhile. SUMMED outputs at a time, one where too few are left.
     """
     line = 64 // features.itemsize
     outputs, columns = parts.shape[0], parts.shape[1] - 1
-    whole, wide = outputs // SUMMED * SUMMED, (columns + 1) * FEW
+    whole, wide = outputs // SUMMED * SUMMED, (columns + 1) * LABEL_LANES
     for k in range(0, whole, SUMMED):
         first, into = k * TILE, k * wide
-        a, b = loads(steps, first, TILE, SUMMED, FEW), loads(steps, first + FEW, TILE, SUMMED, FEW)
-        c, d = loads(steps, first + 2 * FEW, TILE, SUMMED, FEW), loads(steps, first + 3 * FEW, TILE, SUMMED, FEW)
+        a, b = (
+            loads(steps, first, TILE, SUMMED, LABEL_LANES),
+            loads(steps, first + LABEL_LANES, TILE, SUMMED, LABEL_LANES),
+        )
+        c, d = (
+            loads(steps, first + 2 * LABEL_LANES, TILE, SUMMED, LABEL_LANES),
+            loads(steps, first + 3 * LABEL_LANES, TILE, SUMMED, LABEL_LANES),
+        )
         for t in range(columns):
             x = at + t * TILE
-            some = fma_each(load(features, x, FEW), a, loads(parts, into, wide, SUMMED, FEW))
-            some = fma_each(load(features, x + FEW, FEW), b, some)
-            some = fma_each(load(features, x + 2 * FEW, FEW), c, some)
-            store_each(parts, into, wide, fma_each(load(features, x + 3 * FEW, FEW), d, some))
-            into += FEW
+            some = fma_each(load(features, x, LABEL_LANES), a, loads(parts, into, wide, SUMMED, LABEL_LANES))
+            some = fma_each(load(features, x + LABEL_LANES, LABEL_LANES), b, some)
+            some = fma_each(load(features, x + 2 * LABEL_LANES, LABEL_LANES), c, some)
+            store_each(parts, into, wide, fma_each(load(features, x + 3 * LABEL_LANES, LABEL_LANES), d, some))
+            into += LABEL_LANES
             if k == 0:
                 for ahead in range(TILE // 2, TILE, line):
                     prefetch(features, x + columns * TILE + ahead)
     for k in range(whole, outputs):
         first = k * TILE
-        a, b = load(steps, first, FEW), load(steps, first + FEW, FEW)
-        c, d = load(steps, first + 2 * FEW, FEW), load(steps, first + 3 * FEW, FEW)
+        a, b = load(steps, first, LABEL_LANES), load(steps, first + LABEL_LANES, LABEL_LANES)
+        c, d = load(steps, first + 2 * LABEL_LANES, LABEL_LANES), load(steps, first + 3 * LABEL_LANES, LABEL_LANES)
         into = k * wide
         for t in range(columns):
             x = at + t * TILE
-            part = fma(a, load(features, x, FEW), load(parts, into, FEW))
-            part = fma(b, load(features, x + FEW, FEW), part)
-            part = fma(c, load(features, x + 2 * FEW, FEW), part)
-            store(parts, into, fma(d, load(features, x + 3 * FEW, FEW), part))
-            into += FEW
+            part = fma(a, load(features, x, LABEL_LANES), load(parts, into, LABEL_LANES))
+            part = fma(b, load(features, x + LABEL_LANES, LABEL_LANES), part)
+            part = fma(c, load(features, x + 2 * LABEL_LANES, LABEL_LANES), part)
+            store(parts, into, fma(d, load(features, x + 3 * LABEL_LANES, LABEL_LANES), part))
+            into += LABEL_LANES
             if k == 0:
                 for ahead in range(TILE // 2, TILE, line):
                     prefetch(features, x + columns * TILE + ahead)
@@ -569,10 +575,10 @@ def _add_steps(features, at, steps, parts):
 def _add_biases(steps, parts):
     """The last column of `parts`, which is 1 in every row."""
     for k in range(parts.shape[0]):
-        first, into = k * TILE, ((k + 1) * parts.shape[1] - 1) * FEW
-        a, b = load(steps, first, FEW), load(steps, first + FEW, FEW)
-        c, d = load(steps, first + 2 * FEW, FEW), load(steps, first + 3 * FEW, FEW)
-        store(parts, into, load(parts, into, FEW) + ((a + b) + (c + d)))
+        first, into = k * TILE, ((k + 1) * parts.shape[1] - 1) * LABEL_LANES
+        a, b = load(steps, first, LABEL_LANES), load(steps, first + LABEL_LANES, LABEL_LANES)
+        c, d = load(steps, first + 2 * LABEL_LANES, LABEL_LANES), load(steps, first + 3 * LABEL_LANES, LABEL_LANES)
+        store(parts, into, load(parts, into, LABEL_LANES) + ((a + b) + (c + d)))
 
 
 @njit(nogil=True, cache=True)
@@ -580,8 +586,8 @@ def _squared_columns(features, tile, metric, inverse, squared):
     """x̃² of a tile, laid out as its features are."""
     for t in range(metric.shape[1] - 1):
         mean, scale = features.dtype.type(metric[0, t]), features.dtype.type(inverse[t])
-        for lane in range(0, TILE, FEW):
-            x = (load(features, (tile * features.shape[1] + t) * TILE + lane, FEW) - mean) * scale
+        for lane in range(0, TILE, LABEL_LANES):
+            x = (load(features, (tile * features.shape[1] + t) * TILE + lane, LABEL_LANES) - mean) * scale
             store(squared, t * TILE + lane, x * x)
 
 
@@ -589,8 +595,8 @@ def _squared_columns(features, tile, metric, inverse, squared):
 def _flush(parts, gradient):
     for k in range(parts.shape[0]):
         for t in range(parts.shape[1]):
-            at = (k * parts.shape[1] + t) * FEW
-            part = load(parts, at, FEW)
+            at = (k * parts.shape[1] + t) * LABEL_LANES
+            part = load(parts, at, LABEL_LANES)
             gradient[k, t] += total(widen(part))
             store(parts, at, spread(0.0, part))
 
@@ -618,7 +624,7 @@ def _tiles(features, labels, state, masses, theta, fixed, goal, start, end, flag
     numbers = (kind(exact[0]), kind(exact[1]), exact[2], kind(exact[3]), kind(exact[4]), kind(exact[5]))
     scores = np.empty((outputs, TILE), features.dtype)
     steps = np.empty((outputs, TILE), features.dtype)
-    parts = np.zeros((outputs, columns + 1, FEW), features.dtype)
+    parts = np.zeros((outputs, columns + 1, LABEL_LANES), features.dtype)
     targets, losses = np.empty(TILE, features.dtype), np.empty(TILE, features.dtype)
     lane_weights = np.ones(TILE, features.dtype)
     weighted = importance.min() != 1.0 or importance.max() != 1.0
@@ -722,23 +728,26 @@ def _vector_labels(labels: Array) -> Array:
 
 def kernel_for(memory: bool, home: Shard, outputs: int) -> Kernel:
     """The kernel for sparse rows and for dense tiles. `home`: the shard that a team visits."""
-    keep = 1.0 if memory else 0.0
+    memory_factor = 1.0 if memory else 0.0
     by_column = _ByColumn()
 
     def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
         """Visit points by the kernel for this layout (dense tiles, or sparse with two or many classes) and add what
         they change."""
         labels, rows = shard.labels, shard.features
-        theta, fixed, goal = _open(parameter, aggregator, keep)
-        rest = (shard.state, shard.weights, theta, fixed, goal, start, end, flag)
+        theta, constants, sums = _open(parameter, aggregator, memory_factor)
+
+        def rest(theta: Any) -> tuple[Any, ...]:
+            """What every kernel takes after rows and labels."""
+            return shard.state, shard.weights, theta, constants, sums, start, end, flag
+
         if not isinstance(rows, Sparse):
-            reached = _tiles(rows, _vector_labels(labels), *rest)
+            reached = _tiles(rows, _vector_labels(labels), *rest(theta))
         elif len(parameter.weights) == 1:
-            reached = _sparse_two(rows[:3], labels, *rest)
+            reached = _sparse_two(rows[:3], labels, *rest(theta))  # indptr, indices, values
         else:
-            rest = (*rest[:2], by_column.turned(*theta), *rest[3:])
-            reached = _sparse_many(rows[:3], labels, *rest)
-        _close(goal, aggregator)
+            reached = _sparse_many(rows[:3], labels, *rest(by_column.turned(*theta)))
+        _close(sums, aggregator)
         return int(reached)
 
     sparse = isinstance(home.features, Sparse)
@@ -746,5 +755,5 @@ def kernel_for(memory: bool, home: Shard, outputs: int) -> Kernel:
         return run
     labels = home.labels if sparse else _vector_labels(home.labels)
     code = _TEAMS["serve_sparse_two" if sparse else "serve_dense"]
-    run.team = TeamCode(code, lambda iteration: (labels, keep), home.points)  # type: ignore[attr-defined]
+    run.team = TeamCode(code, lambda iteration: (labels, memory_factor), home.points)  # type: ignore[attr-defined]
     return run

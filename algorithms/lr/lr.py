@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.algorithms.class_labels import label_values
 from flegel.algorithms.lr import answers, kernels
 from flegel.algorithms.lr.curvature import add_outer
 from flegel.algorithms.lr.model import (
@@ -22,7 +23,6 @@ from flegel.algorithms.lr.model import (
     importance_of,
     intercept_loss,
     joined,
-    label_values,
     least_weight,
     number_of,
     reject_regression_targets,
@@ -40,7 +40,6 @@ from flegel.algorithms.lr.search import (
     EXACT,
     GUARDED,
     LATER,
-    NEGLIGIBLE,
     NOISE,
     NOT_YET,
     UNCOUNTED,
@@ -105,7 +104,9 @@ class LR(Algorithm):
         auxiliary=tuple(name for name in Linear._fields if name.startswith("internal_")),
     )
     placement = ParameterPlacement(
-        unsharded="the length of each step is found along all of θ at once",
+        unsharded="the length of each step is found along all of θ at once (lr-gradient takes plain steps, and can)",
+        not_additive="its step search compares the loss of θ with that of the step before, which a θ from outside "
+        "breaks; `lr-gradient` and `lr-local` can be trained by groups",
         unsent=("internal_search", "internal_best", "internal_pairs"),
     )
     kernels = Kernels(layout="tiles", torch_program="flegel.algorithms.lr.torch_program:LogisticProgram")
@@ -155,7 +156,7 @@ class LR(Algorithm):
     def validate(self, sample: Sample) -> None:
         """Find the classes among the labels where the user did not name them, replace words by their numbers, and
         refuse labels, weights of classes and penalties that cannot be trained."""
-        found = label_values(sample)
+        found = label_values(sample, "LR")
         self._words = sample.class_names
         if self.classes is None:
             reject_regression_targets(found, self._words)
@@ -224,7 +225,7 @@ class LR(Algorithm):
         fresh = self.initParameter(sample, rng)
         if previous.weights.shape != fresh.weights.shape or known != self._label_values:
             raise UsageError("LR: start= has other columns or classes than these data; give the classes of the start.")
-        numbers = np.append(self._penalty.value(joined(previous)), fresh.internal_visit[1:])
+        numbers = np.append(self._penalty.of(previous.weights), fresh.internal_visit[1:])
         search = begin(sample.points, self.memory, rounding_of(sample.features))
         made = {"internal_visit": numbers, "internal_search": search}
         return fresh._replace(weights=previous.weights, bias=previous.bias, **made)
@@ -369,21 +370,25 @@ class LR(Algorithm):
         """θ moves at every barrier, by `lr.steps_per_pass` times the part of a pass that was visited."""
         theta, visits = joined(parameter), float(aggregator.visits[0])
         curvature = self._curvatures(aggregator, parameter)
-        gradient = aggregator.gradient / (curvature.seen if self.memory else visits) + self._penalty.slope(theta)
+        count = curvature.seen if self.memory else visits
+        gradient = self._penalty.add_slope(theta, aggregator.gradient / count)
         rate = self._rate(search) * search.pace * min(1.0, active().lr.steps_per_pass * visits / search.points)
         rate /= active().lr.curvature_headroom if curvature.full else 1.0
         # Few points show correlations that the data do not have: more damping.
         damping = max(search.damping, 0.1 * theta.shape[1] / curvature.seen)
-        fresh = self._balanced(theta + rate * curvature.solve(gradient, self._penalty, damping))
+        step = rate * curvature.solve(gradient, self._penalty, damping)
+        fresh = theta + self._balanced_step(theta, step)
         if not np.isfinite(fresh).all():
             return self._held(parameter, search._replace(settling=1.0))
         return self._moved(aggregator, parameter, fresh, search)
 
     def _measure(self, aggregator: Gradients, parameter: Linear, search: StepSearch) -> Linear:
         """Loss and gradient are exact for this θ: accept it if it is better than the best θ, else go back."""
-        theta, curvature = joined(parameter), self._curvatures(aggregator, parameter)
+        curvature = self._curvatures(aggregator, parameter)
         value = float(aggregator.loss[0]) / curvature.seen
-        gradient = aggregator.gradient / curvature.seen + self._penalty.slope(theta)
+        measured = np.empty_like(parameter.internal_best)
+        theta, gradient = joined(parameter, measured[0]), measured[1]
+        self._penalty.add_slope(theta, np.divide(aggregator.gradient, curvature.seen, out=gradient))
         search = search._replace(settling=1.0 if self.memory else 0.0)
         if search.measured == 0:
             search = search._replace(best=start_loss(aggregator, parameter))
@@ -393,7 +398,7 @@ class LR(Algorithm):
         limit = search.best * (1.0 + NOISE) + active().lr.armijo * search.promised * search.length
         best = parameter.internal_best[0]
         if value <= limit or np.array_equal(theta, best):  # the best θ measured again is not worse but for rounding
-            return self._accept(aggregator, parameter, search, value, gradient)
+            return self._accept(aggregator, parameter, search, value, measured)
         newton = self._newton(parameter, curvature)
         most = active().lr.most_damping
         short = newton or search.length < active().lr.shortest_step or search.promised == 0.0
@@ -414,14 +419,18 @@ class LR(Algorithm):
         return self._moved(aggregator, parameter, best + factor * (theta - best), search)
 
     def _accept(
-        self, aggregator: Gradients, parameter: Linear, search: StepSearch, value: float, gradient: Array
+        self,
+        aggregator: Gradients,
+        parameter: Linear,
+        search: StepSearch,
+        value: float,
+        measured: Array,
     ) -> Linear:
-        """This θ is the best; the next step starts from it."""
-        theta, curvature = joined(parameter), self._curvatures(aggregator, parameter)
-        best, before = parameter.internal_best
-        pairs = parameter.internal_pairs
+        """This θ, `measured` with its gradient, is the best; the next step starts from it."""
+        curvature = self._curvatures(aggregator, parameter)
+        (theta, gradient), pairs = measured, parameter.internal_pairs
         if len(pairs) and search.measured:
-            pairs = with_pair(pairs, theta - best, gradient - before)
+            pairs = with_pair(pairs, theta, gradient, parameter.internal_best)
         newton = self._newton(parameter, curvature)
         step = self._next_step(theta, search, curvature, pairs, value, gradient, newton)
         brought = search.best - value if search.measured else NOT_YET
@@ -442,7 +451,7 @@ class LR(Algorithm):
             usual=gains.usual,
             before=gains.before,
         )
-        parameter = parameter._replace(internal_best=np.stack([theta, gradient]), internal_pairs=pairs)
+        parameter = parameter._replace(internal_best=measured, internal_pairs=pairs)
         mode = float(parameter.internal_visit[5])
         if mode == EMPTYING or (mode == LATER and self._too_slow(search, theta.shape[1])):
             numbers = parameter.internal_visit.copy()
@@ -477,7 +486,8 @@ class LR(Algorithm):
             step = quasi_newton(gradient, pairs, curvature.solver(penalty, damping), not curvature.full)
         else:
             step = curvature.solve(gradient, penalty, damping) * (pace if not self.scaling else 1.0)
-        step = self._balanced(theta + self._rate(search) * step) - theta
+        step *= self._rate(search)
+        step = self._balanced_step(theta, step)
         promised = float(np.vdot(gradient, step))
         if penalty.l1:
             promised += penalty.l1 * float(np.abs((theta + step)[:, :-1]).sum() - np.abs(theta[:, :-1]).sum())
@@ -528,12 +538,13 @@ class LR(Algorithm):
         """Steps are Newton's, with the curvature as it is; otherwise L-BFGS corrects it by pairs."""
         return not len(parameter.internal_pairs) or (curvature.full and self.outputs == 1)
 
-    def _balanced(self, theta: Array) -> Array:
-        """With l2 the weights of all classes sum to 0 at the minimum, since only their differences enter the scores. A
-        step by curvatures of single classes leaves that plane, and back leads only the penalty, which is flat."""
-        if self.outputs == 1 or not self.l2 or self.l1:
-            return theta
-        return np.asarray(theta - theta.mean(axis=0))
+    def _balanced_step(self, theta: Array, step: Array) -> Array:
+        """`step`, in place, so that it leads to weights of all classes that sum to 0. With l2 they do at the minimum,
+        since only their differences enter the scores. A step by curvatures of single classes leaves that plane, and
+        back leads only the penalty, which is flat."""
+        if self.outputs > 1 and self.l2 and not self.l1:
+            step -= theta.mean(axis=0) + step.mean(axis=0)
+        return step
 
     def _separated(self, value: float, parameter: Linear) -> bool:
         """No point has a loss of log 2, so every point is on its side, and without a penalty the minimum is 0."""
@@ -572,7 +583,7 @@ class LR(Algorithm):
         mean = float(aggregator.curvature[:, 0 if mode > 1.0 else -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
         part, cap = self._recounted(search, parameter), self._cap(search, parameter)
-        least = NEGLIGIBLE if mode == 1.0 else active().lr.negligible_in_diagonal
+        least = active().lr.negligible_curvature if mode == 1.0 else active().lr.negligible_in_diagonal
         floor = 0.0 if mode == EMPTYING else max(least * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, cap, *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
@@ -601,8 +612,8 @@ class LR(Algorithm):
         value = self.objective(aggregator, parameter)
         search = StepSearch(*parameter.internal_search)
         measured = search.settling and search.measured
-        theta = parameter.internal_best[0] if measured else joined(parameter)
-        return {} if value is None else {"log_loss": max(value - self._penalty.value(theta), 0.0)}
+        weights = parameter.internal_best[0, :, :-1] if measured else parameter.weights
+        return {} if value is None else {"log_loss": max(value - self._penalty.of(weights), 0.0)}
 
     def baseline(self, aggregator: Gradients, parameter: Linear) -> float:
         told_apart = self.intercept and len(parameter.classes) > 1
@@ -673,7 +684,7 @@ class LR(Algorithm):
         if labels is None:
             raise UsageError("LR: evaluating needs labels.")
         values = np.asarray(labels, dtype=np.float64)
-        loss, target = answers.losses(features, values, parameter)
-        right = float(np.mean(self.predict(features, parameter) == values)) if len(values) else 0.0
-        mean, weighted = answers.means(loss, loss * np.append(parameter.internal_importance, 1.0)[target])
-        return Evaluation(weighted + self._penalty.value(joined(parameter)), {"log_loss": mean, "accuracy": right})
+        loss, target, right = answers.judged(features, values, parameter)
+        weighted = loss * np.append(parameter.internal_importance, 1.0)[target]
+        mean, accuracy, objective = answers.means(loss, right, weighted)
+        return Evaluation(objective + self._penalty.of(parameter.weights), {"log_loss": mean, "accuracy": accuracy})

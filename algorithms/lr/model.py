@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flegel.algorithm import MOST_CLASSES, Sample
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import UsageError, nearest
 
-MOST_BROKEN_LABELS = 20
-"""Different labels that may be decimal numbers: half stars make ten, and measured quantities have hundreds."""
 MOST_SHOWN = 30
 """Labels that a message lists."""
 
@@ -56,9 +55,12 @@ class Gradients(NamedTuple):
     unknown: Array
 
 
-def joined(parameter: Linear) -> Array:
+def joined(parameter: Linear, into: Array | None = None) -> Array:
     """Weights and bias as one array, the bias last."""
-    return np.hstack([parameter.weights, np.asarray(parameter.bias)[:, None]])
+    outputs, columns = parameter.weights.shape
+    theta = np.empty((outputs, columns + 1)) if into is None else into
+    theta[:, :-1], theta[:, -1] = parameter.weights, parameter.bias
+    return theta
 
 
 def importance_of(
@@ -124,7 +126,7 @@ def shown_labels(values: Iterable[float], words: Sequence[str] | None) -> str:
 def reject_regression_targets(found: Array, words: Sequence[str] | None) -> None:
     """Raises where the labels found look like a quantity: very many of them, or many that are no whole numbers."""
     broken = words is None and bool((np.asarray(found) % 1.0 != 0.0).any())
-    if len(found) > (MOST_BROKEN_LABELS if broken else MOST_CLASSES):
+    if len(found) > (active().lr.most_fractional_labels if broken else MOST_CLASSES):
         kind = "decimal numbers as labels" if broken else "labels"
         raise UsageError(
             f"LR: {len(found)} different {kind} look like a quantity, not classes; choose another label, or divide it "
@@ -150,18 +152,6 @@ def least_weight(sample: Sample) -> list[float]:
         return []
     positive = sample.weights[sample.weights > 0]
     return [float(positive.min()) if len(positive) and len(sample.weights) == sample.points else 0.0]
-
-
-def label_values(sample: Sample) -> Array:
-    """The different labels of all rows, in order; of the sample where no more is known."""
-    if sample.labels is None:
-        raise UsageError("LR learns from labels, and these data have none; name the label column.")
-    labels = np.asarray(sample.labels)
-    if labels.dtype.kind not in "fiub":
-        raise UsageError("LR: labels must be numbers; let the reader turn text into class numbers.")
-    if not np.isfinite(labels.astype(np.float64)).all():
-        raise UsageError("LR: a label is missing or infinite; leave such rows out.")
-    return np.unique(labels.astype(np.float64)) if sample.classes is None else sample.classes
 
 
 def reject_unknown_labels(aggregator: Gradients, classes: str) -> None:

@@ -13,6 +13,8 @@ A metric is one array of (2 or 2 + directions, columns + 1) numbers, because it 
     row 0     the mean of every column; in the last place 1, or 0 where there is no bias
     row 1     the unit of every column; in the last place the curvature of the directions that are not leading
     row 2 …   leading directions u in those units; H⁻¹ is (I − Σ u·uᵀ) / that curvature
+
+Imports no compiler.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ import numpy as np
 
 from flegel.algorithms.rows import rows_of, times
 from flegel.configuration.active import active
-from flegel.core.code_cache import njit
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 
-ROWS_AT_ONCE = 1024  # of the sample, for its moments
+_ADD_TRANSPOSED = EntryPoint("flegel.algorithms.sparse_products", "add_transposed")
 
 
 def plain(columns: int, intercept: bool) -> Array:
@@ -51,21 +53,22 @@ def scaled(
     features: Any, columns: int, curvature: float, l2: float, intercept: bool, centered: bool | None = None
 ) -> Array:
     """The metric for such features. `curvature` is c; without an intercept the mean is not subtracted."""
+    rules = active().lr
     basis = coordinates(features, columns, intercept, intercept if centered is None else centered)
     if not isinstance(features, Sparse):
-        features = features[:: max(rows_of(features) // active().lr.direction_rows, 1)]
+        features = features[:: max(rows_of(features) // rules.direction_rows, 1)]
     rows = max(rows_of(features), 1)
     # The penalty's curvature is part of a column's unit: in units of its deviation alone, that of a column which the
     # sample hardly shows would be larger than all others by orders of magnitude, and bound every step.
     basis[1, :columns] = np.sqrt(basis[1, :columns] ** 2 + l2 / curvature)
     mean, unit = basis[0, :columns], basis[1, :columns]
-    directions = min(columns, active().lr.direction_numbers // columns)
+    directions = min(columns, rules.direction_numbers // columns)
     shrink = min(1.0, 1e-6 + 0.1 * columns / rows)  # a small sample shows correlations that the data do not have
     product = _product(features, mean, unit, curvature, shrink, l2)
     values, vectors = _leading(product, columns, directions)
     # Directions that the sample's rows do not have: collinear columns, or columns that it misses. Taken as flat as they
     # look, they would be the longest part of every step, and collinear columns would get any weights.
-    flat = active().lr.flat_curvature * values[0]
+    flat = rules.flat_curvature * values[0]
     values = np.where(values - curvature * shrink > flat, values, np.maximum(values, curvature))
     least = float(values.min())
     metric = np.zeros((2 + directions, columns + 1))
@@ -89,9 +92,14 @@ def descend(gradient: Array, metric: Array, larger: Array) -> Array:
 
 def inward(gradient: Array, metric: Array) -> Array:
     """A gradient by raw weights and bias as a gradient in the metric's coordinates."""
-    inner = gradient.copy()
-    inner[:, :-1] = (gradient[:, :-1] - metric[0, :-1] * gradient[:, -1:]) / metric[1, :-1]
-    inner[:, -1] *= metric[0, -1]
+    inner = np.empty_like(gradient)
+    if metric[0, :-1].any():
+        np.multiply(metric[0, :-1], -gradient[:, -1:], out=inner[:, :-1])
+        inner[:, :-1] += gradient[:, :-1]
+        inner[:, :-1] *= 1.0 / metric[1, :-1]
+    else:
+        np.multiply(gradient[:, :-1], 1.0 / metric[1, :-1], out=inner[:, :-1])
+    inner[:, -1] = gradient[:, -1] * metric[0, -1]
     return inner
 
 
@@ -100,8 +108,8 @@ def outward(step: Array, metric: Array) -> Array:
 
     The bias follows the weights so that the score at the mean does not change with them.
     """
-    outer = step.copy()
-    outer[:, :-1] = step[:, :-1] / metric[1, :-1]
+    outer = np.empty_like(step)
+    np.multiply(step[:, :-1], 1.0 / metric[1, :-1], out=outer[:, :-1])
     outer[:, -1] = metric[0, -1] * (step[:, -1] - outer[:, :-1] @ metric[0, :-1])
     return outer
 
@@ -132,10 +140,11 @@ def _moments(features: Any, columns: int, centered: bool) -> tuple[Array, Array]
 
 def _dense_moments(rows: Array) -> tuple[Array, Array]:
     """Mean and variance of every column, in float64 but without a copy of all rows: about the mean of the first."""
-    about = np.asarray(rows[:ROWS_AT_ONCE], dtype=np.float64).mean(axis=0)
+    rules = active().lr
+    about = np.asarray(rows[: rules.moment_rows], dtype=np.float64).mean(axis=0)
     sums, squares = np.zeros_like(about), np.zeros_like(about)
-    for at in range(0, len(rows), ROWS_AT_ONCE):
-        away = rows[at : at + ROWS_AT_ONCE] - about
+    for at in range(0, len(rows), rules.moment_rows):
+        away = rows[at : at + rules.moment_rows] - about
         sums += away.sum(axis=0)
         squares += np.einsum("ij,ij->j", away, away)
     mean = sums / max(len(rows), 1)
@@ -166,17 +175,8 @@ def _transposed_times(features: Any, scores: Array) -> Array:
     if not isinstance(features, Sparse):
         return np.asarray(np.asarray(features, dtype=np.float64).T @ scores)
     sums = np.zeros((features.columns, scores.shape[1]))
-    add_transposed(features.indptr, features.indices, features.values, np.ascontiguousarray(scores), sums)
+    _ADD_TRANSPOSED(features.indptr, features.indices, features.values, np.ascontiguousarray(scores), sums)
     return sums
-
-
-@njit(cache=True)
-def add_transposed(indptr: Array, indices: Array, values: Array, scores: Array, sums: Array) -> None:
-    """sums += Xᵀ·scores for sparse rows X."""
-    for i in range(indptr.shape[0] - 1):
-        for t in range(indptr[i], indptr[i + 1]):
-            for k in range(scores.shape[1]):
-                sums[indices[t], k] += values[t] * scores[i, k]
 
 
 def _leading(product: Any, columns: int, directions: int) -> tuple[Array, Array]:

@@ -1,7 +1,8 @@
 """Logistic regression of many outputs over wide dense rows: scores and gradients of a block as matrix products.
 
 NumPy's BLAS multiplies; compiled code makes residuals of scores and keeps them in the state, as `kernels._tiles` does.
-A block is finished once its residuals are kept, so the stop flag is read between blocks and after their scores.
+A block is finished once its residuals are kept, so the stop flag is read between blocks and between parts of their
+scores: of 2,048 columns × 1,000 outputs every 15 ms, but for the 25 ms that a gradient takes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.algorithms.lr.shapes import LANES
+from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
@@ -16,14 +18,6 @@ from flegel.core.shard import Shard, Sparse
 _SETTLE, _ADD_PAIRS, _ADD_PRODUCT = (
     EntryPoint("flegel.algorithms.lr.product_kernel", name) for name in ("settle", "add_pairs", "add_product")
 )
-BLOCK_ROWS = 512
-"""Rows of a block: its gradient is added to float64 sums once, which of 2,048 columns × 1,000 classes takes a twelfth
-of the block's time; with 256 rows a fifth."""
-SUMMED_NUMBERS = 2**20
-"""Numbers of a product that exist at a time before they are added to the gradient: 4 MB in float32."""
-PAIRS_BY_PRODUCT = 64
-"""The outputs of a row divided by this: so many outdated curvatures a row, in the mean of a block, cost as much one by
-one as a product for all outputs."""
 
 
 class ProductKernel:
@@ -31,6 +25,9 @@ class ProductKernel:
 
     def __init__(self, memory: bool) -> None:
         self._memory = 1.0 if memory else 0.0
+        self._rules = active().lr
+        self.rows_at_once = self._rules.product_rows
+        """A call that visits fewer takes longer for each: the gradient is added to the sums once a call."""
         self._of: Array | None = None
         """The weights that `_weights` were made of: a call may visit a few rows only."""
         self._weights = self._scores = self._steps = self._bends = np.empty((0, 0))
@@ -49,18 +46,18 @@ class ProductKernel:
         points, sums, metric = (shard.labels, shard.state, shard.weights), np.zeros(5), parameter.internal_metric
         at = start
         while True:
-            stop = min(at + BLOCK_ROWS, end)
+            stop = min(at + self._rules.product_rows, end)
             if at < stop and flag[0]:
                 break
             some, count = np.asarray(rows[at:stop], dtype=kind), stop - at
             scores, steps, bends = self._scores[:count], self._steps[:count], self._bends[:count]
-            np.matmul(some, self._weights.T, out=scores[:, :outputs])
-            if at > start and flag[0]:  # a block that was begun first is finished, so every call comes on
+            # The first block of a call is finished, so that every call comes on.
+            if not self._multiply(some, scores[:, :outputs], flag if at > start else None):
                 break
             settings = (model, parameter.classes, steps, bends, aggregator.counts, sums)
             pairs = int(_SETTLE(scores, bias, *points, at, *settings))
             self._sum(steps[:, :outputs], some, aggregator.gradient)
-            if pairs * PAIRS_BY_PRODUCT > count * outputs:
+            if pairs * self._rules.outputs_per_outdated_curvature > count * outputs:
                 squares = (some - metric[0, :-1].astype(kind)) * (1.0 / metric[1, :-1]).astype(kind)
                 np.multiply(squares, squares, out=squares)
                 self._sum(bends[:, :outputs], squares, aggregator.curvature[:, 0])
@@ -75,17 +72,28 @@ class ProductKernel:
             into += extra
         return at
 
+    def _multiply(self, rows: Array, scores: Array, flag: Array | None) -> bool:
+        """rows · weightsᵀ, some outputs at a time; False where the flag was raised meanwhile."""
+        several = max(self._rules.product_multiplications // rows.size, LANES) if rows.size else scores.shape[1]
+        for first in range(0, scores.shape[1], several):
+            np.matmul(rows, self._weights[first : first + several].T, out=scores[:, first : first + several])
+            if flag is not None and flag[0]:
+                return False
+        return True
+
     def _prepare(self, weights: Array, kind: np.dtype[np.floating]) -> None:
         outputs = len(weights)
         width = -(-outputs // LANES) * LANES
         if self._scores.shape[1] != width or self._scores.dtype != kind:
-            self._scores, self._steps, self._bends = (np.zeros((BLOCK_ROWS, width), kind) for _ in range(3))
+            self._scores, self._steps, self._bends = (
+                np.zeros((self._rules.product_rows, width), kind) for _ in range(3)
+            )
         if self._of is not weights:
             self._of, self._weights = weights, weights.astype(kind)
 
     def _sum(self, factors: Array, rows: Array, target: Array) -> None:
         """target += factorsᵀ·(rows, 1)."""
-        several = max(SUMMED_NUMBERS // rows.shape[1], 1)
+        several = max(self._rules.product_numbers // rows.shape[1], 1)
         for first in range(0, len(target), several):
             _ADD_PRODUCT(factors[:, first : first + several].T @ rows, first, target)
         target[:, -1] += factors.sum(axis=0, dtype=np.float64)

@@ -1,6 +1,6 @@
 """How logistic regression moves from measured statistics: Newton steps, proximal steps, and returning from failed ones.
 
-Pure functions of statistics and θ, called by `lr` on the coordinator; never looks at points.
+Pure functions of statistics and θ, called by `lr` on the coordinator; never looks at points. Imports no compiler.
 
 Measured: when the last visit of every point was made with the same θ, loss and gradient are those of this θ, exactly.
 Then θ is compared with the best one so far. A better one becomes the best and the next step starts from it; from a
@@ -10,14 +10,14 @@ worse one the search goes back towards the best along the same step, by interpol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flegel.algorithms.lr.precondition import descend, inward, outward
 from flegel.configuration.active import active
-from flegel.core.code_cache import njit
+from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.wording import option
@@ -29,20 +29,19 @@ DIGITS = 2e-13
 ROUNDINGS = 4.0
 """Gradients and columns are taken to be wrong by up to this many roundings: a product has one, and the sums of 64
 products that kernels keep in the rows' type have some more."""
-CONDITIONED = 1e-3
-"""Above this pivot (the part of a column's curvature that no column before it has), rounding moves no weight by as much
-as 1e-3 of its unit, and no directions are looked at."""
+BLOCK_NUMBERS = 2**15
+"""Of an array with a number for each weight that is worked on at a time: 256 KB."""
 NOT_YET = 1e300  # stands for infinity: θ travels with these numbers, and must be finite
 UNCOUNTED, GUARDED, CAUTIOUS, EXACT = -1.0, 0.0, 0.5, 1.0
 """Which points count with more than their curvature (see `kernels.py`): all, those on the wrong side, none; or no point
 counts at all."""
-NEGLIGIBLE = 1e-12
-"""A point whose curvature is below this part of the mean is not counted again."""
 
 
 LATER, EMPTYING = 2.0, 3.0
 """In place of 1 (all second derivatives are summed) or 0 (their diagonal): there is room for all, but only the diagonal
 is summed so far, in the first row; and it is taken out of there again, before all are summed."""
+_DIVIDE = EntryPoint("flegel.algorithms.lr.step_kernel", "divide")
+_PROXIMAL_STEP = EntryPoint("flegel.algorithms.coordinate_descent", "proximal_step")
 
 
 class Gains(NamedTuple):
@@ -171,14 +170,40 @@ class Penalty(NamedTuple):
     l1: float
 
     def value(self, theta: Array) -> float:
-        weights = theta[:, :-1]
-        return float(0.5 * self.l2 * (weights**2).sum() + self.l1 * np.abs(weights).sum())
+        return self.of(theta[:, :-1])
 
-    def slope(self, theta: Array) -> Array:
-        """The derivative of the smooth part."""
-        slope = self.l2 * theta
-        slope[:, -1] = 0.0
-        return slope
+    def of(self, weights: Array) -> float:
+        squares = 0.5 * self.l2 * float(np.einsum("kt,kt->", weights, weights)) if self.l2 else 0.0
+        return squares + (self.l1 * float(np.abs(weights).sum()) if self.l1 else 0.0)
+
+    def add_slope(self, theta: Array, gradient: Array) -> Array:
+        """gradient += the derivative of the smooth part, in place."""
+        if self.l2:
+            for some in output_blocks(gradient):
+                gradient[some, :-1] += self.l2 * theta[some, :-1]
+        return gradient
+
+
+def output_blocks(numbers: Array) -> Iterator[slice]:
+    """Outputs at a time of which a cache holds several arrays: what lies between two operations on a million weights
+    needs no new memory, which would cost more than the operations."""
+    several = max(BLOCK_NUMBERS // max(numbers.shape[1], 1), 1)
+    for first in range(0, len(numbers), several):
+        yield slice(first, first + several)
+
+
+class Solver(NamedTuple):
+    """Solves with one curvature."""
+
+    solve: Callable[[Array], Array]
+    """gradient ↦ −H⁻¹·gradient."""
+    squared_length: Callable[[Array], float] | None = None
+    """gradient ↦ gradientᵀ·H⁻¹·gradient, where that takes less than `solve`."""
+
+    def length(self, gradient: Array) -> float:
+        if self.squared_length is not None:
+            return self.squared_length(gradient)
+        return -float(np.vdot(gradient, self.solve(gradient)))
 
 
 class Curvature(NamedTuple):
@@ -236,23 +261,31 @@ class Curvature(NamedTuple):
         return here
 
     def of_columns(self, penalty: Penalty) -> Array:
-        """The diagonal of the Hessian with its penalty: a number an output and column, above 0."""
-        here = np.maximum(self.sums[:, 0], 0.0) / self.seen
-        here[:, :-1] += penalty.l2 / self.metric[1, :-1] ** 2
-        here = np.maximum(here, active().lr.least_curvature * here.mean(axis=0))
-        return np.where(here > 0.0, here, 1.0)
+        """Two rows: what the penalty adds to the diagonal of the Hessian, by column, and the least that counts."""
+        ridge = np.append(penalty.l2 / self.metric[1, :-1] ** 2, 0.0)
+        mean = np.zeros_like(ridge)
+        for some in output_blocks(self.sums[:, 0]):
+            mean += np.maximum(self.sums[some, 0], 0.0).sum(axis=0)
+        least = active().lr.least_curvature * (mean / (self.seen * len(self.sums)) + ridge)
+        return np.stack([ridge, least])
 
-    def solver(self, penalty: Penalty, damping: float) -> Callable[[Array], Array]:
+    def solver(self, penalty: Penalty, damping: float) -> Solver:
         """`solve` for several gradients."""
         if not self.diagonal or not self.summed:
-            return lambda gradient: self.solve(gradient, penalty, damping)
-        columns = self.of_columns(penalty)
-        return lambda gradient: -outward(inward(gradient, self.metric) / columns, self.metric)
+            return Solver(lambda gradient: self.solve(gradient, penalty, damping))
+        given = (self.sums[:, 0], float(self.seen), self.of_columns(penalty), np.ascontiguousarray(self.metric[:2]))
+
+        def solve(gradient: Array) -> Array:
+            step = np.empty(gradient.shape)
+            _DIVIDE(gradient, *given, step)
+            return step
+
+        return Solver(solve, lambda gradient: float(_DIVIDE(gradient, *given, np.empty((1, gradient.shape[1])))))
 
     def solve(self, gradient: Array, penalty: Penalty, damping: float) -> Array:
         """−H⁻¹·gradient, both by raw weights and bias."""
         if self.diagonal and self.summed:
-            return self.solver(penalty, damping)(gradient)
+            return self.solver(penalty, damping).solve(gradient)
         inner = inward(gradient, self.metric)
         if not self.full:
             return -outward(descend(inner, self.metric, self.larger()), self.metric)
@@ -268,7 +301,7 @@ class Curvature(NamedTuple):
         damped = self.matrix(k, penalty, damping)
         unit = 1.0 / np.sqrt(np.diagonal(damped))
         slope, root = gradient * unit, _root(damped * unit * unit[:, None])
-        if float(np.diagonal(root).min()) ** 2 > CONDITIONED:
+        if float(np.diagonal(root).min()) ** 2 > active().lr.well_conditioned_pivot:
             return np.asarray(_divided(root, slope) * unit)
         values, directions = np.linalg.eigh(self.matrix(k, penalty, 0.0) * unit * unit[:, None])
         # How far the origin of the raw numbers lies from a column's mean, in units of its curvature: so many digits are
@@ -293,7 +326,7 @@ class Curvature(NamedTuple):
         for k in range(len(inner)):
             if self.full:
                 matrix = self.matrix(k, penalty, damping)
-                step[k] = _coordinate_descent(matrix, inner[k], start[k], least)
+                step[k] = _PROXIMAL_STEP(matrix, inner[k], start[k], least)
             else:
                 rest = np.append(np.full(len(unit) - 1, self.metric[1, -1]), 1.0)
                 diagonal = self.larger()[k] * rest / pace
@@ -317,47 +350,30 @@ def _divided(root: Array, gradient: Array) -> Array:
     return np.asarray(np.linalg.solve(root.T, np.linalg.solve(root, gradient)))
 
 
-@njit(cache=True)
-def _coordinate_descent(matrix: Array, gradient: Array, start: Array, least: Array) -> Array:
-    """argmin over d of gradient·d + ½·d·matrix·d + Σ least·|start + d|."""
-    step = np.zeros_like(gradient)
-    slope = gradient.copy()
-    for _ in range(1000):
-        moved = 0.0
-        for j in range(len(step)):
-            at = start[j] + step[j]
-            free = at - slope[j] / matrix[j, j]
-            want = np.sign(free) * max(abs(free) - least[j] / matrix[j, j], 0.0)
-            change = want - at
-            if change != 0.0:
-                step[j] += change
-                slope += change * matrix[:, j]
-                moved = max(moved, change * change * matrix[j, j])
-        if moved <= 1e-14 * np.abs(gradient @ step):
-            break
-    return step
-
-
 # -- quasi-Newton pairs -------------------------------------------------------------------------------------
 
 
 def pairs_of(outputs: int, width: int) -> int:
     """How many pairs are kept for so many weights."""
-    return int(np.clip(active().lr.pair_bytes // (2 * 8 * outputs * width), 2, active().lr.most_pairs))
+    rules = active().lr
+    return int(np.clip(rules.pair_bytes // (2 * 8 * outputs * width), 2, rules.most_pairs))
 
 
-def with_pair(pairs: Array, step: Array, change: Array) -> Array:
-    """The newest pair first; one without positive curvature is left out."""
-    if not float(np.vdot(step, change)) > 0.0:
-        return pairs
+def with_pair(pairs: Array, theta: Array, gradient: Array, before: Array) -> Array:
+    """The newest pair first: how θ and its gradient differ from those before. One without positive curvature is left
+    out."""
     fresh = np.empty_like(pairs)
-    fresh[0, 0], fresh[0, 1], fresh[1:] = step, change, pairs[:-1]
+    np.subtract(theta, before[0], out=fresh[0, 0])
+    np.subtract(gradient, before[1], out=fresh[0, 1])
+    if not float(np.vdot(fresh[0, 0], fresh[0, 1])) > 0.0:
+        return pairs
+    fresh[1:] = pairs[:-1]
     return fresh
 
 
-def quasi_newton(gradient: Array, pairs: Array, solve: Any, rescaled: bool = True) -> Array:
-    """L-BFGS: −H⁻¹·gradient where H follows the pairs of steps and changes of the gradient; `solve` where there are
-    none. `rescaled`: the newest pair says in which units `solve` is; otherwise these are right.
+def quasi_newton(gradient: Array, pairs: Array, solver: Solver, rescaled: bool = True) -> Array:
+    """L-BFGS: −H⁻¹·gradient where H follows the pairs of steps and changes of the gradient; that of `solver` where
+    there are none. `rescaled`: the newest pair says in which units the solver is; otherwise these are right.
 
     The usual two loops over pairs, but on products of vectors that are made all at once: so every array is read a few
     times rather than a few times a pair.
@@ -368,23 +384,24 @@ def quasi_newton(gradient: Array, pairs: Array, solve: Any, rescaled: bool = Tru
     products = steps @ changes.T
     used = np.flatnonzero(np.diagonal(products) > 0.0)
     if not len(used):
-        return np.asarray(solve(gradient))
+        return solver.solve(gradient)
     if len(used) < len(pairs):
         steps, changes, products = steps[used], changes[used], products[np.ix_(used, used)]
     own = np.diagonal(products)
     along, parts = steps @ gradient.reshape(-1), np.zeros(len(used))
     for i in range(len(used)):  # the newest first
         parts[i] = (along[i] - products[i, :i] @ parts[:i]) / own[i]
-    rest = gradient - (parts @ changes).reshape(shape)
-    step = -solve(rest)
+    rest = (parts @ changes).reshape(shape)
+    step = solver.solve(np.subtract(gradient, rest, out=rest))
     if rescaled:
         newest = changes[0].reshape(shape)
-        step *= own[0] / -float(np.vdot(newest, solve(newest)))
+        step *= own[0] / solver.length(newest)
     back, more = changes @ step.reshape(-1), np.zeros(len(used))
     for i in reversed(range(len(used))):
-        more[i] = parts[i] - (back[i] + products[i + 1 :, i] @ more[i + 1 :]) / own[i]
-    step += (more @ steps).reshape(shape)
-    return np.asarray(-step)
+        more[i] = parts[i] + (back[i] - products[i + 1 :, i] @ more[i + 1 :]) / own[i]
+    np.matmul(more, steps, out=rest.reshape(-1))
+    step -= rest
+    return step
 
 
 def scheduled(schedule: str, decay: float, passes: float) -> float:
@@ -405,12 +422,13 @@ def remaining(last: float, before: float) -> float:
 
 def unsolved(search: StepSearch, metric: Array) -> list[str]:
     """Why the search has not reached the minimum, as a warning; none where it has, or has hardly begun."""
+    rules = active().lr
     if search.stuck:
         return [
             f"Steps have stopped bringing anything that can be measured, at {search.best:.4g} and without "
             "having reached the minimum: columns are too nearly collinear. Give l2, or leave columns out."
         ]
-    if search.measured < active().lr.warned_from_steps or search.gap <= active().lr.warned_from_gap:
+    if search.measured < rules.warned_from_steps or search.gap <= rules.warned_from_gap:
         return []
     units = metric[1, :-1]
     apart = float(units.max(initial=1e-300) / units.min(initial=1e300))

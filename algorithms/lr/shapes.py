@@ -1,8 +1,10 @@
-"""Which kernel of logistic regression serves which shape of dense rows and classes, and why. Imports no compiler."""
+"""Which kernel of logistic regression serves which shape of dense rows and classes, and why. Compiles nothing."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from flegel.configuration.active import active
 
 LANES = 16  # outputs of a row that `products` computes at a time
 
@@ -17,30 +19,35 @@ class LinearShape(NamedTuple):
     """What was measured."""
 
 
-SERVED_SHAPES = (
-    LinearShape(
-        outputs=32,
-        products=2**14,
-        kernel="products",
-        why="scores and gradients of 512 rows at a time by BLAS take 0.4 (2,048 × 100) to 0.8 (784 × 32) of the time "
-        "of tiles",
-    ),
-    LinearShape(
-        outputs=1,
-        products=1,
-        kernel="tiles",
-        why="scores and gradients of 64 rows at a time in registers; BLAS would copy rows first, which takes longer "
-        "than ten outputs of them",
-    ),
-)
-"""The first line that a shape reaches decides. Processor time of later passes on AVX-512, in µs a row by products and
-by tiles: 784 × 10 2.5 and 1.1; 784 × 32 4 and 5; 784 × 100 10 and 15; 2,048 × 100 15 and 40; 2,048 × 1,000 100 by
-products (scikit-learn 100). Where all second derivatives fit into the statistics, tiles serve."""
+def served_shapes() -> tuple[LinearShape, ...]:
+    """The first line that a shape reaches decides.
+
+    Processor time of later passes on AVX-512, in µs a row by products and by tiles: 784 × 10 2.5 and 1.1; 784 × 32 4
+    and 5; 784 × 100 10 and 15; 2,048 × 100 15 and 40; 2,048 × 1,000 100 by products (scikit-learn 100). Where all
+    second derivatives fit into the statistics, tiles serve.
+    """
+    rules = active().shapes
+    return (
+        LinearShape(
+            outputs=rules.lr_products_outputs,
+            products=rules.lr_products_products,
+            kernel="products",
+            why="scores and gradients of 512 rows at a time by BLAS take 0.4 (2,048 × 100) to 0.8 (784 × 32) of the "
+            "time of tiles",
+        ),
+        LinearShape(
+            outputs=1,
+            products=1,
+            kernel="tiles",
+            why="scores and gradients of 64 rows at a time in registers; BLAS would copy rows first, which takes "
+            "longer than ten outputs of them",
+        ),
+    )
 
 
 def served_by(outputs: int, columns: int) -> LinearShape:
     """The line of the table that decides for this shape."""
-    return next(shape for shape in SERVED_SHAPES if outputs >= shape.outputs and outputs * columns >= shape.products)
+    return next(shape for shape in served_shapes() if outputs >= shape.outputs and outputs * columns >= shape.products)
 
 
 def kernel_choice(outputs: int, columns: int) -> str:

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from flegel.algorithms.lr.point import MOST_SCORE
-
-ROOM = 2**26  # numbers of a block's float64 copy
+from flegel.configuration.active import active
 
 
 class LogisticProgram:
@@ -24,7 +23,7 @@ class LogisticProgram:
         self._device, self._memory = device, 1.0 if algorithm.memory else 0.0
 
     def block(self, columns: int) -> int:
-        return max(ROOM // max(columns + 1, 1), 1024) if self._device.type == "cuda" else 8192
+        return max(active().gpu.lr_block_numbers // max(columns + 1, 1), 1024) if self._device.type == "cuda" else 8192
 
     def set_parameter(self, parameter: Any) -> None:
         put = self._put

@@ -1,9 +1,9 @@
-"""Block kernels of the factorization. Called by `nmf`, never by users.
+"""The block kernel of the factorization of observed entries. Called by `nmf`, never by users.
 
 `solving` trains on a copy of H that is opened from θ and the aggregator, kept in the precision of the
 state and padded to whole vectors, and closed into the aggregator again; between the two it does, for each
 row, what `NMF.updateDataPoint` does on `NMF.localParameter`. Where the aggregator is as the last call left it,
-the copy still is what would be opened. `whole_matrix` leaves H alone. Both look at the flag before every row.
+the copy still is what would be opened. The flag is read before every row. `whole_kernel.py` has the other solvers.
 """
 
 from __future__ import annotations
@@ -13,30 +13,23 @@ import numpy as np
 from flegel.algorithms.nmf.rows import (
     MOST_SWEEPS,
     ROW_SOLVED_BELOW_GAIN,
-    gram_of,
     hold_out,
-    improve_whole_row,
     number_bits,
     row_key,
     settled,
-    whole_row_with,
 )
 from flegel.algorithms.simd.registers import register_lanes
 from flegel.algorithms.simd.vectors import fma, fma_each, load, maximum, splats, spread, store, total
 from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
-from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
-from flegel.core.team_loop import team_loop
-from flegel.declarations.kernels import Kernel, TeamCode
+from flegel.declarations.kernels import Kernel
 
 TOGETHER = kernel_settings().nmf_entries_at_once
 LANES = min(register_lanes(np.float32), 8)
 """Numbers in a vector. The rank is padded to a multiple of it, so wider ones would mostly multiply zeros."""
-DOUBLES = register_lanes(np.float64)
-"""Numbers of float64 in a vector, for whole rows of columns."""
 
 
 @njit(nogil=True, cache=True)
@@ -335,183 +328,4 @@ def solving(shard: Shard, rank: int, learning_rate: float, sweeps: int, fraction
         aggregator.held[:] += sums[2:4]
         return int(reached)
 
-    return run
-
-
-@njit(nogil=True, cache=True)
-def _whole(factors, gram_h, columns, values, state, mass, penalty, sweeps, settle, moves, gram, sums):
-    """Solve for the weights of one row against the fixed factors, and add the change of its products to the sums."""
-    rank = factors.shape[1]
-    new = state[rank] < 0
-    before, weights = np.zeros(rank), np.empty(rank)
-    for f in range(rank):
-        weights[f] = state[f]
-    if not new:
-        before[:] = weights
-    squares = whole_row_with(factors, gram_h, columns, values, weights, penalty, sweeps, new, new and settle)
-    _note_row(state, weights, before, squares, new, mass, gram, sums)
-    for t in range(columns.shape[0]):
-        if values[t] != 0.0:
-            for f in range(rank):
-                moves[columns[t], f] += mass * (values[t] * (weights[f] - before[f]))
-
-
-@njit(nogil=True, cache=True)
-def _note_row(state, weights, before, squares, new, mass, gram, sums):
-    """The row's new state, which rounds its weights, and the change of WᵀW and of the row's squares."""
-    rank = weights.shape[0]
-    for f in range(rank):
-        state[f] = weights[f]
-        weights[f] = state[f]
-    state[rank] = squares
-    for f in range(rank):
-        for g in range(rank):
-            gram[f, g] += mass * (weights[f] * weights[g] - before[f] * before[g])
-    if new:
-        sums[0] += mass * squares
-        sums[1] += mass
-
-
-@njit(nogil=True, cache=True)
-def _products(turned, values, above):
-    """H·x into `above`, and Σx². `turned` is H with a factor in each row, four of them together; columns are padded."""
-    padded = values.shape[0]
-    zero = spread(0.0, load(values, 0, DOUBLES))
-    squares = zero
-    for c in range(0, padded, DOUBLES):
-        x = load(values, c, DOUBLES)
-        squares = fma(x, x, squares)
-    for f in range(0, turned.shape[0], 4):
-        at = f * padded
-        one, two, three, four = zero, zero, zero, zero
-        for c in range(0, padded, DOUBLES):
-            x = load(values, c, DOUBLES)
-            one = fma(x, load(turned, at + c, DOUBLES), one)
-            two = fma(x, load(turned, at + padded + c, DOUBLES), two)
-            three = fma(x, load(turned, at + 2 * padded + c, DOUBLES), three)
-            four = fma(x, load(turned, at + 3 * padded + c, DOUBLES), four)
-        above[f], above[f + 1], above[f + 2], above[f + 3] = total(one), total(two), total(three), total(four)
-    return total(squares)
-
-
-@njit(nogil=True, cache=True)
-def _add_moves(turned, values, changes):
-    """Row f of `turned` += change of the row's weight f · x; four of them together."""
-    padded = values.shape[0]
-    zero = spread(0.0, load(values, 0, DOUBLES))
-    for f in range(0, turned.shape[0], 4):
-        at = f * padded
-        one, two = spread(changes[f], zero), spread(changes[f + 1], zero)
-        three, four = spread(changes[f + 2], zero), spread(changes[f + 3], zero)
-        for c in range(0, padded, DOUBLES):
-            x = load(values, c, DOUBLES)
-            store(turned, at + c, fma(x, one, load(turned, at + c, DOUBLES)))
-            store(turned, at + padded + c, fma(x, two, load(turned, at + padded + c, DOUBLES)))
-            store(turned, at + 2 * padded + c, fma(x, three, load(turned, at + 2 * padded + c, DOUBLES)))
-            store(turned, at + 3 * padded + c, fma(x, four, load(turned, at + 3 * padded + c, DOUBLES)))
-
-
-@njit(nogil=True, cache=True)
-def _whole_sparse(rows, factors, scale, state, masses, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
-    """Visit sparse rows of a matrix whose missing entries are zeros."""
-    indptr, indices, entries = rows
-    gram_h = gram_of(factors)
-    for i in range(start, end):
-        if raised(flag):
-            return i
-        first, last = indptr[i], indptr[i + 1]
-        values = np.empty(last - first)
-        for t in range(first, last):
-            values[t - first] = entries[t] / scale
-        mass, columns = 1.0 if masses is None else masses[i], indices[first:last]
-        _whole(factors, gram_h, columns, values, state[i], mass, penalty, sweeps, settle, moves, gram, sums)
-    return end
-
-
-@njit(nogil=True, cache=True)
-def _whole_dense(features, factors, scale, state, masses, penalty, sweeps, settle, moves, gram, sums, start, end, flag):
-    """H and its moves lie with a factor in each row while rows are visited: products of whole vectors. The moves are
-    brought along and taken back, so that their sums do not depend on where a pass is cut into calls."""
-    gram_h, (columns, rank) = gram_of(factors), factors.shape
-    padded, groups = -(-columns // DOUBLES) * DOUBLES, -(-rank // 4) * 4
-    turned, turned_moves = np.zeros((groups, padded)), np.zeros((groups, padded))
-    for j in range(columns):
-        for f in range(rank):
-            turned[f, j], turned_moves[f, j] = factors[j, f], moves[j, f]
-    values, above, changes = np.zeros(padded), np.zeros(groups), np.zeros(groups)
-    before, weights = np.zeros(rank), np.empty(rank)
-    reached = end
-    for i in range(start, end):
-        if raised(flag):
-            reached = i
-            break
-        for j in range(columns):
-            values[j] = features[i, j] / scale
-        mass, new = 1.0 if masses is None else masses[i], state[i, rank] < 0
-        for f in range(rank):
-            weights[f] = state[i, f]
-            before[f] = 0.0 if new else weights[f]
-        squares = _products(turned, values, above)
-        improve_whole_row(gram_h, above[:rank], weights, penalty * columns, sweeps, new, new and settle)
-        _note_row(state[i], weights, before, squares, new, mass, gram, sums)
-        for f in range(rank):
-            changes[f] = mass * (weights[f] - before[f])
-        _add_moves(turned_moves, values, changes)
-    for j in range(columns):
-        for f in range(rank):
-            moves[j, f] = turned_moves[f, j]
-    return reached
-
-
-def _open_whole(parameter, state, masses, sweeps):
-    """What the loops over rows of a whole matrix take besides rows and statistics, and room for two sums."""
-    scale, penalty, settle = parameter.scale[0], parameter.penalty[0], settled(parameter.rows)
-    return (parameter.factors, scale, state, masses, penalty, sweeps, settle), np.zeros(2)
-
-
-def _close_whole(sums, aggregator):
-    aggregator.loss[0] += sums[0]
-    aggregator.seen[0] += sums[1]
-
-
-_opened, _closed = njit(nogil=True, cache=True)(_open_whole), njit(nogil=True, cache=True)(_close_whole)
-
-
-@njit(nogil=True, cache=True)
-def _team_dense(features, state, masses, parameter, aggregator, start, end, flag, sweeps):
-    """Dense rows for the solvers of whole matrices; arguments as `team_loop` gives them."""
-    fixed, sums = _opened(parameter, state, masses, sweeps)
-    reached = _whole_dense(features, *fixed, aggregator.moves, aggregator.gram, sums, start, end, flag)
-    _closed(sums, aggregator)
-    return reached
-
-
-@njit(nogil=True, cache=True)
-def _team_sparse(features, state, masses, parameter, aggregator, start, end, flag, sweeps):
-    """The same for sparse rows."""
-    rows = (features.indptr, features.indices, features.values)
-    fixed, sums = _opened(parameter, state, masses, sweeps)
-    reached = _whole_sparse(rows, *fixed, aggregator.moves, aggregator.gram, sums, start, end, flag)
-    _closed(sums, aggregator)
-    return reached
-
-
-serve_dense, serve_sparse = team_loop(_team_dense), team_loop(_team_sparse)
-_TEAMS = {name: EntryPoint("flegel.algorithms.nmf.kernels", name) for name in ("serve_dense", "serve_sparse")}
-
-
-def whole_matrix(sweeps: int, home: Shard) -> Kernel:
-    """The kernel of the solvers for whole matrices: coordinate, or multiplicative without sweeps. `home`: the shard
-    that a team visits."""
-
-    def run(shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array) -> int:
-        fixed, sums = _open_whole(parameter, shard.state, shard.weights, sweeps)
-        rest = (*fixed, aggregator.moves, aggregator.gram, sums, start, end, flag)
-        rows = shard.features
-        reached = _whole_sparse(rows[:3], *rest) if isinstance(rows, Sparse) else _whole_dense(rows, *rest)
-        _close_whole(sums, aggregator)
-        return int(reached)
-
-    code = _TEAMS["serve_sparse" if isinstance(home.features, Sparse) else "serve_dense"]
-    run.team = TeamCode(code, lambda iteration: (sweeps,), home.points)  # type: ignore[attr-defined]
     return run

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.nmf.rows import observed, start_row
+from flegel.configuration.compiled import kernel_settings
 from flegel.core import pytree
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
@@ -20,12 +21,13 @@ from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
 from flegel.declarations.accepts import Accepts
 from flegel.declarations.kernels import Kernel
 from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 
 LEAST = 1e-12  # lower bound of a predicted entry, in units of the mean entry
-ROW_SOLVED_BELOW_GAIN = 1e-9  # relative gain of a sweep below which a new row is solved
-MOST_SWEEPS = 500
+ROW_SOLVED_BELOW_GAIN = kernel_settings().nmf_kl_row_solved_below_gain
+MOST_SWEEPS = kernel_settings().nmf_most_sweeps
 
 
 class KLFactors(NamedTuple):
@@ -77,6 +79,10 @@ class KLNMF(Algorithm):
     accepts = Accepts(sparse=True, labels="ignored")
     statistics = Statistics(spent=("ratios", "counted"), lagging=("loss",))  # a visit improves the last one's weights
     learning = Learning(tolerance=1e-6, slow_gains=True, auxiliary=("gathered",))
+    placement = ParameterPlacement(
+        not_additive="its ratios x / (w·h) hold for one H only, which all rows have to be visited under; `nmf` with "
+        "solver=coordinate can be trained by groups"
+    )
 
     rank: Annotated[int, Meta(ge=1, le=512, description="number of factors")] = 20
     sweeps: Annotated[int, Meta(ge=1, description="updates of a row a visit")] = 3
@@ -325,6 +331,8 @@ def _dense(features, factors, scale, state, version, sweeps, sums, figures, star
 
 
 def _kernel(sweeps: int) -> Kernel:
+    """The kernel of so many sweeps over the weights of a row at each visit."""
+
     def run(shard: Shard, parameter: Any, aggregator: Any, start: int, end: int, iteration: int, flag: Array) -> int:
         figures = np.zeros(3)
         rest = (

@@ -1,6 +1,7 @@
 """Non-negative matrix factorization: the model, its statistics and the per-point hooks, for two solvers.
 
-Never looks at a shard as a whole; the block kernels are in `kernels.py`, the arithmetic of one row in `rows.py`.
+Never looks at a shard as a whole; the block kernels are in `kernels.py` (observed entries) and `whole_kernel.py` (whole
+matrices), the arithmetic of one row in `rows.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from flegel.algorithms.nmf.extrapolation import extrapolated
 from flegel.algorithms.nmf.rows import (
     EPSILON,
     add_products,
-    descend_columns,
     dot,
     errors,
     fold_in,
@@ -30,6 +30,8 @@ from flegel.algorithms.nmf.rows import (
     step_columns,
     whole_row,
 )
+from flegel.algorithms.nmf.whole_kernel import WholeMatrix, descend_columns
+from flegel.algorithms.plain_gradient import NEGATIVE_FACTORS
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import polishing_passes
 from flegel.configuration.active import active
@@ -58,8 +60,9 @@ class Factors(NamedTuple):
     `energy` is what AdaGrad has gathered of every column (solver sgd), `scale` the mean entry of the sample:
     all training is in units of it, so that large and tiny ratings behave alike. `rows`: how many there are,
     how many had been seen when this H was made, and 1 once all were; then `held` of the statistics.
-    `penalty`: the regularization in force. `descended` (coordinate): H as coordinate descent left it, before it was
-    extrapolated; `pace`: Nesterov's t, and the objective with this H (0: none yet).
+    `penalty`: the regularization in force: on squares of rows, of columns, on sums of rows, of columns. `descended`
+    (coordinate): H as coordinate descent left it, before it was extrapolated; `pace`: Nesterov's t, and the objective
+    with this H (0: none yet).
     """
 
     factors: Array
@@ -79,7 +82,7 @@ class FactorSums(NamedTuple):
     energy, progress, spread (sgd, this interval): Σ of squared gradients, Σ of step lengths and its
     square, a column.
     counts (sgd): entries seen, a column. loss: see `NMF`; then (sgd) Σ n_i·‖w_i‖² and Σ n_i, where row i has n_i
-    entries. seen: rows visited. A row counts as often as it weighs.
+    entries, (else) Σ of all weights. seen: rows visited. A row counts as often as it weighs.
     held (sgd): Σ of squared errors of the entries held out, each at its row's last visit, and how many these are.
     """
 
@@ -119,6 +122,7 @@ BY_COLUMN = ParameterPlacement(
     sharding=Sharding(
         {"factors": 0, "energy": 0}, dict.fromkeys(("moves", "energy", "progress", "spread", "counts"), 0)
     ),
+    not_additive=NEGATIVE_FACTORS,
     unsent=OPTIMIZER_FIELDS,
 )
 WHOLE = ParameterPlacement(
@@ -147,8 +151,10 @@ class NMF(Algorithm):
     coordinate descent on w_i, a barrier as many on H. solver=multiplicative: the same by Lee and Seung's rule, which
     needs more passes.
     Statistics Σ x·w and Σ w·wᵀ are kept by difference, so the objective, ‖X − W·Hᵀ‖² plus the penalty, is
-    that of the present W and H over rows seen, and never rises. H waits until every row has been seen: one made of the
-    first few rows would fit those only, and lead to an optimum up to 9 % worse.
+    that of the present W and H over rows seen, and never rises. With m columns, n rows and r = `l1_ratio` the penalty
+    is scale² times m·regularization·((1 − r)·‖W‖² + 2·r·ΣW) + n·column_regularization·((1 − r)·‖H‖² + 2·r·ΣH).
+    H waits until every row has been seen: one made of the first few rows would fit those only, and lead to an optimum
+    up to 9 % worse.
 
     Reference: D. Lee, S. Seung, Algorithms for non-negative matrix factorization (2000); A. Cichocki,
     A.-H. Phan, Fast local algorithms for large scale NMF (2009); J. Duchi et al., Adaptive subgradient
@@ -173,6 +179,14 @@ class NMF(Algorithm):
             "the mean entry; default: 0.03 where entries are missing (sgd), else 0"
         ),
     ] = None
+    column_regularization: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(description="the penalty on column factors, where it is not that on row factors (not sgd)"),
+    ] = None
+    l1_ratio: Annotated[
+        float,
+        Meta(ge=0, le=1, description="part of the penalties that is on sums of factors, not on squares (not sgd)"),
+    ] = 0.0
     holdout: Annotated[
         float,
         Meta(ge=0, lt=1, description="part of the entries that is not trained on; their error is a metric (sgd)"),
@@ -205,6 +219,11 @@ class NMF(Algorithm):
             raise UsageError("NMF: an entry is infinite; leave it out.")
         if self.holdout and self.solver != "sgd":
             raise UsageError(f"NMF: holdout needs solver=sgd; solver={self.solver} takes entries left out for zeros.")
+        if self.solver == "sgd" and (self.l1_ratio or self.column_regularization is not None):
+            raise UsageError(
+                "NMF: l1_ratio and column_regularization need solver=coordinate or solver=multiplicative; solver=sgd "
+                "has regularization alone."
+            )
         dense = not isinstance(sample.features, Sparse)
         if self.solver != "sgd" and dense and np.isnan(np.asarray(sample.features)).any():
             raise UsageError(f"NMF: solver={self.solver} needs every entry; use solver=sgd for missing ones.")
@@ -217,7 +236,7 @@ class NMF(Algorithm):
         offset = active().nmf.adagrad_offset * max(spread, 1e-3) / self.rank
         energy = np.full(sample.columns if self.solver == "sgd" else 0, offset)
         factors = size * (0.5 + rng.random((sample.columns, self.rank)))
-        penalty = np.array([self._penalty(sample)])
+        penalty = self._penalties(sample)
         rows = np.array([sample.mass, 0.0, 0.0, 0.0, 0.0])
         none = np.zeros((sample.columns if self.solver == "coordinate" else 0, self.rank))
         first = Factors(factors, energy, np.array([scale]), rows, penalty, none, np.array([1.0, 0.0]))
@@ -266,6 +285,12 @@ class NMF(Algorithm):
         rows = np.array([sample.mass, sample.mass, 1.0, 0.0, 0.0])
         return fresh._replace(factors=previous.factors, energy=previous.energy, rows=rows)
 
+    def _penalties(self, sample: Sample) -> Array:
+        rows = self._penalty(sample)
+        columns = rows if self.column_regularization is None else self.column_regularization
+        both = np.array([rows, columns])
+        return np.concatenate([(1.0 - self.l1_ratio) * both, self.l1_ratio * both])
+
     def _penalty(self, sample: Sample) -> float:
         """Predicting missing entries needs a penalty; approximating a complete matrix needs none."""
         if self.regularization is not None:
@@ -295,7 +320,6 @@ class NMF(Algorithm):
         columns, values, held_columns, held_values = split_row(dataPoint.features, columns, values, self.holdout)
         factors, state = parameter.factors, dataPoint.state
         rank, mass = factors.shape[1], dataPoint.weight
-        penalty = parameter.penalty[0]
         first = state[rank] < 0.0
         settle = first and settled(parameter.rows)
         before, weights = np.zeros(rank), np.zeros(rank)
@@ -305,10 +329,10 @@ class NMF(Algorithm):
         elif self.solver == "sgd":
             start_row(factors, columns, values, weights)
         if self.solver == "sgd":
-            squares = solve_row(factors, columns, values, weights, penalty, self.sweeps, settle)
+            squares = solve_row(factors, columns, values, weights, parameter.penalty[0], self.sweeps, settle)
         else:
             sweeps = self.sweeps if self.solver == "coordinate" else 0
-            squares = whole_row(factors, columns, values, weights, penalty, sweeps, first, settle)
+            squares = whole_row(factors, columns, values, weights, parameter.penalty, sweeps, first, settle)
         old = 0.0 if first else np.float64(state[rank])
         state[:rank] = weights
         state[rank] = squares
@@ -322,10 +346,11 @@ class NMF(Algorithm):
             loss[2] = mass * entries if first else 0.0
             energy, progress = np.zeros(entries), np.zeros(entries)
             rate = self.learning_rate / np.sqrt(rank)
-            energies = parameter.energy
+            energies, penalty = parameter.energy, parameter.penalty[0]
             step_columns(factors, energies, columns, values, weights, penalty, rate, mass, moves, energy, progress)
         else:
             loss[0] = mass * squares if first else 0.0  # a row's squares never change, and must not be rounded
+            loss[1] = mass * (weights.sum() - before.sum())
             gram = np.zeros((rank, rank))
             add_products(columns, values, weights, before, mass, moves, gram)
         held = np.zeros(2)
@@ -374,7 +399,7 @@ class NMF(Algorithm):
     def kernel(self, share: Shard) -> Kernel:
         if self.solver == "sgd":
             return kernels.solving(share, self.rank, self.learning_rate, self.sweeps, self.holdout)
-        return kernels.whole_matrix(self._whole_sweeps(), share)
+        return WholeMatrix(self._whole_sweeps(), self.rank, share)
 
     def _whole_sweeps(self) -> int:
         """Sweeps of coordinate descent over a whole row; 0: the multiplicative rule."""
@@ -399,10 +424,10 @@ class NMF(Algorithm):
         if aggregator.seen[0] < oldParameter.rows[0] and not oldParameter.rows[2]:
             return oldParameter
         oldParameter.rows[2] = 1.0
-        penalty = oldParameter.penalty[0] * aggregator.seen[0]
+        ridge, lasso = oldParameter.penalty[[1, 3]] * aggregator.seen[0]
         if self.solver == "coordinate":
-            gram = aggregator.gram + penalty * np.eye(len(aggregator.gram))
-            moved, target = old.copy(), np.ascontiguousarray(aggregator.moves)
+            gram = aggregator.gram + ridge * np.eye(len(aggregator.gram))
+            moved, target = old.copy(), np.ascontiguousarray(aggregator.moves) - lasso
             in_pieces(
                 len(old),
                 active().nmf.joined_columns,
@@ -410,7 +435,7 @@ class NMF(Algorithm):
             )
             complete = aggregator.seen[0] >= oldParameter.rows[0]
             return extrapolated(oldParameter, moved, complete, lambda made: self.objective(aggregator, made) or 0.0)
-        below = old @ aggregator.gram + penalty * old
+        below = old @ aggregator.gram + ridge * old + lasso
         below[below <= 0] = EPSILON
         return oldParameter._replace(factors=old * (np.maximum(aggregator.moves, 0.0) / below))
 
@@ -427,14 +452,15 @@ class NMF(Algorithm):
         if aggregator.seen[0] <= 0:
             return None
         h, scale = parameter.factors, float(parameter.scale[0])
-        penalty = float(parameter.penalty[0])
+        penalty = parameter.penalty
         value = float(aggregator.loss[0])
         lengths = np.einsum("jf,jf->j", h, h)
         if self.solver == "sgd":
-            value += penalty * float(aggregator.counts @ lengths)
+            value += float(penalty[0] * (aggregator.counts @ lengths))
         else:
             value += float(((h @ aggregator.gram) * h).sum() - 2.0 * (aggregator.moves * h).sum())
-            value += penalty * float(len(h) * np.trace(aggregator.gram) + aggregator.seen[0] * lengths.sum())
+            value += float(len(h) * (penalty[0] * np.trace(aggregator.gram) + 2.0 * penalty[2] * aggregator.loss[1]))
+            value += float(aggregator.seen[0] * (penalty[1] * lengths.sum() + 2.0 * penalty[3] * h.sum()))
         return max(value, 0.0) * scale**2
 
     def baseline(self, aggregator: FactorSums, parameter: Factors) -> float | None:
@@ -442,7 +468,14 @@ class NMF(Algorithm):
         return None if self.solver == "sgd" else float(aggregator.loss[0]) * float(parameter.scale[0]) ** 2
 
     def warnings(self, aggregator: FactorSums, parameter: Factors) -> list[str]:
-        if self.solver != "sgd" or aggregator.counts.sum() >= active().nmf.many_entries:
+        if self.solver != "sgd":
+            return []
+        if aggregator.seen[0] > 0 and aggregator.counts.sum() >= aggregator.seen[0] * len(parameter.factors):
+            return [
+                "no entry is missing: solver=coordinate factorizes a whole matrix to its minimum, and in less time; "
+                "solver=sgd is for ratings of which most are missing."
+            ]
+        if aggregator.counts.sum() >= active().nmf.many_entries:
             return []
         return [
             "solver=sgd takes stochastic steps and ends near a minimum, 0.2 to 1 % above it on matrices of this size; "
@@ -465,8 +498,8 @@ class NMF(Algorithm):
 
     def transform(self, features: Any, parameter: Factors) -> Array:
         """The weights w of new rows, solved for the finished H."""
-        scale, penalty = float(parameter.scale[0]), float(parameter.penalty[0])
-        return fold_in(features, parameter.factors, scale, penalty, self.solver == "sgd")
+        scale = float(parameter.scale[0])
+        return fold_in(features, parameter.factors, scale, parameter.penalty, self.solver == "sgd")
 
     def model(self, parameter: Factors) -> dict[str, Array]:
         return {"factors": parameter.factors, "scale": parameter.scale}
@@ -493,16 +526,19 @@ class NMF(Algorithm):
         if self.solver == "sgd":
             raise UsageError("scikit-learn's NMF knows no missing entries, for which solver=sgd trains.")
         scale = float(parameter.scale[0])
-        return fitted_factorization(np.sqrt(scale) * parameter.factors, float(parameter.penalty[0]) * scale)
+        squares, sums = parameter.penalty[:2] * scale, parameter.penalty[2:] * scale**1.5  # in units of the entries
+        alphas = squares + sums
+        ratio = float(sums.sum() / alphas.sum()) if alphas.any() else 0.0
+        return fitted_factorization(np.sqrt(scale) * parameter.factors, (float(alphas[0]), float(alphas[1])), ratio)
 
     def evaluate(self, features: Any, labels: Array | None, parameter: Factors) -> Evaluation:
         """Rows solved anew for the finished H: the objective over their entries, and the RMSE."""
         weights = self.transform(features, parameter)
-        squares, entries, lengths = errors(
-            features, weights, parameter.factors, float(parameter.scale[0]), self.solver == "sgd"
+        squares, entries, penalties = errors(
+            features, weights, parameter.factors, float(parameter.scale[0]), parameter.penalty, self.solver == "sgd"
         )
         rmse = float(np.sqrt(squares / entries)) if entries else 0.0
-        return Evaluation(squares + float(parameter.penalty[0]) * lengths, {"rmse": rmse, "entries": float(entries)})
+        return Evaluation(squares + penalties, {"rmse": rmse, "entries": float(entries)})
 
 
 def _values(features: Any) -> Array:

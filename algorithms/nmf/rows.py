@@ -12,18 +12,16 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload
 
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, SparseRow
 
 EPSILON = float(np.finfo(np.float32).eps)
 """Replaces a zero in a denominator."""
-ROW_SOLVED_BELOW_GAIN = 1e-10
-"""A row is solved when a sweep gains less than this part of the squares that it explains. Where a factorization leaves
-0.1 % of the squares, 1e-6 stopped 0.6 % above the row's least error."""
-MOST_SWEEPS = 500
-MOST_EXCHANGES = 50
-"""Steps of the exact solution of a row; each frees a weight or sets one to 0."""
+ROW_SOLVED_BELOW_GAIN = kernel_settings().nmf_row_solved_below_gain
+MOST_SWEEPS = kernel_settings().nmf_most_sweeps
+MOST_EXCHANGES = kernel_settings().nmf_most_exchanges
 EXPLAINED_ROUNDING = 1e-15
 """Of the squares that a row explains: a gain that is lost in their rounding."""
 DEPENDENT = 1e-13
@@ -167,7 +165,8 @@ def start_row(factors: Array, columns: Array, values: Array, weights: Array) -> 
 
 @njit(nogil=True, cache=True)
 def start_whole_row(gram: Array, target: Array, weights: Array) -> None:
-    """`start_row` where entries that are not stored are 0: equal weights that fit all columns best.
+    """`start_row` where entries that are not stored are 0: equal weights that fit all columns best. A row that has
+    weights keeps them.
 
     A fit of the stored entries alone gave weights of 1e13 to a row whose columns have hardly any factors, and the
     rounding of its large predictions elsewhere was then the row's error.
@@ -380,7 +379,7 @@ def whole_row(
     columns: Array,
     values: Array,
     weights: Array,
-    penalty: float,
+    penalty: Array,
     sweeps: int,
     first: bool,
     settle: bool,
@@ -388,21 +387,6 @@ def whole_row(
     """A row over all columns, in place: so many sweeps of coordinate descent, without any Lee and Seung's rule, or its
     solution; the sum of its squares. Its `first` visit begins with `start_whole_row`. Needs all of H, for its gram.
     """
-    return whole_row_with(factors, gram_of(factors), columns, values, weights, penalty, sweeps, first, settle)
-
-
-@njit(nogil=True, cache=True)
-def whole_row_with(
-    factors: Array,
-    gram: Array,
-    columns: Array,
-    values: Array,
-    weights: Array,
-    penalty: float,
-    sweeps: int,
-    first: bool,
-    settle: bool,
-) -> float:
     rank = weights.shape[0]
     above = np.zeros(rank)
     squares = 0.0
@@ -410,18 +394,20 @@ def whole_row_with(
         squares += values[t] * values[t]
         for f in range(rank):
             above[f] += values[t] * factors[columns[t], f]
-    improve_whole_row(gram, above, weights, penalty * factors.shape[0], sweeps, first, settle)
+    ridge, lasso = penalty[0] * factors.shape[0], penalty[2] * factors.shape[0]
+    improve_whole_row(gram_of(factors), above, weights, ridge, lasso, sweeps, first, settle)
     return squares
 
 
 @njit(nogil=True, cache=True)
 def improve_whole_row(
-    gram: Array, above: Array, weights: Array, ridge: float, sweeps: int, first: bool, settle: bool
+    gram: Array, above: Array, weights: Array, ridge: float, lasso: float, sweeps: int, first: bool, settle: bool
 ) -> None:
     """Weights of a row over all columns, in place, from H·x (`above`, which is overwritten) and HHᵀ (`gram`), where H
     has a row for each factor and a column for each column of the data. `first`: the row has no weights yet, and begins
     with those of `start_whole_row`. `sweeps` of coordinate descent; with `settle` as many as the row needs until a
-    sweep gains next to nothing. With 0 sweeps and no `settle`: one multiplicative update (Lee and Seung).
+    sweep gains next to nothing. With 0 sweeps and no `settle`: one multiplicative update (Lee and Seung). Penalties on
+    the row: ridge·‖w‖² + 2·lasso·Σw.
     """
     rank = weights.shape[0]
     if first:
@@ -430,22 +416,16 @@ def improve_whole_row(
         ridged = gram.copy()
         for f in range(rank):
             ridged[f, f] += ridge
+            above[f] -= lasso
         descend(ridged, above, weights, max(sweeps, 1), settle)
         return
     below = np.zeros(rank)
     for f in range(rank):
-        below[f] = ridge * weights[f]
+        below[f] = ridge * weights[f] + lasso
         for g in range(rank):
             below[f] += gram[f, g] * weights[g]
     for f in range(rank):
         weights[f] *= above[f] / (below[f] if below[f] > 0.0 else EPSILON)
-
-
-@njit(nogil=True, cache=True)
-def descend_columns(factors: Array, target: Array, gram: Array, sweeps: int, start: int, end: int) -> None:
-    """Columns `start` to `end` of H, in place: coordinate descent on Σ (x − w·h)² by its statistics."""
-    for j in range(start, end):
-        descend(gram, target[j], factors[j], sweeps, False)
 
 
 @njit(nogil=True, cache=True)
@@ -459,24 +439,24 @@ def gram_of(factors: Array) -> Array:
     return gram
 
 
-def fold_in(features: Any, factors: Array, scale: float, penalty: float, only_observed: bool) -> Array:
+def fold_in(features: Any, factors: Array, scale: float, penalty: Array, only_observed: bool) -> Array:
     """Weights of new rows for a given H: each solved to convergence, over observed entries or over all
-    columns.
+    columns. `penalty` as in `Factors`.
     """
     factors = np.ascontiguousarray(factors, dtype=np.float64)
     rows = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
     weights = np.zeros((rows, factors.shape[1]))
     gram = factors.T @ factors
-    ridged = gram + len(factors) * penalty * np.eye(len(gram))
+    ridged, lasso = gram + len(factors) * penalty[0] * np.eye(len(gram)), len(factors) * penalty[2]
     for i in range(rows):
         columns, values = observed(_row(features, i), scale)
         if only_observed:
             start_row(factors, columns, values, weights[i])
-            solve_row(factors, columns, values, weights[i], penalty, 1, True)
+            solve_row(factors, columns, values, weights[i], penalty[0], 1, True)
         else:
             target = factors[columns].T @ values
             start_whole_row(gram, target, weights[i])
-            descend(ridged, target, weights[i], 1, True)
+            descend(ridged, target - lasso, weights[i], 1, True)
     return weights
 
 
@@ -488,10 +468,11 @@ def _row(features: Any, i: int) -> Any:
 
 
 def errors(
-    features: Any, weights: Array, factors: Array, scale: float, only_observed: bool
+    features: Any, weights: Array, factors: Array, scale: float, penalty: Array, only_observed: bool
 ) -> tuple[float, int, float]:
-    """Σ squared errors, number of entries and scale² · Σ (‖w‖² + ‖h‖²) over them, from scratch. Entries that a sparse
-    row does not store count by sums of products, which round to 1e-16 of all squares; those of dense rows one by one.
+    """Σ squared errors, number of entries, and what penalties add, from scratch; `penalty` as in `Factors`. Entries
+    that a sparse row does not store count by sums of products, which round to 1e-16 of all squares; those of dense rows
+    one by one.
     """
     implied = not only_observed and isinstance(features, Sparse)
     rows, columns, values = _entries(features)
@@ -504,12 +485,13 @@ def errors(
         if implied:
             squares -= float((about**2).sum())
     if only_observed:
-        lengths = float(own[rows].sum() + other[columns].sum())
-        return squares, len(values), scale**2 * lengths
+        return squares, len(values), scale**2 * float(penalty[0] * (own[rows].sum() + other[columns].sum()))
     if implied:
         squares += scale**2 * float(((weights.T @ weights) * (factors.T @ factors)).sum())
-    lengths = float(len(factors) * own.sum() + len(weights) * other.sum())
-    return max(squares, 0.0), len(weights) * len(factors), scale**2 * lengths
+    of_rows = penalty[0] * own.sum() + 2.0 * penalty[2] * weights.sum()
+    of_columns = penalty[1] * other.sum() + 2.0 * penalty[3] * factors.sum()
+    added = scale**2 * float(len(factors) * of_rows + len(weights) * of_columns)
+    return max(squares, 0.0), len(weights) * len(factors), added
 
 
 def _entries(features: Any) -> tuple[Array, Array, Array]:

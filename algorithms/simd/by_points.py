@@ -116,8 +116,10 @@ def two_least_each(typing: Any, values: Any, first: Any, least: Any, second: Any
 
 def _summing(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
     """An intrinsic `sums(near, at, stride, x, rows, row, columns, lanes)`: the sum of `term` over the columns of row
-    `row`, for as many points as there are lanes, from position `at` of `near` on.
+    `row`, for as many points as there are lanes.
 
+    `near`, `at`, `stride`: points as `lay_out` writes them, column t at `at + t * stride`, a lane a point. `x`: the
+    array that they come from, read for its type only: sums are taken in the common type of it and `rows`.
     The numbers are added as `simd.rows` adds them for one point and one row, so each lane is the same to the last bit.
     `columns` is a constant, so that the sums stay in registers.
     """
@@ -130,14 +132,15 @@ def _summing(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
         result = emit.Vector(kind, int(lanes.literal_value))
 
         def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            points, begin, step, _, table, number_of_row, *_ = args
             wide = context.get_value_type(result)
-            first = builder.mul(args[5], _I64(columns.literal_value))
+            first = builder.mul(number_of_row, _I64(columns.literal_value))
 
             def term_of(t: int, before: Any) -> Any:
-                place = builder.add(args[1], builder.mul(args[2], _I64(t)))
-                here = emit.emit_address(context, builder, near, args[0], place)
+                place = builder.add(begin, builder.mul(step, _I64(t)))
+                here = emit.emit_address(context, builder, near, points, place)
                 value = emit.emit_load(builder, here, result.lanes, emit.item_size(near))
-                address = emit.emit_address(context, builder, rows, args[4], builder.add(first, _I64(t)))
+                address = emit.emit_address(context, builder, rows, table, builder.add(first, _I64(t)))
                 number = emit.emit_spread(builder, builder.load(address), result.lanes)
                 value, number = (v if v.type == wide else builder.fpext(v, wide) for v in (value, number))
                 return term(builder, value, number, before)

@@ -20,6 +20,7 @@ ONE_REGISTER, TWO_REGISTERS = -1, -2
 """For `lanes`: as many as one or two machine registers hold, whatever the array's dtype."""
 FEW_ROWS = 10
 """The largest group of rows whose numbers are kept in registers for several registers of points."""
+FLOAT32_ROUNDING = 2.0**-24  # relative
 HAS_FMA = IS_ARM or "fma" in FEATURES
 
 

@@ -1,25 +1,32 @@
-"""Ranks that are killed, frozen and replaced while they train: goodput, equal weights, every index once.
+"""Ranks that are killed, frozen and replaced, and that leave and rejoin, while they train: equal weights, every index
+once, goodput.
 
     python -m bench.chaos.healing --ranks 4 --seconds 120 --every 30 --out runs/healing.json
 
-Ranks of `flegel.torch.join` train a network on generated data, epoch after epoch. Every `--every` seconds, at a moment
-drawn from the seed, one of them is killed (another process takes its place) or frozen (it is woken up after it was
-excluded, and rejoins). Each rank writes a digest of its weights and the samples of all ranks after every barrier, and
-each batch that it trained with the barrier to which it belongs.
+Ranks of `flegel.torch.join` train a network on generated data, epoch after epoch. At moments drawn from the seed, which
+is drawn itself where none is given, one of them is killed (another process takes its place), frozen (it is woken up
+once it must have been excluded, and rejoins) or told to leave at a barrier and to rejoin. Faults may overlap: any rank
+that is not frozen may be the next one, also one that is joining, as long as two others have trained for a while. Each
+rank writes a digest of its weights and the samples of all ranks after every barrier, and each batch that it trained
+with the barrier to which it belongs.
 
 It must hold: weights of the same barrier are equal on all ranks; of every finished epoch each index was trained exactly
-once, counting the batches whose barrier was committed; no two barriers are further apart than `--limit` seconds (5).
-Goodput is samples a second of the whole run over those of the longest stretch without a fault of the same run. Exits
-with 1 where something fails. Every length and number is an option: 32 ranks for 30 minutes take a larger machine.
+once, counting the batches whose barrier was committed; no two barriers are further apart than `--limit` seconds (5);
+a rank that was frozen takes part in no later barrier under its old identity; at the end as many ranks train as at the
+beginning.
+Goodput is samples a second of the whole run over those of all stretches without a fault of the same run. Exits with 1
+where something fails. Every length and number is an option: 32 ranks for 30 minutes take a larger machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import itertools
 import json
 import os
 import random
+import secrets
 import signal
 import socket
 import statistics
@@ -33,6 +40,12 @@ from pathlib import Path
 from typing import Any
 
 COLUMNS, BATCH = 32, 16
+FREEZES = (1.5, 3.0)  # seconds of a freeze, in units of the silence after which a rank is excluded
+SETTLED_SECONDS = 5.0  # after its last fault or its start, in which a rank may have no state of the training yet
+START_SECONDS = 60.0  # until all ranks train, at the beginning and after the last fault: a process starts slowly
+LAST_LINES = 200  # of a rank's log, with a barrier among them: an interval has fewer batches
+POSTPONED_SECONDS = 0.1  # until it is asked again whether enough ranks train for another fault
+FENCED_SECONDS = 1.0  # after it was woken, in which a rank may still write about a barrier of before the freeze
 
 
 def train(folder: Path, number: int, address: str, ranks: int, options: argparse.Namespace) -> None:
@@ -52,18 +65,24 @@ def train(folder: Path, number: int, address: str, ranks: int, options: argparse
         torch.nn.Linear(COLUMNS, options.width), torch.nn.Tanh(), torch.nn.Linear(options.width, 1)
     )
     if options.local_steps:
-        model: FlexibleDDP = LocalStepsDDP(net, local_steps=options.local_steps)
+        model: FlexibleDDP = LocalStepsDDP(net, local_steps=options.local_steps, compress=options.compress)
     else:
-        model = FlexibleDDP(net, interval=options.interval)
+        model = FlexibleDDP(net, interval=options.interval, compress=options.compress)
     optimizer = model.optimizer(torch.optim.Adam(model.parameters(), lr=0.001))
     scheduler = model.scheduler(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999))
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=options.workers)
     life, stopping = 0, False
+    leaving: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda *_: leaving.append(1))
     while not stopping:
         life += 1
         try:
             with (folder / f"rank-{number}-{life}").open("w", buffering=1) as log:
-                stopping = epochs(folder, model, sampler, loader, optimizer, scheduler, options, log)
+                stopping = epochs(folder, model, sampler, loader, optimizer, scheduler, options, log, leaving)
+            if not stopping:
+                leaving.clear()
+                model.close()
+                time.sleep(options.away)
         except RankExcluded as error:
             print(f"process {number}: {error}", file=sys.stderr, flush=True)
         except TrainingEnded:
@@ -72,9 +91,18 @@ def train(folder: Path, number: int, address: str, ranks: int, options: argparse
 
 
 def epochs(
-    folder: Path, model: Any, sampler: Any, loader: Any, optimizer: Any, scheduler: Any, options: Any, log: Any
+    folder: Path,
+    model: Any,
+    sampler: Any,
+    loader: Any,
+    optimizer: Any,
+    scheduler: Any,
+    options: Any,
+    log: Any,
+    leaving: list[int],
 ) -> bool:
-    """From the epoch of the others on; true once the file `stop` has been seen by all ranks at one barrier."""
+    """From the epoch of the others on; true once the file `stop` has been seen by all ranks at one barrier, false at
+    the first barrier after this rank was told to leave."""
     import torch
 
     first = model.begin(sampler)
@@ -92,10 +120,12 @@ def epochs(
             scheduler.step()
             if model.stepped:
                 digest = zlib.crc32(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
-                line = ["barrier", time.time(), model.barriers, digest, model.samples_seen, epoch]
+                line = ["barrier", time.time(), model.barriers, digest, model.samples_seen, epoch, model.ranks]
                 print(json.dumps(line), file=log)
                 if model.should_stop(seconds=0.0 if (folder / "stop").exists() else None):
                     return True
+                if leaving:
+                    return False
     return True
 
 
@@ -110,12 +140,13 @@ class Processes:
     """Process id to the number of the rank's process."""
     started: int = 0
 
-    def start(self) -> None:
+    def start(self) -> int:
+        """Another rank; its process id."""
         self.started += 1
         number, pid = self.started, os.fork()
         if pid:
             self.running[pid] = number
-            return
+            return pid
         code = 1
         os.dup2(os.open(self.folder / f"errors-{number}", os.O_WRONLY | os.O_CREAT), 2)
         try:
@@ -161,25 +192,62 @@ def serve(port: int) -> int:
 
 
 def faults(processes: Processes, options: argparse.Namespace, draw: random.Random) -> list[dict[str, Any]]:
-    """One at a time until the time is over; what was done, and when."""
-    done, began = [], time.time()
-    due = began + options.every
-    while due < began + options.seconds - 5.0:
-        time.sleep(max(0.0, due + draw.uniform(-0.2, 0.2) * options.every - time.time()))
-        due += options.every
-        pid = draw.choice(sorted(processes.running))
-        kind = options.kinds[len(done) % len(options.kinds)]
-        done.append({"kind": kind, "process": processes.running[pid], "at": time.time()})
-        if kind == "kill":
-            processes.end(pid)
-            time.sleep(options.away)
-            processes.start()
-        else:
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(max(options.away, 2.0 * options.silence))
+    """At moments drawn over the whole time, which begins once all ranks train; what was done, and when. What ends a
+    fault has a moment as well, so faults may overlap."""
+    limit = time.time() + START_SECONDS
+    while (
+        time.time() < limit and sum(log.stat().st_size > 0 for log in processes.folder.glob("rank-*")) < options.ranks
+    ):
+        time.sleep(POSTPONED_SECONDS)
+    began = time.time()
+    number = int(max(options.seconds - 5.0, 0.0) / options.every)
+    kinds = [options.kinds[i % len(options.kinds)] for i in range(number)]
+    draw.shuffle(kinds)
+    moments = sorted(draw.uniform(0.5 * options.every, options.seconds - 5.0) for _ in kinds)
+    due: list[tuple[float, int, str, int]] = [
+        (began + at, i, kind, 0) for i, (at, kind) in enumerate(zip(moments, kinds, strict=True))
+    ]
+    heapq.heapify(due)
+    done: list[dict[str, Any]] = []
+    frozen: dict[int, dict[str, Any]] = {}
+    disturbed: dict[int, float] = dict.fromkeys(processes.running, began - SETTLED_SECONDS)
+    while due:
+        at, order, kind, pid = heapq.heappop(due)
+        time.sleep(max(0.0, at - time.time()))
+        now = time.time()
+        if kind == "replace":
+            disturbed[processes.start()] = now
+        elif kind == "wake":
             os.kill(pid, signal.SIGCONT)
+            frozen.pop(pid)["woken"] = disturbed[pid] = now
+        else:
+            pid = draw.choice(sorted(set(processes.running) - set(frozen)))
+            others = set(processes.running) - set(frozen) - {pid}
+            if sum(disturbed[one] <= now - SETTLED_SECONDS for one in others) < 2:
+                heapq.heappush(due, (now + POSTPONED_SECONDS, order, kind, 0))
+                continue
+            disturbed[pid] = now
+            done.append({"kind": kind, "process": processes.running[pid], "at": now})
+            if kind == "kill":
+                processes.end(pid)
+                heapq.heappush(due, (now + options.away, order, "replace", 0))
+            elif kind == "freeze":
+                os.kill(pid, signal.SIGSTOP)
+                frozen[pid] = done[-1]
+                heapq.heappush(due, (now + draw.uniform(*FREEZES) * options.silence, order, "wake", pid))
+            else:
+                os.kill(pid, signal.SIGUSR1)
     time.sleep(max(0.0, began + options.seconds - time.time()))
+    limit = time.time() + START_SECONDS
+    while time.time() < limit and _training(processes.folder) < options.ranks:
+        time.sleep(POSTPONED_SECONDS)
     return done
+
+
+def _training(folder: Path) -> int:
+    """Ranks at the latest barrier."""
+    lines = [json.loads(text) for log in folder.glob("rank-*") for text in _whole_lines(log)[-LAST_LINES:]]
+    return int(max(([line[1], line[6]] for line in lines if line[0] == "barrier"), default=[0.0, 0])[1])
 
 
 def examine(folder: Path, done: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
@@ -188,21 +256,26 @@ def examine(folder: Path, done: list[dict[str, Any]], options: argparse.Namespac
     times: dict[int, float] = {}
     samples: dict[int, int] = {}
     epochs: dict[int, int] = {}
-    lives = [[json.loads(text) for text in _whole_lines(log)] for log in sorted(folder.glob("rank-*"))]
+    ranks: dict[int, int] = {}
+    logs = sorted(folder.glob("rank-*"))
+    lives = [[json.loads(text) for text in _whole_lines(log)] for log in logs]
+    processes = [int(log.name.split("-")[1]) for log in logs]
     for kind, at, barrier, *rest in (line for life in lives for line in life):
         if kind == "barrier":
-            digest, samples[barrier], epochs[barrier] = rest
+            digest, samples[barrier], epochs[barrier], ranks[barrier] = rest
             digests.setdefault(barrier, set()).add(digest)
             times[barrier] = min(times.get(barrier, at), at)
     order = sorted(times)
     if len(order) < 3:
         return {
             "barriers": len(order),
+            "ranks_at_end": 0,
             "longest_gap_s": float("inf"),
             "unequal_barriers": 0,
             "unclear_barriers": 0,
             "lost_samples": 0,
             "repeated_samples": 0,
+            "not_fenced": 0,
         }
     gaps = [times[b] - times[a] for a, b in itertools.pairwise(order)]
     ended = max(epochs.values())
@@ -211,25 +284,54 @@ def examine(folder: Path, done: list[dict[str, Any]], options: argparse.Namespac
     again = {epoch: len(seen) - len(set(seen)) for epoch, seen in trained.items() if epoch < ended}
     rates = [(samples[order[i + 1]] - samples[order[i]]) / max(gap, 1e-9) for i, gap in enumerate(gaps)]
     usual = statistics.median(gaps)
-    recoveries = []
+    recoveries: dict[str, list[float]] = {}
     for one in done:
         after = [
             gap
             for i, gap in enumerate(gaps)
             if times[order[i]] <= one["at"] + 1.5 * options.silence + 0.5 and times[order[i + 1]] >= one["at"]
         ]
-        recoveries.append(round(max(after, default=0.0), 2))
+        recoveries.setdefault(one["kind"], []).append(round(max(after, default=0.0), 2))
+    complete = [
+        next(
+            (times[b] - one["at"] for b in order if times[b] > _away_until(one, options) and ranks[b] == options.ranks),
+            None,
+        )
+        for one in done
+    ]
     quiet = _quiet_rate(order, times, samples, done, options)
     whole = (samples[order[-1]] - samples[order[0]]) / (times[order[-1]] - times[order[0]])
     return {
         "barriers": len(order), "epochs": ended, "samples": samples[order[-1]], "usual_gap_s": round(usual, 4),
-        "longest_gap_s": round(max(gaps), 2), "recoveries_s": recoveries,
+        "longest_gap_s": round(max(gaps), 2), "ranks_at_end": ranks[order[-1]],
+        "recoveries_s": recoveries,
+        "recovery_median_s": {kind: round(statistics.median(found), 2) for kind, found in recoveries.items()},
+        "recovery_worst_s": {kind: max(found) for kind, found in recoveries.items()},
+        "seconds_until_all_ranks_train": [at and round(at, 1) for at in complete],
+        "not_fenced": _not_fenced(lives, processes, done),
         "unequal_barriers": sum(len(found) > 1 for found in digests.values()),
         "unclear_barriers": unclear, "lost_samples": sum(lost.values()), "repeated_samples": sum(again.values()),
         "samples_per_s": round(whole), "samples_per_s_without_faults": quiet and round(quiet),
         "goodput": quiet and round(whole / quiet, 4),
         "median_rate": round(statistics.median(rates)),
     }  # fmt: skip
+
+
+def _away_until(fault: dict[str, Any], options: argparse.Namespace) -> float:
+    """Before this moment the rank of a fault cannot take part again."""
+    return float(fault.get("woken", fault["at"] + options.away))
+
+
+def _not_fenced(lives: list[list[Any]], processes: list[int], done: list[dict[str, Any]]) -> int:
+    """Freezes after which a rank passed barriers as if nothing had happened."""
+    return sum(
+        life[0][1] < one["at"]
+        and any(kind == "barrier" and at > one["woken"] + FENCED_SECONDS for kind, at, *_ in life)
+        for one in done
+        if "woken" in one
+        for life, process in zip(lives, processes, strict=True)
+        if process == one["process"] and life
+    )
 
 
 def _whole_lines(log: Path) -> list[str]:
@@ -287,22 +389,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--every", type=float, default=30.0, help="seconds between two faults")
-    parser.add_argument("--kinds", nargs="+", choices=["kill", "freeze"], default=["kill", "freeze"])
+    parser.add_argument("--every", type=float, default=30.0, help="mean seconds between two faults")
+    parser.add_argument("--kinds", nargs="+", choices=["kill", "freeze", "rejoin"], default=["kill", "freeze"])
     parser.add_argument("--silence", type=float, default=1.0)
-    parser.add_argument("--away", type=float, default=0.5, help="seconds until a killed rank is replaced")
+    parser.add_argument(
+        "--away", type=float, default=0.5, help="seconds until a killed rank is replaced, or one that left rejoins"
+    )
     parser.add_argument("--settled", type=float, default=8.0, help="seconds after a fault that are not called quiet")
     parser.add_argument("--samples", type=int, default=20_000, help="of an epoch")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--pause", type=float, default=0.004, help="seconds that a batch takes beside its computation")
     parser.add_argument("--interval", type=float, default=0.1)
     parser.add_argument("--local-steps", type=int, default=0, help="between barriers; 0: gradients are exchanged")
+    parser.add_argument("--compress", choices=["none", "int8"], default="none", help="of messages with 4,096 values")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--limit", type=float, default=5.0, help="longest time between two barriers, seconds")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="of faults; drawn where none is given")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    import torch._dynamo  # noqa: F401 - forked ranks would import it one by one
+    options.seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
+    # Forked ranks would import these one by one.
+    import torch._dynamo  # noqa: F401
+
+    from flegel.torch import FlexibleDDP, LocalStepsDDP  # noqa: F401
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -327,13 +436,27 @@ def main() -> int:
             processes.wait(0.0)
             os.kill(store, signal.SIGKILL)
             os.waitpid(store, 0)
-    found |= {"faults": len(done), "hung": sum(code == -9 for code in codes.values()), "errors": errors}
+    found |= {
+        "seed": options.seed,
+        "faults": len(done),
+        "hung": sum(code == -9 for code in codes.values()),
+        "errors": errors,
+    }
     bad = [
         k
-        for k in ("unequal_barriers", "unclear_barriers", "lost_samples", "repeated_samples", "hung", "errors")
+        for k in (
+            "unequal_barriers",
+            "unclear_barriers",
+            "lost_samples",
+            "repeated_samples",
+            "not_fenced",
+            "hung",
+            "errors",
+        )
         if found[k]
     ]
     bad += ["longest_gap_s"] if found["longest_gap_s"] > options.limit else []
+    bad += ["ranks_at_end"] if found["ranks_at_end"] != options.ranks else []
     print(json.dumps(found, indent=1))
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ Kinds: `losing` (30 % dropped, 30 % doubled, reordered, under bsp: the result mu
 together; 245 seeds are the matrix of all models), `partitioned` (in both directions or one, healed after 5 to 60 s),
 `jumping` (clocks, by an hour), `delayed` (links); seeds of these four take the seven models in turn. `resting`: any
 mixture of faults while workers rest and come back. `served`: any model with parameter servers, which die, freeze and
-are cut off.
+are cut off. `scaled`: such a job gets more and fewer servers meanwhile.
 A seed that breaks a law is named; the same seed gives the same story.
 Exit code 1 where a law was broken.
 """
@@ -24,21 +24,36 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.faults.faulty_job import Violation, run
-from bench.faults.scenarios import anything, delayed, freezing, jumping, losing, partitioned, resting, served
+from bench.faults.faulty_job import Outcome, Violation, run
+from bench.faults.scenarios import (
+    Scenario,
+    anything,
+    delayed,
+    freezing,
+    jumping,
+    losing,
+    partitioned,
+    resting,
+    scaled,
+    served,
+)
 from bench.faults.served_job import run_served
 
 KINDS = {
     "losing": losing, "anything": anything, "freezing": freezing, "partitioned": partitioned, "jumping": jumping,
-    "delayed": delayed, "resting": resting, "served": served,
+    "delayed": delayed, "resting": resting, "served": served, "scaled": scaled,
 }  # fmt: skip
 PIECE = 25  # seeds that a process takes at once
 TOLD = ("events", "packets", "lost", "again", "stale", "commits", "moved", "incidents")
+
+
+def _run(scenario: Scenario, log: Callable[[str], None] | None = None) -> Outcome:
+    return (run_served if scenario.servers else run)(scenario, log)
 
 
 def some(kind: str, first: int, last: int) -> tuple[Counter[str], dict[str, str]]:
@@ -48,7 +63,7 @@ def some(kind: str, first: int, last: int) -> tuple[Counter[str], dict[str, str]
     for seed in range(first, last):
         sums["jobs"] += 1
         try:
-            found = (run_served if kind == "served" else run)(KINDS[kind](seed))
+            found = _run(KINDS[kind](seed))
         except Violation as violation:
             broken[f"{kind} {seed}"] = str(violation)
             continue
@@ -108,7 +123,7 @@ def one(options: argparse.Namespace) -> int:
         scenario = KINDS[kind](options.seed)
         print(scenario)
         try:
-            found = (run_served if scenario.servers else run)(scenario, print if options.verbose else None)
+            found = _run(scenario, print if options.verbose else None)
             print(", ".join(f"{getattr(found, name)} {name}" for name in TOLD), f"in {found.seconds:.3f} virtual s")
             print(f"{kind} {options.seed} holds{': ' + found.error if found.error else ''}")
         except Violation as violation:

@@ -28,7 +28,7 @@ SWITCHED_OFF: dict[str, dict[str, float]] = {
     "pass: 1 round, not 5": {"interval.pass_rounds": 1},
     "no second probe after a change above 2": {"interval.probe_again_above": 1e9},
     "κ x up to 1, not 0.9": {"interval.smallest_rest": 1e-9},
-    "error of κ narrows by all of a measurement, not 1 / 1.5": {"interval.error_kept": 1.0},
+    "error of κ narrows by all of a measurement, not 1 / 1.5": {"interval.error_growth": 1.0},
     "no error added to a fit (0.02)": {"interval.fit_error_floor": 1e-9},
     "shortest η 1 µs, not 0.2 ms": {"interval.shortest_seconds": 1e-6},
     "where g does not fall: 4 η, not 2 η": {"interval.growth_where_flat": 4.0},

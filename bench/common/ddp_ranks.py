@@ -53,6 +53,10 @@ class Setting:
     copies: int = 40
     device: str = "cuda:0"
     """Of rank 0 where the kind is "gpu"; all other ranks are on processors."""
+    seed: int = 0
+    """Of the first weights and of the order of samples."""
+    epochs: int = 0
+    """After which a run ends, with one judgement of its weights; 0: it ends by time."""
 
 
 def lenet(torch: Any) -> Any:
@@ -109,7 +113,7 @@ NETWORKS = {"lenet": lenet, "transformer": transformer, "gpt": gpt}
 
 def made(torch: Any, setting: Setting) -> tuple[Any, Any]:
     """The network, the same at every call, and its optimizer's class with the usual momentum."""
-    torch.manual_seed(0)
+    torch.manual_seed(setting.seed)
     net = NETWORKS[setting.network](torch)
     if setting.optimizer == "adam":
         return net, lambda parameters: torch.optim.Adam(parameters, lr=setting.rate, fused=True)
@@ -154,10 +158,12 @@ class Slowness:
         self._at = time.process_time()
 
     def rest(self, factor: int, least: float = 0.0) -> None:
-        """The same without computing: asleep, once this would take `least` seconds."""
+        """The same without computing: asleep, once this would take `least` seconds. A rank that is not slow owes
+        nothing for the time until it becomes slow."""
         due = (factor - 1) * (time.process_time() - self._at)
         if due > least:
             time.sleep(due)
+        if due > least or factor == 1:
             self._at = time.process_time()
 
     def pay(self, factor: int) -> None:
@@ -191,9 +197,10 @@ def wrapped(torch: Any, setting: Setting, method: str, data: Indexed, device: An
     net.to(device)
     if method == "flexible":
         model: Any = FlexibleDDP(net, lr_rule=setting.rule, interval=setting.interval)
-        return net, model, model.optimizer(optimizers(net.parameters())), FlexibleSampler(data)
+        return net, model, model.optimizer(optimizers(net.parameters())), FlexibleSampler(data, seed=setting.seed)
     if method == "ddp":
-        return net, DistributedDataParallel(net), optimizers(net.parameters()), DistributedSampler(data)
+        sampler = DistributedSampler(data, seed=setting.seed)
+        return net, DistributedDataParallel(net), optimizers(net.parameters()), sampler
     return net, net, optimizers(net.parameters()), DistributedSampler(data)
 
 
@@ -218,7 +225,7 @@ def train(setting: Setting, method: str, rank: int, data: Indexed, stop: Any) ->
     elapsed = 0.0
     dist.barrier()
     began = time.monotonic()
-    while not 0 <= stop[0] <= steps:
+    while not 0 <= stop[0] <= steps and (not setting.epochs or epoch < setting.epochs):
         sampler.set_epoch(epoch)
         epoch += 1
         for x, y in loader:
@@ -244,13 +251,15 @@ def train(setting: Setting, method: str, rank: int, data: Indexed, stop: Any) ->
                 at_first = (elapsed, counted, time.process_time())
             if copying and elapsed > (len(copies) + rank / setting.ranks) * setting.seconds / setting.copies:
                 copies.append((elapsed, [p.detach().clone() for p in net.parameters()]))
-            if elapsed > setting.seconds and stop[0] < 0 and (rank == 0 or method == "alone"):
+            if elapsed > setting.seconds and not setting.epochs and stop[0] < 0 and (rank == 0 or method == "alone"):
                 stop[0] = steps + 2  # nobody can be further than the next step of rank 0, so all see it in time
             if 0 <= stop[0] <= steps:
                 break
     if device.type == "cuda":
         torch.cuda.synchronize()
     elapsed = time.monotonic() - began
+    if setting.epochs and rank == 0:
+        copies.append((elapsed, [p.detach().clone() for p in net.parameters()]))
     if method == "flexible":
         model.watchdog.close()
     since, before, used = at_first or (0.0, 0, time.process_time())
@@ -259,6 +268,7 @@ def train(setting: Setting, method: str, rank: int, data: Indexed, stop: Any) ->
         "rate": (counted - before) / (elapsed - since),
         "seconds": elapsed,
         "micro-batches a step": counted / setting.batch / max(steps, 1),
+        "samples": counted,
         "steps": steps,
         "steps a second": steps / elapsed,
         "weights": digest(net),
@@ -328,6 +338,7 @@ def run(setting: Setting, method: str, data: Indexed, held: Indexed) -> dict[str
     same = len({one.pop("weights") for one in ranks}) == 1
     found = {
         **ranks[0],
+        "samples": sum(one["samples"] for one in ranks),
         "same weights on all ranks": same,
         "rate": sum(one["rate"] for one in ranks),
         "rates": [round(one["rate"], 1) for one in ranks],

@@ -38,20 +38,20 @@ class TreeCost(CoordinatorCost):
     def head(self, worker: int) -> int:
         return worker // self.group
 
-    def give(self, worker: int, size: int, arrays: object, at: float) -> float:
+    def send_done_at(self, worker: int, size: int, arrays: object, at: float) -> float:
         group = self.head(worker)
         self._due[group] += bool(size)
         what, left = self._sent[group]
         if what is not arrays or arrays is None:
-            left = super().give(worker, size, arrays, at) + self.costs.message
+            left = super().send_done_at(worker, size, arrays, at) + self.costs.message
             self._sent[group] = (arrays, left)
-        return self._heads[group].give(worker, size, arrays, left)
+        return self._heads[group].send_done_at(worker, size, arrays, left)
 
-    def take(self, worker: int, size: int, at: float) -> float:
+    def taken_at(self, worker: int, size: int, at: float) -> float:
         """The head adds it to what it has; the last of the group is passed on as one report of them all."""
         group = self.head(worker)
-        merged = self._heads[group].take(worker, size, at)
+        merged = self._heads[group].taken_at(worker, size, at)
         self._due[group] = max(self._due[group] - 1, 0)
         if self._due[group]:
             return merged + self.costs.message
-        return super().take(worker, size, merged + self.costs.message)
+        return super().taken_at(worker, size, merged + self.costs.message)

@@ -14,13 +14,6 @@ def even(links: Mapping[int, LinkLoad], total: float) -> Load:
     return Load(carried, slowest(links, carried), tuple(sorted(links)))
 
 
-def proportional(links: Mapping[int, LinkLoad], total: float) -> Load:
-    """In proportion to the rates; ignores the traffic that does not depend on the load (the paper's Elastic)."""
-    sum_of_rates = sum(link.rate for link in links.values())
-    carried = {server: total * link.rate / sum_of_rates for server, link in links.items()}
-    return Load(carried, slowest(links, carried), tuple(sorted(links)))
-
-
 def gain_bound(nodes: int) -> float:
     """Largest gain over even load with a worker beside each server: 2(N - 1)/N.
 

@@ -60,6 +60,8 @@ class Bench(
     environment: RunEnvironment
     answer: list[str] = []
     """What came out, in sentences."""
+    by_figure: dict[str, list[str]] = {}
+    """The sentences about a single figure of a paper (`paper_figures`), where a benchmark measures several."""
     charts: list[Chart] = []
     tables: list[Table] = []
     comparisons: list[Comparison] = []

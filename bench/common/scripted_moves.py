@@ -91,11 +91,12 @@ def scripted(
     seconds: float,
     k: int = 10,
     interval: str = "25ms",
+    rounds: int | None = None,
 ) -> tuple[Result, Watched]:
-    """A k-means job of so many seconds in which points move as the script says."""
+    """A k-means job of so many seconds, or `rounds` where they end before, in which points move as the script says."""
     cluster.start()
     processes = [p.pid for p in cluster.registry.processes.values()]
-    criteria = Criteria(max_seconds=seconds, tolerance=0)
+    criteria = Criteria(max_seconds=seconds, max_iterations=rounds, tolerance=0)
     watched = Watched(mode, criteria, script, processes)
     spec = SyncSpec("fsp", parse_seconds(interval), balance=mode)
     job = Job(workers=2 * script.pairs, sync=spec, criteria=criteria)

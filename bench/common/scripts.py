@@ -11,9 +11,10 @@ import ast
 import importlib.util
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.common.paper_figures import BY_NAME, PAPERS, figure_named
 from bench.common.record import figure_order
 from flegel.compare.candidate import supported
 from flegel.errors import UsageError, nearest
@@ -38,6 +39,8 @@ class Script:
     flags: tuple[str, ...]
     """Options that it understands, of those that `python -m bench.run_suite run` may pass on."""
     weight: float = 1.0
+    parts: tuple[str, ...] = ()
+    """The parts that were asked for, by the figures that they measure; all where empty."""
 
     @property
     def module(self) -> str:
@@ -91,17 +94,35 @@ def read_script(path: Path) -> Script:
 
 
 def choose(all_scripts: Sequence[Script], words: Sequence[str]) -> list[Script]:
-    """By name, or by figure: `skew`, `fig9`; `all` is the whole evaluation, every one that answers a figure."""
+    """By name, by figure of the fifth paper, or by paper and figure: `skew`, `fig9`, `004-fig9`; a figure that is a
+    part of a benchmark chooses that part, and a panel (`004-fig2b`) its figure. `all` is the whole evaluation, every
+    one that answers a figure."""
     if list(words) == ["all"]:
         return [script for script in all_scripts if script.figure]
-    chosen: list[Script] = []
+    chosen: dict[str, Script] = {}
     for word in words:
         wanted = word.lower()
-        hits = [s for s in all_scripts if s.name == wanted or wanted in _aliases(s.figure)]
+        figure = figure_named(wanted)
+        if figure is not None and not figure.program:
+            raise UsageError(f"{wanted} is {figure.differs}; {figure.shows}.")
+        if figure is not None:
+            hits = [
+                replace(s, parts=(figure.part,) * bool(figure.part)) for s in all_scripts if s.name == figure.program
+            ]
+        else:
+            hits = [s for s in all_scripts if s.name == wanted or wanted in _aliases(s.figure)]
+        if not hits and wanted in PAPERS:
+            named = [name for name, figure in BY_NAME.items() if figure.paper == wanted and figure.program]
+            raise UsageError(f"{wanted} is a paper; name its figures: {', '.join(named)}.")
         if not hits:
-            raise UsageError(f"No benchmark is called {word!r}{nearest(word, [s.name for s in all_scripts])}")
-        chosen += [s for s in hits if s not in chosen]
-    return chosen
+            known = [*(s.name for s in all_scripts), *BY_NAME]
+            raise UsageError(f"No benchmark is called {word!r}{nearest(word, known)}")
+        for hit in hits:
+            before = chosen.get(hit.name)
+            both = before is not None and before.parts and hit.parts
+            parts = tuple(dict.fromkeys((*before.parts, *hit.parts))) if before is not None and both else ()
+            chosen[hit.name] = replace(hit, parts=hit.parts if before is None else parts)
+    return list(chosen.values())
 
 
 def check_only(names: str) -> None:

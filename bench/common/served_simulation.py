@@ -21,7 +21,7 @@ from flegel.declarations.statistics import Statistics
 from flegel.job import AlgorithmRef, Criteria, SyncSpec
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Command, FromWorker, Send, StartWorker, Timeouts, WorkerJoined
-from flegel.machine.server.care import FIRST_SERVER, MAX_SERVERS, ServerCare
+from flegel.machine.server.care import FIRST_SERVER, MAX_SERVERS, ServerCare, is_server
 from flegel.machine.server.client import Push, SliceClient
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.part import ServersPart
@@ -140,8 +140,10 @@ class ServedSimulation(Simulation):
     def execute(self, commands: list[Command], now: float) -> None:
         others: list[Command] = []
         for command in commands:
-            if type(command) is Send and command.worker in self._care.numbers:
-                left = self.cost.give(command.worker, self._weight(command.arrays), command.arrays, now)
+            if type(command) is Send and is_server(command.worker):
+                left = self.coordinator_thread.send_done_at(
+                    command.worker, self._weight(command.arrays), command.arrays, now
+                )
                 arrives = left + self.costs.message
                 self.events.at(arrives, self._ordered, command.worker, command.body, command.arrays)
             elif type(command) is StartWorker:
@@ -164,7 +166,7 @@ class ServedSimulation(Simulation):
             self._threads[server] = CoordinatorCost(self.costs, 0)
             self._answer(server, ServerReady(str(server)), (), self.events.now)
         else:
-            taken = self._threads[server].take(server, self._weight(arrays), self.events.now)
+            taken = self._threads[server].taken_at(server, self._weight(arrays), self.events.now)
             self._carry_out(server, self._servers[server].order(body, arrays), taken)
 
     def to_server(self, sender: int, server: int, body: Any, arrays: tuple[Array, ...], now: float) -> None:
@@ -172,14 +174,14 @@ class ServedSimulation(Simulation):
 
     def _heard(self, sender: int, server: int, body: Any, arrays: tuple[Array, ...]) -> None:
         machine = self._servers[server]
-        taken = self._threads[server].take(sender, self._weight(arrays), self.events.now)
+        taken = self._threads[server].taken_at(sender, self._weight(arrays), self.events.now)
         hear = machine.hear_server if sender in self._servers else machine.hear_worker
         self._carry_out(server, hear(sender, body, arrays), taken)
 
     def _carry_out(self, server: int, commands: list[ServerCommand], now: float) -> None:
         thread, way = self._threads[server], self.costs.message
         for command in commands:
-            left = thread.give(0, self._weight(command.arrays), command.arrays, now)
+            left = thread.send_done_at(0, self._weight(command.arrays), command.arrays, now)
             match command:
                 case ToCoordinator(body, arrays):
                     self._answer(server, body, arrays, left)
@@ -194,7 +196,7 @@ class ServedSimulation(Simulation):
         self.events.at(now + self.costs.message, self._answer_arrived, server, body, arrays)
 
     def _answer_arrived(self, server: int, body: Any, arrays: tuple[Array, ...]) -> None:
-        taken = self.cost.take(server, self._weight(arrays), self.events.now)
+        taken = self.coordinator_thread.taken_at(server, self._weight(arrays), self.events.now)
         self.execute(self.job.handle(FromWorker(server, body, arrays), taken), taken)
 
 

@@ -99,6 +99,7 @@ class SuiteRunner:
         given: dict[str, object] = {**self.flags, "--out": self.out.resolve(), "--cache": cache, "--json": raw}
         given |= {"--out FILE": raw, "--budget": None if seconds is None else round(seconds, 1)}
         words = [str(w) for f, v in given.items() if f in script.flags and v is not None for w in (f.split()[0], v)]
+        words += ["--parts", ",".join(script.parts)] if script.parts else []
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", script.module, *words], env=environment(script.root), start_new_session=True
         )

@@ -208,7 +208,7 @@ class FaultyJob:
             collect=scenario.collect,
             debug=scenario.seed % 2 == 0,  # of the others accounts are looked at when somebody is lost, and at the end
             rows=len(self.rows),
-            replace=scenario.replace,
+            replace_lost_workers=scenario.replace,
         )
 
     def _make_coordinator(self, **options: Any) -> Coordinator:
@@ -222,7 +222,7 @@ class FaultyJob:
             for worker in range(self.scenario.workers):
                 self._start_worker(worker)
             for fault in self.scenario.faults:
-                self.events.at(fault.at, self._inject, fault)
+                self.events.at(fault.at, self.inject, fault)
             self._execute(self.machine.start(0.0))
             while self.done is None:
                 before = self.events.count
@@ -309,7 +309,8 @@ class FaultyJob:
         if worker is not None and gently:
             worker.die()
 
-    def _inject(self, fault: Fault) -> None:
+    def inject(self, fault: Fault) -> None:
+        """Make it happen, unless the job is over."""
         if self.done is not None:
             return
         self.log(f"fault: {fault.kind} {fault.worker} {fault.seconds or ''}")

@@ -279,7 +279,7 @@ class FaultyWorker(InlineWorker):
     def train(self, order: machine.BeginTrain, now: float) -> None:
         if order.arrays:
             self._theta = order.arrays
-            self.points.schedule.begin()
+            self.points.schedule.begin(order.cursor)
         if not order.keep:
             pytree.clear(self.change)
         self._work, self._began = order, self.now

@@ -34,7 +34,8 @@ class Fault:
     kind: str
     """killed, crashed, frozen, cut (off from everybody), deaf (nothing reaches it), mute (nothing that it sends gets
     away), slow (its links are delayed), jump (of its clock), leave, join. `COORDINATOR` can be frozen and its clock can
-    jump ahead, as that of a virtual machine that was moved; it never goes back."""
+    jump ahead, as that of a virtual machine that was moved; it never goes back. servers: the job is to have `worker`
+    parameter servers."""
     seconds: float = 0.0
     """How long it is frozen or cut off; by how much its clock jumps."""
 
@@ -70,6 +71,8 @@ class Scenario:
     collect: bool = True
     servers: int = 0
     """Parameter servers; 0: the coordinator holds θ."""
+    slices: int = 0
+    """Of θ; 0: one for each server."""
     replicas: int = 1
 
     @property
@@ -147,6 +150,22 @@ def served(seed: int) -> Scenario:
         calm, servers=servers, replicas=random.choice([0, 1, 1, 1, 2]), faults=(*others, *faults), drop=loss,
         duplicate=loss,
     )  # fmt: skip
+
+
+def scaled(seed: int) -> Scenario:
+    """As `served`, while the job gets more and fewer servers; some are killed or frozen just then."""
+    random = Random(f"scaled {seed}")
+    calm = served(seed)
+    changes: list[Fault] = []
+    for _ in range(random.randint(1, 4)):
+        at = random.choice([0.2, 0.5, 1.0]) * random.random() + random.choice([0.0, 0.06])
+        changes.append(Fault(at, random.randint(1, 3), "servers"))
+        if random.random() < 0.4:
+            hurt = FIRST_SERVER + random.randrange(3)
+            kind = random.choice(["killed", "killed", "frozen"])
+            changes.append(Fault(at + random.choice([0.002, 0.005, 0.02, 0.05]), hurt, kind, 3.0))
+    kept = calm.faults if random.random() < 0.5 else ()
+    return replace(calm, slices=random.choice([0, 3, 3, 3]), faults=(*kept, *changes))
 
 
 def freezing(seed: int) -> Scenario:

@@ -24,23 +24,27 @@ import numpy as np
 from bench.faults.faulty_job import FaultyJob, Outcome, Violation
 from bench.faults.faulty_worker import Clusters, ClusterSums, FaultyWorker, empty_statistics
 from bench.faults.reliable_channel import Packet
-from bench.faults.scenarios import Scenario
+from bench.faults.scenarios import Fault, Scenario
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array
-from flegel.core.sharding import Sharding
+from flegel.core.sharding import Cuts, Sharding
 from flegel.declarations.placement import ParameterPlacement
 from flegel.job import AlgorithmRef
 from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.machine.coordinator.events import Event
 from flegel.machine.server.care import FIRST_SERVER, ServerCare
 from flegel.machine.server.client import Push, SliceClient
+from flegel.machine.server.cutting import Cutting
+from flegel.machine.server.events import ScaleServers
 from flegel.machine.server.group import ServerGroup
+from flegel.machine.server.network_plan import NetworkPlan
 from flegel.machine.server.paced_answers import PacedAnswers
 from flegel.machine.server.part import ServersPart
 from flegel.machine.server.server import Command, ParameterServer, ToCoordinator, ToServer, ToWorker
 from flegel.messages import Answer, Envelope, LoadShard, ReleaseJob, Report, ResetPoints, Train
 from flegel.params.sharded import cuts_for
 from flegel.params.tree_layout import forms_of, with_stand_ins
+from flegel.plan.placement.slice_size import SliceRule
 from flegel.server_messages import ServeJob, ServerMap, ServerReady
 
 RETRY = 0.1  # seconds after which workers ask again for what has not come
@@ -179,6 +183,16 @@ class FaultyServer(FaultyWorker):
         self._run(hear(sender, body, arrays))
 
 
+class OneForEach(Cutting):
+    """One slice for each server."""
+
+    def __init__(self, group: ServerGroup) -> None:
+        super().__init__(SliceRule(0), group.cuts_into)
+
+    def anew(self, now: Cuts, servers: int, workers: int, replicas: int, network: NetworkPlan | None) -> Cuts:
+        return self._make(servers, None)
+
+
 class ServedJob(FaultyJob):
     """A `FaultyJob` with `scenario.servers`."""
 
@@ -189,13 +203,13 @@ class ServedJob(FaultyJob):
     def _make_coordinator(self, **options: Any) -> Coordinator:
         scenario, theta = self.scenario, options["store"].parameter
         algorithm = options["algorithm"] = ShardedClusters()
-        cuts = cuts_for(algorithm, theta, empty_statistics(), scenario.servers)
+        cuts = cuts_for(algorithm, theta, empty_statistics(), scenario.slices or scenario.servers)
         group = ServerGroup(algorithm, theta, empty_statistics(), cuts)
         serve = ServeJob(AlgorithmRef("x", {}), ("array", ()), ("ClusterSums", ClusterSums._fields))
         count = min(scenario.servers, cuts.count)
-        replicas = min(scenario.replicas, count - 1)
         self._versions = {0: theta.tobytes()}
-        self.care = ServerCare(group, serve, count, replicas, options["timeouts"])
+        cutting = None if scenario.slices else OneForEach(group)
+        self.care = ServerCare(group, serve, count, scenario.replicas, options["timeouts"], cutting=cutting)
         options["store"] = group
         forms = forms_of(theta, empty_statistics()) if scenario.seed % 2 else ()
         options["loads"] = {
@@ -206,6 +220,12 @@ class ServedJob(FaultyJob):
 
     def _make_worker(self, number: int, life: int) -> FaultyWorker:
         return (FaultyServer if number >= FIRST_SERVER else ServedSite)(self, number, life)
+
+    def inject(self, fault: Fault) -> None:
+        if fault.kind == "servers" and self.done is None:
+            self.tell(ScaleServers(fault.worker))
+        else:
+            super().inject(fault)
 
     def to_server(self, sender: FaultyWorker, address: str, server: int, body: Any, arrays: tuple[Array, ...]) -> None:
         """To the process at that address, if it still is there."""

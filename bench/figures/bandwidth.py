@@ -1,9 +1,10 @@
 """How fast do points move under limited bandwidth, and does training notice?
 
 Table 2 (k-means on HIGGS): bandwidth of a plain socket, of moves while nobody trains (`only`) and while everybody does
-(`normal`), for links of several speeds; visits a second while points move; and the time to the same objective
-without balance, with asynchronous and with synchronous moves. Every worker lives in a network namespace of its own, and
-what it sends is held back by `tc tbf`. That takes root, `ip` and `tc` on Linux; elsewhere everything is left out.
+(`normal`), for links of several speeds, alone and beside a second real job (natural); visits a second while points
+move; and the time to the same objective without balance, with asynchronous and with synchronous moves. Every worker
+lives in a network namespace of its own, and what it sends is held back by `tc tbf`. That takes root, `ip` and `tc` on
+Linux; elsewhere everything is left out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bench.common.namespaces import Network, unavailable
 from bench.common.record import Chart, Series
 from bench.common.remote_cluster import SubprocessLauncher
 from bench.common.scripted_moves import Script, moves_of, point_bytes, scripted, visits_a_second
+from bench.common.second_job import second_job, workers_beside
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.endpoints import LocalEndpoint
 from flegel.runtime.processes.worker_cluster import WorkerCluster
@@ -76,13 +78,13 @@ def raw_socket(links: Network, size: int) -> float:
     return got / took / 1e6
 
 
-def table(bench: suite.Suite, links: Network, cluster: Cluster, limits: list[int]) -> None:
-    """A line of the paper's table for each limit."""
+def table(bench: suite.Suite, links: Network, cluster: Cluster, limits: list[int], scenario: str = "") -> None:
+    """A line of the paper's table for each limit; `scenario`: what goes on beside it, for the titles."""
     lines: dict[str, list[tuple[float, float]]] = {"plain socket": [], "only": [], "normal": []}
     sample = np.zeros((64, 28), np.float32)
     each = point_bytes(sample)
     for limit in limits:
-        name = f"{limit} Mbit/s" if limit else "not limited"
+        name = (f"{limit} Mbit/s" if limit else "not limited") + scenario
         if bench.over(name):
             return
         rate = limit / 8 * 1e6 if limit else 5e8
@@ -111,7 +113,7 @@ def table(bench: suite.Suite, links: Network, cluster: Cluster, limits: list[int
         bench.answer(f"{name}: {', '.join(told)}.")
     bench.chart(
         Chart(
-            title="Bandwidth of moving points",
+            title=f"Bandwidth of moving points{scenario}",
             x="limit of each link, Mbit/s (0: none)",
             y="MB/s",
             series=[Series(name=name, points=found) for name, found in lines.items()],
@@ -135,6 +137,8 @@ def main() -> None:
             return
         with Network(bench.workers) as links, NamespaceCluster(bench.workers, links) as cluster:
             table(bench, links, cluster, limits)
+            with second_job(workers_beside(bench.workers)):
+                table(bench, links, cluster, limits, ", natural")
             bench.use_cluster(bench.workers, cluster)
             for limit in limits:
                 name = f"kmeans-higgs, {f'{limit} Mbit/s' if limit else 'not limited'}"

@@ -14,9 +14,12 @@ one or two passes; then a figure shows what a first pass costs and no training.)
 has its IDX files; a generated set stands in): as many images as make four passes in that time, to the loss at which
 `fsp` is then, a median of three runs. Every model trains from the same start to the same objective, in turns. A rival
 is cut off after 1.5 times the time of `fsp`. A cell is the median time divided by that of the best model in it.
-`--virtual` does the same on virtual time, where nothing disturbs; the rows of a job stand for sixteen times as
-many: a first pass of so few rows would be one round (docs/adr/first-pass.md). `--explain` adds where the time of each
-model went: passes over the data, updates a pass, cost of a barrier, utilization, and the objective by passes.
+`--virtual` does the same on virtual time, where nothing disturbs, once for each model. There the rows of a job stand
+for sixteen times as many: a first pass of so few rows would be one round (docs/adr/first-pass.md). Networks are
+trained for real, one row for one, in calls of an assumed length (`NETWORK_CALL`); without PyTorch they are left out.
+Each of their cells is raced on `--seeds` choices of images and weights, which are drawn when the program is run.
+`--explain` adds where the time of each model went: passes over the data, updates a pass, cost
+of a barrier, utilization, and the objective by passes.
 """
 
 from __future__ import annotations
@@ -27,9 +30,12 @@ import os
 import statistics
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bench.common.network_runs import Images, fashion
 from bench.common.problems import SIZE, WITHIN, Problem, Problems
@@ -42,12 +48,18 @@ from flegel.datasets import open_data
 from flegel.errors import UsageError
 from flegel.job import Criteria
 from flegel.runtime.job.find_algorithm import find_algorithm
+from flegel.sim.coordinator_cost import MEASURED
+from flegel.terminal.reporting import errors_as_sentences
+from flegel.torch.network import require_torch
 
 PASSES = {"kmeans": 10, "gmm": 26, "fcm": 8, "lr": 4, "nmf": 29}  # of bsp to the target, measured
 NETWORKS = ("cnn", "lenet")
 NETWORK_PASSES = 4  # that a network makes in the time of its job: its loss is known after the first
 NETWORK_ROWS = 60_000  # images that there are
 NETWORK_TARGET_RUNS = 3
+NETWORK_CALL = 0.001  # seconds of a call besides its images, on virtual time: assumed
+NETWORK_IMAGE = {"cnn": 71e-6, "lenet": 110e-6}  # seconds of an image on one core, as in docs/results/networks.md
+NETWORK_WAKE = 0.001  # seconds of a worker for an order or a report: φ is 2.6 ms with four workers; 3.8 were measured
 REPEATS = {0.1: 5, 1.0: 3, 5.0: 1}  # runs of each model by length; the median counts
 BEHIND = 1.05  # times the best, above which a model is called behind
 PROBE = 40_000  # rows of each worker from which the speed is measured
@@ -94,14 +106,21 @@ class Simulated:
         self.given = given
         evidence = DEFAULTS.barriers.first_update_evidence / STAND_FOR
         self._settings = {"barriers.first_update_evidence": evidence}
+        self.seed = 0
+        """Of the weights of networks."""
 
     def train(self, on: Problem, length: float, **options: Any) -> Any:
         candidate = parse_candidates(options.pop("sync"))[0]
         straggler = options.pop("straggler", "")
-        model = ClusterModel(pass_seconds=length / PASSES[on.name])
+        if on.name in NETWORKS:
+            rates = dict.fromkeys(range(self.given.workers), 1.0 / NETWORK_IMAGE[on.name])
+            costs = replace(MEASURED, wake=NETWORK_WAKE)
+            model = ClusterModel(rates=rates, call=NETWORK_CALL, costs=costs, learning="real")
+        else:
+            model = ClusterModel(pass_seconds=length / PASSES[on.name])
         settings = SimulationSettings(
             algorithm=on.algorithm, data=on.data, candidates=[candidate], workers=self.given.workers,
-            partition=on.partition, model=model,
+            partition=on.partition, model=model, seed=self.seed,
         )  # fmt: skip
         with using(self._settings):
             return JobSimulator(settings, model).run(candidate, Criteria(**options), straggler, 0)
@@ -110,7 +129,8 @@ class Simulated:
         return int(self.given.rows * SIZE[name])
 
     def network_rows(self, name: str, length: float, images: Images) -> int:
-        raise UsageError("Networks are not simulated; omit --virtual, or choose others with --only.")
+        speed = self.given.workers / NETWORK_IMAGE[name]
+        return min(max(int(speed * length / NETWORK_PASSES), 64 * self.given.workers), NETWORK_ROWS)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -122,17 +142,21 @@ def begun_at_random(on: Problem) -> Problem:
     return on
 
 
-def network_problem(name: str, images: Images, rows: int) -> Problem:
-    """A network and the first images."""
+def network_problem(name: str, images: Images, rows: int, seed: int | None = None) -> Problem:
+    """A network and the first images, or those that the seed chooses."""
     network = find_algorithm(name)(epochs=1e6)
-    return Problem(name, network, open_data((images.train[0][:rows], images.train[1][:rows])))
+    chosen: Any = slice(rows)
+    if seed is not None:
+        chosen = np.random.default_rng(seed).permutation(len(images.train[0]))[:rows]
+    return Problem(name, network, open_data((images.train[0][chosen], images.train[1][chosen])))
 
 
 def target_of(on: Problem, length: float, jobs: Measured | Simulated) -> float:
     """What bsp converges to, less a small part of all that it gained after its first pass; for networks the loss of
     `fsp` after so long."""
     if on.name in NETWORKS:
-        ends = [jobs.train(on, length, sync="fsp", max_seconds=length).objective for _ in range(NETWORK_TARGET_RUNS)]
+        turns = 1 if isinstance(jobs, Simulated) else NETWORK_TARGET_RUNS
+        ends = [jobs.train(on, length, sync="fsp", max_seconds=length).objective for _ in range(turns)]
         return statistics.median(end for end in ends if end is not None)
     done = jobs.train(on, length, sync="bsp", tolerance=1e-6, max_iterations=MOST_PASSES)
     first = next(row["objective"] for row in done.rows if row["objective"] is not None)
@@ -169,7 +193,7 @@ def raced(
 ) -> dict[str, list[float | None]]:  # fmt: skip
     """Seconds of each turn by model; None where the target was not reached in time."""
     times: dict[str, list[float | None]] = {model: [] for model in given.models.split(",")}
-    for _ in range(given.repeat or REPEATS.get(length, 3)):
+    for _ in range(given.repeat or (1 if given.virtual else REPEATS.get(length, 3))):
         limit = 20.0 * length
         for model, seen in times.items():
             done = jobs.train(
@@ -189,30 +213,56 @@ def median_seconds(turns: list[float | None]) -> float | None:
     return None if middle == float("inf") else middle
 
 
+def listed(option: str, text: str, known: Iterable[str]) -> list[str]:
+    """The words of an option, all of which are known."""
+    words = text.split(",")
+    if wrong := [word for word in words if word not in known]:
+        raise UsageError(f"{option} {text}: {wrong[0]!r} is none of {', '.join(known)}.")
+    return words
+
+
 def conditions(given: argparse.Namespace) -> dict[str, str]:
     """Stragglers by the name of the condition."""
     who = quarter(given.workers)
     every = {"even": "", "8x": f"{who}:8x", "pauses": f"{who}:32ms/1000"}
-    return {name: every[name] for name in given.conditions.split(",")}
+    return {name: every[name] for name in listed("--conditions", given.conditions, every)}
 
 
 def chosen(given: argparse.Namespace) -> list[tuple[str, float]]:
     """Algorithm and length of the problems of this part: dealt out in turn, the longest first."""
     lengths = sorted((float(word) for word in given.lengths.split(",")), reverse=True)
-    every = [(name, length) for length in lengths for name in given.only.split(",")]
-    number, parts = (int(word) for word in given.part.split("/"))
-    if not 1 <= number <= parts:
+    every = [(name, length) for length in lengths for name in listed("--only", given.only, (*PASSES, *NETWORKS))]
+    number, _, parts = given.part.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         raise UsageError(f"--part {given.part} must be i/n with i from 1 to n.")
-    return every[number - 1 :: parts]
+    return every[int(number) - 1 :: int(parts)]
+
+
+def seeded(given: argparse.Namespace) -> Iterator[tuple[str, float, int | None]]:
+    """The problems of this part; networks on virtual time once for each seed, which nobody has chosen."""
+    drawn = np.random.SeedSequence().generate_state(given.seeds) if given.virtual else []
+    for name, length in chosen(given):
+        if given.virtual and name in NETWORKS:
+            yield from ((name, length, int(seed)) for seed in drawn)
+        else:
+            yield name, length, None
 
 
 def made(
-    name: str, length: float, jobs: Measured | Simulated, problems: Problems, given: argparse.Namespace
+    name: str,
+    length: float,
+    jobs: Measured | Simulated,
+    problems: Problems,
+    given: argparse.Namespace,
+    seed: int | None = None,
 ) -> Problem:
     if name not in NETWORKS:
         return begun_at_random(problems.get(name, jobs.rows(name, length, problems)))
+    require_torch()
     images = fashion(given.images, None)
-    return network_problem(name, images, jobs.network_rows(name, length, images))
+    if isinstance(jobs, Simulated):
+        jobs.seed = seed or 0
+    return network_problem(name, images, jobs.network_rows(name, length, images), seed)
 
 
 Cell = tuple[str, dict[str, Any]]
@@ -224,13 +274,18 @@ def cells(given: argparse.Namespace, notes: dict[str, Any]) -> Iterator[Cell]:
     began, longest = time.monotonic(), 0.0
     try:
         with Problems() as problems:
-            for name, length in chosen(given):
-                labels = {f"{name} {length:g} s {kind}": slow for kind, slow in conditions(given).items()}
+            for name, length, seed in seeded(given):
+                which = "" if seed is None else f" seed {seed}"
+                labels = {f"{name} {length:g} s {kind}{which}": slow for kind, slow in conditions(given).items()}
                 if time.monotonic() - began > given.seconds:
                     yield from ((label, {"left out": f"{given.seconds:g} s were over"}) for label in labels)
                     continue
-                on = made(name, length, jobs, problems, given)
-                target, longest = target_of(on, length, jobs), 0.0
+                try:
+                    on = made(name, length, jobs, problems, given, seed)
+                    target, longest = target_of(on, length, jobs), 0.0
+                except UsageError as refused:  # such as networks without PyTorch: the other problems can be raced
+                    yield from ((label, {"left out": str(refused)}) for label in labels)
+                    continue
                 for label, straggler in labels.items():
                     entered = time.monotonic()
                     if entered - began + longest > given.seconds:
@@ -328,6 +383,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=Path, help="folder with the IDX files of Fashion-MNIST")
     parser.add_argument("--rows", type=int, default=16_384, help="with --virtual")
     parser.add_argument("--virtual", action="store_true")
+    parser.add_argument("--seeds", type=int, default=1, help="with --virtual: choices of images and weights")
     parser.add_argument("--explain", type=Path, help="a file for where the time of each model went")
     parser.add_argument("--merge", type=Path, nargs="+", help="records of parts; nothing is run")
     parser.add_argument("--out", type=Path, help="the record as JSON")
@@ -358,4 +414,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with errors_as_sentences():
+        main()

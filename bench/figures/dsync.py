@@ -1,13 +1,14 @@
-"""Groups that train together through a bucket: 000's Fig. 6 to 9 in a form that fits one machine, and the claims of
-docs/results/sites.md.
+"""Do groups that train together through a bucket train as well as one, and how do they scale?
 
-    python -m bench.figures.dsync --part clustering,accuracy,traffic,balance,scaling --images FOLDER --out sites.json
+000's Fig. 6 to 9 in a form that fits one machine, and the claims of docs/results/sites.md.
+
+    python -m bench.figures.dsync --scale small --images FOLDER --summary sites.json
 
 Parts: clustering (k-means and GMM, rows sorted by label, against central training and against averaging of θ), accuracy
 (Fig. 6 and 7: LeNet on Fashion-MNIST, 3 groups × 3 workers), traffic (T = 1 against T = 3), balance (Fig. 8: workers
 that choose their group, on virtual time), scaling (Fig. 9: 3 to 15 workers). The bucket is a folder, or SeaweedFS with
 --store seaweed; --megabits puts each group into a network namespace behind a link of that rate (root, SeaweedFS).
-Prints one JSON object a line; --out gets all of them with the conditions.
+`--parts` names some of them; `--summary` gets the lines of all, with the conditions.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ from typing import Any
 import numpy as np
 
 import flegel
+from bench.common import suite
+from bench.common.record import Chart, Series, Table
 from bench.common.site_runs import Line, exchange_seconds, train
 from flegel.compare.comparison import run_environment
 from flegel.core.pytree import Array
 
+FIGURE = "000 Fig. 6–9"
 GROUPS = 3
 RECIPE = {"batch": None, "optimizer": "sgd", "local": True, "schedule": "cosine"}
 """Of LeNet: every worker takes local steps; its group averages them at each pass over its rows."""
@@ -230,7 +234,7 @@ def scaling(options: argparse.Namespace, bed: Bed) -> Iterator[Line]:
     rng = np.random.default_rng(0)
     np.savez(data, rows=rng.normal(size=(15 * options.worker_rows, 16)).astype(np.float32))
     first = 0.0
-    for each in range(1, 6):
+    for each in range(1, options.largest + 1):
         config = {
             "algorithm": "kmeans", "settings": {"k": 64, "init": "first"}, "data": str(data), "mixed": False,
             "every": "3", "options": {"workers": each, "sync": "bsp", "tolerance": 0, "max_seconds": options.seconds,
@@ -273,43 +277,84 @@ PARTS: dict[str, Part] = {
 }  # fmt: skip
 
 
+FIGURES = {"accuracy": ("000-fig6", "000-fig7"), "balance": ("000-fig8",), "scaling": ("000-fig9",)}
+"""Figures of the paper by part."""
+
+
+def tell(bench: suite.Suite, part: str, lines: list[Line]) -> None:
+    """A table of a part and its figures in sentences: the lines that sum it up, which come last where there are any."""
+    flat = [{name: value for name, value in line.items() if name not in ("part", "curve")} for line in lines]
+    summed = flat[-1:] if part in ("accuracy", "traffic", "clustering") else flat
+    names = list(dict.fromkeys(name for line in flat for name in line))
+    rows = [[str(line.get(name, "–")) for name in names] for line in flat]
+    bench.table(Table(title=f"Groups through a bucket: {part}", columns=names, rows=rows))
+    for line in summed:
+        bench.answer(f"{part}: {', '.join(f'{k} {v}' for k, v in line.items())}.", *FIGURES.get(part, ()))
+    for line in lines:
+        if curve := line.get("curve"):
+            points = [(float(a), float(b)) for a, b in curve]
+            title = "Accuracy against time, one group (000, Fig. 6 and 7)"
+            bench.chart(Chart(title=title, x="seconds", y="accuracy", series=[Series(name="group 0", points=points)]))
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "smoke": {"seeds": 1, "rows": 900, "tested": 300, "epochs": 6, "workers": 1, "barriers": 6, "worker_rows": 2_000,
+              "seconds": 2.0, "largest": 1},
+    "laptop": {"seeds": 2, "rows": 6_000, "epochs": 12, "barriers": 12, "seconds": 4.0, "largest": 3},
+}  # fmt: skip
+"""What a scale makes smaller, where the user did not say otherwise."""
+USUAL: dict[str, Any] = {"seeds": 8, "rows": None, "tested": None, "epochs": 40, "workers": 3, "barriers": 30,
+                         "worker_rows": 20_000, "seconds": 10.0, "largest": 5}  # fmt: skip
+EXTRA: list[tuple[str, dict[str, Any]]] = [
+    suite.parts_option(list(PARTS)),
+    ("--seeds", {"type": int, "help": "runs of clustering, accuracy and balance, each from another seed"}),
+    ("--images", {"type": Path, "help": "folder with the IDX files of Fashion-MNIST"}),
+    ("--rows", {"type": int, "help": "rows of training; all by default"}),
+    ("--tested", {"type": int, "help": "rows of the test; all by default"}),
+    ("--first-seed", {"type": int, "default": 0, "help": "accuracy: seeds from this one on"}),
+    ("--lr", {"type": float, "default": 0.1, "help": "of LeNet"}),
+    ("--micro-batch", {"type": int, "default": 16, "help": "images of a local step"}),
+    ("--epochs", {"type": int, "help": "accuracy: passes of each group over its rows"}),
+    ("--every", {"default": "3", "help": "accuracy: T, with commas between"}),
+    ("--outer", {"default": "mean"}),
+    ("--barriers", {"type": int, "help": "traffic: passes of each group"}),
+    ("--worker-rows", {"type": int, "help": "scaling: rows of each worker"}),
+    ("--seconds", {"type": float, "help": "scaling: of each run"}),
+    ("--largest", {"type": int, "help": "scaling: workers of a group at most"}),
+    ("--store", {"choices": ["folder", "seaweed"], "default": "folder"}),
+    ("--megabits", {"type": float, "default": 0.0, "help": "rate of each group's link; needs --store seaweed"}),
+    ("--summary", {"type": Path, "help": "file for the lines alone"}),
+]  # fmt: skip
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", default="clustering,balance", help=f"with commas between: {', '.join(PARTS)}")
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--images", type=Path, default=None, help="folder with the IDX files of Fashion-MNIST")
-    parser.add_argument("--rows", type=int, default=None, help="rows of training; all by default")
-    parser.add_argument("--tested", type=int, default=None, help="rows of the test; all by default")
-    parser.add_argument("--first-seed", type=int, default=0, help="accuracy: seeds from this one on")
-    parser.add_argument("--lr", type=float, default=0.1, help="of LeNet")
-    parser.add_argument("--micro-batch", type=int, default=16, help="images of a local step")
-    parser.add_argument("--epochs", type=int, default=40, help="accuracy: passes of each group over its rows")
-    parser.add_argument("--every", default="3", help="accuracy: T, with commas between")
-    parser.add_argument("--outer", default="mean")
-    parser.add_argument("--workers", type=int, default=3, help="of each group, for accuracy and traffic")
-    parser.add_argument("--barriers", type=int, default=30, help="traffic: passes of each group")
-    parser.add_argument("--worker-rows", type=int, default=20_000, help="scaling: rows of each worker")
-    parser.add_argument("--seconds", type=float, default=10.0, help="scaling: of each run")
-    parser.add_argument("--store", choices=["folder", "seaweed"], default="folder")
-    parser.add_argument("--megabits", type=float, default=0.0, help="rate of each group's link; needs --store seaweed")
-    parser.add_argument("--out", type=Path, default=None)
-    options = parser.parse_args()
+    options = suite.arguments(__doc__, EXTRA)
+    for name, value in {**USUAL, **SMALL.get(options.scale, {})}.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if options.scale == "smoke" and options.parts == list(PARTS):
+        options.parts = list(FIGURES)  # the other parts are no figures of the paper
     if options.megabits and options.store == "folder":
         raise SystemExit("--megabits limits links between groups and their store: give --store seaweed.")
-    lines = []
-    with contextlib.ExitStack() as ending:
+    lines: list[Line] = []
+    with suite.Suite(__file__, __doc__, options) as bench, contextlib.ExitStack() as ending:
         bed = Bed(options, ending)
-        for part in options.part.split(","):
-            for line in PARTS[part](options, bed):
-                print(json.dumps(line), flush=True)
-                lines.append(line)
-    if options.out is not None:
+        for part in options.parts:
+            trains_networks = part in ("accuracy", "traffic")
+            if bench.over(part) or (trains_networks and not bench.has("package:torch", for_=part)):
+                continue
+            bench.say(part)
+            found = list(PARTS[part](options, bed))
+            lines += found
+            tell(bench, part, found)
+            bench.save()
+    if options.summary is not None:
         about = run_environment()
         record = {
             "command": " ".join(["python -m bench.figures.dsync", *sys.argv[1:]]), "commit": about.commit[:12],
             "machine": ", ".join(f"{name} {what}" for name, what in about.machine.items()), "lines": lines,
         }  # fmt: skip
-        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        options.summary.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

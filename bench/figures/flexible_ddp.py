@@ -13,10 +13,14 @@ parts in which one rank is `--factor` times slower, each in another way (SLOWNES
     python -m bench.figures.flexible_ddp --part slowness --ranks 8 --network gpt --optimizer adam --rate 0.001 \
         --rule auto --batch 8 --seconds 25 --copies 10 --held 500 --out runs/slowness-gpt.json
 
-takes seven minutes on a core for each rank; `--network lenet --batch 16` the same. `bias` needs no
-ranks: it shows what abandoning a micro-batch, or averaging means of ranks, does to a gradient whose cost depends on its
-content. bench/common/ddp_ranks.py says how a rank is made slow. Without Fashion-MNIST (`--images`) a generated set
-stands in.
+takes seven minutes on a core for each rank; `--network lenet --batch 16` the same. `loss` compares the held-out loss of
+equal ranks after the same samples (`--epochs`), over seeds that are drawn when it runs, with DDP's own scatter:
+
+    python -m bench.figures.flexible_ddp --part loss --ranks 2 --network lenet --seeds 7 --out runs/loss.json
+
+`virtual` lets one of eight ranks pause on virtual time. `bias` needs no ranks either: it shows what abandoning a
+micro-batch, or averaging means of ranks, does to a gradient whose cost depends on its content.
+bench/common/ddp_ranks.py says how a rank is made slow. Without Fashion-MNIST (`--images`) a generated set stands in.
 """
 
 from __future__ import annotations
@@ -31,11 +35,25 @@ from typing import Any
 
 from bench.common import ddp_ranks, network_runs
 from bench.common.ddp_ranks import Indexed, Setting
+from bench.common.virtual_ranks import gains_over_ddp
 from flegel.torch.flexible.pace import LEARNING_RATE_RULES
 
-PARTS = ("slow", "equal", "wander", "gpu", *ddp_ranks.PAUSES, *ddp_ranks.SLOWNESS, "slowness", "bias", "sweep")
+PARTS = (
+    "slow",
+    "equal",
+    "wander",
+    "gpu",
+    *ddp_ranks.PAUSES,
+    *ddp_ranks.SLOWNESS,
+    "slowness",
+    "bias",
+    "sweep",
+    "loss",
+    "virtual",
+)
+WITHOUT_RANKS = {"bias", "virtual"}
 METHODS = {"gpu": ("alone", "ddp", "flexible")}
-TARGETS = (1.0, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.42, 0.4, 0.38, 0.36)
+TARGETS = (1.8, 1.6, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.42, 0.4, 0.38, 0.36)
 
 
 def images(given: argparse.Namespace) -> tuple[Indexed, Indexed]:
@@ -71,6 +89,50 @@ def case(given: argparse.Namespace, kind: str, data: Indexed, held: Indexed) -> 
             found.setdefault(method, []).append(one)
             print(kind, method, {name: value for name, value in one.items() if name != "curve"}, flush=True)
     return {**ratios(found, timed), "setting": vars(setting), "learning rates": rates, "runs": found}
+
+
+def loss(given: argparse.Namespace, data: Indexed, held: Indexed) -> dict[str, Any]:
+    """Held-out loss of both methods after the same samples, for seeds that nobody chose: medians, scatter, and the
+    difference of both methods for each seed."""
+    draw = random.SystemRandom()
+    seeds = [draw.randrange(2**31) for _ in range(given.seeds)]
+    rates = dict(zip(("ddp", "flexible"), (*given.rate, given.rate[-1]), strict=False))
+    found: dict[str, list[dict[str, Any]]] = {"ddp": [], "flexible": []}
+    for turn, seed in enumerate(seeds):
+        for method in list(found)[:: -1 if turn % 2 else 1]:
+            setting = Setting(
+                "loss", given.network, given.optimizer, given.ranks, batch=given.batch, seconds=max(given.seconds),
+                rate=rates[method], rule=given.rule, interval=given.interval, copies=0, seed=seed, epochs=given.epochs,
+            )  # fmt: skip
+            one = ddp_ranks.run(setting, method, data, held)
+            found[method].append({**one, "seed": seed, "loss": one.pop("curve")[-1][1]})
+            print(
+                "loss",
+                method,
+                seed,
+                found[method][-1]["loss"],
+                one["samples"],
+                "samples",
+                one["steps"],
+                "steps",
+                flush=True,
+            )
+    losses = {method: [one["loss"] for one in runs] for method, runs in found.items()}
+    told: dict[str, Any] = {
+        method: {"median": statistics.median(own), "from": min(own), "to": max(own)} for method, own in losses.items()
+    }
+    differences = [f - d for d, f in zip(losses["ddp"], losses["flexible"], strict=True)]
+    shift = statistics.median(losses["flexible"]) - statistics.median(losses["ddp"])
+    scatter = statistics.pstdev(losses["ddp"])
+    return {
+        **told,
+        "ddp: standard deviation over seeds": round(scatter, 5),
+        "flexible: standard deviation over seeds": round(statistics.pstdev(losses["flexible"]), 5),
+        "flexible - ddp: of medians": round(shift, 5),
+        "flexible - ddp: by seed": [round(one, 5) for one in differences],
+        "medians within ddp's standard deviation": abs(shift) <= scatter,
+        "runs": found,
+    }
 
 
 def ratios(found: dict[str, list[dict[str, Any]]], timed: bool) -> dict[str, Any]:
@@ -165,6 +227,18 @@ def bias(draws: int = 200_000, interval: float = 6.0) -> dict[str, float]:
     return {**errors, "average of ranks' means": statistics.fmean(means) - 1.0}
 
 
+def virtual() -> dict[str, Any]:
+    """Eight ranks on virtual time, one eight times slower by pauses of a second: samples a second and progress, which
+    is how much sooner a loss is reached, both over DDP's, by milliseconds of a micro-batch and noise scale."""
+    return {
+        f"{round(1e3 * seconds)} ms, noise scale {noise}": [
+            round(one, 2) for one in gains_over_ddp(8, seconds, slow=8, pause=1.0, noise=float(noise))
+        ]
+        for seconds in (0.02, 0.04, 0.06)
+        for noise in (20, 200, 2_000, 20_000)
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=["bias", "slow"])
@@ -190,16 +264,20 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=40, help="of the weights by each rank in a run, to be judged")
     parser.add_argument("--steps", type=int, nargs=2, default=[600, 200], help="of a sweep: DDP, FlexibleDDP")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=5, help="of the part loss, drawn when it runs")
+    parser.add_argument("--epochs", type=int, default=1, help="of a run of the part loss; --seconds bounds it")
     parser.add_argument("--out", type=Path, default=Path("runs/flexible_ddp.json"))
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    data, held = images(given) if set(given.part) != {"bias"} else (None, None)
+    data, held = images(given) if set(given.part) - set(WITHOUT_RANKS) else (None, None)
     found: dict[str, Any] = {}
     for kind in (one for part in given.part for one in (ddp_ranks.SLOWNESS if part == "slowness" else (part,))):
-        if kind == "bias":
-            found[kind] = bias()
+        if kind in WITHOUT_RANKS:
+            found[kind] = {"bias": bias, "virtual": virtual}[kind]()
+        elif kind in ("sweep", "loss"):
+            found[kind] = {"sweep": sweep, "loss": loss}[kind](given, data, held)
         else:
-            found[kind] = sweep(given, data, held) if kind == "sweep" else case(given, kind, data, held)
+            found[kind] = case(given, kind, data, held)
         given.out.write_text(json.dumps(found), encoding="utf-8")
         print(kind, {name: value for name, value in found[kind].items() if name not in ("runs", "setting")}, flush=True)
 

@@ -3,7 +3,8 @@
 Fig. 4 to 7 of 003 (adaptive load balancing) and Fig. 5 and 6 of 001 (parameter server), with transfers between
 processes in network namespaces behind token-bucket links: schemes on three models, a network that changes, the size of
 a slice, the cost of sensing; one worker and many servers, one server and many workers. A derived bound stands beside
-the ratios: load distribution alone cannot gain more than 2(N-1)/N over even slices. Takes root, `ip` and `tc` on Linux.
+the ratios: load distribution alone cannot gain more than 2(N-1)/N over even slices. Takes root, `ip` and `tc` on Linux,
+but for training with several servers and workers (001), which runs anywhere.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import flegel
 from bench.common import suite
 from bench.common.namespaces import Network, unavailable
-from bench.common.placement_bounds import even, flat_range, gain_bound, proportional
+from bench.common.placement_bounds import even, flat_range, gain_bound
 from bench.common.placement_schemes import SCHEMES, Scheme
 from bench.common.record import Chart, Series, Table
 from bench.common.slice_exchange import Exchange
+from flegel.algorithms.plain_gradient import PlainLR
 from flegel.configuration.active import active
+from flegel.datasets import open_data
+from flegel.plan.placement.published_loads import elastic
 from flegel.plan.placement.slice_size import best_size
 from flegel.plan.placement.water_filling import colocated, water_filling
 
@@ -34,6 +39,10 @@ PART = {"smoke": 50, "laptop": 20, "small": 10, "paper": 1}
 """The models are divided by this; the links are not. Rounds shrink in proportion, latencies do not."""
 NODES = {"smoke": 4, "laptop": 12, "small": 12, "paper": 12}
 ROUNDS = {"smoke": 1, "laptop": 3, "small": 5, "paper": 10}
+TRAINED_ROWS = {"smoke": 1_000, "laptop": 4_000, "small": 20_000, "paper": 60_000}
+TRAINED_PASSES = {"smoke": 3.0, "laptop": 5.0, "small": 10.0, "paper": 20.0}
+TRAINED_RATE = 1e-7
+"""Pixels are 0 to 255."""
 SLOWEST, FASTEST = 20.0, 220.0
 """Mbit/s."""
 MINI_BATCH = 32
@@ -80,7 +89,7 @@ def schemes_on_models(bed: Bed, exchange: Exchange) -> None:
         schemes = [bed.scheme(name, total) for name in SCHEMES]
         times = bed.medians(schemes, exchange)
         links = colocated(rates, total)
-        ideal = [plan(links, total).seconds for plan in (even, proportional, water_filling)]
+        ideal = [plan(links, total).seconds for plan in (even, elastic, water_filling)]
         found[model] = {
             "parameters": total,
             "seconds": dict(zip(SCHEMES, (round(t, 3) for t in times), strict=True)),
@@ -98,7 +107,8 @@ def schemes_on_models(bed: Bed, exchange: Exchange) -> None:
         told = found[model]["ratio"]
         bed.bench.answer(
             f"{model}, 1/{bed.part}: rounds {told['aware']} times as fast as with even slices (proportional: "
-            f"{told['proportional']}); load alone cannot gain more than {gain_bound(len(bed.nodes)):.2f}."
+            f"{told['proportional']}); load alone cannot gain more than {gain_bound(len(bed.nodes)):.2f}.",
+            "003-fig4",
         )
     bed.figures["schemes"] = found
     names = list(found)
@@ -154,7 +164,8 @@ def changing_network(bed: Bed, exchange: Exchange) -> None:
             series=[Series(name=s.name, points=[(float(i), t) for i, t in enumerate(s.seconds)]) for s in schemes],
         )
     )
-    bed.bench.answer(f"Links that change: {bed.figures['changing network']['ratio']} times as fast as even slices.")
+    told = bed.figures["changing network"]["ratio"]
+    bed.bench.answer(f"Links that change: {told} times as fast as even slices.", "003-fig5")
 
 
 def slice_sizes(bed: Bed, exchange: Exchange) -> None:
@@ -199,7 +210,7 @@ def slice_sizes(bed: Bed, exchange: Exchange) -> None:
         )
     )
     best = best_size(total, alpha, len(bed.nodes))
-    bed.bench.answer(f"Fitted cost of a slice: {alpha:.0f} parameters; the formula then says {best}.")
+    bed.bench.answer(f"Fitted cost of a slice: {alpha:.0f} parameters; the formula then says {best}.", "003-fig6")
 
 
 def cost_of_sensing(bed: Bed, exchange: Exchange) -> None:
@@ -227,7 +238,8 @@ def cost_of_sensing(bed: Bed, exchange: Exchange) -> None:
     )
     bed.bench.answer(
         f"Sensing costs {cost:.1%} of a round; on equal links our rounds are {named['neither'] / named['aware']:.3f} "
-        f"times as fast as even slices without any sensing."
+        f"times as fast as even slices without any sensing.",
+        "003-fig7",
     )
 
 
@@ -258,6 +270,39 @@ def servers_and_workers(bed: Bed) -> None:
             series=[Series(name=n, points=[(float(c), t) for c, t in line.items()]) for n, line in found.items()],
         )
     )
+    for name, line in found.items():
+        told = ", ".join(f"{t} s with {c}" for c, t in line.items())
+        bed.bench.answer(f"{name}: a round takes {told}.", "001-fig5", *(["001-fig6"] if "one server" in name else []))
+
+
+def trained_by_servers_and_workers(bench: suite.Suite) -> None:
+    """001, Fig. 5 and 6 by training: logistic regression on MNIST by plain gradient steps, one for each report (asp);
+    the same number of passes whatever the numbers of servers and workers are."""
+    data, passes = f"mnist:{TRAINED_ROWS[bench.scale]}", TRAINED_PASSES[bench.scale]
+    rows, counts = open_data(data).read(), (1, 2) if bench.scale == "smoke" else (1, 2, 4, 8)
+    algorithm = PlainLR(classes=10, rate=TRAINED_RATE)
+    table: list[list[str]] = []
+    for name, pairs in {
+        "one worker, servers": [(1, n) for n in counts],
+        "one server, workers": [(n, 1) for n in counts],
+    }.items():
+        told = []
+        for count, (workers, servers) in zip(counts, pairs, strict=True):
+            if bench.over(f"{name}: {count}"):
+                return
+            result = flegel.run(
+                algorithm, data, workers=workers, servers=servers, sync="asp", max_passes=passes, tolerance=0.0,
+                audit="off", resting="off", progress=False, seed=bench.options.seed,
+            )  # fmt: skip
+            found = algorithm.evaluate(rows.features, rows.labels, result.parameter)
+            accuracy = found.metrics["accuracy"]
+            table.append([name, str(count), f"{accuracy:.1%}", f"{result.seconds:.2f}", str(result.iterations)])
+            told.append(f"{accuracy:.1%} after {result.seconds:.2f} s with {count}")
+            bench.record.ratios[f"{name}, {count}: accuracy"] = round(accuracy, 4)
+        figures = ("001-fig5", *(["001-fig6"] if "one server" in name else []))
+        bench.answer(f"trained, {name}: {', '.join(told)}.", *figures)
+    columns = ["what is varied", "number", "accuracy", "seconds of training", "updates"]
+    bench.table(Table(title=f"{passes} passes over {data} (001, Fig. 5 and 6)", columns=columns, rows=table))
 
 
 PARTS: dict[str, Callable[[Bed, Exchange], None]] = {
@@ -286,14 +331,14 @@ def main() -> None:
     options = suite.arguments(
         __doc__,
         [
-            ("--parts", {"default": "", "help": f"{', '.join(PARTS)}, roles; all by default"}),
+            suite.parts_option([*PARTS, "roles"]),
             ("--summary", {"type": Path, "default": None, "help": "file for the figures alone"}),
         ],
     )
-    wanted = [word for word in options.parts.split(",") if word] or [*PARTS, "roles"]
-    if unknown := sorted(set(wanted) - {*PARTS, "roles"}):
-        raise SystemExit(f"--parts {', '.join(unknown)}: known are {', '.join(PARTS)} and roles.")
+    wanted = options.parts
     with suite.Suite(__file__, __doc__, options) as bench:
+        if "roles" in wanted:
+            trained_by_servers_and_workers(bench)
         why = unavailable()
         if why:
             bench.skip("limited links", why)
@@ -302,7 +347,7 @@ def main() -> None:
             bed = Bed(bench, network)
             with Exchange(network, bed.nodes, bed.nodes) as exchange:
                 for name in wanted:
-                    if name != "roles" and not bench.over(name):
+                    if name in PARTS and not bench.over(name):
                         PARTS[name](bed, exchange)
                         bench.save()
             if "roles" in wanted and not bench.over("roles"):

@@ -1,7 +1,7 @@
 """How fast are jobs over sparse rows beside scikit-learn: k-means and LR of text, NMF of ratings?
 
     python -m bench.micro.text [--repeat 3] [--rows 17611] [--words 12626] [--only kmeans lr nmf] [--quick]
-        [--json FILE]
+        [--out FILE]
 
 Rows in the shape of TF-IDF of the 20 newsgroups: words by Zipf's law, about 75 different ones a row, 20 classes that
 overlap, length 1. Ratings in the shape of ml-100k: 943 users, 1,682 items. Both sides train with their defaults on the
@@ -147,7 +147,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--words", type=int, default=12_626)
     parser.add_argument("--only", nargs="*", default=["kmeans", "lr", "nmf"])
     parser.add_argument("--quick", action="store_true", help="a quarter of the rows, one timed run of each side")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--out", "--json", dest="json", type=Path, help="where the summary is written")
     given = parser.parse_args(argv)
     if given.quick:
         given.rows, given.repeat = given.rows // 4, 1

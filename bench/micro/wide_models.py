@@ -5,11 +5,12 @@
     python -m bench.micro.wide_models job --quick       # a fifth of the rows, one timed run
 
 `pass`: one core. Processor seconds of a pass of our kernel over all rows (the median of `--repeat` after the first),
-and of scikit-learn's for the same step from the same θ: an iteration of EM, a gradient of lbfgs, an update of both
-factors; FCM has no peer there and is compared with Bezdek's alternation on whole matrices in NumPy. Beside it the
-seconds of our start (`initParameter` on a sample as a job draws it) in passes. `job`: array to model with the defaults
-of both on all cores, wall seconds, and what each reached by our `evaluate` where both models are of one kind. `--scale`
-multiplies the rows of every case. Rows are drawn anew from a seed that is printed. Asserts nothing.
+and of scikit-learn's for the same step from the same θ: an iteration of EM, an evaluation of lbfgs with its step, an
+update of both factors; FCM has no peer there and is compared with Bezdek's alternation on whole matrices in NumPy.
+Beside it the seconds of our start (`initParameter` on a sample as a job draws it) in passes. `job`: array to model
+with the defaults of both on all cores, wall seconds, and what each reached by our `evaluate` where both models are of
+one kind. `--scale` multiplies the rows of every case. Rows are drawn anew from a seed that is printed. Asserts
+nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if "pass" in sys.argv:
         os.environ[_name] = "1"  # before any of these libraries starts its threads
 
 import argparse
+import contextlib
 import json
 import secrets
 import statistics
@@ -50,6 +52,7 @@ from flegel.declarations.optional import hook
 
 WARM_PASSES = 2  # before a pass is timed
 PEER_PASSES = 2  # by which a longer fit of a peer exceeds a shorter one: the difference is without their start
+PEER_WARM_EVALUATIONS = 4  # of L-BFGS before those that are timed: its memory has some pairs then
 L2 = 1e-3
 QUICK_SCALE = 0.2  # of the rows, for `--quick`
 
@@ -126,18 +129,29 @@ def classes(points: int, columns: int, count: int, rng: np.random.Generator) -> 
     labels = (rows @ truth + rng.gumbel(size=(points, count))).argmax(axis=1)
     labels[:count] = np.arange(count)
 
-    def gradients(number: int) -> Any:
+    def evaluations(number: int) -> Any:
+        from scipy.optimize import minimize
         from sklearn._loss import HalfMultinomialLoss
         from sklearn.linear_model._linear_loss import LinearModelLoss
 
         model = LinearModelLoss(base_loss=HalfMultinomialLoss(n_classes=count), fit_intercept=True)
-        weights = np.zeros((count, columns + 1), np.float32, order="F")
-        return [model.loss_gradient(weights, rows, labels.astype(np.float32))[0] for _ in range(number)]
+        start = np.zeros((count, columns + 1), np.float32, order="F").ravel(order="F")
+        made, wanted = 0, number + PEER_WARM_EVALUATIONS
+
+        def value(weights: Any) -> Any:
+            nonlocal made
+            if made == wanted:
+                raise StopIteration
+            made += 1
+            return model.loss_gradient(weights, rows, labels.astype(np.float32), None, L2)
+
+        with contextlib.suppress(StopIteration):
+            minimize(value, start, jac=True, method="L-BFGS-B", options={"maxls": 50, "maxiter": 1000})
 
     def fit() -> Any:
         return LogisticRegression(C=1.0 / (L2 * points)).fit(rows, labels)
 
-    return Case(rows, labels.astype(np.float64), LR(l2=L2), gradients, fit)
+    return Case(rows, labels.astype(np.float64), LR(l2=L2), evaluations, fit)
 
 
 def ratings(points: int, columns: int, rank: int, rng: np.random.Generator, each: int = 50) -> Case:

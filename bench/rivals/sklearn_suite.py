@@ -1,6 +1,6 @@
 """scikit-learn's own test modules, run against our estimators by substitution: how many pass, and why others cannot.
 
-    python -m bench.rivals.sklearn_suite            # all four modules; a table for docs/results/sklearn.md
+    python -m bench.rivals.sklearn_suite            # all modules; a table for docs/results/sklearn.md
     python -m bench.rivals.sklearn_suite kmeans     # one of them, with the first line of each failure
 
 Before a module is imported, our class takes the place of scikit-learn's in its package, so that `from sklearn.cluster
@@ -35,9 +35,31 @@ class Suite:
 
 SUITES = {
     "kmeans": Suite("sklearn.cluster", "sklearn/cluster/tests/test_k_means.py", "KMeans"),
+    "minibatch": Suite("sklearn.cluster", "sklearn/cluster/tests/test_k_means.py", "MiniBatchKMeans"),
+    "bisecting": Suite("sklearn.cluster", "sklearn/cluster/tests/test_bisect_k_means.py", "BisectingKMeans"),
+    "lda": Suite(
+        "sklearn.decomposition", "sklearn/decomposition/tests/test_online_lda.py", "LatentDirichletAllocation"
+    ),
     "mixture": Suite("sklearn.mixture", "sklearn/mixture/tests/test_gaussian_mixture.py", "GaussianMixture"),
     "logistic": Suite("sklearn.linear_model", "sklearn/linear_model/tests/test_logistic.py", "LogisticRegression"),
     "nmf": Suite("sklearn.decomposition", "sklearn/decomposition/tests/test_nmf.py", "NMF"),
+    "pca": Suite("sklearn.decomposition", "sklearn/decomposition/tests/test_pca.py", "PCA"),
+    "gaussiannb": Suite("sklearn.naive_bayes", "sklearn/tests/test_naive_bayes.py", "GaussianNB"),
+    "multinomialnb": Suite("sklearn.naive_bayes", "sklearn/tests/test_naive_bayes.py", "MultinomialNB"),
+    "bernoullinb": Suite("sklearn.naive_bayes", "sklearn/tests/test_naive_bayes.py", "BernoulliNB"),
+    "covariance": Suite("sklearn.covariance", "sklearn/covariance/tests/test_covariance.py", "EmpiricalCovariance"),
+    "shrunk": Suite("sklearn.covariance", "sklearn/covariance/tests/test_covariance.py", "ShrunkCovariance"),
+    "ledoitwolf": Suite("sklearn.covariance", "sklearn/covariance/tests/test_covariance.py", "LedoitWolf"),
+    "oas": Suite("sklearn.covariance", "sklearn/covariance/tests/test_covariance.py", "OAS"),
+    "linear": Suite("sklearn.linear_model", "sklearn/linear_model/tests/test_base.py", "LinearRegression"),
+    "ridge": Suite("sklearn.linear_model", "sklearn/linear_model/tests/test_ridge.py", "Ridge"),
+    "lasso": Suite("sklearn.linear_model", "sklearn/linear_model/tests/test_coordinate_descent.py", "Lasso"),
+    "elasticnet": Suite("sklearn.linear_model", "sklearn/linear_model/tests/test_coordinate_descent.py", "ElasticNet"),
+    "poisson": Suite("sklearn.linear_model", "sklearn/linear_model/_glm/tests/test_glm.py", "PoissonRegressor"),
+    "gamma": Suite("sklearn.linear_model", "sklearn/linear_model/_glm/tests/test_glm.py", "GammaRegressor"),
+    "huber": Suite("sklearn.linear_model", "sklearn/linear_model/tests/test_huber.py", "HuberRegressor"),
+    "linearsvc": Suite("sklearn.svm", "sklearn/svm/tests/test_svm.py", "LinearSVC"),
+    "svd": Suite("sklearn.decomposition", "sklearn/decomposition/tests/test_truncated_svd.py", "TruncatedSVD"),
 }
 
 REASONS = [

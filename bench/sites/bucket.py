@@ -117,7 +117,7 @@ class SimulatedBucket:
                 names = (key for key in self._history if key.startswith(prefix))
                 return Answered(op, "done", names=tuple(n for n in names if self._seen(n, now) is not None))
             case DeleteObject(op, key):
-                self._write(key, None, now)
+                self.write(key, None, now)
                 return Answered(op, "done")
             case PutObject(op, key, content, mode, expected):
                 held = self.content(key)
@@ -125,10 +125,10 @@ class SimulatedBucket:
                     return Answered(op, "conflict")
                 if mode == "swap" and (held is None or digest_of(held) != expected):
                     return Answered(op, "conflict")
-                self._write(key, content, now)
+                self.write(key, content, now)
                 return Answered(op, "done", tag=digest_of(content))
 
-    def _write(self, key: str, content: bytes | None, now: float) -> None:
+    def write(self, key: str, content: bytes | None, now: float) -> None:
         self._history.setdefault(key, []).append((now, content))
         self._written(key, content, now)
 

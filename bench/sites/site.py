@@ -1,6 +1,7 @@
 """One simulated site: the real state machine of a group and the real exchange over a toy job, on virtual time.
 
-A commit adds 1 to the group's own component, in statistics or in θ. So what a contribution holds can be compared with
+`VirtualSite` is what all simulated sites have in common (`training.py` has those that train). Of a `SimulatedSite` a
+commit adds 1 to the group's own component, in statistics or in θ. So what a contribution holds can be compared with
 what was done: nothing may be lost, and nothing counted twice. A site with a last commit comes to rest there, as one
 that has converged or has reached a limit, and ends when the exchange says so.
 """
@@ -40,6 +41,8 @@ from flegel.params.local import LocalStore
 from flegel.params.protocol import Fold
 from flegel.plan.termination import FAILED_OUTCOMES, Verdict
 
+StoreCall = Callable[[StoreCommand, float, Callable[[Answered, float], None]], None]
+
 
 class StepCounts(NamedTuple):
     """Commits by group."""
@@ -78,68 +81,31 @@ class LastCommit:
     limit: bool = False
 
 
-class SimulatedSite:
-    """A group that commits in its own rhythm. `call` does a store call; `told` hears what it offers and applies."""
+class VirtualSite:
+    """A group on virtual time, whatever its job is: the real state machine, exchange and store. `call` does a store
+    call; `told` hears what it offers and applies; `at` is called to have something done later."""
 
     def __init__(
         self,
         settings: GroupSettings,
-        index: int,
-        groups: int,
-        every: int,
-        now: float,
-        call: Callable[[StoreCommand, float, Callable[[Answered, float], None]], None],
-        told: Callable[[SimulatedSite, Offered | Synchronized, float], None],
-        make: type[Group] = Group,
-        hint: Callable[[SimulatedSite, bytes, float], None] | None = None,
-        last: LastCommit | None = None,
+        job: JobState,
+        exchange: GroupExchange,
+        machine: Group,
+        call: StoreCall,
+        told: Callable[[Any, Offered | Synchronized, float], None],
+        hint: Callable[[Any, bytes, float], None] | None = None,
         at: Callable[[float, Callable[[float], None]], None] | None = None,
     ) -> None:
-        """`last`: where training ends here; `at` is then called to have something done later."""
-        kept = settings.exchange == "statistics"
-        algorithm: Algorithm = CountedSteps() if kept else SpentStepsOfGroups()
-        theta, zero = np.zeros(groups), StepCounts(np.zeros(groups))
-        self.settings, self.index, self.alive, self.frozen_until = settings, index, True, now
-        self.store = LocalStore(algorithm, theta, zero)
-        self.job = JobState(algorithm, cast("Any", None), Criteria(), self.store, phase="training")
-        base: Sequence[Array] = [] if kept else [np.zeros(groups)]
-        self.exchange = GroupExchange(algorithm, Every(commits=every), settings.silence, base)
-        self.machine = make(settings, [(groups,)], base, now)
-        self.commits = 0
-        self._call, self._told, self._hint = call, told, hint
-        self._last, self._at = last, at
+        self.settings, self.job, self.exchange, self.machine = settings, job, exchange, machine
+        self.alive = True
+        self._call, self._told, self._hint, self._at = call, told, hint, at
         self.ended = ""
         """How it ended, in one word; empty while it has not."""
         self.applied = 0
         """The round that was applied last."""
+
+    def begin(self, now: float) -> None:
         self.exchange.begin(self.job)
-        self._flush(now)
-
-    @property
-    def life(self) -> tuple[str, int]:
-        return self.settings.name, self.settings.life
-
-    def commit(self, now: float) -> None:
-        """A barrier of the group, whatever its bucket does."""
-        if self.ended or self.job.phase == "resting":
-            return
-        if self._last is not None and self.commits >= self._last.commits:
-            self._come_to_rest(self._last, now)
-            return
-        self.commits += 1
-        change = np.zeros_like(self.store.parameter)
-        change[self.index] = 1.0
-        self.store.fold(Fold(self.commits, (0,), (StepCounts(change),), "a commit"))
-        self.job.iteration += 1
-        self.job.trace = [TraceRow(now, self.commits, None, None, None, 1, 0.0, "")]
-        self.exchange.at_commit(self.job, now)
-        self._flush(now)
-
-    def _come_to_rest(self, last: LastCommit, now: float) -> None:
-        self.job.objective = float(np.sum(self.store.parameter))
-        outcome = "limit" if last.limit else "converged"
-        self.job.verdict, self.job.phase = Verdict(not last.limit, "the last commit", outcome), "resting"
-        self.exchange.rest(self.job, now)
         self._flush(now)
 
     def _followed(self, step: GroupStep, now: float) -> None:
@@ -199,3 +165,71 @@ class SimulatedSite:
                 self.handle(command.body, now)
             elif isinstance(command, SetTimer) and self._at is not None:
                 self._at(command.at, lambda t, timer=command.timer: self._timer(timer, t))  # type: ignore[misc]
+
+
+class SimulatedSite(VirtualSite):
+    """A group that commits in its own rhythm, and counts its commits."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        index: int,
+        groups: int,
+        every: int,
+        now: float,
+        call: StoreCall,
+        told: Callable[[SimulatedSite, Offered | Synchronized, float], None],
+        make: type[Group] = Group,
+        hint: Callable[[SimulatedSite, bytes, float], None] | None = None,
+        last: LastCommit | None = None,
+        at: Callable[[float, Callable[[float], None]], None] | None = None,
+    ) -> None:
+        """`last`: where training ends here; `at` is then called to have something done later."""
+        kept = settings.exchange == "statistics"
+        algorithm: Algorithm = CountedSteps() if kept else SpentStepsOfGroups()
+        numbers = groups * settings.fragments  # each fragment counts the commits of every group
+        theta, zero = np.zeros(numbers), StepCounts(np.zeros(numbers))
+        self.own = slice(index, None, groups)
+        self.index, self.frozen_until = index, now
+        self.store = LocalStore(algorithm, theta, zero)
+        base: Sequence[Array] = [] if kept else [np.zeros(numbers)]
+        super().__init__(
+            settings,
+            JobState(algorithm, cast("Any", None), Criteria(), self.store, phase="training"),
+            GroupExchange(algorithm, Every(commits=every), settings.silence, base, fragments=settings.fragments),
+            make(settings, [(numbers,)], base, now),
+            call,
+            told,
+            hint,
+            at,
+        )
+        self.commits = 0
+        self._last = last
+        self.begin(now)
+
+    @property
+    def life(self) -> tuple[str, int]:
+        return self.settings.name, self.settings.life
+
+    def commit(self, now: float) -> None:
+        """A barrier of the group, whatever its bucket does."""
+        if self.ended or self.job.phase == "resting":
+            return
+        if self._last is not None and self.commits >= self._last.commits:
+            self._come_to_rest(self._last, now)
+            return
+        self.commits += 1
+        change = np.zeros_like(self.store.parameter)
+        change[self.own] = 1.0
+        self.store.fold(Fold(self.commits, (0,), (StepCounts(change),), "a commit"))
+        self.job.iteration += 1
+        self.job.trace = [TraceRow(now, self.commits, None, None, None, 1, 0.0, "")]
+        self.exchange.at_commit(self.job, now)
+        self._flush(now)
+
+    def _come_to_rest(self, last: LastCommit, now: float) -> None:
+        self.job.objective = float(np.sum(self.store.parameter))
+        outcome = "limit" if last.limit else "converged"
+        self.job.verdict, self.job.phase = Verdict(not last.limit, "the last commit", outcome), "resting"
+        self.exchange.rest(self.job, now)
+        self._flush(now)

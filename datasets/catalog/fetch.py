@@ -22,12 +22,12 @@ from pathlib import Path
 
 from flegel.datasets.catalog.entry import CatalogEntry, RemoteFile
 from flegel.datasets.rows.cache_folder import data_folder, locked
-from flegel.errors import DataError, FlegelError, UsageError
+from flegel.errors import DataError, FlegelError, UsageError, in_words
 from flegel.loading.array_files import check_zip_member
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes so far, bytes in all or None)."""
-_CHUNK_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 18  # that are read at a time
 _AGENT = "flegel-data"
 
 
@@ -79,7 +79,7 @@ def fetch(
                     if attempt == tries - 1:
                         size = part.stat().st_size if part.exists() else 0
                         raise FetchError(
-                            f"{remote.url} could not be fetched in {tries} tries ({error}); {size:,} bytes "
+                            f"{remote.url} could not be fetched in {tries} tries ({in_words(error)}); {size:,} bytes "
                             "are kept, and the next fetch continues there."
                         ) from None
                     pause(min(30.0, 2.0**attempt))

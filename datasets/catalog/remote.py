@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from flegel.datasets.catalog.fetch import Progress, check_name, fetch_url
 from flegel.datasets.rows.cache_folder import data_folder, locked
-from flegel.errors import DataError, UsageError
+from flegel.errors import DataError, UsageError, in_words
 
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 
@@ -56,7 +56,7 @@ def _stage_object(url: str, progress: Progress | None) -> Path:
             _copy(obstore.get(store, meta["path"]), folder / name, int(meta["size"]), url, progress)
     except (BaseError, OSError, ValueError) as error:
         raise DataError(
-            f"{url} could not be read ({str(error).splitlines()[0]}); check the address and the credentials."
+            f"{url} could not be read ({in_words(error)}); check the address and the credentials."
         ) from None
     return folder if key.endswith("/") or not key else folder / name
 

@@ -20,8 +20,11 @@ from flegel.datasets.rows.file_signature import check_unchanged, signature
 from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.source import Chunk, Description, Source, Stream, column_name, ways_out, write_columns
 from flegel.datasets.tables.columns import FileTable, RawColumn, column_of, unique_names
-from flegel.errors import DataError, UsageError
+from flegel.errors import DataError, UsageError, in_words
 from flegel.wording import number, option
+
+STREAM_BEGINS = b"\xff\xff\xff\xff"
+"""Of an Arrow stream: a message follows."""
 
 
 def import_pyarrow() -> Any:
@@ -62,20 +65,26 @@ class _Parquet:
 
 
 class _Arrow:
-    """Record batches of an Arrow (Feather) file."""
+    """Record batches of an Arrow (Feather) file, which is mapped: what is not used is not read."""
 
     def __init__(self, path: Path) -> None:
-        pa = import_pyarrow()
         self.path = path
-        self.file = pa.ipc.open_file(pa.memory_map(str(path)))
-        self.schema = self.file.schema
-        self.counts = [self._batch(i).num_rows for i in range(self.file.num_record_batches)]
+        self._open()
+        self.counts = [self._batch(i).num_rows for i in range(self.batches)]
+
+    def _open(self) -> None:
+        pa = import_pyarrow()
+        self.file = pa.ipc.open_file(pa.memory_map(str(self.path)))
+        self.schema, self.batches = self.file.schema, self.file.num_record_batches
+
+    def _stored(self, block: int) -> Any:
+        return self.file.get_batch(block)
 
     def _batch(self, block: int) -> Any:
         """A batch whose offsets stay inside of its buffers: those of a damaged file may not, and Arrow itself would
         read beyond them."""
         with _whole_file(self.path):
-            found = self.file.get_batch(block)
+            found = self._stored(block)
             found.validate()
             return found
 
@@ -88,8 +97,36 @@ class _Arrow:
 
     def gaps(self, columns: list[str]) -> bool:
         """Whether a value is missing."""
-        batches = (self._batch(i) for i in range(self.file.num_record_batches))
+        batches = (self._batch(i) for i in range(self.batches))
         return any(batch.column(name).null_count for batch in batches for name in columns)
+
+
+class _ArrowStream(_Arrow):
+    """Record batches of an Arrow stream in a file, as `datasets` of Hugging Face keeps its tables. It has no index, so
+    where batches begin is found once, by the lengths in front of them."""
+
+    def _open(self) -> None:
+        ipc, whole = import_pyarrow().ipc, import_pyarrow().memory_map(str(self.path)).read_buffer()
+        file = import_pyarrow().BufferReader(whole)
+        self._whole, self._begins = whole, []
+        self.schema = ipc.read_schema(ipc.read_message(file))
+        while (begin := file.tell()) < whole.size:
+            try:
+                kind = ipc.read_message(file).type
+            except EOFError:  # the mark at the end of a stream
+                break
+            if kind != "record batch":
+                raise DataError(
+                    f"{self.path} is an Arrow stream with dictionaries, of which parts cannot be read; write it as "
+                    "an Arrow file (pyarrow.ipc.new_file) or as Parquet."
+                )
+            self._begins.append(begin)
+        self.batches = len(self._begins)
+
+    def _stored(self, block: int) -> Any:
+        pa = import_pyarrow()
+        message = pa.ipc.read_message(pa.BufferReader(self._whole.slice(self._begins[block])))
+        return pa.ipc.read_record_batch(message, self.schema)
 
 
 @contextmanager
@@ -99,8 +136,9 @@ def _whole_file(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, OverflowError, LookupError, ValueError, TypeError) as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise DataError(f"{path} is no complete Parquet or Arrow file ({said}); write it again.") from None
+        raise DataError(
+            f"{path} is no complete Parquet or Arrow file ({in_words(error)[:200]}); write it again."
+        ) from None
 
 
 def open_blocks(path: Path) -> _Parquet | _Arrow:
@@ -109,6 +147,8 @@ def open_blocks(path: Path) -> _Parquet | _Arrow:
             magic = file.read(6)
         if not magic:
             raise DataError(f"{path} is empty; give a file with rows.")
+        if magic[:4] == STREAM_BEGINS:
+            return _ArrowStream(path)
         return _Parquet(path) if magic[:4] == b"PAR1" else _Arrow(path)
 
 

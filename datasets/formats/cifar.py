@@ -14,9 +14,9 @@ import numpy as np
 
 from flegel.datasets.rows.file_stream import FileStream
 from flegel.datasets.rows.source import Chunk
-from flegel.errors import DataError
+from flegel.errors import DataError, in_words
 
-_RECORD = 3073
+_RECORD = 3073  # bytes: a label and 32 × 32 pixels of three colours
 
 
 class CifarStream(FileStream):
@@ -49,4 +49,6 @@ class CifarStream(FileStream):
                     records = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
                     yield Chunk(np.ascontiguousarray(records[:, 1:]), records[:, 0].astype(np.float64))
         except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-            raise DataError(f"{self.path} is no complete CIFAR-10 archive ({error}); fetch it again.") from None
+            raise DataError(
+                f"{self.path} is no complete CIFAR-10 archive ({in_words(error)}); fetch it again."
+            ) from None

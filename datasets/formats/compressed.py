@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from flegel.errors import DataError
+from flegel.errors import DataError, in_words
 from flegel.loading.array_files import check_zip_member
 
 PACKED = (".gz", ".bz2", ".xz", ".zip")
@@ -37,7 +37,7 @@ def _zip_member(path: Path) -> str:
             for info in archive.infolist():
                 check_zip_member(info)
     except (zipfile.BadZipFile, OSError, ValueError) as error:
-        raise DataError(f"{path} is no complete zip archive ({error}); get the file again.") from None
+        raise DataError(f"{path} is no complete zip archive ({in_words(error)}); get the file again.") from None
     if len(members) != 1:
         raise DataError(f"{path} holds {len(members)} files; unpack it and give the path of one.")
     return members[0]

@@ -12,7 +12,7 @@ import numpy as np
 from flegel.datasets.formats.text_dialect import has_header
 from flegel.datasets.tables.columns import FileTable, RawColumn, text_of, unique_names
 from flegel.datasets.tables.object_table import ObjectTable
-from flegel.errors import DataError, UsageError
+from flegel.errors import DataError, UsageError, in_words
 
 
 class ExcelTable(FileTable):
@@ -65,7 +65,7 @@ def _read_sheet(path: Path) -> tuple[str, list[list[Any]], int]:
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is no complete Excel file ({error}); save it again.") from None
+        raise DataError(f"{path} is no complete Excel file ({in_words(error)}); save it again.") from None
     found = []
     for sheet in book.worksheets:
         rows = [list(row) for row in sheet.iter_rows(values_only=True)]

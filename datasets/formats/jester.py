@@ -21,7 +21,7 @@ from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.source import Chunk
 from flegel.errors import DataError
 
-NOT_RATED = 99.0
+NOT_RATED = 99.0  # in place of a rating, by the format
 CHECKED_LINES = 50
 """Lines whose counts must be right."""
 LEAST_LINES = 3

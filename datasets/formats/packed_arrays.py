@@ -20,13 +20,13 @@ from flegel.datasets.rows.arrays import as_matrix, wanted_dtype
 from flegel.datasets.rows.file_signature import check_unchanged, signature
 from flegel.datasets.rows.memory import available
 from flegel.datasets.rows.source import Chunk, Description, Stream
-from flegel.errors import DataError, UsageError
+from flegel.errors import DataError, UsageError, in_words
 from flegel.loading.array_files import check_zip_member
 from flegel.loading.damage import damage_as
 from flegel.wording import option
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-_BYTES_PER_CHUNK = 8 << 20
+_BYTES_PER_CHUNK = 8 << 20  # that are unpacked at a time
 _ROW_LIMIT = 64 << 20
 """A header that announces longer rows is taken to be damaged."""
 _FEATURE_NAMES = ("X", "x", "features", "data", "images", "arr_0", "X_train", "x_train")
@@ -184,7 +184,7 @@ class NpzStream(Stream):
         except FileNotFoundError:
             raise DataError(f"{self.path} does not exist.") from None
         except OSError as error:
-            raise DataError(f"{text}: {error}.") from None
+            raise DataError(f"{text}: {in_words(error)}.") from None
 
     def _check_size(self, members: list[zipfile.ZipInfo], name: str) -> None:
         """Before it is unpacked: a member of a few megabytes may unpack to many gigabytes."""

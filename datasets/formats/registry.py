@@ -241,6 +241,6 @@ def _by_content(path: Path) -> Format:
 def check_options(found: Format, options: Options, path: Path) -> None:
     """Refuse options that the format would ignore."""
     for name, value in options._asdict().items():
-        silent = value == getattr(Options(), name) or name in ("dtype", "format", "sparse", "ratings")
+        silent = value == getattr(Options(), name) or name in ("dtype", "format", "sparse", "ratings", "key")
         if not silent and name not in found.options:
             raise UsageError(f"{path} is read as {found.name}, for which {name}={value!r} has no effect; omit it.")

@@ -12,7 +12,7 @@ from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.errors import DataError
 
-_POWERS = 10.0 ** np.arange(23)
+_POWERS = 10.0 ** np.arange(23)  # of ten that float64 holds exactly
 _OK, _BAD_NUMBER, _BAD_INDEX, _ORDER, _NO_COLON = range(5)
 _PROBLEMS = {
     _BAD_NUMBER: "a value that is not a number",

@@ -16,9 +16,13 @@ from flegel.core.pytree import Array
 from flegel.datasets.formats.text_dialect import LINE_LIMIT
 from flegel.errors import DataError
 
-MIN_BLOCK, MAX_BLOCK, BLOCKS = 4 << 10, 4 << 20, 4096
-_BYTES_SEARCHED_AT_ONCE = 1 << 16
-_COUNT_BYTES = 1 << 18
+MIN_BLOCK, MAX_BLOCK, BLOCKS = (
+    4 << 10,
+    4 << 20,
+    4096,
+)  # bytes of a block of lines: at least, at most; and blocks of a file
+_BYTES_SEARCHED_AT_ONCE = 1 << 16  # for the end of a line
+_COUNT_BYTES = 1 << 18  # in which lines are counted at a time
 
 
 class TextFile:

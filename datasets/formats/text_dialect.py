@@ -25,7 +25,7 @@ from flegel.datasets.tables.columns import unique_names
 from flegel.errors import DataError
 from flegel.wording import option
 
-HEAD_BYTES = 1 << 18
+HEAD_BYTES = 1 << 18  # at the beginning of a file by which it is judged
 HEAD_LINES = 200
 """Lines at the beginning of a file by which it is judged; all of a file of up to HEAD_BYTES must be plain numbers to be
 read as such."""

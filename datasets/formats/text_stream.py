@@ -16,7 +16,7 @@ from flegel.datasets.formats.text_parse import parse
 from flegel.datasets.rows.file_signature import check_unchanged, signature
 from flegel.datasets.rows.source import Chunk, Description, Stream
 
-TEXT_PIECE_BYTES = 8 << 20
+TEXT_PIECE_BYTES = 8 << 20  # that are parsed at a time
 
 
 class TextStream(Stream):

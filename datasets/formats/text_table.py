@@ -22,8 +22,8 @@ from flegel.datasets.rows.source import Description
 from flegel.datasets.tables.columns import RawColumn, RawTable, cells
 from flegel.errors import DataError
 
-ROWS_PER_BATCH = 1 << 15
-BYTES_PER_BLOCK = 4 << 20
+ROWS_PER_BATCH = 1 << 15  # that are parsed at a time
+BYTES_PER_BLOCK = 4 << 20  # the same by Arrow
 csv.field_size_limit(16 << 20)
 
 

@@ -18,7 +18,7 @@ from flegel.core.pytree import Array
 from flegel.datasets.rows.memory import exceeds_memory
 from flegel.datasets.rows.row_ranges import expand
 from flegel.datasets.rows.source import Description, Rows, Source, adds_up, check_finite
-from flegel.errors import DataError
+from flegel.errors import DataError, in_words
 from flegel.loading.damage import damage_as
 from flegel.loading.regular_files import check_regular
 
@@ -38,7 +38,7 @@ def open_npy(path: Path) -> Array:
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; check the path.") from None
     except OSError as error:
-        raise DataError(f"{text}: {error}.") from None
+        raise DataError(f"{text}: {in_words(error)}.") from None
     return array
 
 

@@ -43,7 +43,20 @@ def chosen_columns(
     if label in left_out:
         raise UsageError(f"{option('drop')} leaves out the label column {options.label!r}; omit one of both.")
     features = [k for k in features if k != label and k not in left_out]
-    if not features:
+    beside = _key_beside(options, names, label)
+    if beside is not None and beside not in features:
+        features.append(beside)  # `keys_from_column` takes it away again
+    if not set(features) - {beside}:
         besides = "" if label is None else " besides the label"
         raise DataError(f"{origin} has no column of features{besides}; choose some with {option('columns')}.")
     return label, features
+
+
+def _key_beside(options: Options, names: Sequence[str] | None, label: int | None) -> int | None:
+    """The column of keys, where it is given by name: it is no feature, so it need not be chosen, and may be dropped."""
+    if options.key is None or not names or options.key not in names:
+        return None
+    place = list(names).index(str(options.key))
+    if place == label:
+        raise UsageError(f"{option('keep_together', options.key)} names the label column; choose another column.")
+    return place

@@ -40,6 +40,7 @@ class KeptRows(WrappedSource):
         self.rows, self.columns, self.origin = rows - len(self._held), inner.columns, inner.origin
         self.names, self.labelled, self.classes = inner.names, inner.labelled, inner.classes
         self.sparse, self.weighted, self.label_values = inner.sparse, inner.weighted, inner.label_values
+        self.keyed = inner.keyed
         self.treatment, self.report = inner.treatment, inner.report
 
     def over(self, inner: Source) -> KeptRows:
@@ -91,6 +92,9 @@ class KeptRows(WrappedSource):
 
     def column(self, index: int) -> Array:
         return np.delete(self.inner.column(index)[: self._told[0]], self._held)
+
+    def keys(self) -> Array:
+        return np.delete(self.inner.keys()[: self._told[0]], self._held)
 
     def describe(self) -> Description:
         rows, part, seed = self._told

@@ -27,6 +27,9 @@ class Options(NamedTuple):
     decimal: str | None = None
     ratings: bool = False
     """Three or four columns may be (user, item, rating[, time]): the algorithm factorizes ratings."""
+    key: str | int | None = None
+    """Column whose values say which rows stay together; its texts become numbers whatever `categorical` says.
+    By name, or by number among the columns of features."""
 
     @property
     def treats(self) -> bool:
@@ -35,7 +38,7 @@ class Options(NamedTuple):
 
 
 CATEGORICAL = ("auto", "onehot", "ordinal", "drop")
-MISSING = ("error", "drop", "mean", "median", "indicator")
+MISSING = ("error", "drop", "mean", "median", "indicator", "keep")
 
 
 def check_choice(value: str, known: tuple[str, ...], name: str) -> str:

@@ -21,13 +21,14 @@ from flegel.core.pytree import Array
 from flegel.core.shard import TILE
 from flegel.datasets.rows.row_ranges import compress, expand, group
 from flegel.errors import UsageError
+from flegel.wording import counted
 
 BLOCKS = 4096
-"""A set without natural blocks is cut into about this many."""
+"""A set without natural blocks is cut into about this many; rows in memory into as many at least."""
 MIN_BLOCKS_PER_WORKER = 8
 """Natural blocks (row groups, runs of lines) are assigned whole if each worker gets at least this many."""
-MANY_ROWS = 1 << 20
-"""Rows in memory from which on they are dealt in blocks."""
+MANY_ROWS = 1 << 16
+"""Rows in memory from which on they are dealt in blocks, of 16 rows at first."""
 BLOCK_NUMBERS, LONGEST_BLOCK = 4096, 256
 """A block of rows in memory has so many numbers, but not more rows than that. To fetch a block from another process
 takes 8 µs beside its copy while 15 other processes do the same."""
@@ -164,8 +165,8 @@ def rows_of_block(rows: int, columns: int) -> int:
     """Rows in memory that go to the same worker together: 1 where rows are few or long."""
     if rows < MANY_ROWS:
         return 1
-    block = 1
-    while block < LONGEST_BLOCK and block * columns < BLOCK_NUMBERS:
+    block, most = 1, min(LONGEST_BLOCK, rows // BLOCKS)
+    while 2 * block <= most and block * columns < BLOCK_NUMBERS:
         block *= 2
     return block
 
@@ -243,7 +244,8 @@ def plan_rows(
         raise UsageError(f"There is no worker {index} among {count}; workers count from 0.")
     if rows < count:
         raise UsageError(
-            f"{count} workers need at least {count} rows, and the set has {rows}; use at most {rows} workers."
+            f"{counted(count, 'worker')} need at least {counted(count, 'row')}, and the set has {rows}; use at most "
+            f"{counted(rows, 'worker')}."
         )
     wanted = parse(partition) if isinstance(partition, str) else partition
     if wanted.kind == "contiguous":

@@ -6,6 +6,7 @@ leaves a `partial-` folder, which is never read and which a start a day later re
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -27,7 +28,7 @@ from flegel.errors import DataError
 
 MIN_BYTES = 16 << 20
 """Smaller files are not cached: parsing them again is fast."""
-_STALE_SECONDS = 86_400
+_STALE_SECONDS = 86_400  # a day: what is older was left by a process that has ended
 _writing: list[threading.Thread] = []
 
 
@@ -80,8 +81,9 @@ class Recorder:
 
     def _remove_stale(self) -> None:
         for other in self.folder.parent.glob("partial-*"):
-            if time.time() - other.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(other, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):  # the start that wrote it completes or removes it meanwhile
+                if time.time() - other.stat().st_mtime > _STALE_SECONDS:
+                    shutil.rmtree(other, ignore_errors=True)
 
     def write(self, ranges: Array, features: Array, labels: Array | None) -> None:
         """Rows of `ranges`, one after the other."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flegel.core.gaps import observed
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.rows.source import WINDOW_BYTES
@@ -124,9 +125,10 @@ def keep(how: Scaling, unscaled: Array) -> Scaling:
 
 
 def advice(features: Array | Sparse, names: list[str] | None, unscaled: Array) -> str | None:
-    """A sentence where columns differ by orders of magnitude and nothing was said about scaling."""
+    """A sentence where columns differ by orders of magnitude and nothing was said about scaling. Not for rows with gaps
+    that are kept, whose columns cannot be scaled."""
     first = _first_rows(features, unscaled)
-    if first is None:
+    if first is None or (not isinstance(first, Sparse) and not observed(first).all()):
         return None
     found = moments(first)
     spread = np.sqrt(found.squares / found.rows)

@@ -16,6 +16,7 @@ import numpy as np
 from flegel.core.mapped_arrays import release
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
+from flegel.datasets.rows.chosen_columns import find_column
 from flegel.datasets.rows.memory import allocate
 from flegel.datasets.rows.row_ranges import compress, cut, expand, group
 from flegel.errors import DataError
@@ -106,6 +107,8 @@ class Source(ABC):
     sparse: bool = False
     weighted: bool = False
     """Rows come with weights."""
+    keyed: bool = False
+    """Rows of one key (`keys`) stay together on one worker."""
     treatment: Any = None
     """How the columns of a table became these rows (a `Treatment`), where they were not plain numbers."""
     report: Sequence[str] = ()
@@ -124,6 +127,13 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def from_description(cls, description: Description) -> Source: ...
+
+    def feature_of(self, wanted: str | int, what: str) -> int:
+        """The feature that holds `what`, such as weights, by the name or number of its column."""
+        if self.treatment is not None and not self.treatment.plain:
+            found: int = self.treatment.feature_of(wanted, self.origin, what)
+            return found
+        return find_column(wanted, self.names, self.columns, self.origin, what)
 
     def edges(self) -> Array | None:
         """Row numbers at which natural blocks begin, and `rows` at the end; None for random access."""
@@ -173,6 +183,10 @@ class Source(ABC):
         rows = max(1, self.window_bytes // max(1, self.columns * self.dtype.itemsize))
         edges = self.edges()
         yield from group(cut(ranges, edges) if edges is not None else ranges, rows, exact=edges is None)
+
+    def keys(self) -> Array:
+        """The key of each row as a number from 0, where the source is `keyed`."""
+        raise NotImplementedError(f"{type(self).__name__} has no keys")
 
     def record(self, job: str) -> None:  # noqa: B027 - most sources cache nothing
         """Write the rows read from now on to the columnar cache, where the source is slower than it.

@@ -11,7 +11,6 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
-from flegel.datasets.rows.chosen_columns import find_column
 from flegel.datasets.rows.descriptions import source_from
 from flegel.datasets.rows.source import Description, Rows, Source, WrappedSource
 from flegel.errors import DataError
@@ -22,7 +21,7 @@ def weights_from_column(source: Source, wanted: str | int) -> WeightedSource:
     """The rows without one of their columns, which holds the weights."""
     if source.sparse:
         raise DataError(f"{source.origin} is sparse, so no column of it can hold weights; give (X, y, weights).")
-    at = find_column(wanted, source.names, source.columns, source.origin, "weight column")
+    at = source.feature_of(wanted, "weight column")
     if source.columns == 1:
         raise DataError(f"{source.origin} has no column but the weights; give a file with features.")
     weighted = WeightedSource(source, at=at)

@@ -14,7 +14,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 
-KNOTS = 33
+KNOTS = 33  # of a quantile function
 SPAN = 3.5
 """Quantiles are tabulated at equal steps of the normal score from -SPAN to SPAN, and extended linearly. Fits use
 the same grid."""

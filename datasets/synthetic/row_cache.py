@@ -27,7 +27,7 @@ from flegel.datasets.rows.cache_folder import entry_folder
 from flegel.datasets.rows.recorder import Recorder
 from flegel.datasets.rows.source import Description
 
-MOST_ENTRY, MOST_BYTES = 512 << 20, 1 << 30
+MOST_ENTRY, MOST_BYTES = 512 << 20, 1 << 30  # bytes of one set and of all of them
 
 
 @cache
@@ -61,18 +61,23 @@ class RowCache:
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> bool:
         """Read rows from the cache; False where they are not there."""
+        found = self._look()
+        if found is None:
+            return False
+        found.fill(ranges, features, labels)
+        return True
+
+    def _look(self) -> ArraySource | None:
+        """The entry, where there is one; looked for once."""
         if not self._looked:
             self._looked = True
             found = recorder.find_entry(self._key(), "generated rows") if self._worth_it() else None
             self._found = found[0] if found is not None else None
-        if self._found is None:
-            return False
-        self._found.fill(ranges, features, labels)
-        return True
+        return self._found
 
     def record(self, job: str) -> None:
-        """Keep what is generated from now on."""
-        if self._found is None and self._worth_it():
+        """Keep what is generated from now on; nothing where the rows are in the cache."""
+        if self._look() is None and self._worth_it():
             with contextlib.suppress(OSError):
                 make_room(entry_folder({}).parent, MOST_BYTES - self._size)
                 self._recorder = Recorder(self._key(), self._manifest, self._dtype, job)

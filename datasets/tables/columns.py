@@ -23,7 +23,7 @@ from flegel.datasets.rows.source import Description, column_name
 from flegel.errors import DataError
 from flegel.wording import number, option
 
-CHUNK_ROWS = 1 << 16
+CHUNK_ROWS = 1 << 16  # of a table that are treated at a time
 
 
 class RawColumn(NamedTuple):

@@ -10,20 +10,17 @@ from dataclasses import dataclass
 
 import msgspec
 
+from flegel.configuration.active import active
+from flegel.core.gaps import GAP
+from flegel.datasets.rows.chosen_columns import find_column
 from flegel.datasets.rows.options import Options
 from flegel.datasets.tables import cells
 from flegel.datasets.tables.cells import CellFormat
 from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.survey import ColumnSurvey
-from flegel.datasets.tables.treatment import MISSING_CATEGORY, ColumnTreatment, Treatment
+from flegel.datasets.tables.treatment import LEFT_OUT, MISSING_CATEGORY, ColumnTreatment, Treatment
 from flegel.errors import DataError
 from flegel.wording import option
-
-SPARSE_WIDTH = 256
-"""Up to so many features rows stay dense: they take less than 1 kB."""
-SPARSE_DENSITY = 0.25
-FEW_ROWS = 20
-"""In tables with fewer rows no text column is taken for a name."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +45,16 @@ def decide(
         delimiter=table.delimiter,
     )
     columns = []
+    key = _key_column(table, features, options)
     for k, name in enumerate(table.names):
         if k == label:
             columns.append(label_column(table, found[k]))
         elif k not in features:
-            columns.append(ColumnTreatment(name, "drop", "left out"))
+            columns.append(ColumnTreatment(name, "drop", LEFT_OUT))
         elif is_index(table, k, found[k]) and options.columns is None:
             columns.append(ColumnTreatment(name, "drop", "left out: the index of the rows"))
         else:
-            columns.append(feature_column(table, found[k], evidence, options))
+            columns.append(feature_column(table, found[k], evidence, options, k == key))
     columns = [_with_gaps(c, found.get(k), options.missing) for k, c in enumerate(columns)]
     if options.missing == "error":
         refuse_gaps(table, columns, found)
@@ -68,13 +66,13 @@ def decide(
         )
     used = [k for k, column in enumerate(columns) if column.used]
     order = [*features, *(k for k in range(len(columns)) if k not in features)]
-    density = len(used) / width
+    density, rules = len(used) / width, active().tables
     return Treatment(
         width,
         columns=[columns[k] for k in order] if options.columns is not None else columns,
         named=table.named,
         missing=options.missing,
-        sparse=options.sparse and width > SPARSE_WIDTH and density < SPARSE_DENSITY,
+        sparse=options.sparse and width > rules.sparse_above_features and density < rules.sparse_below_density,
         dtype=options.dtype or table.dtype(used).name,
     )
 
@@ -90,8 +88,18 @@ def _reasons(columns: Sequence[ColumnTreatment]) -> str:
     return "; ".join(shown) + ("; …" if len(columns) > 3 else "")
 
 
-def feature_column(table: RawTable, found: ColumnSurvey, evidence: Evidence, options: Options) -> ColumnTreatment:
-    """What becomes of a column of features."""
+def _key_column(table: RawTable, features: Sequence[int], options: Options) -> int | None:
+    """The column whose values say which rows stay together."""
+    if options.key is None:
+        return None
+    listed = [table.names[k] for k in features] if table.named else None
+    return features[find_column(options.key, listed, len(features), table.origin, "column of keys")]
+
+
+def feature_column(
+    table: RawTable, found: ColumnSurvey, evidence: Evidence, options: Options, is_key: bool = False
+) -> ColumnTreatment:
+    """What becomes of a column of features; texts of the column of keys become numbers."""
     if not found.present:
         blank = table.named and found.name.startswith("Unnamed: ")
         drop = blank or options.missing != "error"
@@ -108,6 +116,8 @@ def feature_column(table: RawTable, found: ColumnSurvey, evidence: Evidence, opt
             f"{table.origin}: {table.title(found.place)} holds {kinds} in different files; make them alike, "
             f"or leave it out with {option('drop', table.option(found.place))}."
         )
+    if is_key:
+        return category_column(table, found, "ordinal")
     numbers = sum(found.shapes[name] for name in cells.NUMBERS)
     dates = sum(found.shapes[name] for name in cells.DATES)
     if numbers == found.present:
@@ -209,7 +219,7 @@ def category_column(table: RawTable, found: ColumnSurvey, how: str) -> ColumnTre
     different = len(found.texts)
     if how == "auto" and different == 1:
         return ColumnTreatment(name, "drop", f"left out: always {next(iter(found.texts))[:30]!r}")
-    if how == "auto" and found.present > FEW_ROWS and different > found.present / 2:
+    if how == "auto" and found.present > active().tables.names_above_rows and different > found.present / 2:
         note = (
             f"left out: {different:,} different texts in {found.rows:,} rows; "
             f"{option('categorical', 'onehot')} keeps it"
@@ -270,6 +280,8 @@ def _with_gaps(column: ColumnTreatment, found: ColumnSurvey | None, missing: str
             return column
         more = [*column.categories, MISSING_CATEGORY]
         return msgspec.structs.replace(column, categories=more, note=f"{note}{counted}: one column more")
+    if missing == "keep":
+        return msgspec.structs.replace(column, fill=GAP, note=f"{note}{counted}: kept" if gaps else column.note)
     if column.use == "ordinal":
         return msgspec.structs.replace(column, fill=-1.0, note=f"{note}{counted}: -1" if gaps else column.note)
     indicator = missing == "indicator" and gaps > 0

@@ -6,11 +6,13 @@ Never opens a file.
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.shard import Sparse
 from flegel.datasets.rows.arrays import ArraySource
 from flegel.datasets.rows.cache_folder import entry_folder
@@ -31,7 +33,7 @@ from flegel.datasets.tables.treatment import Treatment, join_rows
 from flegel.errors import UNDECODABLE, DataError
 from flegel.wording import option
 
-SURVEY = 1
+SURVEY = 2
 """Version of the decisions; raised when a survey of the same table would decide otherwise."""
 
 
@@ -84,7 +86,12 @@ def _decided(table: RawTable, options: Options) -> Decided:
 
 def _stored(table: RawTable, options: Options) -> Decided:
     """From the cache folder, where the same file was surveyed for the same options; a new survey is stored there."""
-    key = {"survey": SURVEY, "table": table.describe(), "options": options._asdict()}
+    key = {
+        "survey": SURVEY,
+        "table": table.describe(),
+        "options": options._asdict(),
+        "settings": asdict(active().tables),
+    }
     path = entry_folder(key).with_suffix(".json")
     try:
         return msgspec.json.decode(path.read_bytes(), type=Decided)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.rows.chosen_columns import find_column
@@ -27,12 +28,6 @@ _USERS = {f"{name}{end}" for name in ("user", "reviewer", "customer", "u") for e
 _ITEMS = {f"{name}{end}" for name in (*_THINGS, "i") for end in ("", "id")} | {"asin", "isbn"}
 _RATINGS = {"rating", "ratings", "score", "stars", "overall", "plays", "playcount", "count"}
 
-MOST_LEVELS = 101
-"""Different ratings in columns without names, at most: 0 to 100 %; a column of measurements has more."""
-LEAST_DISTINCT_PAIRS = 0.95
-"""Part of the lines that name a pair of their own: people seldom rate a thing twice, but colours and counts repeat."""
-MOST_DISTINCT_IDS = 0.9
-"""Users or items per line, at most: ids of a list of ratings come again, and row numbers do not."""
 TIMES = (1e8, 1e14)
 """Seconds or milliseconds since 1970, from 1973 on."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d.*")
@@ -129,6 +124,7 @@ def _whole(column: RawColumn) -> Array | None:
 
 
 def _look_like_ratings(columns: Sequence[RawColumn]) -> bool:
+    rules = active().tables
     user, item, rating = _whole(columns[0]), _whole(columns[1]), _numbers(columns[2])
     if user is None or item is None or rating is None or not np.isfinite(rating).all():
         return False
@@ -136,9 +132,9 @@ def _look_like_ratings(columns: Sequence[RawColumn]) -> bool:
     distinct = [len(np.unique(ids)) for ids in (user, item)]
     pairs = len(np.unique(np.stack([user, item]), axis=1).T)
     return (
-        pairs >= LEAST_DISTINCT_PAIRS * rows
-        and min(distinct) <= MOST_DISTINCT_IDS * rows
-        and len(np.unique(rating)) <= MOST_LEVELS
+        pairs >= rules.least_distinct_pairs * rows
+        and min(distinct) <= rules.most_distinct_ids * rows
+        and len(np.unique(rating)) <= rules.most_rating_levels
         and (len(columns) == 3 or _are_times(columns[3]))
     )
 

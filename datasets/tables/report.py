@@ -8,7 +8,7 @@ from flegel.datasets.tables.columns import RawTable
 from flegel.datasets.tables.treatment import ColumnTreatment, Treatment
 from flegel.wording import option
 
-MOST_LINES = 40
+MOST_LINES = 40  # of a report about columns
 WORDS = {
     "number": "number",
     "boolean": "boolean",

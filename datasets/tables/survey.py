@@ -11,13 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.datasets.tables import cells
 from flegel.datasets.tables.columns import RawColumn, RawTable
-
-MOST_TEXTS = 1_000_000
-"""A column with more different texts than this is no category."""
-MOST_NUMBERS = 20_000
-"""Different numbers of a column that are remembered as text, in case that it turns out to be a category."""
 
 
 @dataclass
@@ -82,7 +78,9 @@ class ColumnSurvey:
             numbers = [float(t) if cells.shape(t) == "integer" and not cells.is_spaced(t) else -1.0 for t in raw.texts]
             self.counts_up = _counts_up(np.array([*numbers, -1.0])[raw.values], before)
         numeric = sum(self.shapes[name] for name in cells.NUMBERS) == self.present
-        if self.texts is not None and len(self.texts) > (MOST_NUMBERS if numeric else MOST_TEXTS):
+        rules = active().tables
+        most = rules.most_remembered_numbers if numeric else rules.most_texts
+        if self.texts is not None and len(self.texts) > most:
             self.texts = None
 
     def _count(self, name: str, text: str, count: int, raw: RawColumn, k: int, before: int) -> None:
@@ -118,7 +116,7 @@ class ColumnSurvey:
         else:
             for text, count in other.texts.items():
                 self.texts[text] = self.texts.get(text, 0) + count
-            self.texts = self.texts if len(self.texts) <= MOST_TEXTS else None
+            self.texts = self.texts if len(self.texts) <= active().tables.most_texts else None
 
 
 def _counts_up(values: np.ndarray, before: int) -> bool:  # type: ignore[type-arg]

@@ -15,6 +15,7 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
+from flegel.datasets.rows.chosen_columns import find_column
 from flegel.datasets.rows.options import Options
 from flegel.datasets.rows.scale import Scaling
 from flegel.datasets.rows.scale import apply as apply_scaling
@@ -23,10 +24,12 @@ from flegel.datasets.tables.columns import RawColumn, RawTable, text_of
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.datasets.tables.ratings import aligned, find_rating_columns, has_names, rated_rows
 from flegel.errors import DataError, UsageError, nearest, warn
-from flegel.wording import number, option
+from flegel.wording import counted, number, option
 
 Use = Literal["number", "boolean", "date", "onehot", "ordinal", "drop", "label"]
 MISSING_CATEGORY = "(missing)"
+LEFT_OUT = "left out"
+"""Why a column is no feature that was not chosen, or dropped."""
 Say = Callable[[str], None]
 
 
@@ -137,16 +140,28 @@ class Treatment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             marks += [not plain] * (column.width - column.indicator) + [True] * column.indicator
         return np.array(marks, bool) if marks else np.zeros(self.width, bool)
 
-    def without(self, feature: int) -> Treatment:
-        """The same without one feature, which holds the weights of the rows."""
+    def feature_of(self, wanted: str | int, origin: str, what: str) -> int:
+        """The feature that a column became which holds weights or keys: by the column's name, or by its number among
+        the columns of features."""
+        columns = [column for column in self.columns if column.use != "label" and column.note != LEFT_OUT]
+        names = [column.name for column in columns] if self.named else None
+        column = columns[find_column(wanted, names, len(columns), origin, what)]
+        if column.width != 1:
+            why = column.note if not column.used else f"it becomes {counted(column.width, 'feature')}"
+            raise UsageError(f"Column {column.name!r} of {origin} cannot be the {what}: {why}; choose another one.")
+        at = next(k for k, each in enumerate(self.columns) if each is column)
+        return sum(each.width for each in self.columns[:at])
+
+    def without(self, feature: int, note: str = "the weight of each row") -> Treatment:
+        """The same without one feature, which holds what `note` says."""
         at = 0
         for k, column in enumerate(self.columns):
             if column.used and at == feature and column.width == 1:
-                left = msgspec.structs.replace(column, use="drop", note="the weight of each row")
+                left = msgspec.structs.replace(column, use="drop", note=note)
                 columns = [*self.columns[:k], left, *self.columns[k + 1 :]]
                 return msgspec.structs.replace(self, columns=columns, width=self.width - 1, shift=[], factor=[])
             at += column.width
-        raise UsageError(f"Weights must be a column of numbers without gaps; choose another {option('weight')}.")
+        raise UsageError(f"Only a column of numbers without gaps can hold {note}; choose another column.")
 
     def apply(self, table: Any, say: Say | None = None) -> Array | Sparse:
         """Rows of a frame, a table, an array or sparse rows, as the model knows them; scaled where it was.

@@ -1,7 +1,10 @@
 """A training whose ranks may be lost, replaced and added while it runs; changes are marked.
 
 flegel ddp-store --port 29400
-python docs/examples/healing_ddp.py tcp://127.0.0.1:29400 2    # in as many terminals; start one again after a Ctrl-C
+python docs/examples/healing_ddp.py tcp://127.0.0.1:29400 2    # in as many terminals
+
+It trains for about a minute. Meanwhile end one rank (Ctrl-C) and start it again, or start a third: each line tells how
+many ranks there are.
 """
 
 import os
@@ -25,7 +28,7 @@ def main() -> None:
     optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     while True:
         try:
-            for epoch in range(model.begin(sampler), int(os.environ.get("EPOCHS", "3"))):  # changed
+            for epoch in range(model.begin(sampler), int(os.environ.get("EPOCHS", "200"))):  # changed
                 sampler.set_epoch(epoch)
                 for inputs, labels in loader:
                     optimizer.zero_grad()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 import msgspec
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.active import using
 from flegel.configuration.sources import changes_outside
 from flegel.core.pytree import Tree
 from flegel.datasets import Dataset
@@ -31,12 +32,13 @@ from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.observers import Functions, Observer, Observers
 from flegel.runtime.job.request import EarlierRun, Request, workers_for
 from flegel.runtime.job.run import execute
-from flegel.runtime.job.running_jobs import noted
+from flegel.runtime.job.running_jobs import announced_as_running
 from flegel.runtime.job.teams import team_for
 from flegel.runtime.job.training_data import data_location, open_training_data
 from flegel.runtime.job.warm_clusters import warm_clusters
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.local_cluster import HostCluster
+from flegel.wording import counted
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -66,9 +68,18 @@ class RunOptions(TypedDict, total=False):
     interval: float | str | None
     coordination: str | None
     staleness: int | None
+    barrier_timeout: float | str | None
     batches: int | None
     factor: float | None
     balance: str | None
+    matching: str | None
+    probes: str | None
+    timers: str | None
+    round_end: str | None
+    search: str | None
+    counts: str | None
+    waiting: str | None
+    published: bool
     topology: str
     device: str
     gpus: int
@@ -82,6 +93,7 @@ class RunOptions(TypedDict, total=False):
     missing: str
     weight: str | int | None
     partition: str
+    keep_together: str | int | None
     scale: str
     validate: float
     processes: bool | str | None
@@ -90,6 +102,7 @@ class RunOptions(TypedDict, total=False):
     server_load: str
     worker_timeout: float | str
     hook_timeout: float | str
+    expensive: str
     replace: bool
     audit: str
     checkpoint: str | os.PathLike[str] | None
@@ -99,12 +112,21 @@ class RunOptions(TypedDict, total=False):
     collect_state: bool
     group: str
     bucket: str
+    new_training: bool
     every: str
     groups: int
+    quorum: int | str
+    grace: str
     group_timeout: float | str
+    group_barrier: str
     outer: str
+    outliers: str
+    fragments: int
+    wire: str
+    least_rows: int
     gate: str
     gate_data: str
+    gate_of: str
     gate_failures: int
     group_key: str
     group_listen: str
@@ -178,6 +200,27 @@ def run(
         return _run_here(chosen, data, job, cluster, _start(start, chosen), out, seeing)
 
 
+def join(
+    place: str,
+    data: Any,
+    *,
+    y: Any = None,
+    trust_code: bool = False,
+    out: str | os.PathLike[str] | None = None,
+    **options: Unpack[RunOptions],
+) -> Result:
+    """Take part, as `group`, in the training of groups in the bucket `place`; algorithm and settings come from there.
+
+    A class that the training brings along runs only where the key file (`group_key`) trusts its signer, or with
+    `trust_code`. All other options are those of `run`.
+    """
+    from flegel.runtime.group.joining import find_training
+
+    found = find_training(place, options.get("group", ""), options.get("group_key", ""), trust_code)
+    given: Any = {**found.options, **options, "bucket": place}
+    return run(found.algorithm, data, y=y, out=out, **given)
+
+
 def _progress_line(
     wanted: bool | None, unwatched: bool, job: Job, data: Any
 ) -> contextlib.AbstractContextManager[ProgressLine | None]:
@@ -198,27 +241,36 @@ def _run_here(
     data: Any,
     job: Job,
     cluster: Cluster | None,
-    began: Tree | None,
+    theta0: Tree | None,
     out: str | os.PathLike[str] | None,
-    seeing: Sequence[Observer],
+    observers: Sequence[Observer],
 ) -> Result:
-    """Train on workers of this host: those of `cluster`, or ones that this process keeps. `began`: θ(0), where it is
+    """Train on workers of this host: those of `cluster`, or ones that this process keeps. `theta0`: θ(0), where it is
     given."""
     from flegel.runtime.job import result_store
 
     if out is not None:
         result_store.check_target(out)
     if cluster is not None and (job.workers or 1) > cluster.workers:
-        raise UsageError(f"{job.workers} workers were asked for, but the cluster has {cluster.workers}.")
+        raise UsageError(
+            f"The job asks for {counted(job.workers or 1, 'worker')}, but the cluster has {cluster.workers}."
+        )
     dataset = open_training_data(job, data, chosen)
-    workers, threads, why, others = _staff(job, chosen, dataset, cluster)
+    with using(job.settings):
+        workers, threads, why, workers_if_interpreted = _staff(job, chosen, dataset, cluster)
     job = msgspec.structs.replace(job, data=data_location(data), workers=workers, threads=threads)
-    otherwise = msgspec.structs.replace(job, workers=others, threads=None) if others > 1 else None
+    job_if_interpreted = (
+        msgspec.structs.replace(job, workers=workers_if_interpreted, threads=None)
+        if workers_if_interpreted > 1
+        else None
+    )
     session = None if job.checkpoint is None else _checkpoints(job.checkpoint, job.checkpoint_every)
     if is_built_in(chosen):
         background_compiler.start()
-    with noted(type(chosen).__name__.lower(), job.data, workers) as note:
-        request = Request(chosen, dataset, job, cluster, session, began, Observers([*seeing, note]), otherwise)
+    with announced_as_running(type(chosen).__name__.lower(), job.data, workers) as note:
+        request = Request(
+            chosen, dataset, job, cluster, session, theta0, Observers([*observers, note]), job_if_interpreted
+        )
         if why:
             request.observers.say(why)
         result = execute(request)
@@ -234,7 +286,7 @@ class Staff(NamedTuple):
     workers: int
     threads: int | None
     reason: str = ""
-    others: int = 0
+    workers_if_interpreted: int = 0
 
 
 def _staff(job: Job, chosen: Algorithm, dataset: Dataset, cluster: Cluster | None) -> Staff:
@@ -246,9 +298,9 @@ def _staff(job: Job, chosen: Algorithm, dataset: Dataset, cluster: Cluster | Non
     team = team_for(job, chosen, dataset)
     if team.threads:
         several = workers_for(job, chosen, dataset) if team.if_compiled and not job.threads else 0
-        return Staff(1, team.threads, others=several)
+        return Staff(1, team.threads, workers_if_interpreted=several)
     count = 1 if job.threads else workers_for(job, chosen, dataset)
-    return Staff(count, job.threads, f"{count} workers: {team.reason}" if team.reason and count > 1 else "")
+    return Staff(count, job.threads, f"{counted(count, 'worker')}: {team.reason}" if team.reason and count > 1 else "")
 
 
 def resume(
@@ -289,8 +341,8 @@ def resume(
     _check_arguments(out, cluster, watch, say, phase, callbacks, observers)
     if out is not None:
         result_store.check_target(out)
-    with noted("resumed", str(place), given.get("workers")) as note:
-        seeing = [Functions(watch, say, phase), *_with_callbacks(callbacks, observers), note]
+    with announced_as_running("resumed", str(place), given.get("workers")) as note:
+        all_observers = [Functions(watch, say, phase), *_with_callbacks(callbacks, observers), note]
         result = resume_job(
             place,
             given,
@@ -301,7 +353,7 @@ def resume(
             trust_code=trust_code,
             begin_anew=begin_anew,
             cluster=cluster,
-            observers=Observers(seeing),
+            observers=Observers(all_observers),
         )
     if out is not None:
         result_store.save_or_rescue(result, out)

@@ -21,8 +21,8 @@ class EarlyStopping(Callback):
         if not patience > 0 or not least >= 0:
             raise UsageError("EarlyStopping needs a patience of more than 0 passes, and least must be 0 or more.")
         self.patience, self.least = patience, least
-        self._best: float | None = None
-        self._passes = 0.0
+        self._best_objective: float | None = None
+        self._passes_at_best = 0.0
 
     def after_barrier(self, snapshot: JobSnapshot) -> str | None:
         """End the job, with a reason, where the objective has not improved enough during `patience` passes."""
@@ -31,9 +31,11 @@ class EarlyStopping(Callback):
             return None
         passes = snapshot.visits / snapshot.points
         better = -1.0 if snapshot.maximize else 1.0
-        if self._best is None or better * (self._best - value) > self.least * abs(self._best):
-            self._best, self._passes = value, passes
+        if self._best_objective is None or better * (self._best_objective - value) > self.least * abs(
+            self._best_objective
+        ):
+            self._best_objective, self._passes_at_best = value, passes
             return None
-        if passes - self._passes < self.patience:
+        if passes - self._passes_at_best < self.patience:
             return None
         return f"the objective has not improved by {self.least:g} during {self.patience:g} passes"

@@ -34,7 +34,7 @@ class MlflowWriter(Callback):
         self._client: Any = MlflowClient(tracking_uri=self.address)
         known = self._client.get_experiment_by_name(experiment)
         self._experiment = known.experiment_id if known is not None else self._client.create_experiment(experiment)
-        self._pending: list[Any] = []
+        self._pending_metrics: list[Any] = []
         self._flush_at = 0.0
 
     def before_training(self, job: Job) -> None:
@@ -48,14 +48,14 @@ class MlflowWriter(Callback):
         from mlflow.entities import Metric
 
         stamp = clock.microseconds() // 1000
-        self._pending += [Metric(k, v, stamp, snapshot.iteration) for k, v in scalars(snapshot).items()]
-        if clock.now() >= self._flush_at or len(self._pending) >= METRICS_PER_REQUEST:
+        self._pending_metrics += [Metric(k, v, stamp, snapshot.iteration) for k, v in scalars(snapshot).items()]
+        if clock.now() >= self._flush_at or len(self._pending_metrics) >= METRICS_PER_REQUEST:
             self._flush()
 
     def _flush(self) -> None:
-        while self._pending:
-            self._client.log_batch(self.run_id, metrics=self._pending[:METRICS_PER_REQUEST])
-            del self._pending[:METRICS_PER_REQUEST]
+        while self._pending_metrics:
+            self._client.log_batch(self.run_id, metrics=self._pending_metrics[:METRICS_PER_REQUEST])
+            del self._pending_metrics[:METRICS_PER_REQUEST]
         self._flush_at = clock.now() + WRITE_SECONDS
 
     def after_training(self, result: Result | None) -> None:

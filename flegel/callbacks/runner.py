@@ -94,16 +94,17 @@ class CallbackThread:
     """One callback: its calls wait in a bounded queue, in order."""
 
     def __init__(self, callback: Callback, slow: float) -> None:
-        self._callback, self._slow = callback, slow
+        self._callback, self._slow_seconds = callback, slow
         self.name = type(callback).__name__
         self._calls: deque[tuple[str, object]] = deque()
         self._wake = threading.Condition()
-        self._busy: tuple[str, float] | None = None
-        self._closed = False
-        self._dropped = 0
-        self._named = False
+        self._running_call: tuple[str, float] | None = None
+        self._is_closed = False
+        self._dropped_calls = 0
+        self._was_named = False
         self.remarks: deque[str] = deque()
         self.started = False
+        """Training has begun."""
         self._control = JobControl()
         self._thread = threading.Thread(target=self._run, name=f"callback {self.name}", daemon=True)
 
@@ -114,7 +115,7 @@ class CallbackThread:
     def post(self, hook: str, argument: object) -> None:
         with self._wake:
             if len(self._calls) >= MAX_PENDING_BARRIERS:
-                self._dropped += 1
+                self._dropped_calls += 1
                 return
             self._calls.append((hook, argument))
             self._wake.notify()
@@ -122,7 +123,7 @@ class CallbackThread:
     def close(self, result: Result | None) -> None:
         with self._wake:
             self._calls.append(("after_training", result))
-            self._closed = True
+            self._is_closed = True
             self._wake.notify()
 
     def join(self, seconds: float) -> None:
@@ -130,17 +131,21 @@ class CallbackThread:
 
     def look(self, now: float, over: bool) -> None:
         """Name the callback if it hangs; at the end also if it missed something."""
-        busy = self._busy
+        running = self._running_call
         stuck = over and self._thread.is_alive()
-        if busy is not None and (now - busy[1] > self._slow or stuck):
-            self._name(f"has not returned from {busy[0]} for {now - busy[1]:.3g} s")
-        if over and self._dropped:
-            self.remarks.append(f"Callback {self.name} missed {self._dropped} barriers: it is slower than training.")
-            self._dropped = 0
+        if running is not None:
+            hook, began = running
+            if now - began > self._slow_seconds or stuck:
+                self._name(f"has not returned from {hook} for {now - began:.3g} s")
+        if over and self._dropped_calls:
+            self.remarks.append(
+                f"Callback {self.name} missed {self._dropped_calls} barriers: it is slower than training."
+            )
+            self._dropped_calls = 0
 
     def _name(self, what: str) -> None:
-        if not self._named:
-            self._named = True
+        if not self._was_named:
+            self._was_named = True
             self.remarks.append(f"Callback {self.name} {what}; training goes on without it.")
 
     def _run(self) -> None:
@@ -148,14 +153,14 @@ class CallbackThread:
         while True:
             with self._wake:
                 while not self._calls:
-                    if self._closed:
+                    if self._is_closed:
                         return
                     self._wake.wait()
                 hook, argument = self._calls.popleft()
             self._call(hook, argument)
 
     def _call(self, hook: str, argument: object) -> None:
-        self._busy = (hook, clock.now())
+        self._running_call = (hook, clock.now())
         try:
             said = getattr(self._callback, hook)(argument)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a callback never ends a job by an error
@@ -163,6 +168,6 @@ class CallbackThread:
             self._name(f"raised {type(error).__name__} in {hook}: {error}")
             return
         finally:
-            self._busy = None
+            self._running_call = None
         if said and hook == "after_barrier":
             self._control.end(said if isinstance(said, str) else f"callback {self.name} ended the job")

@@ -20,8 +20,8 @@ from flegel.core.shard import Sparse
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
 
-TRAINED_PASSES = 4
-TABLE_ROWS, TABLE_COLUMNS = 200, 5
+TRAINED_PASSES = 4  # over each hard table: enough that an objective could diverge
+TABLE_ROWS, TABLE_COLUMNS = 200, 5  # of each hard table
 
 
 def hard_tables(sparse: bool = False) -> Iterator[tuple[str, Any]]:

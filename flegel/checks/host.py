@@ -18,6 +18,7 @@ from pathlib import Path
 
 from flegel.core.code_folder import code_folder, is_lasting
 from flegel.datasets.rows.memory import control_groups
+from flegel.errors import in_words
 from flegel.runtime import clock
 from flegel.runtime.system.device_memory import free_memory
 from flegel.runtime.system.processors import processor_quota
@@ -223,7 +224,9 @@ def _sockets() -> HostFact:
             with socket.create_connection(server.getsockname(), timeout=2.0):
                 server.accept()[0].close()
     except OSError as error:
-        return HostFact("sockets", "broken", f"127.0.0.1: {error}", "Allow connections of this host to itself.")
+        return HostFact(
+            "sockets", "broken", f"127.0.0.1: {in_words(error)}", "Allow connections of this host to itself."
+        )
     try:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:

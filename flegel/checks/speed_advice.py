@@ -22,11 +22,13 @@ from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.optional import hook
+from flegel.loading.syntax_tree import parse_source
 from flegel.runtime import clock
 from flegel.runtime.backends.numba.calls_ahead import calls_one_by_one
 from flegel.runtime.backends.numba.kernels import build_kernel
+from flegel.runtime.job.compiler_thread import compiled
 
-TIMED_ROWS, TIMED_COLUMNS = 4096, 28
+TIMED_ROWS, TIMED_COLUMNS = 4096, 28  # of the table on which hooks are timed
 SMALLER_CHANGE_RATIO = 4  # of numbers in the statistics to columns, from which a smaller change is advised
 ALLOCATING = {"zeros", "empty", "ones", "full", "zeros_like", "empty_like", "ones_like", "copy", "array", "arange"}
 SLOW_NANOSECONDS = 40.0  # for a point of 28 columns; a faster class is limited by memory, and gets no advice
@@ -64,7 +66,7 @@ def _timed(trial: Trial) -> KernelTiming:
     algorithm = trial.algorithm
     state = algorithm.initState(trial.points, trial.columns, np.random.default_rng(5))
     shard = make_shard(trial.features, trial.labels, state, hook(algorithm, KernelHooks.layout_for)(trial.columns))
-    built = build_kernel(algorithm, shard, trial.parameter, trial.zero)
+    built = compiled(lambda: build_kernel(algorithm, shard, trial.parameter, trial.zero))
     sums, flag = pytree.copy(trial.zero), new_flag()
     count = trial.points if built.kind != "interpreted" else 64
     found = []
@@ -146,7 +148,7 @@ def _parsed(hook: object) -> ast.AST | None:
         lines, first = inspect.getsourcelines(hook)  # type: ignore[arg-type]
     except (OSError, TypeError):
         return None
-    tree = ast.parse(textwrap.dedent("".join(lines)))
+    tree = parse_source(textwrap.dedent("".join(lines)))
     ast.increment_lineno(tree, first - 1)
     return tree
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +23,7 @@ from flegel.configuration.active import using
 from flegel.configuration.sources import changes_outside
 from flegel.errors import FlegelError, UsageError
 from flegel.options import parse_bytes
+from flegel.runtime.system.signals import raise_lost_signal
 from flegel.terminal.reporting import errors_as_sentences, say
 
 if TYPE_CHECKING:
@@ -185,7 +188,9 @@ def slave(
 
 
 def _dialer(master: str, insecure: bool) -> Callable[[], SecureClient]:
-    """Opens a connection to the master, with the keys of this host; raises at once where they are missing."""
+    """Opens a connection to the master, with the keys of this host. A master of this host may be starting, and is
+    waited for; otherwise missing keys are an error at once."""
+    from flegel.cluster.client import MASTER_START_SECONDS, await_key_of_master
     from flegel.cluster.transport import keys
     from flegel.cluster.transport.protocol import TO_SLAVE
     from flegel.cluster.transport.secure_client import dial
@@ -193,8 +198,18 @@ def _dialer(master: str, insecure: bool) -> Callable[[], SecureClient]:
     if insecure:
         dial(master, TO_SLAVE, insecure=True).close()
         return lambda: dial(master, TO_SLAVE, insecure=True)
-    pair, server = keys.ensure("slave"), keys.KeyRegistry().master(master)
+    pair = keys.ensure("slave")
+    await_key_of_master(master, MASTER_START_SECONDS, say)
+    server = keys.KeyRegistry().master(master)
     return lambda: dial(master, TO_SLAVE, pair=pair, server=server)
+
+
+def _by_group(master: list[str], start: str) -> dict[str, str]:
+    """Addresses of masters by group."""
+    masters = dict(word.split("=", 1) for word in master if "=" in word)
+    if len(masters) < len(master) or (start or next(iter(masters))) not in masters:
+        raise UsageError("--master takes GROUP=ADDRESS, once for each group, and --start one of these groups.")
+    return masters
 
 
 def group_slave(
@@ -207,7 +222,12 @@ def group_slave(
     ] = "",
     slots: Annotated[int, typer.Option(min=1, max=256, help="Workers at a time.")] = 1,
     name: Annotated[str | None, typer.Option(help="Name in each cluster; the host's by default.")] = None,
-    look: Annotated[str, typer.Option(help="Time between two looks at loads and ways.")] = "30s",
+    look: Annotated[
+        str, typer.Option(metavar="DURATION|update", help="Look at loads and ways so often, or after each update of θ.")
+    ] = "30s",
+    largest_load: Annotated[
+        float, typer.Option(min=0.0, help="Consider other groups only while their load average is below this.")
+    ] = math.inf,
     group_key: Annotated[str, typer.Option(metavar="FILE", help="Key file of a group, where beats are signed.")] = "",
     insecure: Insecure = False,
     verbose: Verbose = False,
@@ -227,25 +247,24 @@ def group_slave(
         from flegel.runtime.group.bucket import open_bucket
         from flegel.runtime.group.keys import read_key_file
 
-        masters = dict(word.split("=", 1) for word in master if "=" in word)
-        if len(masters) < len(master) or (start or next(iter(masters))) not in masters:
-            raise UsageError("--master takes GROUP=ADDRESS, once for each group, and --start one of these groups.")
-        called, every = name or socket.gethostname().split(".")[0], parse_seconds(look)
+        masters = _by_group(master, start)
+        called = name or socket.gethostname().split(".")[0]
+        every = parse_seconds("1s" if look == "update" else look)  # groups tell of their updates once a second
         more = ["--insecure"] if insecure else []
 
         def begin(address: str) -> subprocess.Popen[bytes]:
             words = ["slave", "--master", address, "--name", called, "--slots", str(slots), *more]
             return subprocess.Popen([sys.executable, "-P", "-m", "flegel.cli.main", *words], start_new_session=True)
 
-        seal = read_key_file(group_key, "")
-        moving = GroupSlave(
-            masters, open_bucket(bucket), seal, called, slots, begin, lambda at: open_client(at, insecure)
-        )
+        place, seal, client = open_bucket(bucket), read_key_file(group_key, ""), partial(open_client, insecure=insecure)
+        moving = GroupSlave(masters, place, seal, called, slots, begin, client, largest_load=largest_load)
         try:
             moving.begin(start or next(iter(masters)))
             while True:
+                raise_lost_signal()
                 clock.sleep(every)
-                say(f"{moving.group}: {moving.look()}")
+                if look != "update" or moving.updated():
+                    say(f"{moving.group}: {moving.look()}")
         finally:
             moving.close()
 
@@ -270,7 +289,7 @@ def up(
 
         listed = remote.read_hosts(hosts)
         with open_client(master, insecure) as client:
-            client.slaves()
+            client.slaves()  # fails here, before any SSH, if the master cannot be reached
             wrong = {
                 name: why for name, why in remote.up(listed, master, ssh or remote.SSH_COMMAND, insecure).items() if why
             }

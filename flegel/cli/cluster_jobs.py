@@ -17,6 +17,7 @@ import typer
 
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
 from flegel.errors import ExitCode, StorageError, Terminated
+from flegel.runtime.system.signals import raise_lost_signal
 from flegel.terminal.reporting import errors_as_sentences, print_all, say
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's name; `fleg
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
-def open_client(address: str, insecure: bool) -> Client:
+def open_client(address: str, insecure: bool, start_seconds: float = 0.0) -> Client:
+    """`start_seconds`: that a master of this host may take to start."""
     from flegel.cluster.client import Client
     from flegel.cluster.transport.framing import host_of
 
     host_of(address)
-    return Client(address, insecure=insecure)
+    raise_lost_signal()
+    return Client(address, insecure=insecure, start_seconds=start_seconds, say=say)
 
 
 def submit_to(
@@ -49,7 +52,7 @@ def submit_to(
     """`flegel submit --master`: send the job, then watch it unless `detach`."""
     import msgspec
 
-    from flegel.cluster.client import checkpoint_name, data_name, pack
+    from flegel.cluster.client import MASTER_START_SECONDS, checkpoint_name, data_name, gate_name, pack
     from flegel.cluster.transport.protocol import ClusterJob
     from flegel.configuration.sources import changes_outside
     from flegel.loading.class_source import reference
@@ -60,13 +63,14 @@ def submit_to(
     algorithm, code, source = pack(reference(chosen, whole=True))
     job = with_options(ClusterJob(algorithm, data_name(data), code=code), options)
     settings = {**changes_outside(), **job.settings}
-    job = msgspec.structs.replace(job, checkpoint=checkpoint_name(job.checkpoint), settings=settings)
+    places = {"checkpoint": checkpoint_name(job.checkpoint), "sites": gate_name(job.sites)}
+    job = msgspec.structs.replace(job, **places, settings=settings)
     make_policy(job.sync)
     if job.straggler and job.workers:
         parse_stragglers(job.straggler, job.workers)
     for text in deprecations(job, options):
         say(f"warning: {text}")
-    with open_client(address, insecure) as client:
+    with open_client(address, insecure, MASTER_START_SECONDS) as client:
         name = client.submit(job, source)
         if detach:
             print(name)
@@ -83,6 +87,7 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
     from flegel.cluster.client import raise_unless_done
     from flegel.machine.coordinator.observation import JobSnapshot
     from flegel.results.result import exit_code
+    from flegel.runtime.job.result_store import read_manifest
     from flegel.terminal.display import make_display, summary
 
     display = make_display(sys.stderr)
@@ -96,8 +101,8 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
                 if text != said and view.state in ("queued", "running"):
                     display.say(f"job {job} is {text}")
                     said = text
-                if view.glance and view.state == "running":
-                    display.show(msgspec.convert(view.glance, JobSnapshot))
+                if view.snapshot and view.state == "running":
+                    display.show(msgspec.convert(view.snapshot, JobSnapshot))
     except KeyboardInterrupt:
         if cancel:
             client.cancel(job)
@@ -108,7 +113,7 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
     except Terminated:
         print(f"\nflegel: terminated; the job goes on. Come back with: flegel attach {job}", file=sys.stderr)
         raise SystemExit(ExitCode.TERMINATED) from None
-    if suspension.asked and view.state == "cancelled":
+    if suspension.was_asked and view.state == "cancelled":
         print(f"flegel: job {job} was stopped: {view.reason}", file=sys.stderr)
         raise typer.Exit(ExitCode.SUSPENDED)
     raise_unless_done(view)
@@ -125,7 +130,8 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
         display.say(figures["dataset"].get("note") or f"note: the rows are a stand-in for {name}, not the set itself")
     for text in figures["warnings"]:
         display.say(f"note: {text}")
-    for line in summary(SimpleNamespace(**figures)):  # type: ignore[arg-type]
+    own_class = folder is not None and not read_manifest(folder).algorithm.builtin
+    for line in summary(SimpleNamespace(**figures), own_class):  # type: ignore[arg-type]
         display.say(line)
     if code := exit_code(figures["outcome"]):
         raise typer.Exit(code)
@@ -135,23 +141,23 @@ class Suspension:
     """`with Suspension() as suspension:` SIGUSR1 asks for the job's suspension, as batch systems do before a limit."""
 
     def __init__(self) -> None:
-        self.asked = self._told = False
-        self._before: Any = None
+        self.was_asked = self._was_told = False
+        self._former_handler: Any = None
 
     def due(self) -> bool:
         """True once, after the signal."""
-        due, self._told = self.asked and not self._told, self.asked
+        due, self._was_told = self.was_asked and not self._was_told, self.was_asked
         return due
 
     def _ask(self, *_: object) -> None:
-        self.asked = True
+        self.was_asked = True
 
     def __enter__(self) -> Suspension:
-        self._before = signal.signal(signal.SIGUSR1, self._ask)
+        self._former_handler = signal.signal(signal.SIGUSR1, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGUSR1, self._before)
+        signal.signal(signal.SIGUSR1, self._former_handler)
 
 
 def attach(
@@ -310,18 +316,20 @@ def suspend(job: JobName, master: Master = DEFAULT_MASTER, insecure: Insecure = 
 
 def scale(
     job: JobName,
-    workers: Annotated[int, typer.Argument(help="How many workers it should have.")],
+    workers: Annotated[int | None, typer.Argument(help="How many workers it should have.")] = None,
+    servers: Annotated[int | None, typer.Option(help="How many parameter servers it should have.")] = None,
     master: Master = DEFAULT_MASTER,
     insecure: Insecure = False,
 ) -> None:
-    """Give a job more or fewer workers, also while it trains.
+    """Give a job more or fewer workers, or parameter servers, also while it trains.
 
     For example:
 
         flegel scale kmeans-1 8
+        flegel scale kmeans-1 --servers 6
     """
     with errors_as_sentences(), open_client(master, insecure) as client:
-        print(f"{job} {client.scale(job, workers)}")
+        print(f"{job} {client.scale(job, workers, servers)}")
 
 
 def resume(job: str, master: str, insecure: bool) -> None:

@@ -98,6 +98,7 @@ def compare(**words: Any) -> None:
     options = CompareOptions(**words)
     with errors_as_sentences(WORKERS_STOPPED):
         from flegel.compare import compare as run_comparison
+        from flegel.compare.candidate import parse_candidates
 
         check_places(options.json_to, options.out)
         chosen = make_algorithm(options.algorithm, options.settings)
@@ -105,7 +106,7 @@ def compare(**words: Any) -> None:
         found = run_comparison(
             chosen,
             rows,
-            options.sync,
+            parse_candidates(options.sync, options.published),
             workers=options.workers,
             repeat=options.repeat,
             straggler=options.straggler,
@@ -150,11 +151,22 @@ def bench(
         Path | None, typer.Option("--suite", envvar="FLEGEL_BENCH", help="The folder bench of a checkout of Flegel.")
     ] = None,
 ) -> None:
-    """Deprecated: the benchmarks of a checkout, which are `python -m bench.run_suite` there."""
+    """Run the benchmarks of a checkout: every figure and table of the papers by name.
+
+    For example:
+
+        flegel bench list
+
+        flegel bench run 004-fig7 002-table2 --scale small --out runs/bench
+
+        flegel bench run all --scale smoke
+
+    Options of run: --scale smoke, laptop, small (default) or paper; --workers N (one a core); --repeat N runs of each
+    candidate; --seed N; --only ALGORITHM,…; --budget SECONDS for everything; --out DIR (runs/bench); --page FILE of
+    all figures. Options of report: --out FILE, --title TEXT.
+    """
     with errors_as_sentences():
-        place = suite_folder(suite)
-        say("flegel bench is deprecated; use python -m bench.run_suite in the checkout.")
-        _run_in_checkout(place, *(words or []))
+        _run_in_checkout(suite_folder(suite), *(words or []))
 
 
 def suite_folder(given: Path | None = None) -> Path:

@@ -11,6 +11,7 @@ import typer
 
 from flegel.cli.options import DEFAULT_MASTER, Insecure, MaybeMaster
 from flegel.errors import UsageError, require
+from flegel.runtime.system.signals import raise_lost_signal
 from flegel.terminal.reporting import errors_as_sentences, say
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def dashboard(
             actions = cluster if cluster.may_act and not read_only else None
         server = DashboardServer(hub, actions, _place(listen), tuple(allow_host or ()))
         stack.callback(server.close)
+        raise_lost_signal()
         say(f"dashboard at {server.link}")
         server.wait()
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from flegel.cli.options import Categorical, Columns, Drop, Format, Missing
-from flegel.errors import FlegelError, UsageError
+from flegel.errors import UsageError
+from flegel.terminal.reporting import errors_as_sentences
 
 app = typer.Typer(help="Data sets by name: what there is, where it comes from, and getting it.", no_args_is_help=True)
 
@@ -24,11 +25,6 @@ def _console(stderr: bool = False) -> Any:
     from rich.console import Console
 
     return Console(stderr=stderr)
-
-
-def _fail(error: FlegelError) -> typer.Exit:
-    typer.echo(f"flegel: {error}", err=True)
-    return typer.Exit(error.exit_code)
 
 
 @app.command("list")
@@ -52,10 +48,8 @@ def info(name: Name, json: Annotated[bool, typer.Option("--json", help="As JSON.
     """Where a data set comes from, its licence, its shape, and what stands in for it."""
     from flegel.datasets.catalog.registry import entry
 
-    try:
+    with errors_as_sentences():
         found = entry(name).info()
-    except FlegelError as error:
-        raise _fail(error) from None
     if json:
         typer.echo(json_module.dumps(found, indent=2))
         return
@@ -95,7 +89,7 @@ def show(
     from flegel.datasets.tables.report import plain_report
     from flegel.job import parse_names
 
-    try:
+    with errors_as_sentences():
         found = open_data(
             data,
             label=label,
@@ -112,8 +106,6 @@ def show(
         if not (chosen or found.source.report) and may_be_rated(data):
             rated = "  nmf reads them as user, item and rating; --format ratings shows how, --format table prevents"
             lines = [*lines, rated]
-    except FlegelError as error:
-        raise _fail(error) from None
     for line in [*([found.note] if found.note else []), *lines]:
         typer.echo(line)
 
@@ -135,12 +127,10 @@ def fetch(name: Name) -> None:
             tasks[file] = bar.add_task(file)
         bar.update(tasks[file], completed=size, total=total)
 
-    try:
+    with errors_as_sentences():
         known = entry(name)
         with bar:
             folder = fetch_entry(known, show)
-    except FlegelError as error:
-        raise _fail(error) from None
     typer.echo(str(folder))
 
 
@@ -160,7 +150,7 @@ def generate(
     from flegel.datasets.dataset import Dataset
     from flegel.datasets.export import write
 
-    try:
+    with errors_as_sentences():
         known = entry(name)
         source = known.stand_in(rows or known.default_rows)
         data = Dataset(name, source, source.rows, stand_in=not known.generated)
@@ -168,8 +158,6 @@ def generate(
         if path.exists():
             raise UsageError(f"{path} exists already; give another --out, or remove it first.")
         write(data, path)
-    except FlegelError as error:
-        raise _fail(error) from None
     if data.stand_in:
         _console(stderr=True).print(
             f"These are {data.rows:,} generated rows in the shape of {name}, not the real ones.",
@@ -183,10 +171,8 @@ def path(name: Name) -> None:
     """Where the real file of a data set lies in the cache folder; exit code 1 where it does not."""
     from flegel.datasets.catalog.registry import entry
 
-    try:
+    with errors_as_sentences():
         known = entry(name)
-    except FlegelError as error:
-        raise _fail(error) from None
     found = known.real_path()
     if found is None:
         _console(stderr=True).print(

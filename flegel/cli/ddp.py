@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flegel.errors import UsageError
+from flegel.runtime.system.signals import raise_lost_signal
 from flegel.terminal.reporting import errors_as_sentences
 
 
@@ -28,6 +29,7 @@ def ddp_store(
             from flegel.torch.flexible.store import serve
         except ImportError:
             raise UsageError("PyTorch is not installed: pip install 'flegel[torch]'.") from None
+        raise_lost_signal()
         serve(host, port)
 
 

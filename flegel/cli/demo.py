@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flegel.terminal.reporting import errors_as_sentences
+from flegel.wording import counted
 
 if TYPE_CHECKING:
     from flegel.results.result import Result
 
-CLUSTERS = 20
+CLUSTERS = 20  # of the points that the demo draws and trains on
 WIDTH = 48  # characters of a worker's bar
 
 
@@ -31,7 +32,7 @@ def demo(
         from flegel.runtime.job.find_algorithm import find_algorithm
 
         chosen = find_algorithm("kmeans")(k=CLUSTERS)
-        print(f"k-means on {data}, k={CLUSTERS}, {workers} workers; worker 0 is {slow} times slower.\n")
+        print(f"k-means on {data}, k={CLUSTERS}, {counted(workers, 'worker')}; worker 0 is {slow} times slower.\n")
         options: dict[str, Any] = {"workers": workers, "straggler": f"0:{slow}x", "seed": 0, "max_seconds": seconds}
         waited = flegel.run(chosen, data, sync="bsp", **options)
         _show("bsp: everybody waits for the slowest", waited)

@@ -29,6 +29,32 @@ def for_resume(command: Command) -> Command:
     return _with_flags(command, [_flag(o, o.about.resume, None) for o in FLAGS.values() if o.about.resume])
 
 
+OF_TRAINING = frozenset(
+    (
+        "group",
+        "bucket",
+        "group_key",
+        "outer",
+        "outliers",
+        "fragments",
+        "quorum",
+        "scale",
+        "missing",
+        "new_training",
+        "topology",
+        "servers",
+        "server_load",
+    )
+)
+"""Options that `flegel join` has in another form, that the training decides, or that groups cannot have."""
+
+
+def for_join(command: Command) -> Command:
+    """Every option that a group chooses by itself; `every` is that of the training where it is not given."""
+    chosen = [option for name, option in FLAGS.items() if name not in OF_TRAINING]
+    return _with_flags(command, [_flag(o, o.about.help, None if o.name == "every" else default_of(o)) for o in chosen])
+
+
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without those that were left out and have no default of their own."""
     return {name: value for name, value in options.items() if value is not None}

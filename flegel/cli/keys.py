@@ -125,6 +125,10 @@ def groups(
         "group-keys"
     ),
     encrypt: Annotated[bool, typer.Option("--encrypt", help="Also encrypt what groups write.")] = False,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A group whose class the others run (`flegel join`); repeatable."),
+    ] = None,
 ) -> None:
     """Make a key file for each group of a job at several sites. Bring each file to its site, and nowhere else.
 
@@ -137,7 +141,7 @@ def groups(
     from flegel.runtime.group.keys import make_key_files
 
     try:
-        for path in make_key_files(folder, names, encrypt):
+        for path in make_key_files(folder, names, encrypt, code or []):
             print(path)
     except FlegelError as error:
         raise _fail(error) from None

@@ -14,6 +14,7 @@ from flegel.cli.rows_file import ROWS_FILE_SUFFIXES, check_rows_file, write_rows
 from flegel.errors import ExitCode, FlegelError, UsageError
 from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.terminal.reporting import PhaseLine, print_all, say
+from flegel.wording import counted
 
 if TYPE_CHECKING:
     from flegel.callbacks.callback import Callback
@@ -215,6 +216,8 @@ def show_and_save(
     if outputs.explain:
         display.say(f"kernel: {result.kernel}" + (f", {result.kernel_choice}" if result.kernel_choice else ""))
         display.say(f"trained by: {trained_by(result)}")
+        if result.sync_choice:
+            display.say(f"{result.sync} chose: {result.sync_choice}")
     advice = start_advice(result.seconds, result.load_seconds, result.placement) if advises else ""
     if advice:
         display.say(advice)
@@ -226,11 +229,11 @@ def trained_by(result: Any) -> str:
     """Which workers trained, for people."""
     where = "threads of this process" if result.placement == "threads" else "processes"
     if not result.threads:
-        return f"{result.workers} workers, {where}"
-    own = f"{result.threads} thread{'s' * (result.threads > 1)}"
+        return f"{counted(result.workers, 'worker')}, {where}"
+    own = counted(result.threads, "thread")
     if result.workers == 1:
         return f"a team of {own} {'of this process' if result.placement == 'threads' else 'of a worker process'}"
-    return f"{result.workers} workers, each a team of {own}, {where}"
+    return f"{counted(result.workers, 'worker')}, each a team of {own}, {where}"
 
 
 def _finish_job(job: Callable[..., Any], display: Any, outputs: Outputs, line: PhaseLine) -> Any:

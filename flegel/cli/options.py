@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from flegel.job import CLUSTER, DATA, OUTPUT, TRAINING
+from flegel.job import CLUSTER, DATA, OUTPUT, SYNCHRONIZATION, TRAINING
 
 HyperParameters = Annotated[
     list[str] | None,
@@ -50,6 +50,16 @@ Tolerance = Annotated[
 ]
 
 
+Published = Annotated[
+    bool,
+    typer.Option(
+        "--published",
+        help="Beside each candidate the form that its paper prints, where ours differs: fsp, fsp:published.",
+        rich_help_panel=SYNCHRONIZATION,
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions:
     """What `flegel compare` and `flegel simulate` are both told about training and data."""
@@ -65,6 +75,7 @@ class ComparisonOptions:
     missing: Missing = "error"
     format: Format = None
     partition: Partition = "shuffle"
+    published: Published = False
 
 
 MaybeMaster = Annotated[

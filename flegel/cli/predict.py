@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flegel.cli.rows_file import check_rows_file, write_rows
-from flegel.terminal.reporting import errors_as_sentences
+from flegel.terminal.reporting import errors_as_sentences, warnings_as_sentences
 
 LINES_PER_CHECK = 1000
 """Printed between two checks whether standard output is still open, such as in a pipe to `head`."""
@@ -50,8 +49,7 @@ def predict(
         if out is not None:
             check_rows_file(out, "--out")
         loaded = load(model, trust_code=trust_code)
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: print(f"flegel: {message}", file=sys.stderr)
+        with warnings_as_sentences():
             table = open_for_prediction(data, loaded.treatment, label)
             found = loaded.probabilities(table) if probabilities else np.asarray(loaded.predict(table))
         names = [str(name) for name in loaded.class_names] if probabilities else _column_names(found)

@@ -199,7 +199,7 @@ def simulate(context: typer.Context, **words: Any) -> None:
 
         check_places(options.json_to, options.out)
         if options.out is not None:
-            for candidate in parse_candidates(options.sync):
+            for candidate in parse_candidates(options.sync, options.published):
                 result_store.check_target(_run_folder(options.out, candidate.label))
         if options.replay is not None:
             _only_recorded(context)
@@ -215,11 +215,12 @@ def simulate(context: typer.Context, **words: Any) -> None:
 
 def _replayed(options: SimulateOptions, folder: Path) -> tuple[Comparison, SimulationRunner]:
     """The candidates on the workers and the network of a recorded run."""
+    from flegel.compare.candidate import with_published
     from flegel.compare.replay import replay
 
     return replay(
         folder,
-        options.sync,
+        with_published(options.sync) if options.published else options.sync,
         algorithm=make_algorithm(options.algorithm, options.settings) if options.algorithm else None,
         data=options.data,
         label=options.label,
@@ -248,7 +249,7 @@ def _simulated(options: SimulateOptions) -> SimulationRunner:
         SimulationSettings(
             algorithm=chosen,
             data=rows,
-            candidates=parse_candidates(options.sync),
+            candidates=parse_candidates(options.sync, options.published),
             workers=options.workers,
             repeat=options.repeat,
             straggler=_stragglers(options.stragglers),

@@ -12,7 +12,7 @@ import typer
 from flegel.cli import cluster_jobs
 from flegel.cli.dashboard import DEFAULT_PLACE
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
-from flegel.cli.job_options import for_cluster, for_resume, for_submit, for_this_host, given
+from flegel.cli.job_options import for_cluster, for_join, for_resume, for_submit, for_this_host, given
 from flegel.cli.local_job import (
     Outputs,
     Served,
@@ -25,6 +25,7 @@ from flegel.cli.local_job import (
 )
 from flegel.cli.options import HyperParameters, Insecure, LogJson, MaybeMaster, Verbose
 from flegel.errors import FlegelError, UsageError
+from flegel.group_options import GROUPS
 from flegel.job import CLUSTER, DATA, FAULTS, OUTPUT
 from flegel.terminal.reporting import CHECKPOINTS_KEPT, WORKERS_STOPPED, PhaseLine, errors_as_sentences
 
@@ -233,6 +234,81 @@ def _refuse_on_cluster(watched: bool, labels: Path | None) -> None:
             f"--labels {labels} works on this host only; fetch the model from the cluster and apply it with "
             "`flegel predict`."
         )
+
+
+TrainingPlace = Annotated[
+    str,
+    typer.Argument(metavar="BUCKET", help="The bucket of the training: a folder, or an address such as s3://b/job."),
+]
+GroupName = Annotated[str, typer.Option(metavar="NAME", help="The name of this group.", rich_help_panel=GROUPS)]
+GroupKey = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE", help="Key file of this group; it also says whose code may run here.", rich_help_panel=GROUPS
+    ),
+]
+TrustPackage = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        help="Run the class of the training, whoever wrote it; only where you trust the bucket.",
+        rich_help_panel=GROUPS,
+    ),
+]
+
+
+class JoinCommand(ShortHelpCommand):
+    """`flegel join`."""
+
+    shown = frozenset(
+        {"--data", "--group", "--group-key", "--trust-code", "--label", "--workers", "--max-seconds", "--sync", "--out"}
+    )
+
+
+@with_help_all
+@for_join
+def join(
+    place: TrainingPlace,
+    group: GroupName,
+    data: Data,
+    group_key: GroupKey = "",
+    trust_code: TrustPackage = False,
+    out: Out = None,
+    json_to: Json = None,
+    labels: Labels = None,
+    save: Save = True,
+    explain: Explain = False,
+    track: Track = None,
+    metrics: Metrics = None,
+    dashboard: Dashboard = False,
+    dashboard_at: DashboardAt = DEFAULT_PLACE,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
+    **options: Any,
+) -> None:
+    """Take part in a training of groups at other sites: algorithm and settings come from its bucket.
+
+    A class that the training brings along runs only where the key file trusts its signer, or with --trust-code.
+
+    For example:
+
+        flegel join s3://models/job7 --group oslo --data part3.parquet --group-key oslo.json
+    """
+    from flegel.runtime.group.joining import find_training
+    from flegel.runtime.processes import fork_server
+
+    start_logging(verbose, log_json)
+    line = PhaseLine(sys.stderr, data)
+    with errors_as_sentences(WORKERS_STOPPED), fork_server.prepared(), line:
+        line.begin("importing")
+        training = find_training(place, group, group_key, trust_code)
+        name = type(training.algorithm).__name__.lower()
+        outputs = Outputs(folder_for(save, out, name, data), json_to, labels, explain)
+        outputs.check()
+        own = for_this_host(options, detach=False)
+        shared = {"group": group, "bucket": place, "group_key": group_key}
+        served = Served(metrics, dashboard_at if dashboard else None, f"{name} on {data}")
+        train_here(training.algorithm, data, {**training.options, **own, **shared}, outputs, served, track, line)
 
 
 CheckpointPlace = Annotated[

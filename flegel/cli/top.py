@@ -14,6 +14,7 @@ import typer
 
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
 from flegel.machine.coordinator.observation import JobSnapshot
+from flegel.runtime.system.signals import raise_lost_signal
 from flegel.terminal.display import count, duration, number
 from flegel.terminal.reporting import errors_as_sentences
 
@@ -53,6 +54,7 @@ def top(
         with Live(console=console, auto_refresh=False, screen=True) as live:
             try:
                 while True:
+                    raise_lost_signal()
                     live.update(look(), refresh=True)
                     clock.sleep(every)
             except KeyboardInterrupt:
@@ -85,8 +87,8 @@ def host_screen(jobs: Sequence[RunningJob], note: str = "") -> Any:
 def _view(job: RunningJob) -> JobView:
     from flegel.cluster.transport.protocol import JobView
 
-    glance = msgspec.to_builtins(job.seen) if job.seen is not None else {}
-    return JobView(job.name, "", job.phase, job.algorithm, job.data, 0, job.workers, 0.0, glance=glance)
+    snapshot = msgspec.to_builtins(job.seen) if job.seen is not None else {}
+    return JobView(job.name, "", job.phase, job.algorithm, job.data, 0, job.workers, 0.0, snapshot=snapshot)
 
 
 def screen(jobs: Sequence[JobView], slaves: Sequence[SlaveView]) -> Any:
@@ -130,14 +132,14 @@ def _jobs(jobs: Sequence[JobView]) -> Any:
 
 def figures(job: JobView) -> tuple[str, ...]:
     """Barriers, objective, interval, share of computing, points a second and seconds; empty where nothing is known."""
-    if not job.glance:
+    if not job.snapshot:
         return ("",) * 6
-    seen = msgspec.convert(job.glance, JobSnapshot)
+    seen = msgspec.convert(job.snapshot, JobSnapshot)
     spent = seen.compute + seen.wait + seen.respond
     rate = seen.visits / seen.seconds if seen.seconds > 0 else 0.0
     return (
         str(seen.iteration),
-        number(seen.estimate),
+        number(seen.estimate),  # the objective itself is known at few barriers
         duration(seen.interval),
         f"{seen.compute / spent:.0%}" if spent > 0 else "",
         count(rate),

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ import msgspec
 
 from flegel.cluster.master.facts import OVER
 from flegel.cluster.transport import keys
+from flegel.cluster.transport.framing import is_loopback
 from flegel.cluster.transport.protocol import (
     MAX_SOURCE_BYTES,
     TO_CLIENT,
@@ -43,12 +44,14 @@ from flegel.cluster.transport.protocol import (
 from flegel.cluster.transport.secure_client import SecureClient, dial
 from flegel.core.own_pauses import Deadline
 from flegel.errors import AlgorithmError, FlegelError, StorageError, UsageError
+from flegel.group_options import GroupSpec
 from flegel.job import AlgorithmRef
 from flegel.loading.class_source import in_plain
 from flegel.loading.damage import damage_as
 from flegel.loading.documents import read_json
 from flegel.runtime import clock
 from flegel.runtime.job import result_store
+from flegel.runtime.system.signals import raise_lost_signal
 from flegel.runtime.transport.curve import KeyPair
 
 CONNECT_TIMEOUT_SECONDS = 10.0
@@ -57,10 +60,33 @@ ANSWER_TIMEOUT_SECONDS = 90.0
 """Within which every later request is answered, also by a master that was restarted, or frozen for a minute."""
 JOB_POLL_SECONDS = 0.3
 """Between two requests about a job that somebody waits for: short for a person, a small load for a master."""
+MASTER_START_SECONDS = 30.0
+"""That a master of this host may take to make its keys and to listen: what is started together with it waits so long.
+It takes 1 s alone, and 6 s where eight processes share two cores."""
+KEY_POLL_SECONDS = 0.1
+"""Between two looks for the key of a master that may be starting."""
 PROBE_TIMEOUT_SECONDS = 2.0
 """Within which an address must accept a connection to count as a master's; a connection takes one round trip."""
 
 Some = TypeVar("Some")
+
+
+def await_key_of_master(address: str, seconds: float, say: Callable[[str], None]) -> None:
+    """Wait until the key of the master at this address is known here, so many seconds at most, and say so.
+
+    A master makes its keys at its first start, before it listens. So nobody waits where something listens already, nor
+    for a master on another host, whose key a person adds.
+    """
+    registry, said = keys.KeyRegistry(), False
+    deadline = Deadline(seconds, clock.now())
+    while not registry.masters(address) and on_this_host(address) and not listens(address):
+        raise_lost_signal()
+        if deadline.passed(clock.now()):
+            return
+        if not said:
+            say(f"no master has started at {address} yet; waiting up to {seconds:.0f} s for it")
+        said = True
+        clock.sleep(KEY_POLL_SECONDS)
 
 
 def _key_of_master(address: str) -> str:
@@ -101,9 +127,15 @@ class Client:
         role: str = "submit",
         pair: KeyPair | None = None,
         server: str | None = None,
+        start_seconds: float = 0.0,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`pair` and the master's key `server` are those of this user's folder where they are not given."""
+        """`pair` and the master's key `server` are those of this user's folder where they are not given. A master of
+        this host may take `start_seconds` to start; `say` gets the sentence that it is waited for."""
         self.address = address
+        self._connect_seconds = CONNECT_TIMEOUT_SECONDS
+        if on_this_host(address):
+            self._connect_seconds = max(CONNECT_TIMEOUT_SECONDS, start_seconds)
         self.role = role
         """Of the key that is used: `read` may change nothing."""
         if insecure:
@@ -111,6 +143,8 @@ class Client:
         elif pair is not None:
             self._connection = dial(address, TO_CLIENT, pair=pair, server=server)
         else:
+            if start_seconds:
+                await_key_of_master(address, start_seconds, say)
             server = _key_of_master(address)
             own = keys.own_pairs()
             self.role = name = role if role in own or "read" not in own else "read"
@@ -129,7 +163,7 @@ class Client:
     def _ask(self, request: Any, kind: type[Some], frames: tuple[bytes, ...] = ()) -> tuple[Some, tuple[bytes, ...]]:
         """Send a request and wait for its answer, which must be of type `kind`; a refusal is raised as an error."""
         if not self._number:
-            self._connection.wait_ready(CONNECT_TIMEOUT_SECONDS)
+            self._connection.wait_ready(self._connect_seconds)
         self._number += 1
         request.number = self._number
         self._connection.send(request, frames)
@@ -166,8 +200,8 @@ class Client:
     def cancel(self, name: str) -> str:
         return self._ask(CancelJob(name, getpass.getuser()), Accepted)[0].text
 
-    def scale(self, name: str, workers: int) -> str:
-        return self._ask(ScaleJob(name, workers, getpass.getuser()), Accepted)[0].text
+    def scale(self, name: str, workers: int | None = None, servers: int | None = None) -> str:
+        return self._ask(ScaleJob(name, workers, getpass.getuser(), servers), Accepted)[0].text
 
     def suspend(self, name: str) -> str:
         return self._ask(SuspendJob(name, getpass.getuser()), Accepted)[0].text
@@ -307,6 +341,11 @@ def checkpoint_name(place: str | None) -> str | None:
     return place if place is None or "://" in place else str(Path(place).expanduser().absolute())
 
 
+def gate_name(sites: GroupSpec) -> GroupSpec:
+    """Options of a group whose coordinator is on a slave: the rows of its gate are named as its data are."""
+    return msgspec.structs.replace(sites, gate_data=data_name(sites.gate_data)) if sites.gate_data else sites
+
+
 def own_address(master: str) -> str:
     """The address of this host on the way to the master; the loopback where that is on this host."""
     parts = urlsplit(master)
@@ -314,6 +353,17 @@ def own_address(master: str) -> str:
         probe.connect((parts.hostname, parts.port or 1))
         return str(probe.getsockname()[0])
     return "127.0.0.1"
+
+
+def on_this_host(address: str) -> bool:
+    """Whether an address is one of this host: its own end of a way there has the same."""
+    host = urlsplit(address).hostname or ""
+    if is_loopback(host):
+        return True
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 1))
+        return bool(probe.getsockname()[0] == probe.getpeername()[0])
+    return False
 
 
 def raise_unless_done(view: JobView) -> None:

@@ -22,6 +22,7 @@ from flegel.cluster.client import (
     Client,
     checkpoint_name,
     data_name,
+    gate_name,
     own_address,
     pack,
     raise_unless_done,
@@ -84,8 +85,8 @@ class ConnectedCluster:
                 if text != said and view.state not in OVER:
                     told.say(f"job {job.name} is {text}")
                     said = text
-                if view.glance and view.state == "running":
-                    told.tell(JobSeen(msgspec.convert(view.glance, JobSnapshot)))
+                if view.snapshot and view.state == "running":
+                    told.tell(JobSeen(msgspec.convert(view.snapshot, JobSnapshot)))
         except (KeyboardInterrupt, SystemExit):
             job.cancel()
             raise
@@ -116,7 +117,8 @@ class ConnectedCluster:
             ref, code, source = pack(whole)
             spec = with_options(ClusterJob(ref, place, code=code), _for_cluster(options))
             settings = {**changes_outside(), **spec.settings}
-            spec = msgspec.structs.replace(spec, checkpoint=checkpoint_name(spec.checkpoint), settings=settings)
+            places = {"checkpoint": checkpoint_name(spec.checkpoint), "sites": gate_name(spec.sites)}
+            spec = msgspec.structs.replace(spec, **places, settings=settings)
             make_policy(spec.sync)
             if spec.straggler and spec.workers:
                 parse_stragglers(spec.straggler, spec.workers)
@@ -260,17 +262,17 @@ class SubmittedJob:
 
     def progress(self) -> JobSnapshot | None:
         """Its last snapshot: iteration, objective, workers; None before training begins."""
-        glance = self.view().glance
-        return msgspec.convert(glance, JobSnapshot) if glance else None
+        snapshot = self.view().snapshot
+        return msgspec.convert(snapshot, JobSnapshot) if snapshot else None
 
     def logs(self) -> list[str]:
         """Lines that its processes have written so far."""
         lines: list[str] = self._cluster.ask(lambda client: list(client.log(self.name)))
         return lines
 
-    def scale(self, workers: int) -> None:
-        """Have so many workers from now on."""
-        self._cluster.ask(lambda client: client.scale(self.name, workers))
+    def scale(self, workers: int | None = None, servers: int | None = None) -> None:
+        """Have so many workers, or parameter servers, from now on."""
+        self._cluster.ask(lambda client: client.scale(self.name, workers, servers))
 
     def _drop_rows(self) -> None:
         if self._folder is not None:

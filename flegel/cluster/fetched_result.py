@@ -66,6 +66,7 @@ def _result(
         rows=result_store.read_trace(folder),
         parameter=model.parameter,
         staleness={int(age): count for age, count in figures["staleness"].items()},
+        abandoned=figures.get("abandoned", 0),
         scaling=model.scaling,
         treatment=treatment,
         state=model.state,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from flegel.cluster.transport.framing import host_of
@@ -52,10 +53,15 @@ class GroupSlave:
         start: Callable[[str], subprocess.Popen[bytes]],
         client: Callable[[str], contextlib.AbstractContextManager[MasterClient]],
         load: Callable[[MemberBeat], float] = lambda beat: beat.load,
+        largest_load: float = math.inf,
     ) -> None:
-        """`masters`: address by group. `start`: a slave process for a master. `load`: of a group, by its beat."""
+        """`masters`: address by group. `start`: a slave process for a master. `load`: of a group, by its beat; the way
+        to another group is measured only where it is below `largest_load` (paper 3.2.4)."""
         self._masters, self._bucket, self._seal, self._name = dict(masters), bucket, seal, name
         self._slots, self._start, self._client, self._load = slots, start, client, load
+        self._largest_load = largest_load
+        self._last_update: tuple[int, int, int] | None = None
+        """Life, round and barriers of its group when it was looked at last."""
         self._table = MemberTable("", active().groups.slave_silence_seconds, active().groups.slave_silence_seconds)
         self._process: subprocess.Popen[bytes] | None = None
         self.group = ""
@@ -67,6 +73,14 @@ class GroupSlave:
         """Offer the slots to this group."""
         self._attach(group)
         self._moved_at = clock.now()
+
+    def updated(self) -> bool:
+        """Its group has made an update of θ since the last time that this was asked; also where it does not tell."""
+        self._hear((self.group,))
+        beats = [beat for beat in self._table.live() if beat.group == self.group]
+        update = (beats[0].life, beats[0].round, beats[0].commits) if beats else None
+        before, self._last_update = self._last_update, update
+        return update is None or update != before
 
     def look(self) -> str:
         """Read the loads of all groups, measure the round trips, and move to another group where that is better;
@@ -89,18 +103,26 @@ class GroupSlave:
         return why
 
     def seen(self) -> dict[str, GroupLoad]:
-        """Loads of the groups that train and whose master accepts a connection."""
-        for group in self._masters:
+        """Loads of its group, and of those that train, are not too busy and whose master accepts a connection."""
+        self._hear(self._masters)
+        found = {}
+        for beat in self._table.live():
+            load = self._load(beat)
+            if beat.group != self.group and load >= self._largest_load:
+                continue
+            way = round_trip(self._masters[beat.group])
+            if way is not None:
+                found[beat.group] = GroupLoad(load, beat.workers, way)
+        return found
+
+    def _hear(self, groups: Iterable[str]) -> None:
+        """Read the beats of these groups."""
+        for group in groups:
             with contextlib.suppress(OSError, RefusedObject, DecodeError):
                 held = self._bucket.get(MEMBERS + group)
                 if held is not None:
-                    self._table.hear(decode(self._seal.open(MEMBERS + group, held[0]), MemberBeat)[0], clock.now())
-        found = {}
-        for beat in self._table.live():
-            way = round_trip(self._masters[beat.group])
-            if way is not None:
-                found[beat.group] = GroupLoad(self._load(beat), beat.workers, way)
-        return found
+                    beat, _ = decode(self._seal.open(MEMBERS + group, held.content), MemberBeat)
+                    self._table.hear(beat, clock.now())
 
     def _attach(self, group: str) -> None:
         """Start a slave process for the master of this group, and wait until that master lists it."""

@@ -30,7 +30,11 @@ from flegel.runtime.processes import host
 
 DEFAULT_TARGET_GAP = 0.001  # of the objective that bsp converges to: the default target is so far from it
 STALLED_CHANGE = 1e-9  # relative change of the objective over a pass; a run with less makes no progress any more
-LEAST_LIMIT_SECONDS, MOST_LIMIT_SECONDS, LIMIT_FACTOR = 10.0, 120.0, 60.0
+LEAST_LIMIT_SECONDS, MOST_LIMIT_SECONDS, LIMIT_FACTOR = (
+    10.0,
+    120.0,
+    60.0,
+)  # of a run: at least, at most, and in times of the reference
 OUT_OF_TIME = "The time for this comparison was over"
 LEAST_RUN_SECONDS = 0.1  # that every run gets, however short the reference was
 MAX_VALUES_TO_CHECK_EACH = 20_000_000  # of the data; with more, one model of each candidate is evaluated, not every one
@@ -282,7 +286,8 @@ class ComparisonRunner:
                 picture(result.rows, result.worker, getattr(result, "staleness", {})),
             )
         load = host.load_since(before)
-        attempt.foreign, attempt.steal, attempt.load_average = load.foreign, load.steal, load.average
+        attempt.other_programs_share = load.other_programs_share
+        attempt.steal, attempt.load_average = load.steal, load.average
         attempt.disturbed = load.disturbance
         self.attempts.append(attempt)
         self.settings.log(_describe(attempt, self.settings.repeat))

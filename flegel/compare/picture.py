@@ -11,9 +11,9 @@ from flegel.compare.stats import thinned
 # Sizes of what a report keeps of a run: a page with many runs stays below some MB.
 CURVE_POINTS = 200
 MAX_SEGMENTS = 1200  # of a timeline; with more, it keeps shares of `TIME_SLICES` slices of time instead
-TIME_SLICES = 180
+TIME_SLICES = 180  # of a timeline with too many segments
 MAX_UPDATES = 120  # of θ; with more, none is drawn: they could not be told apart
-MAX_REASONS = 60
+MAX_REASONS = 60  # of decisions; of more, some are left out
 SPAN_KINDS = ("compute", "respond", "wait")
 
 Span = Sequence[Any]

@@ -16,10 +16,10 @@ from flegel.compare.stats import Spread, median, spread
 from flegel.errors import UNDECODABLE, StorageError
 from flegel.loading.regular_files import MAX_DOCUMENT_BYTES, read_regular
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 1  # version of the file
 
 
-class Attempt(msgspec.Struct, kw_only=True, rename={"candidate": "contender"}):
+class Attempt(msgspec.Struct, kw_only=True, rename={"candidate": "contender", "other_programs_share": "foreign"}):
     """One run of one candidate."""
 
     candidate: str
@@ -40,8 +40,10 @@ class Attempt(msgspec.Struct, kw_only=True, rename={"candidate": "contender"}):
     passes_low: float = 0.0
     passes_high: float = 0.0
     load_seconds: float = 0.0
-    foreign: float | None = None
+    other_programs_share: float | None = None
+    """Processor time of other programs, as a share (0 to 1) of what all usable cores offer."""
     steal: float | None = None
+    """Time that the hypervisor took away, as a share of the time."""
     load_average: float | None = None
     disturbed: str = ""
     again: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from flegel.compare.comparison import (
 from flegel.compare.picture import picture
 from flegel.compare.record import Attempt, Comparison, RunEnvironment
 from flegel.compare.stats import loosened, thinned
+from flegel.configuration.active import active
+from flegel.core.precision import SMALLEST_DIVISOR
 from flegel.core.pytree import Tree, flatten, starting
 from flegel.core.shard import TILE, Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
@@ -43,6 +45,7 @@ from flegel.messages import LoadShard, TreeLayout
 from flegel.params.local import LocalStore
 from flegel.plan.stragglers import parse_stragglers
 from flegel.results.result import Result, sections, utilization, worker_rows
+from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.collected_result import remarks
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data
@@ -52,8 +55,12 @@ from flegel.sim.learning_curve import CurveLearner, FittedProgress, curve, fit
 from flegel.sim.network import Network, NetworkSpec
 from flegel.sim.simulation import Simulation
 from flegel.sim.speeds import Course, Speeds, draw
-from flegel.sim.trainer import KernelLearner, Learner, Pace
-from flegel.sync import balance_mode, make_policy
+from flegel.sim.trainer import BackendLearner, CallPace, KernelLearner, Learner, Pace
+from flegel.sync import balance_mode, make_policy, matching
+from flegel.wording import counted
+
+if TYPE_CHECKING:
+    from flegel.torch.backend import NetworkBackend
 
 MAX_SIMULATED_WORKERS = 200_000  # a pass of so many takes a minute of real time
 MAX_TRAINED_WORKERS = 256  # up to which points are trained for real by default
@@ -81,6 +88,8 @@ class ClusterModel:
     courses: dict[int, Course] = field(default_factory=dict)
     progress: FittedProgress | None = None
     """A progress curve, where one is fitted already."""
+    call: float = 0.0
+    """Seconds of each call of the library besides its points, for algorithms that have a backend of their own."""
     threads: int = 1
     """Of each worker: a team, which is so many times as fast (docs/teams.md)."""
 
@@ -97,6 +106,7 @@ class JobSimulator:
         check_data(self.request)
         self.plan = PreparedJob(self.request, None)
         self.real = self._is_real()
+        """Simulated workers train real rows; otherwise their progress follows a fitted curve."""
         self.size = model.size
         self.progress: FittedProgress | None = None
         self.reference = (0.0, 0.0)
@@ -116,8 +126,8 @@ class JobSimulator:
             raise UsageError(f"--learning {wanted!r} must be auto, real or curve.")
         if wanted == "real" and rows < TILE * self.workers:
             raise UsageError(
-                f"{rows} rows are too few to be trained for real by {self.workers} workers; give {TILE * self.workers} "
-                "or more, or --learning curve."
+                f"{counted(rows, 'row')} are too few to be trained for real by {counted(self.workers, 'worker')}; give "
+                f"{TILE * self.workers} or more, or --learning curve."
             )
         if wanted == "auto":
             few = self.workers <= MAX_TRAINED_WORKERS and rows >= TILE * self.workers
@@ -142,6 +152,11 @@ class JobSimulator:
     def _learners(self, shards: list[Shard]) -> dict[int, Learner]:
         algorithm, flag = self.settings.algorithm, new_flag()
         fresh = [replace(s, state=s.state.copy(), halted=np.zeros_like(s.halted)) for s in shards]
+        if own := algorithm.kernels.backend:
+            backend = cast("NetworkBackend", choose("cpu", own)).by_clock(lambda: 0.0)
+            theta, zero = self.plan.parameter, self.plan.zero
+            kernels = [backend.build(algorithm, s, theta, zero, interpret=False) for s in fresh]
+            return {i: BackendLearner(algorithm, kernels[i], s, flag) for i, s in enumerate(fresh)}
         return {i: KernelLearner(algorithm, self._kernel, s, self.plan.zero, flag) for i, s in enumerate(fresh)}
 
     def _fit(self) -> FittedProgress:
@@ -212,7 +227,7 @@ class JobSimulator:
         sync = SyncSpec(candidate.sync, **candidate.options)
         self._check(sync)
         mode = balance_mode(sync, self.workers) if self.real else "off"
-        balancing = None if mode == "off" else BalanceControl(mode, criteria)
+        balancing = None if mode == "off" else BalanceControl(mode, criteria, matching=matching(sync))
         learners: dict[int, Learner]
         if self.progress is not None:
             algorithm: Any = curve(self.progress, self.workers * CURVE_POINTS_PER_WORKER)
@@ -248,7 +263,11 @@ class JobSimulator:
             factors, courses = draw(model.speeds, count, seed)
             share = CURVE_POINTS_PER_WORKER if self.progress is not None else self.settings.data.rows / count
             rates = {w: share / model.pass_seconds * model.threads * factors[w] for w in range(count)}
-        return {w: Pace(rates[w], slow, w, count, courses.get(w)) for w in range(count)}
+        paces = {w: Pace(rates[w], slow, w, count, courses.get(w)) for w in range(count)}
+        if not self.settings.algorithm.kernels.in_batches:
+            return paces
+        rules, smallest = active().networks, active().training.batched_call_multiple
+        return {w: CallPace(pace, model.call, smallest, rules.processor_samples) for w, pace in paces.items()}
 
     def _result(self, candidate: Candidate, job: Coordinator) -> Result:
         """The result of a simulated job, in the form of a real one; its seconds are virtual."""
@@ -276,6 +295,7 @@ class JobSimulator:
             staleness=dict(sorted(job.commits.staleness.items())),
             parameter=job.commits.final_parameter(),
             kernel="simulated",
+            sync_choice=job.state.policy.choice,
             warnings=remarks(job) if self.real else [],
             classes=data.classes,
             **sections(job),
@@ -285,7 +305,7 @@ class JobSimulator:
 def _converged_at(curve: list[tuple[float, float]], tolerance: float) -> tuple[float, float]:
     """Where a pass first changes the objective by no more than the tolerance."""
     for (_, before), (passes, value) in itertools.pairwise(curve):
-        if abs(value - before) <= tolerance * max(abs(before), 1e-300):
+        if abs(value - before) <= tolerance * max(abs(before), SMALLEST_DIVISOR):
             return passes, value
     return curve[-1]
 
@@ -299,6 +319,7 @@ class SimulationRunner(ComparisonRunner):
         super().__init__(settings, None)
         self.simulator = JobSimulator(settings, settings.model)
         self.last: Result | None = None
+        """The last run: its length limits the next one."""
         self.runs: dict[str, Result] = {}
         """The first run of each candidate."""
         self._seed = settings.seed

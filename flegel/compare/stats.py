@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # of the intervals that are shown
 
 
 class Spread(NamedTuple):

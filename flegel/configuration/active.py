@@ -21,19 +21,26 @@ from flegel.configuration.balance import SPARING, BalanceSettings
 from flegel.configuration.barriers import BarrierSettings
 from flegel.configuration.checkpoints import CheckpointSettings
 from flegel.configuration.cluster import ClusterSettings
+from flegel.configuration.glm import GeneralizedLinearSettings
+from flegel.configuration.gpu import GpuSettings
 from flegel.configuration.groups import SiteSettings
 from flegel.configuration.interval import IntervalSettings
 from flegel.configuration.kernels import KernelSettings
+from flegel.configuration.kmeans import KMeansSettings
 from flegel.configuration.liveness import LivenessSettings
 from flegel.configuration.lr import LogisticRegressionSettings
 from flegel.configuration.moves import MoveSettings
+from flegel.configuration.networks import NetworkSettings
 from flegel.configuration.nmf import FactorizationSettings
 from flegel.configuration.placement import PlacementSettings
 from flegel.configuration.processors import ProcessorSettings
+from flegel.configuration.ranks import RankSettings
 from flegel.configuration.resting import RestingSettings
 from flegel.configuration.setting import DescribedSetting, Setting, described
 from flegel.configuration.shapes import ShapeSettings
+from flegel.configuration.sizes import SizeSettings
 from flegel.configuration.starts import StartSettings
+from flegel.configuration.tables import TableSettings
 from flegel.configuration.termination import TerminationSettings
 from flegel.configuration.training import TrainingSettings
 from flegel.configuration.transport import TransportSettings
@@ -57,11 +64,18 @@ class Settings:
     moves: MoveSettings = field(default_factory=MoveSettings)
     liveness: LivenessSettings = field(default_factory=LivenessSettings)
     groups: SiteSettings = field(default_factory=SiteSettings)
+    tables: TableSettings = field(default_factory=TableSettings)
+    sizes: SizeSettings = field(default_factory=SizeSettings)
     starts: StartSettings = field(default_factory=StartSettings)
+    kmeans: KMeansSettings = field(default_factory=KMeansSettings)
+    glm: GeneralizedLinearSettings = field(default_factory=GeneralizedLinearSettings)
     lr: LogisticRegressionSettings = field(default_factory=LogisticRegressionSettings)
     kernels: KernelSettings = field(default_factory=KernelSettings)
     shapes: ShapeSettings = field(default_factory=ShapeSettings)
     nmf: FactorizationSettings = field(default_factory=FactorizationSettings)
+    networks: NetworkSettings = field(default_factory=NetworkSettings)
+    ranks: RankSettings = field(default_factory=RankSettings)
+    gpu: GpuSettings = field(default_factory=GpuSettings)
     processors: ProcessorSettings = field(default_factory=ProcessorSettings)
     transport: TransportSettings = field(default_factory=TransportSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)

@@ -57,3 +57,24 @@ class AuditSettings:
         float,
         Setting("seconds", "For the pass over all points at the end: a worker that takes longer is taken to hang."),
     ] = 600.0
+    recounted_points: Annotated[
+        int, Setting("points", "For which fresh states exist at a time, at least.", 64, 1099511627776)
+    ] = 1 << 15
+    recounted_state_bytes: Annotated[
+        int,
+        Setting(
+            "bytes",
+            "Of fresh states at a time: as many points as have so many, where these are more.",
+            0,
+            1099511627776,
+        ),
+    ] = 4 << 20
+    recounted_calls: Annotated[
+        int,
+        Setting(
+            "first calls of a kernel",
+            "Points of a call of the recount, over those of the first call of a kernel: on a GPU that is a million "
+            "points, and few calls.",
+            1,
+        ),
+    ] = 16

@@ -50,6 +50,15 @@ class BalanceSettings:
             "Two workers whose N and V differ by no more belong to one super worker. Ablation: 0 costs 5.4 % (pauses).",
         ),
     ] = 0.03
+    paired_splits: Annotated[
+        int,
+        Setting(
+            "parts of the time that is left",
+            "`--matching pairs`: d of the FSP paper's Section 4.2, which gives no value; each part has one matching.",
+            1,
+            1000,
+        ),
+    ] = 4
     error_multiple: Annotated[
         float,
         Setting(

@@ -81,6 +81,26 @@ class BarrierSettings:
             1,
         ),
     ] = 2
+    stale_update_loss: Annotated[
+        float,
+        Setting(
+            "of an update's worth",
+            "Model `auto`, networks: what a gradient loses with each update that others make while it is computed. "
+            "To a loss of 1.0, 4 and 16 workers without barriers need 1.2 to 1.8 and 2.7 to 4.6 times as many updates "
+            "of 16 samples as one (mlp and cnn, Adam), which is 0.07 to 0.25.",
+            0,
+            10,
+        ),
+    ] = 0.15
+    clear_gain: Annotated[
+        float,
+        Setting(
+            "ratio",
+            "Model `auto`, networks: predicted gain above which updates at barriers are given up for updates of single "
+            "reports, or the other way round. Predictions are known to about as much.",
+            1,
+        ),
+    ] = 1.15
     first_update_evidence: Annotated[
         float,
         Setting(
@@ -128,3 +148,11 @@ class BarrierSettings:
             1,
         ),
     ] = 16
+    workers_per_changed_worker: Annotated[
+        int,
+        Setting(
+            "workers",
+            "For each one that has reported: with fewer, all workers are counted anew instead of those that reported.",
+            1,
+        ),
+    ] = 8

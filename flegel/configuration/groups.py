@@ -36,6 +36,79 @@ class SiteSettings:
     contribute_again_seconds: Annotated[
         float, Setting("seconds", "Until a resting group contributes again, where nothing has changed.", 0.01)
     ] = 1.0
+    remembered_arrivals: Annotated[
+        int,
+        Setting(
+            "rounds",
+            "From so many rounds it is learned when a group contributes: enough for a tail of 3 %, few enough to "
+            "follow a site that changes.",
+            2,
+        ),
+    ] = 32
+    max_grace_moments: Annotated[
+        int,
+        Setting(
+            "moments",
+            "Among so many moments the best end of a grace window is searched: with 1,000 groups a decision takes "
+            "some ten milliseconds.",
+            2,
+        ),
+    ] = 64
+    outlier_deviations: Annotated[
+        float,
+        Setting(
+            "standard deviations",
+            "A change of θ that is larger than what its group sent before by more is an outlier: the value of EDiT.",
+            0.1,
+        ),
+    ] = 3.0
+    least_change_deviation: Annotated[
+        float,
+        Setting(
+            "of the logarithm",
+            "Sizes of a group's changes vary by at least so much: one less than 1.5 times as large as usual is never "
+            "an outlier (e to the power of 3 deviations).",
+            0.001,
+        ),
+    ] = 0.135
+    changes_before_outliers: Annotated[
+        int,
+        Setting("changes", "So many changes of a group must be known before one of them can be an outlier.", 2),
+    ] = 5
+    changes_remembered: Annotated[
+        int,
+        Setting(
+            "changes", "The usual size of a change is a mean over about so many: it shrinks as training goes on.", 2
+        ),
+    ] = 16
+    max_sending_share: Annotated[
+        float,
+        Setting(
+            "of the time between two contributions",
+            "`--wire auto`: sending a contribution may take so much of it. What a group learns meanwhile reaches the "
+            "others one round later; beyond a tenth that costs more than rounding, which is made up for later.",
+            0.001,
+            1,
+        ),
+    ] = 0.1
+    max_latency_object_bytes: Annotated[
+        int,
+        Setting(
+            "bytes",
+            "Puts of objects up to this size tell the latency of the link, larger ones its rate: beats have some "
+            "hundred bytes, and 4 KiB take 33 ms at 1 Mbit/s.",
+            1,
+        ),
+    ] = 4 << 10
+    remembered_puts: Annotated[
+        int,
+        Setting(
+            "puts",
+            "The link is measured by the medians of so many: one slow call does not move them, and they follow a link "
+            "that changes.",
+            1,
+        ),
+    ] = 8
     kept_rounds: Annotated[int, Setting("rounds", "Objects of older rounds are removed from the store.", 2)] = 4
     stalled_after_silences: Annotated[
         float,
@@ -72,6 +145,15 @@ class SiteSettings:
             0.1,
         ),
     ] = 660.0
+    timeouts_waiting_for_result: Annotated[
+        float,
+        Setting(
+            "times --group-timeout",
+            "`--group-barrier wait`: so long nobody trains because the result of a round has not come. Groups that are "
+            "silent are not waited for after one; a group that is alive may be this slow.",
+            1,
+        ),
+    ] = 10.0
     first_retry_delay_seconds: Annotated[
         float, Setting("seconds", "Until a store call that failed is made again; it doubles from try to try.", 0.001)
     ] = 0.05
@@ -131,3 +213,9 @@ class SiteSettings:
             0.1,
         ),
     ] = 60.0
+    beats_until_late: Annotated[
+        float,
+        Setting(
+            "intervals between beats", "A beat or an answer that is older is late: one may be lost on its way.", 1, 1000
+        ),
+    ] = 3.0

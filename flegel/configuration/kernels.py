@@ -86,3 +86,83 @@ class KernelSettings:
             "`updateParameter`.",
         ),
     ] = 60_000
+    nearest_ahead_columns: Annotated[
+        int,
+        Setting(
+            "columns",
+            "Of rows whose nearest row of θ is found for a whole tile ahead of hooks, at most: a tile has to stay in "
+            "the cache.",
+            0,
+        ),
+    ] = 512
+    sums_ahead_registers: Annotated[
+        int,
+        Setting(
+            "registers",
+            "That a row may fill where sums are made for a whole tile ahead of hooks; longer rows fill vectors by "
+            "themselves.",
+            0,
+        ),
+    ] = 4
+    sums_ahead_rows: Annotated[
+        int, Setting("rows of θ", "In a table of such sums, which has to stay in the cache.", 0)
+    ] = 512
+    soft_filled_vectors: Annotated[
+        int,
+        Setting(
+            "vectors",
+            "That a register tile of sums of soft clusterings runs over, so that its own loads and stores cost little.",
+            1,
+            4096,
+        ),
+    ] = 16
+    soft_one_tile_clusters: Annotated[
+        int, Setting("clusters", "Above which one tile takes long enough between two looks at the stop flag.", 1)
+    ] = 512
+    soft_grid_points: Annotated[
+        int,
+        Setting(
+            "points",
+            "Between two places at which all sums of soft clusterings are added up, at most; the next lower power of "
+            "2 counts.",
+            64,
+            1073741824,
+        ),
+    ] = 1 << 16
+    soft_least_grid_points: Annotated[int, Setting("points", "The same, at least.", 64, 1073741824)] = 1 << 11
+    soft_grid_work: Annotated[
+        int,
+        Setting(
+            "columns² × numbers of the state × points",
+            "Between these places, at most: a call has to return.",
+            1,
+            1125899906842624,
+        ),
+    ] = 1 << 29
+    nmf_row_solved_below_gain: Annotated[
+        float,
+        Setting(
+            "of the squares that a row explains",
+            "Gain of a sweep below which a row is solved. Where a factorization leaves 0.1 % of the squares, 1e-6 "
+            "stopped 0.6 % above the row's least error.",
+            0,
+            1,
+        ),
+    ] = 1e-10
+    nmf_kl_row_solved_below_gain: Annotated[
+        float, Setting("relative", "The same for the Kullback-Leibler divergence.", 0, 1)
+    ] = 1e-9
+    nmf_most_sweeps: Annotated[int, Setting("sweeps", "Over a row until it counts as solved all the same.", 1)] = 500
+    nmf_most_exchanges: Annotated[
+        int, Setting("steps", "Of the exact solution of a row; each frees a weight or sets one to 0.", 1)
+    ] = 50
+    lr_points_by_tile: Annotated[
+        int,
+        Setting(
+            "points",
+            "Of a tile whose curvature is outdated from which on the whole tile is added to a diagonal at once: it "
+            "takes as long as eight points one by one.",
+            1,
+            65,
+        ),
+    ] = 8

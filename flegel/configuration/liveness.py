@@ -152,3 +152,12 @@ class LivenessSettings:
             1,
         ),
     ] = 3.0
+    server_failed_starts: Annotated[
+        int,
+        Setting(
+            "times",
+            "Starts of one server that fail in a row, or losses of it without a fold in between; then the job has "
+            "failed.",
+            1,
+        ),
+    ] = 5

@@ -191,3 +191,63 @@ class LogisticRegressionSettings:
             1,
         ),
     ] = 4096
+    product_rows: Annotated[
+        int,
+        Setting(
+            "rows",
+            "Of a block of the kernel by products: its gradient is added to float64 sums once, which of 2,048 columns"
+            " × 1,000 classes takes a twelfth of the time of the block; with 256 rows a fifth.",
+            1,
+            65536,
+        ),
+    ] = 512
+    product_numbers: Annotated[
+        int,
+        Setting(
+            "numbers",
+            "Of a product that exist at a time before they are added to the gradient: 4 MB in float32.",
+            1,
+            1099511627776,
+        ),
+    ] = 2**20
+    product_multiplications: Annotated[
+        int,
+        Setting(
+            "multiplications",
+            "Of scores between two looks at the stop flag. Of 512 rows × 2,048 columns, 500 outputs at a time take as"
+            " long as all 1,000; 128 a quarter longer, 64 two fifths.",
+            1,
+            1099511627776,
+        ),
+    ] = 2**29
+    outputs_per_outdated_curvature: Annotated[
+        int,
+        Setting(
+            "outputs",
+            "For each outdated curvature of a row, in the mean of a block: where a row has fewer outputs, these "
+            "curvatures cost as much one by one as a product for all outputs.",
+            1,
+        ),
+    ] = 64
+    moment_rows: Annotated[int, Setting("rows", "Of the sample whose moments are computed at a time.", 1)] = 1024
+    most_fractional_labels: Annotated[
+        int,
+        Setting(
+            "labels",
+            "Different labels that may be decimal numbers: half stars make ten, and measured quantities have hundreds.",
+            2,
+        ),
+    ] = 20
+    well_conditioned_pivot: Annotated[
+        float,
+        Setting(
+            "part of a column's curvature that no column before it has",
+            "Above this pivot rounding moves no weight by as much as 1e-3 of its unit, and no directions are looked "
+            "at.",
+            0,
+            1,
+        ),
+    ] = 1e-3
+    negligible_curvature: Annotated[
+        float, Setting("of the mean", "A point whose curvature is below is not counted again.", 0, 1)
+    ] = 1e-12

@@ -29,11 +29,40 @@ class PlacementSettings:
     ] = 2
     most_slices_each_server: Annotated[
         int,
-        Setting("slices", "Slices of a server at most: a load can then be divided to a sixteenth of a server's.", 1),
-    ] = 16
-    smallest_slice: Annotated[
-        int, Setting("parameters", "Smallest slice, where a server would have more than the fewest slices.", 1)
-    ] = 8192
+        Setting(
+            "slices",
+            "Slices of a server at most, whatever their cost is: 64 divide a load to 1.6 %, which is finer than "
+            "`load_tolerance`.",
+            1,
+        ),
+    ] = 64
+    slice_time_tolerance: Annotated[
+        float,
+        Setting(
+            "of a round's transfers",
+            "Slices may be smaller than the best size as far as they cost so little more (placement paper, Eq. 1): "
+            "smaller ones divide loads more finely.",
+            0,
+            1,
+        ),
+    ] = 0.05
+    slice_cost_transfers: Annotated[
+        float,
+        Setting("transfers", "So many are seen before the fitted cost of a slice counts, less those forgotten.", 2, 49),
+    ] = 30.0
+    probe_parameters: Annotated[
+        int,
+        Setting(
+            "parameters",
+            "Size of the small slices by which the links of servers that carry nothing are measured (placement paper, "
+            "Section 5.2).",
+            0,
+        ),
+    ] = 10_000
+    probe_share: Annotated[
+        float,
+        Setting("ratio", "`--server-load published`: γ in the chance of a piece of θ to be a probe (Eq. 5).", 0, 1),
+    ] = 0.6
     slice_cost_memory: Annotated[
         float,
         Setting(
@@ -76,6 +105,23 @@ class PlacementSettings:
         float,
         Setting("ratio", "A move must save so many times what it costs in the remaining rounds: both are forecasts."),
     ] = 2.0
+    pairwise_similar_seconds: Annotated[
+        float,
+        Setting(
+            "seconds",
+            "`--server-load published`: Algorithm 1 of 003 ends when the times of all links are as near; the paper's.",
+            0,
+            86400,
+        ),
+    ] = 1.0
+    pairwise_steps_each_server: Annotated[
+        int,
+        Setting(
+            "steps for each server",
+            "`--server-load published`: bound of Algorithm 1, which the paper says takes half a step for each server.",
+            1,
+        ),
+    ] = 50
     least_gain: Annotated[
         float,
         Setting("of a round's transfers", "Slices move only where that saves at least this part."),

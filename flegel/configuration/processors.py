@@ -87,6 +87,23 @@ class ProcessorSettings:
             1099511627776,
         ),
     ] = 64 << 20
+    large_statistics_numbers: Annotated[
+        int,
+        Setting(
+            "numbers",
+            "Of the statistics, from which on a block whose length may depend on speed has `rows_of_large_statistics` "
+            "points, however long they take: what a kernel makes ready of θ takes as long as some 300 points, and "
+            "shorter blocks would be slower, and so be cut still shorter.",
+            1,
+        ),
+    ] = 1 << 14
+    rows_of_large_statistics: Annotated[int, Setting("points", "As `large_statistics_numbers`.", 1)] = 1024
+    work_of_large_statistics: Annotated[
+        int,
+        Setting(
+            "multiplications", "Of such a block, at most: the stop flag is read after about 5 ms.", 1, 1125899906842624
+        ),
+    ] = 200_000_000
     longest_block_seconds: Annotated[
         float,
         Setting(
@@ -96,6 +113,16 @@ class ProcessorSettings:
             10,
         ),
     ] = 5e-4
+    two_step_block_seconds: Annotated[
+        float,
+        Setting(
+            "seconds",
+            "The same of kernels that decide first and add later. Each call makes its buffers anew, which takes wide "
+            "k-means 0.2 ms; the stop flag is read inside a block, too.",
+            1e-06,
+            10,
+        ),
+    ] = 2e-3
     called_block_seconds_per_thread: Annotated[
         float,
         Setting(
@@ -159,3 +186,30 @@ class ProcessorSettings:
             1e18,
         ),
     ] = 1e10
+    sparse_rows_at_once: Annotated[
+        int,
+        Setting(
+            "rows",
+            "Sparse rows that a thread multiplies at a time: a start of k-means, for which all workers wait, is made "
+            "of such products.",
+            1,
+        ),
+    ] = 1 << 11
+    threaded_sum_from_numbers: Annotated[
+        int, Setting("numbers", "Of a sum from which on several threads are quicker than one.", 1, 1099511627776)
+    ] = 1 << 17
+    tiles_laid_out_at_once: Annotated[
+        int, Setting("tiles", "That a thread lays out before it takes more: some milliseconds.", 1)
+    ] = 1024
+    points_copied_without_compiler: Annotated[
+        int, Setting("points", "For which it is not worth waking the compiler.", 0)
+    ] = 1024
+    observer_switch_seconds: Annotated[
+        float,
+        Setting(
+            "seconds",
+            "After which a thread of an observer yields the interpreter; Python's 5 ms would delay barriers.",
+            1e-05,
+            1,
+        ),
+    ] = 5e-4

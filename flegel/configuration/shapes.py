@@ -88,3 +88,38 @@ class ShapeSettings:
             1099511627776,
         ),
     ] = 1 << 20
+    fcm_products_from: Annotated[
+        int,
+        Setting(
+            "numbers of all centroids",
+            "From which on rows are compared with them by matrix products, which at 128 columns × 256 clusters take a"
+            " twentieth of the time of differences.",
+            1,
+            1099511627776,
+        ),
+    ] = 4096
+    gmm_products_from: Annotated[
+        int,
+        Setting(
+            "numbers of all means",
+            "From which on rows are compared with them by matrix products: at 128 columns × 256 components that takes"
+            " a twentieth of the time of differences; below 64 × 64 half of it.",
+            1,
+            1099511627776,
+        ),
+    ] = 4096
+    gmm_rows_evaluated_at_once: Annotated[
+        int, Setting("rows", "That a mixture evaluates at a time outside of training.", 1)
+    ] = 16384
+    lr_products_outputs: Annotated[
+        int,
+        Setting(
+            "outputs",
+            "From which on, and from `lr_products_products` on, logistic regression multiplies blocks of dense rows "
+            "by BLAS.",
+            2,
+        ),
+    ] = 32
+    lr_products_products: Annotated[
+        int, Setting("columns × outputs", "As `lr_products_outputs`.", 1, 1099511627776)
+    ] = 2**14

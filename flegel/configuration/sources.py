@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from flegel.configuration.active import Settings, active_changes, changed, checked, using
-from flegel.errors import UsageError
+from flegel.errors import UsageError, in_words
 from flegel.loading.regular_files import read_regular
 
 VARIABLE = "FLEGEL_SETTINGS"
 """The environment variable with a TOML file, or with name=value,…"""
-LARGEST_FILE_BYTES = 1 << 20
+LARGEST_FILE_BYTES = 1 << 20  # of a file with settings; a larger one is refused
 
 
 @contextmanager
@@ -83,9 +83,13 @@ def _of_file(path: Path) -> dict[str, float]:
     """Settings by name (`interval.speed_rounds`), from a TOML file with one table for each subject."""
     try:
         tables = tomllib.loads(read_regular(path, LARGEST_FILE_BYTES).decode())
+    except FileNotFoundError:
+        raise UsageError(
+            f"There is no file {path} with settings; give the path of a TOML file, or name=number."
+        ) from None
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"The settings in {path} cannot be read ({error}); write a TOML file, or name=number."
+            f"The settings in {path} cannot be read ({in_words(error)}); write a TOML file, or name=number."
         ) from None
     found: dict[str, float] = {}
     for subject, table in tables.items():

@@ -33,6 +33,28 @@ class TrainingSettings:
             1,
         ),
     ] = 2048
+    signal_grace_seconds: Annotated[
+        float,
+        Setting(
+            "seconds",
+            "After a signal the visit of a point may take so long before it is abandoned: as long as a barrier costs "
+            "anyway.",
+            0,
+        ),
+    ] = 0.05
+    visit_look_seconds: Annotated[
+        float,
+        Setting("seconds", "Between two looks whether a visit is to be abandoned: a tenth of its grace.", 0.0001),
+    ] = 0.005
+    most_abandoned_visits: Annotated[
+        int,
+        Setting(
+            "visits",
+            "Abandoned visits of compiled code that have not ended, each of which keeps a thread busy, before the job "
+            "fails.",
+            1,
+        ),
+    ] = 8
     remembered_steps: Annotated[
         int,
         Setting(
@@ -143,3 +165,24 @@ class TrainingSettings:
             1152921504606846976,
         ),
     ] = 2**35
+    computing_between_sleeps_seconds: Annotated[
+        float,
+        Setting(
+            "seconds",
+            "Of a worker that is slowed by a factor on purpose; the call itself takes a part of it.",
+            0.0001,
+            10,
+        ),
+    ] = 0.002
+    shortest_sleep_seconds: Annotated[
+        float,
+        Setting(
+            "seconds", "Of such a worker: the operating system makes shorter sleeps longer than asked for.", 1e-05, 1
+        ),
+    ] = 0.0001
+    sleep_check_seconds: Annotated[
+        float, Setting("seconds", "After which a worker that sleeps so looks at the stop flag.", 1e-05, 1)
+    ] = 0.00025
+    partial_fit_passes: Annotated[
+        int, Setting("passes", "Of `partial_fit`: one to measure the start, two to measure steps from it.", 1)
+    ] = 3

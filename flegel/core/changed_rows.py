@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
 COMPARED_NUMBERS = 1 << 16  # of two arrays that are compared at a time: they stay in a cache
-SPARSE_FROM_BYTES = 1 << 20  # bytes of statistics from which on it pays to look for rows that changed
-MAX_CHANGED_PART = 0.5  # of the rows: with more, all are sent
 
 
 class ChangedRows(NamedTuple):
@@ -37,7 +36,8 @@ class ChangedRows(NamedTuple):
 
 def changed_rows(arrays: Sequence[Array]) -> ChangedRows | None:
     """What is not zero in a change; None where it is small, has fields of several lengths, or changes in most rows."""
-    if sum([a.nbytes for a in arrays]) < SPARSE_FROM_BYTES:
+    rules = active().transport
+    if sum([a.nbytes for a in arrays]) < rules.changed_rows_from_bytes:
         return None
     if len({a.shape[:1] for a in arrays}) != 1 or not arrays[0].ndim:
         return None
@@ -45,11 +45,11 @@ def changed_rows(arrays: Sequence[Array]) -> ChangedRows | None:
     differs = np.zeros(count, bool)
     for a in sorted(arrays, key=lambda one: one.nbytes):  # the small ones tell most rows
         rest = np.flatnonzero(~differs)
-        if len(rest) < (1 - MAX_CHANGED_PART) * count:
+        if len(rest) < (1 - rules.max_changed_part) * count:
             return None
         differs |= _not_zero(a)
     numbers = np.flatnonzero(differs)
-    if len(numbers) > MAX_CHANGED_PART * count:
+    if len(numbers) > rules.max_changed_part * count:
         return None
     return ChangedRows(numbers, tuple(np.ascontiguousarray(a[numbers]) for a in arrays))
 

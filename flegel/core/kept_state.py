@@ -94,6 +94,17 @@ class KeptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return pytree.bundle_type(self.name, tuple(f.name for f in self.fields))(*found) if self.name else found[0]
 
 
+COUNTED = KeptForm("", (), marked=True)
+"""Of a point whose contribution is constant: whether it is in the statistics."""
+
+
+def counted_once(new: Tree, row: Array, weight: float) -> Tree:
+    """The change by a visit of a point whose contribution is constant: all of it at first, nothing afterwards."""
+    factor = 0.0 if row[0] else weight
+    row[0] = 1
+    return pytree.unflatten(new, [factor * np.asarray(a, np.float64) for a in pytree.flatten(new)])
+
+
 def parts_of(value: Any) -> list[Any]:
     """The arrays and numbers of a value."""
     return list(value) if isinstance(value, tuple) else [value]

@@ -19,12 +19,12 @@ class OwnPauses:
     def __init__(self, limit: float) -> None:
         """`limit`: seconds between two looks; longer, and this process was away."""
         self._limit = limit
-        self._last: float | None = None
+        self._last_look_at: float | None = None
 
     def look(self, now: float) -> float:
         """Seconds since the last look if this process was away, else 0. A clock that went back is a pause of 0."""
-        away = now - self._last if self._last is not None else 0.0
-        self._last = now
+        away = now - self._last_look_at if self._last_look_at is not None else 0.0
+        self._last_look_at = now
         return away if away > self._limit else 0.0
 
 
@@ -32,10 +32,10 @@ class Deadline:
     """A limit on a wait for somebody else. Time in which this process was away is added to it."""
 
     def __init__(self, seconds: float, now: float) -> None:
-        self._until, self._pauses = now + seconds, OwnPauses(OWN_PAUSE_SECONDS)
+        self._ends_at, self._pauses = now + seconds, OwnPauses(OWN_PAUSE_SECONDS)
         self._pauses.look(now)
 
     def passed(self, now: float) -> bool:
         """Asked once a second at least while this process waits."""
-        self._until += self._pauses.look(now)
-        return now >= self._until
+        self._ends_at += self._pauses.look(now)
+        return now >= self._ends_at

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
 CACHED_NUMBERS = 1 << 15  # numbers that stay in a processor's own cache while all extras pass by
-THREADED_FROM_NUMBERS = 4 * CACHED_NUMBERS  # numbers from which on several threads are quicker than one
-ADDING_THREADS = 4
+ADDING_THREADS = 4  # threads of a process that add sums, where it has few processors
 MAX_ADDING_THREADS = 8
 """At most half the processors, and no more than these: much of the time a thread waits for what another has written."""
 
@@ -30,7 +30,7 @@ def add_fields(intos: Sequence[Array], columns: Sequence[Sequence[Array]]) -> No
     bit. All arrays go through the same threads: four small ones that one alone adds take as long as a large one that
     many add."""
     pieces: list[tuple[Array, list[Array], int]] = []
-    large = sum([into.size for into in intos]) >= THREADED_FROM_NUMBERS
+    large = sum([into.size for into in intos]) >= active().processors.threaded_sum_from_numbers
     for into, extras in zip(intos, columns, strict=True):
         if large and len(extras) > 1 and all(a.flags.c_contiguous for a in (into, *extras)):
             flat = into.reshape(-1), [extra.reshape(-1) for extra in extras]
@@ -51,7 +51,7 @@ def add_fields(intos: Sequence[Array], columns: Sequence[Sequence[Array]]) -> No
 
 def copy_bytes(into: Array, source: Array) -> None:
     """Both in one dimension. To write where many processors have just read is slow for one alone."""
-    if source.nbytes < 8 * THREADED_FROM_NUMBERS:
+    if source.nbytes < 8 * active().processors.threaded_sum_from_numbers:
         into[:] = source
         return
 

@@ -17,6 +17,9 @@ FLOAT32_RELATIVE_ERROR = 1e-6
 """Relative, of float32 rows: memberships add up to 1 to 6e-8. Against a pass in float64, sums of fuzzy c-means were off
 by up to 2.2e-7 (objective over its dependence on the sums; five tables)."""
 
+SMALLEST_DIVISOR = 1e-300
+"""Divisors that may be 0 are made at least so large: no division by 0."""
+
 
 def rounding(dtype: np.dtype[Any] | type[Any]) -> float:
     """Of sums over points, relative."""

@@ -31,7 +31,7 @@ class RowWindows:
     ) -> None:
         """`complain` is called where a value is not finite."""
         self.shape, self.dtype = shape, dtype
-        self._read, self._complain = read, complain
+        self._read_rows, self._complain = read, complain
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -39,11 +39,23 @@ class RowWindows:
     def lay_out(self, put: Callable[[RowWindow, int], bool]) -> None:
         """Each window and the number of its first row; `put` says whether all values are finite."""
         first, sound = 0, True
-        for window in self._read():
+        for window in self._read_rows():
             sound = put(window, first) and sound
             first += len(window.order)
         if not sound:
             self._complain()
+
+    def in_place(self) -> Array | None:
+        """All rows without a copy, where they lie side by side in one array of this process; None where not."""
+        windows = self._read_rows()
+        rows, order = next(windows)
+        here = len(order) == len(self) and rows.flags.c_contiguous and bool((np.diff(order) == 1).all())
+        if not here:
+            return None
+        found: Array = rows[int(order[0]) : int(order[0]) + len(order)] if len(order) else rows[:0]
+        if not _sound(found):
+            self._complain()
+        return found
 
     def whole(self, empty: Callable[[tuple[int, ...], Any], Array] = np.empty) -> Array:
         """Read all rows into one array."""
@@ -52,10 +64,15 @@ class RowWindows:
         def put(window: RowWindow, first: int) -> bool:
             part = into[first : first + len(window.order)]
             np.take(window.rows, window.order, axis=0, out=part, mode="clip")  # other modes make a second copy first
-            with np.errstate(over="ignore", invalid="ignore"):
-                sound = bool(np.isfinite(part.sum()) or np.isfinite(part).all())
+            sound = _sound(part)
             release(into, first, first + len(part))
             return sound
 
         self.lay_out(put)
         return into
+
+
+def _sound(rows: Array) -> bool:
+    """Whether all values are finite; mostly their sum tells."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(rows.sum()) or np.isfinite(rows).all())

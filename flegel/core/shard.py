@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.mapped_arrays import read_in_order, release
 from flegel.core.pytree import Array, protected
@@ -26,8 +27,6 @@ Empty = Callable[[tuple[int, ...], Any], Array]
 """Where arrays come from: `numpy.empty`, or memory that other processes see."""
 ShareOut = Callable[[int, int, Callable[[int, int], None]], None]
 """`share_out(count, piece, work)`: work(start, end) for all of 0 … count, in pieces, by one thread or by several."""
-TILES_LAID_OUT_AT_ONCE = 1024  # tiles that a thread lays out before it takes more: some milliseconds
-POINTS_COPIED_WITHOUT_COMPILER = 1024  # points for which it is not worth waking the compiler
 _FILL_TILES = EntryPoint("flegel.core.tiling", "fill_tiles")
 _GATHER_TILES = EntryPoint("flegel.core.tiling", "gather_tiles")
 _FILL_ROWS = EntryPoint("flegel.core.tiling", "fill_rows")
@@ -132,6 +131,7 @@ def at_once(count: int, piece: int, work: Callable[[int, int], None]) -> None:
 
 def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned, share_out: ShareOut = at_once) -> Array:
     """(n, d) to (tiles, d, TILE), the last tile padded with zeros. `share_out`: who lays tiles out."""
+    rules = active().processors
     points, columns = rows.shape
     tiles = -(-points // TILE)
     packed = empty((tiles, columns, TILE), rows.dtype)
@@ -142,7 +142,7 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned, share_out: Shar
         rows.lay_out(lambda some, first: _gathered(some, packed[first // TILE :], share_out))
     elif columns == 1:
         packed.reshape(-1)[:points] = rows[:, 0]
-    elif points <= POINTS_COPIED_WITHOUT_COMPILER:
+    elif points <= rules.points_copied_without_compiler:
         for first in range(0, points, TILE):
             part = rows[first : first + TILE]
             packed[first // TILE, :, : len(part)] = part.T
@@ -152,7 +152,7 @@ def pack_tiles(rows: Array | RowWindows, empty: Empty = aligned, share_out: Shar
         def fill(first: int, last: int) -> None:
             _FILL_TILES(whole[first * TILE : last * TILE], packed[first:last])
 
-        share_out(tiles, TILES_LAID_OUT_AT_ONCE, fill)
+        share_out(tiles, rules.tiles_laid_out_at_once, fill)
     return packed
 
 
@@ -189,7 +189,7 @@ def _gathered(some: RowWindow, packed: Array, share_out: ShareOut) -> bool:
     def gather(first: int, last: int) -> None:
         wrong.append(_GATHER_TILES(some.rows, some.order[first * TILE : last * TILE], packed[first:last]))
 
-    share_out(-(-len(some.order) // TILE), TILES_LAID_OUT_AT_ONCE, gather)
+    share_out(-(-len(some.order) // TILE), active().processors.tiles_laid_out_at_once, gather)
     return not any(wrong)
 
 
@@ -245,7 +245,8 @@ def make_shard(
             if unit:
                 unit_tiles(laid_out)
         elif isinstance(features, RowWindows):
-            laid_out = features.whole(empty)
+            lent = features.in_place() if empty is aligned and not unit else None
+            laid_out = features.whole(empty) if lent is None else lent
             if unit:
                 unit_dense(laid_out, own=True)
         else:

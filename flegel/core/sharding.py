@@ -7,17 +7,18 @@ slice is a bundle like the whole one, with shorter fields, and the hooks of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.errors import UsageError
 
-UNCUT = -1
-SAMPLED_UNITS = 256  # units at the beginning of an array that show whether it is worth while to look at all of them
+UNCUT = -1  # in place of an axis: the field is not cut into slices
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,32 @@ def units(bundle: Tree, along: Sequence[int]) -> set[int]:
     return {a.shape[axis] for a, axis in zip(pytree.flatten(bundle), along, strict=True) if axis != UNCUT}
 
 
-def make_cuts(sharding: Sharding, parameter: Tree, statistics: Tree, wanted: int) -> Cuts:
-    """About so many slices of equal size; fewer where there are fewer granules."""
+Partition = Callable[[int, int], Sequence[int]]
+"""From the number of granules, and how many slices are wanted, to the granules of each slice."""
+
+
+def make_cuts(
+    sharding: Sharding, parameter: Tree, statistics: Tree, wanted: int, partition: Partition | None = None
+) -> Cuts:
+    """About so many slices, of equal size or as `partition` says; fewer where there are fewer granules."""
     of_parameter, of_statistics = axes(parameter, sharding.parameter), axes(statistics, sharding.statistics)
     extents = units(parameter, of_parameter) | units(statistics, of_statistics)
     if len(extents) != 1:
         raise UsageError(f"Fields that `sharding` cuts have one and the same extent; these have {sorted(extents)}.")
     extent = extents.pop()
     weight = (bytes_cut(parameter, of_parameter) + bytes_cut(statistics, of_statistics)) // max(extent, 1)
-    return Cuts(of_parameter, of_statistics, even_slices(extent, sharding.granule, wanted), max(weight, 1))
+    if partition is None:
+        slices = even_slices(extent, sharding.granule, wanted)
+    else:
+        sizes = partition(-(-extent // sharding.granule), wanted)
+        slices = slices_of_sizes(extent, sharding.granule, sizes)
+    return Cuts(of_parameter, of_statistics, slices, max(weight, 1))
+
+
+def slices_of_sizes(extent: int, granule: int, sizes: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Slices of so many granules each, which cover the extent."""
+    ends = [min(granule * end, extent) for end in accumulate(sizes)]
+    return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def bytes_cut(bundle: Tree, along: Sequence[int]) -> int:
@@ -124,7 +142,8 @@ def is_zero(arrays: Iterable[Array]) -> bool:
 
 
 def _holds_something(array: Array) -> bool:
-    if array.ndim and bool(np.any(array[:SAMPLED_UNITS])):  # mostly all of it has to be looked at only where it is zero
+    some = active().transport.sampled_units  # mostly all of it has to be looked at only where it is zero
+    if array.ndim and bool(np.any(array[:some])):
         return True
     return bool(np.any(array)) or (array.dtype.kind == "f" and bool(np.any(np.signbit(array))))
 

@@ -43,8 +43,8 @@ LOOKS_BEFORE_SLEEP = kernel_settings().team_looks_before_sleep
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if sys.platform == "linux" else 0
 """The number of the system call by which threads sleep until a number changes; 0: they sleep for a while."""
 WAIT_HERE, WAKE_HERE, EVERYBODY = 128, 129, 1 << 30  # of threads of this process
-NAP_MICROSECONDS = 50
-INDEX_MASK, GENERATION_MASK = (1 << INDEX_BITS) - 1, (1 << GENERATION_BITS) - 1
+NAP_MICROSECONDS = 50  # between two looks where the system has no futex
+INDEX_MASK, GENERATION_MASK = (1 << INDEX_BITS) - 1, (1 << GENERATION_BITS) - 1  # of the cursor
 
 _syscall: Any = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 _usleep: Any = types.ExternalFunction("usleep", types.int32(types.uint32))

@@ -82,7 +82,7 @@ class ClusterDashboard:
         running = [view.job for view in jobs if view.state == "running"]
         for name in running[-MAX_DETAILED_JOBS:]:  # one by one: the list has no workers
             view = client.job(name)
-            if view.glance:
+            if view.snapshot:
                 self._take(view)
                 self._log(client, name)
         for view in jobs:
@@ -94,7 +94,7 @@ class ClusterDashboard:
 
     def _take(self, view: JobView) -> None:
         """Add the snapshot of a running job to its history; the first one creates the history."""
-        seen = msgspec.convert(view.glance, JobSnapshot)
+        seen = msgspec.convert(view.snapshot, JobSnapshot)
         known = self._seen.get(view.job)
         if known is None:
             about = {

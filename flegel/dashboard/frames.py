@@ -19,9 +19,9 @@ from flegel.machine.coordinator.observation import JobSnapshot
 
 # Limits of a history, so that a page may be opened after hours: about 30 MB of memory and of traffic.
 MAX_BARRIER_RECORDS = 20_000
-MAX_SPANS = 60_000
-MAX_SNAPSHOT_BYTES = 12 << 20
-MAX_LOG_LINES = 500
+MAX_SPANS = 60_000  # of all workers
+MAX_SNAPSHOT_BYTES = 12 << 20  # that a page gets when it is opened
+MAX_LOG_LINES = 500  # the last ones
 MAX_TEXT_CHARACTERS = 2000  # of one name or log line, which user code decides
 
 Frame = dict[str, Any]
@@ -84,6 +84,8 @@ def look_frame(run: str, seen: JobSnapshot) -> Frame:
             "state": "".join(w.state[:1] for w in workers),
             "host": [hosts.index(w.host) for w in workers],
         },
+        "waits_for": seen.waits_for[:MAX_TEXT_CHARACTERS],
+        "sites": msgspec.to_builtins(seen.sites),
         "flows": [[f.source, f.target, f.points, f.bytes, f.under_way] for f in seen.flows],
         "incidents": [msgspec.to_builtins(i) for i in seen.incidents[-200:]],
     }

@@ -23,16 +23,16 @@ class Subscription:
     def __init__(self, hub: Hub, wake: Callable[[], None]) -> None:
         self._hub, self._wake = hub, wake
         self._frames: deque[bytes] = deque()
-        self._lost, self.dropped = True, 0
+        self._has_gap, self.dropped = True, 0
 
     def put(self, frame: bytes) -> None:
         """Queue a frame for this page. Called under the hub's lock."""
-        if self._lost:
+        if self._has_gap:
             self.dropped += 1
         elif len(self._frames) >= MAX_QUEUED_FRAMES:
             self.dropped += len(self._frames) + 1
             self._frames.clear()
-            self._lost = True
+            self._has_gap = True
         else:
             self._frames.append(frame)
         self._wake()
@@ -40,8 +40,8 @@ class Subscription:
     def take(self) -> list[bytes]:
         """What waits; the whole history where this page is new or has missed something."""
         with self._hub.lock:
-            if self._lost:
-                self._lost = False
+            if self._has_gap:
+                self._has_gap = False
                 self._frames.clear()
                 return [*self._hub.history(), msgspec.json.encode({"kind": "dropped", "count": self.dropped})]
             found = list(self._frames)
@@ -60,6 +60,7 @@ class Hub:
         self.lock = threading.RLock()
         self.pages: set[Subscription] = set()
         self.closed = False
+        """No event comes any more."""
         self._runs: dict[str, RunHistory] = {}
         self._cluster: bytes | None = None
 

@@ -20,6 +20,7 @@ from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.results.result import Result
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobBegan, JobControl, JobEnded, JobEvent, JobSeen, Observer
+from flegel.wording import counted
 
 MANY_WORKERS = 256  # above it a snapshot is taken once a second, not four times: it has a column for each worker
 MAX_PENDING_SNAPSHOTS = 100  # that wait to be turned into frames; further ones without barriers are dropped
@@ -99,7 +100,7 @@ class JobDashboard(Observer):
             return "The job ends."
         if request.action == "scale" and request.workers is not None:
             self._control.scale(request.workers)
-            return f"The job goes to {request.workers} workers."
+            return f"The job goes to {counted(request.workers, 'worker')}."
         raise UsageError("That action is not known here.")
 
     def _work(self) -> None:

@@ -35,7 +35,8 @@ def history_of(name: str, result: dict[str, Any], rows: list[dict[str, Any]] | N
     }
     history = RunHistory(name, about)
     history.take_rows(trace)
-    history.take(_last(result, trace), ())
+    history.take(_final_snapshot(result, trace), rows=())
+    # No time: warnings of a result have none.
     history.log([("", str(text)) for text in [*result.get("warnings", []), *_notes(result)]])
     history.end(result)
     return history
@@ -51,7 +52,7 @@ def _bare(row: list[Any]) -> TraceRow:
     return TraceRow(seconds, iteration, objective, interval, objective, 0, 0.0, "")
 
 
-def _last(result: dict[str, Any], trace: list[TraceRow]) -> JobSnapshot:
+def _final_snapshot(result: dict[str, Any], trace: list[TraceRow]) -> JobSnapshot:
     """The end of the run as a look: the accounts of the workers, and what moved."""
     workers, balance, last = result["worker"], result.get("balance", {}), trace[-1] if trace else None
     seconds = {k: sum(w[f"{k}_seconds"] for w in workers) for k in ("compute", "wait", "barrier")}

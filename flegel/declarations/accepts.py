@@ -23,6 +23,8 @@ class Accepts(TypedFields):
     """`required`: every point needs one. `classes`: the same, and labels name classes: `Sample.classes` then has those
     of all rows, also of rows that are not in the sample. `ignored`: no hook looks at them, and workers do not keep
     them. Labels that the data have are passed in all other cases."""
+    gaps: bool = False
+    """Hooks know the mark of a gap (`flegel.core.gaps.GAP`): rows may have gaps that are kept (`--missing keep`)."""
     ratings: bool = False
     """Three or four columns that look like (user, item, rating[, time]) are a list of ratings, of which sparse rows
     are made."""

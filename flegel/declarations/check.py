@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 
 MOVED = {
@@ -102,6 +103,16 @@ def check_visit(cls: type, base: type) -> None:
         return callable(found) and found is not getattr(base, name, None)
 
     given = [name for name in ("contribution", "hidden", "updateDataPoint") if own(name)]
+    constant = isinstance(declared := getattr(cls, "statistics", None), Statistics) and declared.constant
+    if own("contributions") and not constant:
+        raise UsageError(
+            f"{cls.__name__} defines contributions, which needs statistics that are the same under every θ; declare "
+            "`statistics = Statistics(constant=True)`, or define contribution."
+        )
+    if constant and given and given[0] != "contribution":
+        raise UsageError(
+            f"{cls.__name__} declares constant statistics and defines {given[0]}; define contribution or contributions."
+        )
     if len(given) > 1:
         raise UsageError(f"{cls.__name__} defines or inherits {given[0]} and {given[1]}; define one of them.")
     if own("hidden") != own("statistics_of"):

@@ -45,5 +45,7 @@ class StateHooks:
 
     def recounted(self: Any, aggregator: Tree, parameter: Tree) -> float | None:
         """The objective of θ, where the statistics are those of one pass under θ over points that were never visited.
-        `objective`, where a visit does not depend on the last one. None: such a pass does not tell."""
-        return self.objective(aggregator, parameter) if self.state.memoryless else None
+        `objective`, where a visit does not depend on the last one. None: such a pass does not tell, or would only
+        repeat the one before (statistics that are constant)."""
+        tells = self.state.memoryless and not self.statistics.constant
+        return self.objective(aggregator, parameter) if tells else None

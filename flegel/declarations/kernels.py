@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
+from flegel.core.counting_kernel import counting_kernel
 from flegel.core.pytree import Array, Tree
-from flegel.core.shard import Shard
+from flegel.core.shard import Shard, Sparse
 from flegel.declarations.field_types import TypedFields
 
 Kernel = Callable[[Shard, Tree, Tree, int, int, int, Array], int]
@@ -34,6 +35,38 @@ class TeamCode(NamedTuple):
     """What `train` takes behind the flag, by iteration."""
     most_points: int
     """Of a block."""
+    prepare: Callable[[Shard, Tree], None] | None = None
+    """Makes what arrays of `rest` hold of θ, before the first block under it."""
+
+
+class TwoStepKernel(Protocol):
+    """A hand-written kernel whose threads share θ, what is kept of the rows, and one set of statistics, because a set
+    for each thread or block would take longer to clear and to add up than the visits: points are decided first, by
+    blocks, and then what changed is added by parts of the statistics, each in the order of the points. So the sums are
+    those of a call by one thread, to the last bit. Beside these methods it is a `Kernel`."""
+
+    unit: int
+    """Blocks begin and end at multiples of so many points, itself a multiple of TILE."""
+
+    def __call__(
+        self, share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int: ...
+
+    def prepare(self, share: Shard, parameter: Tree) -> None:
+        """Called by one thread before the others begin."""
+
+    def decide(
+        self, share: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
+    ) -> int:
+        """As the kernel itself, but what would be done to states and statistics is only remembered. Several threads
+        call it at a time, for other points each."""
+
+    def collect(self, share: Shard, start: int, end: int) -> int:
+        """Points up to `end` were decided: their states follow. Called by one thread. Returns the number of parts."""
+
+    def add(self, share: Shard, parameter: Tree, aggregator: Tree, part: int) -> None:
+        """Add what was collected to a part of the statistics. Several threads call it at a time, for other parts
+        each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +94,16 @@ class Kernels(TypedFields):
 class KernelHooks:
     """Methods that a class may define; otherwise these answer."""
 
-    def kernel(self, share: Shard) -> Kernel | None:
-        """A hand-written block kernel that agrees with `updateDataPoint`, or None to have one compiled."""
-        return None
+    def contributions(self, features: Array | Sparse, labels: Array, weights: Array | None, parameter: Tree) -> Tree:
+        """In place of `contribution`, where statistics are constant: what several points add together, by operations on
+        whole arrays. A point counts `weights` times (None: once). Columns are those of θ: `features.columns` of a lone
+        sparse row is only what it needs."""
+        raise NotImplementedError(f"{type(self).__name__} must define contributions")
+
+    def kernel(self: Any, share: Shard) -> Kernel | None:
+        """A hand-written block kernel that agrees with `updateDataPoint`, or None to have one compiled. Blocks are
+        given to `contributions` where a class defines that."""
+        return counting_kernel(self.contributions) if callable(getattr(self, "contributions", None)) else None
 
     def kernel_choice(self, share: Shard) -> str:
         """Which of its kernels serves such rows and why, in a sentence, where a class has several; for `--explain`."""
@@ -72,11 +112,6 @@ class KernelHooks:
     def layout_for(self: Any, columns: int) -> str:
         """How the kernel wants features of so many columns, where its kernels differ by width."""
         return str(self.kernels.layout)
-
-    def team_obstacle(self, columns: int) -> str:
-        """Why several threads should not visit rows of so many columns in turn, in a few words behind the name of the
-        class; empty where they may (docs/teams.md)."""
-        return ""
 
     def localParameter(self, parameter: Tree, aggregator: Tree) -> Tree:
         """θ as the next point of this interval sees it: θ itself, unless the kernel trains on its own copy.

@@ -4,6 +4,7 @@ barriers may be."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flegel.core.pytree import Tree
 from flegel.declarations.field_types import TypedFields
@@ -48,12 +49,12 @@ class LearningHooks:
         """
         return None
 
-    def holds(self, parameter: Tree) -> bool:
+    def holds(self: Any, parameter: Tree) -> bool:
         """True where θ stays as it is until every point has been visited with it. Among workers that are alike `fsp`
         then makes one barrier a pass: more of them would change nothing, and a round that goes on beyond the pass would
-        visit points again in vain.
+        visit points again in vain. So it is where statistics are constant.
         """
-        return False
+        return bool(self.statistics.constant)
 
     def noise_scale(self, parameter: Tree) -> float | None:
         """The gradient noise scale B in samples, as estimated so far (`flegel.plan.interval.gradient_noise`): a visit

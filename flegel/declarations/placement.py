@@ -25,6 +25,8 @@ class ParameterPlacement(TypedFields):
     additive: tuple[str, ...] = ()
     """Fields of θ whose changes may be added, such as weights: where statistics are spent, groups at several sites
     exchange the changes of these. The others, such as the state of an optimizer, stay with each group."""
+    not_additive: str = "it declares no fields of θ that may be added (`ParameterPlacement.additive`)"
+    """Why groups cannot exchange changes of θ, where they cannot."""
     typed: bool = False
     """The arrays of `initParameter` and `initAggregator` say in which types θ and the statistics are kept and sent,
     such as float32. Otherwise both are float64, whatever the hooks return."""

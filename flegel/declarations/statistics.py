@@ -18,3 +18,7 @@ class Statistics(TypedFields):
     (row factors), or counts only what has changed much (second derivatives)."""
     per_report: tuple[str, ...] = ()
     """Fields that are made once for each report rather than summed over points."""
+    constant: bool = False
+    """A point adds the same under every θ: moments, counts. The engine then keeps a mark in place of each point's
+    contribution, counts a point at its first visit alone, and ends the job when every point has been counted: one pass
+    gives the exact sums."""

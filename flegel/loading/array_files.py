@@ -24,10 +24,10 @@ from flegel.loading.regular_files import open_regular
 
 MAX_UNPACKED_BYTES = 256 << 20
 """Bytes that the compressed members of a file may unpack to, together."""
-MAX_ARCHIVE_MEMBERS = 10_000
-MAX_ARRAY_HEADER_BYTES = 64 << 10
-MAX_ARRAY_DIMENSIONS = 32
-ZIP_ENCRYPTED_FLAG = 0x1
+MAX_ARCHIVE_MEMBERS = 10_000  # of a file of several arrays
+MAX_ARRAY_HEADER_BYTES = 64 << 10  # of the header of one array
+MAX_ARRAY_DIMENSIONS = 32  # of an array: NumPy had no more
+ZIP_ENCRYPTED_FLAG = 0x1  # of a member, by the ZIP format
 
 
 def read_npy(path: str | os.PathLike[str], error: type[FlegelError] = StorageError) -> npt.NDArray[Any]:

@@ -18,6 +18,7 @@ import linecache
 import math
 import symtable
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from functools import lru_cache
@@ -31,6 +32,7 @@ from flegel.errors import UsageError
 from flegel.job import AlgorithmRef
 from flegel.loading.code_gate import Consent, execute, require_consent
 from flegel.loading.damage import damage_as
+from flegel.loading.syntax_tree import parse_source
 
 _BUILTIN = ("flegel.algorithms.", "flegel.torch.")
 _CONSTANTS = (int, str, bytes, bool, type(None), tuple, list, dict, set)
@@ -69,6 +71,21 @@ def _parsed(source: str) -> tuple[bool, list[tuple[str, int, str]]]:
         content = json.loads(source)
         pieces = msgspec.convert(content["pieces"], list[tuple[str, int, str]])
         return bool(content["postponed"]), pieces
+
+
+def imported_modules(source: str) -> set[str]:
+    """Names of the modules that the source of a class imports, at its top or inside. Runs nothing."""
+    found: set[str] = set()
+    for _, _, text in _parsed(source)[1]:
+        with damage_as("The source of a class is damaged"):
+            nodes = list(ast.walk(parse_source(text)))
+        for node in nodes:
+            match node:
+                case ast.Import(names=names):
+                    found |= {alias.name for alias in names}
+                case ast.ImportFrom(module=str(module), level=0):
+                    found.add(module)
+    return found
 
 
 def is_built_in(algorithm: Algorithm) -> bool:
@@ -119,11 +136,18 @@ def load_class(ref: AlgorithmRef, consent: Consent | None) -> type[Algorithm]:
     return found
 
 
+_loading = threading.RLock()
+"""Reentrant: a module may load another one."""
+
+
 def load_module(source: str, consent: Consent | None) -> types.ModuleType:
     """The pieces as one module, named by their content; made once per process."""
     name = f"flegel_user_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
+    with _loading:  # workers may be threads of one process: none may see a module that another has half made
+        return sys.modules[name] if name in sys.modules else _made_module(name, source, consent)
+
+
+def _made_module(name: str, source: str, consent: Consent | None) -> types.ModuleType:
     require_consent(consent, "Source text of a class")
     postponed, pieces = _parsed(source)
     module = types.ModuleType(name)
@@ -132,7 +156,7 @@ def load_module(source: str, consent: Consent | None) -> types.ModuleType:
     flags = __future__.annotations.compiler_flag if postponed else 0
     try:
         for filename, line, text in pieces:
-            parsed = ast.increment_lineno(ast.parse(text), line - 1)
+            parsed = ast.increment_lineno(parse_source(text), line - 1)
             if filename not in linecache.cache and not linecache.getlines(filename):
                 lines = ["\n"] * (line - 1) + text.splitlines(keepends=True)
                 linecache.cache[filename] = (len(text), None, lines, filename)
@@ -262,7 +286,7 @@ def _definitions(text: str) -> dict[str, tuple[int, int | None]]:
     a job refers to its class a dozen times, and the definition of a NamedTuple is looked for in the standard library's
     files too, which take 0.1 s to parse."""
     try:
-        body = ast.parse(text).body
+        body = parse_source(text).body
     except SyntaxError:
         return {}
     nodes = [node for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]

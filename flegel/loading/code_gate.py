@@ -31,7 +31,7 @@ from flegel.errors import UsageError
 from flegel.loading.regular_files import read_regular
 
 CHANGED = "has changed since"
-KEY_BYTES = 32
+KEY_BYTES = 32  # of a key for signatures
 MAX_MODULE_BYTES = 16 << 20
 """Bytes of a Python file; the largest ones that people write have about 1 MiB."""
 
@@ -41,6 +41,7 @@ class Consent(Enum):
 
     NAMED = "the user has named this file on the command line or in a call"
     TRUSTED = "the user has said --trust-code, or trust_code=True"
+    SIGNED = "it is signed by a group whose code the key file of this one trusts"
     MARKED = "the user has trained with this very file before; the record carries the mark of this user's key"
     SUBMITTED = "it is the source of the job that this process was started for, received under the keys of that job"
     PRESENT = "it was made here from code that runs in this process already"

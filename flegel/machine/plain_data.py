@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import msgspec
@@ -21,7 +21,7 @@ from flegel.core import pytree
 from flegel.errors import StorageError
 
 PLAIN = (type(None), bool, float, str, bytes)
-WORD = 1 << 63
+WORD = 1 << 63  # a whole number from here on does not fit into 64 bits
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,29 @@ class GeneratorState:
 
 # -- what may be stored ------------------------------------------------------------------------------------
 
-_KINDS: dict[str, tuple[type, frozenset[str]]] = {}
-"""By name: the class, and its attributes that are not stored."""
+
+class Kind(NamedTuple):
+    """A class whose objects may be stored."""
+
+    cls: type
+    not_stored: frozenset[str]
+    """Names of its attributes that are left out."""
+
+
+_KINDS: dict[str, Kind] = {}
+"""By name of the class."""
 
 
 def register(kinds: Mapping[type, tuple[str, ...]]) -> None:
     """These classes may be stored, without the attributes named."""
-    for kind, transient in kinds.items():
-        _KINDS[kind.__name__] = (kind, frozenset(transient))
+    for cls, not_stored in kinds.items():
+        _KINDS[cls.__name__] = Kind(cls, frozenset(not_stored))
 
 
-def _known(name: str, kind: type | None = None) -> tuple[type, frozenset[str]] | None:
+def _known(name: str, cls: type | None = None) -> Kind | None:
     """The class of this name. A model may have been defined since the last look."""
     found = _KINDS.get(name)
-    if found is None or (kind is not None and found[0] is not kind):
+    if found is None or (cls is not None and found.cls is not cls):
         for model in sync.models().values():
             register({**model.stored, model: model.transient})
     return _KINDS.get(name)
@@ -72,18 +81,18 @@ def freeze(value: Any) -> Any:
             return ["set", [freeze(v) for v in sorted(value)]]
         case list():
             return ["list", [freeze(v) for v in value]]
-        case tuple() if not pytree.is_bundle(value):
+        case tuple() if not pytree.is_bundle(value):  # a bundle is a named tuple: its class decides, below
             return ["tuple", [freeze(v) for v in value]]
         case dict():
             return ["dict", [[freeze(k), freeze(v)] for k, v in value.items()]]
     if hasattr(value, "bit_generator"):
         return ["generator", freeze(value.bit_generator.state)]
-    kind = type(value)
-    known = _known(kind.__name__, kind)
-    if known is None or known[0] is not kind:
-        raise TypeError(f"{kind.__name__} cannot be stored in a checkpoint")
+    cls = type(value)
+    kind = _known(cls.__name__, cls)
+    if kind is None or kind.cls is not cls:
+        raise TypeError(f"{cls.__name__} cannot be stored in a checkpoint")
     inside = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else vars(value)
-    return ["object", kind.__name__, [[k, freeze(v)] for k, v in inside.items() if k not in known[1]]]
+    return ["object", cls.__name__, [[k, freeze(v)] for k, v in inside.items() if k not in kind.not_stored]]
 
 
 def thaw(data: Any, like: Any = None) -> Any:

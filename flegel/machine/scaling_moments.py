@@ -39,7 +39,7 @@ class MomentsCollector:
         self._timeouts = timeouts or Timeouts()
         self._replace = replace
         self._orders = dict(orders)
-        self._free: set[int] = set()
+        self._free_workers: set[int] = set()
         self._doing: dict[int, int] = {}
         self._left: list[int] = []
         """Shards that are not assigned to a worker."""
@@ -48,7 +48,7 @@ class MomentsCollector:
         self.notes: list[str] = []
 
     def start(self, now: float) -> list[Command]:
-        self._free, self._left = set(self._orders), list(self._orders)
+        self._free_workers, self._left = set(self._orders), list(self._orders)
         return [*self._ask(now), SetTimer(now + active().liveness.silence_check_seconds, Timer("watch"))]
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -60,13 +60,13 @@ class MomentsCollector:
                     return [Done(failure(worker, body))]
                 if isinstance(body, MomentsMeasured) and worker in self._doing:
                     self.moments[self._doing.pop(worker)] = arrays
-                    self._free.add(worker)
+                    self._free_workers.add(worker)
                     return [Done()] if len(self.moments) == len(self._orders) else self._ask(now)
             case WorkerDied(worker, why, fault):
                 return self._lost(worker, why, fault, now)
             case WorkerJoined(worker) if worker in self._roster.hired:
                 self._roster.unhire(worker)
-                self._free.add(worker)
+                self._free_workers.add(worker)
                 return self._ask(now)
             case Timer("watch"):
                 return self._look(now)
@@ -78,10 +78,10 @@ class MomentsCollector:
     def _ask(self, now: float) -> list[Command]:
         """Each free worker reads its own shard, or else one whose own worker is lost and not being replaced."""
         commands: list[Command] = []
-        for worker in sorted(self._free):
+        for worker in sorted(self._free_workers):
             mine = [i for i in self._left if i == worker] or [i for i in self._left if not self._has_reader(i)]
             if mine:
-                self._free.discard(worker)
+                self._free_workers.discard(worker)
                 self._left.remove(mine[0])
                 self._doing[worker] = mine[0]
                 self._liveness.expect(worker, now)
@@ -89,25 +89,25 @@ class MomentsCollector:
         return commands
 
     def _has_reader(self, shard: int) -> bool:
-        return shard in self._roster.hired or shard in self._free or shard in self._doing
+        return shard in self._roster.hired or shard in self._free_workers or shard in self._doing
 
     def _lost(self, worker: int, why: str, fault: bool, now: float) -> list[Command]:
         """Put the shard of a lost worker back into the queue; fail where no worker is left or workers are lost too
         often."""
         hired = worker in self._roster.hired
-        if worker not in self._free and worker not in self._doing and not hired:
+        if worker not in self._free_workers and worker not in self._doing and not hired:
             return []
         too_often = self._roster.lose(worker, fault)
         if too_often:
             return self._fail(WorkerLost(f"Worker {worker} {why} while it read its shard{too_often}.", why))
         self._liveness.forget(worker)
-        self._free.discard(worker)
+        self._free_workers.discard(worker)
         if worker in self._doing:
             self._left.append(self._doing.pop(worker))
         commands: list[Command] = [EvictWorker(worker, why)]
         if self._replace and not hired:
             commands += self._roster.hire(worker, now, replacing=True)
-        if not (self._free or self._doing or self._roster.hired):
+        if not (self._free_workers or self._doing or self._roster.hired):
             return self._fail(WorkerLost(f"Worker {worker} {why} while it read its shard, and no worker is left.", why))
         return commands + self._ask(now)
 

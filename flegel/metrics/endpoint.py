@@ -15,7 +15,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from flegel.errors import UsageError, require
+from flegel.errors import UsageError, in_words, require
 from flegel.metrics.families import Family, JobFigures, build_info
 from flegel.options import parse_address
 from flegel.runtime.job.observers import JobEvent, JobSeen, Observer
@@ -36,8 +36,7 @@ class MetricsEndpoint:
         try:
             self._server = _listening(host, port)
         except (OSError, UnicodeError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise UsageError(f"--metrics {address}: {said}; choose another port.") from None
+            raise UsageError(f"--metrics {address}: {in_words(error)}; choose another port.") from None
         port = self._server.server_port
         names = names_of_host(host)
         scrape = make_wsgi_app(registry)

@@ -17,7 +17,7 @@ from flegel import __version__
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.observation import JobSnapshot
 
-BARRIER_BUCKETS_SECONDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+BARRIER_BUCKETS_SECONDS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)  # borders of the histogram
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
 SLAVE_STATES = ("here", "awaited", "draining")
 MAX_LABELLED_JOBS = 100  # running jobs with figures of their own: Prometheus keeps a series for each label
@@ -67,10 +67,10 @@ class JobFigures:
     def __init__(self) -> None:
         self._barriers = BarrierHistogram()
         self._visits = self._count = 0
-        self._seen: JobSnapshot | None = None
+        self._snapshot: JobSnapshot | None = None
 
     def take(self, seen: JobSnapshot, rows: Iterable[TraceRow]) -> None:
-        self._seen = seen
+        self._snapshot = seen
         for row in rows:
             self._count += 1
             self._visits += row.visits
@@ -90,8 +90,8 @@ class JobFigures:
                 self._barriers.samples(),
             )
         )
-        if self._seen is not None:
-            found += job_families([({}, self._seen, self._visits)])
+        if self._snapshot is not None:
+            found += job_families([({}, self._snapshot, self._visits)])
         return found
 
 
@@ -132,8 +132,8 @@ def cluster_families(jobs: Sequence[Any], slaves: Sequence[Any]) -> list[Family]
     """The metrics of a master: `jobs` and `slaves` are its views of them."""
     states = Counter(job.state for job in jobs)
     present = Counter(slave.state for slave in slaves)
-    running = [job for job in jobs if job.state == "running" and job.glance][:MAX_LABELLED_JOBS]
-    seen = [({"job": j.job}, msgspec.convert(j.glance, JobSnapshot)) for j in running]
+    running = [job for job in jobs if job.state == "running" and job.snapshot][:MAX_LABELLED_JOBS]
+    seen = [({"job": j.job}, msgspec.convert(j.snapshot, JobSnapshot)) for j in running]
     slots = [MetricSample("", {"use": use}, float(v)) for use, v in _slots(slaves).items()]
     return [
         build_info(),

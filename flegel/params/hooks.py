@@ -33,7 +33,7 @@ class HookObserver(Protocol):
     def left(self, algorithm: Algorithm) -> None: ...
 
 
-observers: list[HookObserver] = []
+hook_observers: list[HookObserver] = []
 """All of this process; each looks for its own algorithm."""
 
 
@@ -51,7 +51,7 @@ def guarded(
     algorithm: Algorithm, name: str, where: str, call: Callable[[], Some], observed: bool = True, extra: float = 0.0
 ) -> Some:
     """What a call of user code returns; everything that it may do instead becomes one `AlgorithmError`."""
-    watching = list(observers) if observed else []
+    watching = list(hook_observers) if observed else []
     for observer in watching:
         observer.entered(algorithm, name, extra)
     try:

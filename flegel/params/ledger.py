@@ -19,6 +19,7 @@ import numpy as np
 from flegel.algorithm import Algorithm, merges_reports
 from flegel.core import pytree
 from flegel.core.changed_rows import ChangedRows, read_changed_rows
+from flegel.core.precision import SMALLEST_DIVISOR
 from flegel.core.pytree import Array, Tree
 from flegel.params.hooks import guarded
 
@@ -44,10 +45,10 @@ class Ledger:
         self._algorithm = algorithm
         self._zero = zero
         self._names = pytree.names(zero)
-        self._keeps = tuple(name not in algorithm.statistics.spent for name in self._names)
-        self._single = not pytree.is_bundle(zero)
-        self._plain = sums_alone(algorithm)
-        self._bundle: Callable[[Sequence[Array]], Tree] = itemgetter(0) if self._single else type(zero)._make
+        self._field_is_kept = tuple(name not in algorithm.statistics.spent for name in self._names)
+        self._is_one_array = not pytree.is_bundle(zero)
+        self._only_adds = sums_alone(algorithm)
+        self._bundle: Callable[[Sequence[Array]], Tree] = itemgetter(0) if self._is_one_array else type(zero)._make
         self._accounts: dict[int, Tree] = {}
         self._account_of: dict[int, int] = {}
         self._next = 0
@@ -90,14 +91,14 @@ class Ledger:
             return
         self.update_accounts()
         if any(isinstance(change, ChangedRows) for change in changes):
-            if self._plain:
+            if self._only_adds:
                 self._commit_rows(owners, changes)
                 return
             changes = [self.whole(change) for change in changes]
-        columns = [changes] if self._single else list(zip(*changes, strict=True))
+        columns = [changes] if self._is_one_array else list(zip(*changes, strict=True))
         self._check(owners, columns)
         self._not_in_accounts = (owners, columns)
-        if self._plain:
+        if self._only_adds:
             self._add(pytree.flatten(self.total), columns)
         else:
             self.update_accounts()
@@ -129,7 +130,7 @@ class Ledger:
         for owner, change in mixed:
             is_rows = isinstance(change, ChangedRows)
             fields = change.fields if is_rows else pytree.flatten(change)
-            for keep, into, extra in zip(self._keeps, self._open(owner), fields, strict=True):
+            for keep, into, extra in zip(self._field_is_kept, self._open(owner), fields, strict=True):
                 if keep:
                     into[change.numbers if is_rows else slice(None)] += extra
         owners, columns = self._not_in_accounts
@@ -137,7 +138,7 @@ class Ledger:
             return
         self._not_in_accounts = NOTHING
         accounts = [self._open(owner) for owner in owners]
-        for keep, intos, column in zip(self._keeps, zip(*accounts, strict=True), columns, strict=True):
+        for keep, intos, column in zip(self._field_is_kept, zip(*accounts, strict=True), columns, strict=True):
             if keep:
                 for into, extra in zip(intos, column, strict=True):
                     np.add(into, extra, into)
@@ -148,7 +149,7 @@ class Ledger:
         account = self._accounts.get(number)
         if account is None:
             account = self._accounts[number] = pytree.zeros_like(self._zero, typed=True)  # spent fields stay untouched
-        return (account,) if self._single else account  # type: ignore[no-any-return]
+        return (account,) if self._is_one_array else account  # type: ignore[no-any-return]
 
     def join(self, one: int, other: int) -> None:
         """Points moved between these two at this barrier: their accounts become one."""
@@ -247,7 +248,9 @@ class Ledger:
         own = pytree.copy(self._zero)
         for account in self._accounts.values():
             pytree.add(own, account)
-        for keeps, into, value in zip(self._keeps, pytree.flatten(own), pytree.flatten(self.total), strict=True):
+        for keeps, into, value in zip(
+            self._field_is_kept, pytree.flatten(own), pytree.flatten(self.total), strict=True
+        ):
             if not keeps:
                 into[...] = value
         return own
@@ -261,11 +264,11 @@ class Ledger:
         self.update_accounts()
         accounts = [pytree.flatten(account) for account in (*self._accounts.values(), *self._remote.values())]
         worst = 0.0
-        fields = zip(self._keeps, pytree.flatten(self.total), pytree.flatten(self._zero), strict=True)
+        fields = zip(self._field_is_kept, pytree.flatten(self.total), pytree.flatten(self._zero), strict=True)
         for at, (keep, total, zero) in enumerate(fields):
             if keep and total.size:
                 wanted = sum([account[at] for account in accounts], zero)
-                scale = max(float(np.abs(wanted).max()), 1e-300)
+                scale = max(float(np.abs(wanted).max()), SMALLEST_DIVISOR)
                 worst = max(worst, float(np.abs(total - wanted).max()) / scale)
         return worst
 

@@ -20,6 +20,7 @@ class LocalStore:
     """A `ParameterStore` over one ledger. It copies nothing: a report is added where it lies."""
 
     train_version = -1
+    single_reports = True
 
     def __init__(
         self, algorithm: Algorithm, parameter: Tree, zero: Tree, adder: Adder = add_in_order, attribute: bool = False

@@ -14,13 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.changed_rows import differing_rows
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError
 
-CHANGES_FROM_BYTES = 256 << 10  # of θ, from which on it pays to look for rows that changed
-LEAST_SAVING = 2.0
-"""Bytes of θ over those of the rows that changed, at least: less does not pay for the copy that the worker makes."""
 WHOLE = -1
 """In the place of a version: all of θ is sent."""
 
@@ -49,11 +47,12 @@ class ParameterVersions:
             self._latest = [np.array(a) for a in arrays]
             self._changed_in = [np.full(len(np.atleast_1d(a)), self.version) for a in arrays]
             return self.version
+        saving = active().transport.theta_least_saving
         changed = [differing_rows(new, old) for new, old in zip(arrays, self._latest, strict=True)]
         if any(len(rows) for rows in changed):
             self.version += 1
         for new, old, last, rows in zip(arrays, self._latest, self._changed_in, changed, strict=True):
-            if LEAST_SAVING * len(rows) > len(last):  # rows one by one take longer than all of them
+            if saving * len(rows) > len(last):  # rows one by one take longer than all of them
                 np.copyto(old, new)
             else:
                 np.atleast_1d(old)[rows] = np.atleast_1d(new)[rows]
@@ -66,9 +65,11 @@ class ParameterVersions:
         rows = [np.flatnonzero(last > version) for last in self._changed_in]
         whole = sum(a.nbytes for a in self._latest)
         some = sum(
-            len(r) * (a.nbytes // max(len(np.atleast_1d(a)), 1) + 8) for r, a in zip(rows, self._latest, strict=True)
+            # 8 bytes: the number of a row.
+            len(r) * (a.nbytes // max(len(np.atleast_1d(a)), 1) + 8)
+            for r, a in zip(rows, self._latest, strict=True)
         )
-        if LEAST_SAVING * some > whole:
+        if active().transport.theta_least_saving * some > whole:
             return None
         fields = tuple(np.atleast_1d(a)[r] for a, r in zip(self._latest, rows, strict=True))
         return (np.concatenate([r + first for r, first in zip(rows, _firsts(self._latest), strict=True)]), *fields)

@@ -84,6 +84,11 @@ class ParameterStore(Protocol):
         """The version of θ that servers give to workers; -1: θ goes with each order."""
         ...
 
+    @property
+    def single_reports(self) -> bool:
+        """A fold may hold the report of one worker while others train."""
+        ...
+
     def reported(self, worker: int, round_: int, arrays: Sequence[Array], sparse: bool = False) -> Tree:
         """The arrays of a report as statistics, or what stands for them; `sparse`: they are those of `ChangedRows`."""
         ...

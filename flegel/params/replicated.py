@@ -39,22 +39,26 @@ class ReplicatedStore:
     """A `ParameterStore` whose folds are made by the workers."""
 
     train_version = -1
+    single_reports = False
 
     def __init__(self, algorithm: Algorithm, parameter: Tree, zero: Tree) -> None:
         """`parameter`: θ at the start; `zero`: statistics of no points."""
         self.parameter, self.statistics = parameter, pytree.copy(zero)
         self._algorithm, self._zero = algorithm, zero
-        self._keeps = any(name not in algorithm.statistics.spent for name in pytree.names(zero))
+        self._statistics_outlive_folds = any(name not in algorithm.statistics.spent for name in pytree.names(zero))
         """Some statistics outlive a fold: losing their owner means to count again."""
         self._links: MemberLinks | None = None
         self._addresses: dict[int, str] = {}
-        self._current: set[int] = set()
+        self._workers_with_copies: set[int] = set()
         """Workers whose copies are `parameter` and `statistics`."""
         self._fold: Fold | None = None
         self._answers: dict[int, Reduced] = {}
-        self._arrays: Sequence[Array] = ()
-        self._members: tuple[int, ...] = ()
-        self._lost = 0
+        self._first_members_arrays: Sequence[Array] = ()
+        """θ and statistics after the fold, from the first of the workers that made it."""
+        self._fold_members: tuple[int, ...] = ()
+        """Workers that make the present fold, in rising order."""
+        self._last_detached_owner = 0
+        """Accounts of lost workers are numbered −1, −2, …"""
 
     def connect(self, links: MemberLinks) -> None:
         """Before anything is asked."""
@@ -64,24 +68,24 @@ class ReplicatedStore:
 
     def admit(self, worker: int, address: str) -> None:
         self._addresses[worker] = address
-        self._current.discard(worker)
+        self._workers_with_copies.discard(worker)
 
     def publish(self, workers: Sequence[int]) -> bool:
         """Send θ and statistics to workers whose copies are not the present ones, such as newcomers. Always True: θ is
         published at once."""
         assert self._links is not None
-        behind = [worker for worker in workers if worker not in self._current]
+        behind = [worker for worker in workers if worker not in self._workers_with_copies]
         if behind:
             order = HoldReplica(form_of(self.parameter), form_of(self.statistics))
             arrays = (*pytree.flatten(self.parameter), *pytree.flatten(self.statistics))
             for worker in behind:
                 self._links.send(worker, order, arrays)
-            self._current.update(behind)
+            self._workers_with_copies.update(behind)
         return True
 
     def _changed(self) -> None:
         """θ or the statistics are others now, not by a fold."""
-        self._current.clear()
+        self._workers_with_copies.clear()
 
     # -- other groups: none, the coordinator of a group keeps the statistics itself ----------------------------
 
@@ -111,7 +115,7 @@ class ReplicatedStore:
             return Folded(request.number)
         members = tuple(sorted(self._links.members))
         self.publish(members)
-        self._fold, self._members, self._answers, self._arrays = request, members, {}, ()
+        self._fold, self._fold_members, self._answers, self._first_members_arrays = request, members, {}, ()
         order = ReduceReports(
             request.number,
             self._links.round,
@@ -128,30 +132,30 @@ class ReplicatedStore:
         """An answer of a worker; the result once all have answered. Their digests of θ must be equal, else it is an
         error."""
         request = self._fold
-        if request is None or body.fold != request.number or worker not in self._members:
+        if request is None or body.fold != request.number or worker not in self._fold_members:
             return None
         self._answers[worker] = body
-        if worker == self._members[0]:
-            self._arrays = arrays
-        if len(self._answers) < len(self._members):
+        if worker == self._fold_members[0]:
+            self._first_members_arrays = arrays
+        if len(self._answers) < len(self._fold_members):
             return None
         self._fold = None
-        first = self._answers[self._members[0]]
+        first = self._answers[self._fold_members[0]]
         other = next((w for w, answer in self._answers.items() if answer.digest != first.digest), None)
         if other is not None:
-            return Folded(request.number, error=_differ(request.place, self._members[0], other))
+            return Folded(request.number, error=_differ(request.place, self._fold_members[0], other))
         split = len(pytree.flatten(self.parameter))
-        self.parameter = pytree.unflatten(self.parameter, self._arrays[:split])
-        self.statistics = pytree.unflatten(self.statistics, self._arrays[split:])
-        self._arrays = ()
+        self.parameter = pytree.unflatten(self.parameter, self._first_members_arrays[:split])
+        self.statistics = pytree.unflatten(self.statistics, self._first_members_arrays[split:])
+        self._first_members_arrays = ()
         return Folded(request.number, first.objective, {}, first.diverged)
 
     def interrupted(self, worker: int) -> bool:
         """Copies of workers that are through with it are ahead of the others: all get θ and the statistics anew."""
-        if self._fold is None or worker not in self._members:
+        if self._fold is None or worker not in self._fold_members:
             return False
         assert self._links is not None
-        for member in self._members:
+        for member in self._fold_members:
             self._links.send(member, DropFold(self._fold.number))
         self._fold = None
         self._changed()
@@ -171,18 +175,18 @@ class ReplicatedStore:
 
     def detach(self, owner: int) -> int:
         self.retire(owner)
-        self._lost -= 1
-        return self._lost
+        self._last_detached_owner -= 1
+        return self._last_detached_owner
 
     def forget(self, owner: int) -> tuple[int, ...]:
         assert self._links is not None
-        if not self._keeps:
+        if not self._statistics_outlive_folds:
             return ()
         self.clear_statistics()
         return tuple(sorted(self._links.members))
 
     def retire(self, owner: int) -> None:
-        self._current.discard(owner)
+        self._workers_with_copies.discard(owner)
         self._addresses.pop(owner, None)
 
     # -- checkpoints -----------------------------------------------------------------------------------------
@@ -213,8 +217,9 @@ class ReplicatedStore:
         self._changed()
 
 
-def _differ(place: str, first: int, other: int) -> ProtocolError:
+def _differ(place: str, one_worker: int, other_worker: int) -> ProtocolError:
     return ProtocolError(
-        f"Worker {other} made another θ than worker {first} in {place}: their processors or libraries round "
-        f"differently, or updateParameter is not a function of its arguments; use {option('topology', 'coordinator')}."
+        f"Worker {other_worker} made another θ than worker {one_worker} in {place}: their processors or libraries "
+        "round differently, or updateParameter is not a function of its arguments; use "
+        f"{option('topology', 'coordinator')}."
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Tree
-from flegel.core.sharding import Cuts, Sharding, make_cuts
+from flegel.core.sharding import Cuts, Partition, Sharding, make_cuts
 from flegel.errors import UsageError
 from flegel.params.ledger import sums_alone
 from flegel.wording import option
@@ -17,7 +17,7 @@ def sharding_of(algorithm: Algorithm) -> Sharding:
     """What the class declares; refuses one that cannot be cut."""
     cls, declared = type(algorithm), algorithm.placement.sharding
     why = "" if declared is not None else algorithm.placement.unsharded
-    if declared is not None and _older(cls, "placement", "updateParameter"):
+    if declared is not None and _inherits_placement_but_overrides(cls, "updateParameter"):
         why = "it overrides updateParameter and says nothing of its `placement`"
     if not why and not sums_alone(algorithm):
         why = "its aggregate does more than add"
@@ -26,12 +26,17 @@ def sharding_of(algorithm: Algorithm) -> Sharding:
     return declared
 
 
-def _older(cls: type[Algorithm], one: str, other: str) -> bool:
-    """`other` was redefined by a subclass of the class that defines `one`."""
-    lines = [next(at for at, each in enumerate(cls.__mro__) if name in vars(each)) for name in (one, other)]
-    return lines[0] > lines[1]
+def _inherits_placement_but_overrides(cls: type[Algorithm], hook: str) -> bool:
+    """Whether `hook` was redefined by a subclass of the class that defines `placement`."""
+
+    def depth(name: str) -> int:
+        return next(at for at, each in enumerate(cls.__mro__) if name in vars(each))
+
+    return depth("placement") > depth(hook)
 
 
-def cuts_for(algorithm: Algorithm, parameter: Tree, statistics: Tree, wanted: int) -> Cuts:
-    """The slices of a job, about so many."""
-    return make_cuts(sharding_of(algorithm), parameter, statistics, wanted)
+def cuts_for(
+    algorithm: Algorithm, parameter: Tree, statistics: Tree, wanted: int, partition: Partition | None = None
+) -> Cuts:
+    """The slices of a job, about so many; of equal size, or as `partition` says."""
+    return make_cuts(sharding_of(algorithm), parameter, statistics, wanted, partition)

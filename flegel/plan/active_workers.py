@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flegel.configuration.active import active
+from flegel.core.precision import SMALLEST_DIVISOR
 from flegel.core.pytree import Array
 from flegel.plan.interval.interval import PARTS, milliseconds
 
@@ -23,7 +24,7 @@ BarrierCost = Callable[[int], float]
 
 
 @dataclass(frozen=True)
-class Worth:
+class ValueOfVisits:
     """What visits are worth, and what is fixed about rounds."""
 
     points: float
@@ -50,27 +51,27 @@ class BarrierCosts:
     """Measured costs of barriers by the number of workers; a straight line between and beyond what was seen."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, float] = {}
+        self._cost_by_workers: dict[int, float] = {}
 
     def add(self, workers: int, seconds: float) -> None:
         rules = active().resting
-        before = self._seen.get(workers)
-        self._seen[workers] = (
+        before = self._cost_by_workers.get(workers)
+        self._cost_by_workers[workers] = (
             seconds if before is None else rules.cost_memory * before + (1.0 - rules.cost_memory) * seconds
         )
 
     def at(self, workers: int) -> float:
         """Seconds of a barrier of so many workers."""
         rules = active().resting
-        if workers in self._seen:
-            return self._seen[workers]
-        if not self._seen:
+        if workers in self._cost_by_workers:
+            return self._cost_by_workers[workers]
+        if not self._cost_by_workers:
             return first_cost(workers)
-        near = sorted(self._seen, key=lambda n: (abs(n - workers), n))[:2]
-        cost, ratio = self._seen[near[0]], workers / near[0]
+        near = sorted(self._cost_by_workers, key=lambda n: (abs(n - workers), n))[:2]
+        cost, ratio = self._cost_by_workers[near[0]], workers / near[0]
         if len(near) == 1:
             return cost * (1.0 - rules.growing_cost + rules.growing_cost * ratio)
-        slope = max((self._seen[near[1]] - cost) / (near[1] - near[0]), 0.0)
+        slope = max((self._cost_by_workers[near[1]] - cost) / (near[1] - near[0]), 0.0)
         return max(cost + slope * (workers - near[0]), cost * min(ratio, 1.0))
 
 
@@ -80,20 +81,20 @@ def first_cost(workers: int) -> float:
     return rules.first_barrier_seconds + rules.first_barrier_seconds_each * (workers - 1)
 
 
-def progress(rate: float, barrier: float, worth: Worth) -> float:
+def progress(rate: float, barrier: float, value: ValueOfVisits) -> float:
     """Progress a second, in visits that are worth as much as the first ones of a pass, in the best rounds."""
     if rate <= 0.0:
         return 0.0
-    if worth.interval is not None:
-        return rate * worth.interval / (worth.interval + barrier)
-    if worth.noise is not None:  # at b = √(φ·B·R), see plan/interval/gradient_noise
-        return (1.0 / math.sqrt(rate) + math.sqrt(barrier / worth.noise)) ** -2
-    each = 1.0 - active().interval.expected_loss * PARTS if worth.by_part is None else worth.by_part
-    return float(worth.points * np.max(PARTS * each / (PARTS * worth.points / rate + barrier)))
+    if value.interval is not None:
+        return rate * value.interval / (value.interval + barrier)
+    if value.noise is not None:  # at b = √(φ·B·R), see plan/interval/gradient_noise
+        return (1.0 / math.sqrt(rate) + math.sqrt(barrier / value.noise)) ** -2
+    each = 1.0 - active().interval.expected_loss * PARTS if value.by_part is None else value.by_part
+    return float(value.points * np.max(PARTS * each / (PARTS * value.points / rate + barrier)))
 
 
 def best_active_workers(
-    rates: Mapping[int, float], present: Collection[int], cost: BarrierCost, worth: Worth
+    rates: Mapping[int, float], present: Collection[int], cost: BarrierCost, value: ValueOfVisits
 ) -> ActiveWorkers:
     """The fastest k workers, for the k with the most progress. `rates`: of all workers, resting ones among them;
     `present`: those that train now."""
@@ -101,9 +102,9 @@ def best_active_workers(
     fast = active().resting.may_rest_below * rates[order[0]]
     least = sum(rates[worker] >= fast for worker in order)
     speeds = np.cumsum([rates[worker] for worker in order])
-    found = {k: progress(float(speeds[k - 1]), cost(k), worth) for k in _sizes(least, len(order), len(present))}
+    found = {k: progress(float(speeds[k - 1]), cost(k), value) for k in _sizes(least, len(order), len(present))}
     best = max(found, key=lambda k: (found[k], k))
-    now = progress(sum(rates[worker] for worker in present), cost(len(present)), worth)
+    now = progress(sum(rates[worker] for worker in present), cost(len(present)), value)
     working, resting = tuple(sorted(order[:best])), tuple(sorted(order[best:]))
     gain = found[best] / now - 1.0 if now > 0.0 else math.inf
     return ActiveWorkers(working, resting, gain, _reason(rates, present, working, resting, cost))
@@ -111,7 +112,7 @@ def best_active_workers(
 
 def _sizes(least: int, most: int, present: int) -> list[int]:
     """Numbers of workers that are compared: all where they are few, else about sixty, and the present one."""
-    if most - least <= 64:
+    if most - least <= 64:  # few
         return list(range(least, most + 1))
     chosen = np.linspace(least, most, 60).round().astype(int).tolist()
     return sorted({*chosen, min(max(present, least), most)})
@@ -130,7 +131,7 @@ def _reason(
     if not others:
         return "all workers train"
     rest = sum(rates[worker] for worker in working if worker not in others)
-    added = sum(rates[worker] for worker in others) / max(rest, 1e-300)
+    added = sum(rates[worker] for worker in others) / max(rest, SMALLEST_DIVISOR)
     few, many = (len(present), len(working)) if back else (len(working), len(rates))
     more = milliseconds(max(cost(many) - cost(few), 0.0))
     if back:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from flegel.configuration.active import active
 from flegel.errors import UsageError
-from flegel.plan.active_workers import ActiveWorkers, Worth, best_active_workers, first_cost
-from flegel.wording import option
+from flegel.plan.active_workers import ActiveWorkers, ValueOfVisits, best_active_workers, first_cost
+from flegel.wording import counted, option
 
 DEVICE_FORMS: dict[str, str] = {"cpu": "", "cuda": r"(:\d+)?", "torch": r"(:\w+)?"}
 """By kind of device: what may follow its name, as a regular expression. Which backend serves a kind is said in
@@ -25,7 +25,9 @@ def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:
     without a worker is that of all.
     """
     if not 0 <= gpus <= workers:
-        raise UsageError(f"{option('gpus', gpus)} must be 0 or more, and no more than the {workers} workers.")
+        raise UsageError(
+            f"{option('gpus', gpus)} must be 0 or more, and no more than the {counted(workers, 'worker')}."
+        )
     found = {worker: f"cuda:{worker}" for worker in range(gpus)}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         if _NAME.fullmatch(part):
@@ -96,7 +98,9 @@ def first_partition(speeds: dict[int, float], work: Work, rest: bool) -> FirstPa
     if rest and room >= 1.0 and work.multiplications:
         core = active().processors.core_speed * work.rows / work.multiplications
         rates = {worker: speed * core for worker, speed in speeds.items()}
-        best = best_active_workers(rates, tuple(speeds), first_cost, Worth(float(work.rows), interval=work.interval))
+        best = best_active_workers(
+            rates, tuple(speeds), first_cost, ValueOfVisits(float(work.rows), interval=work.interval)
+        )
         if best.resting and best.gain >= active().resting.sure_gain:
             named = [w for w in speeds if w in fast or w in best.resting]
             shares = [f"{w}={'none' if w in best.resting else format(speeds[w], 'g')}" for w in named]

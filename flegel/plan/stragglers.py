@@ -22,6 +22,7 @@ from functools import lru_cache
 
 from flegel.errors import UsageError
 from flegel.options import parse_seconds
+from flegel.wording import counted
 
 HELP = "write for instance 0-3:32ms/1000, 0-3:8x, 2:8x@10s-20s, moving4:8x~5s, random2:8x~5s, 5%:8x or 0:natural"
 
@@ -139,7 +140,7 @@ def _pattern(text: str, workers: int) -> Pattern:
     if chosen := re.fullmatch(r"(moving|random)(\d*)", who.strip()):
         count = int(chosen[2] or 1)
         if not 1 <= count <= workers:
-            raise UsageError(f"{count} stragglers in {text!r} do not fit {workers} workers.")
+            raise UsageError(f"{text!r} slows {count} of {counted(workers, 'worker')}; it can be 1 to {workers}.")
         if chosen[1] == "moving" and not turn:
             raise UsageError(f"{text!r} must say how often the stragglers move, such as ~5s.")
         return Pattern(None, chosen[1], count, effect, begin, end, period)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flegel.configuration.active import active
+from flegel.core.precision import SMALLEST_DIVISOR
 from flegel.job import DEFAULT_TOLERANCE, Criteria
 from flegel.wording import option
 
@@ -80,6 +81,8 @@ class Progress:
     """What the algorithm says of its distance to the minimum, relative to the objective."""
     finished: str = ""
     """Why the algorithm says that training is over."""
+    constant: bool = False
+    """What a point adds to the statistics does not depend on θ: once every point is counted, nothing changes."""
     baseline: float | None = None
     """The objective of a trivial model."""
     trivial: str = ""
@@ -107,6 +110,7 @@ class Termination:
         """A worker that had not made a further pass when everybody was looked at."""
         self._checked: float | None = None
         self._first: float | None = None
+        """The first objective, with which later ones are compared to see that a job diverges."""
         self._recent: deque[float] = deque(maxlen=active().termination.stall_passes + 1)
         """Objectives of the last passes."""
 
@@ -206,7 +210,9 @@ class Termination:
             return None  # an estimate from the first few points says little
         if self._first is None:
             self._first = value
-        if self._worse(value, self._first) > active().termination.diverged_multiple * max(abs(self._first), 1e-300):
+        if self._worse(value, self._first) > active().termination.diverged_multiple * max(
+            abs(self._first), SMALLEST_DIVISOR
+        ):
             return Verdict(
                 converged=False,
                 reason=f"diverged: the objective went from {self._first:.4g} to {value:.4g} {where}; a smaller step, "
@@ -225,13 +231,16 @@ class Termination:
         return worse > active().termination.equal_within * abs(other) and worse > progress.error()
 
     def _quality(self, progress: Progress) -> Verdict | None:
-        """The verdict where all points voted to halt, the algorithm says that training is over, or the target is
-        reached."""
+        """The verdict where all points voted to halt or are counted in constant statistics, where the algorithm says
+        that training is over, or the target is reached."""
         target, value = self._criteria.target, progress.objective
         if progress.points and progress.halted >= progress.points:
             return self._within_target(
                 progress, Verdict(converged=True, reason="every point voted to halt", outcome="halted")
             )
+        if progress.constant and progress.exact:
+            reason = "every point is counted, and further passes would change nothing"
+            return self._within_target(progress, Verdict(converged=True, reason=reason, outcome="converged"))
         if progress.finished:
             return self._within_target(progress, Verdict(converged=True, reason=progress.finished, outcome="stopped"))
         if target is not None and value is not None and progress.exact and self._worse(value, target) <= 0:
@@ -256,7 +265,7 @@ class Termination:
             return None
         if not tolerance or value is None or self._checked is None or not progress.exact:
             return None
-        change = abs(value - self._checked) / max(abs(self._checked), 1e-300)
+        change = abs(value - self._checked) / max(abs(self._checked), SMALLEST_DIVISOR)
         if change <= tolerance and self._rests(progress, value):
             reason = f"relative change {change:.2g} over a full pass is within {tolerance:g}"
             return self._sound(progress, Verdict(converged=True, reason=reason, outcome="converged"))
@@ -273,13 +282,15 @@ class Termination:
         rules = active().termination
         if not self._slow:
             return True
-        size = max(abs(value), active().termination.equal_within * abs(progress.baseline or 0.0), 1e-300)
+        size = max(abs(value), active().termination.equal_within * abs(progress.baseline or 0.0), SMALLEST_DIVISOR)
+        # After a half and three quarters of all passes.
         passes, then, before = progress.slowest_pass, self._at(0.5, progress), self._at(0.75, progress)
         if then is None or before is None:
             return False
         if self._worse(then, value) > rules.half_gain * self._tolerance * size:
             return False
         last, earlier = self._worse(before, value), self._worse(then, before)
+        # The last quarter of all passes.
         return last <= rules.shrinking_gain * earlier or last <= rules.steady_gain * self._tolerance * size * passes / 4
 
     def _at(self, part: float, progress: Progress) -> float | None:

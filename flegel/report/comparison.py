@@ -11,6 +11,21 @@ from flegel.report import timeline
 from flegel.report.charts import LOG_AXIS_RATIO, Bar, ChartCurve, bars, colours_of, curves
 from flegel.report.page import details, figure, heading, note, pairs, paragraph, table
 from flegel.report.svg import Canvas, short
+from flegel.wording import counted
+
+ATTEMPT_COLUMNS = (
+    ("round", False),
+    ("model", True),
+    ("to target", False),
+    ("outcome", True),
+    ("engine's objective", False),
+    ("evaluated", False),
+    ("other programs", False),
+    ("steal", False),
+    ("disturbed", True),
+    ("ended", True),
+)
+"""Of the table of all runs: the title, and whether the column holds text."""
 
 
 def comparison_section(comparison: Comparison, brief: bool = False) -> str:
@@ -63,10 +78,10 @@ def _reading(comparison: Comparison) -> str:
     cover = f" [ – ] holds the true median with {max(c.coverage for c in counts):.0%} probability." if runs > 1 else ""
     slow = f" Slowed on purpose: {comparison.straggler}." if comparison.straggler else " No stragglers."
     return (
-        f"Target {comparison.target:.6g}: {comparison.target_note}. {comparison.workers} workers, "
+        f"Target {comparison.target:.6g}: {comparison.target_note}. {counted(comparison.workers, 'worker')}, "
         f"{comparison.dataset['rows']:,} × {comparison.dataset['columns']:,} values"
         f"{' (a stand-in)' if comparison.dataset.get('stand_in') else ''}.{slow} Time is training time; medians of "
-        f"{runs or 1} interleaved run{'s' if runs > 1 else ''}.{cover} Passes are those of the slowest and the "
+        f"{counted(runs or 1, 'interleaved run')}.{cover} Passes are those of the slowest and the "
         "fastest worker. The final objective comes from an evaluation of the model on the data from scratch."
     )
 
@@ -182,26 +197,16 @@ def attempts(comparison: Comparison) -> str:
             a.outcome,
             "–" if a.objective is None else f"{a.objective:.8g}",
             "–" if a.checked is None else f"{a.checked:.8g}",
-            "?" if a.foreign is None else f"{a.foreign:.0%}",
+            "?" if a.other_programs_share is None else f"{a.other_programs_share:.0%}",
             "?" if a.steal is None else f"{a.steal:.1%}",
             a.disturbed or "",
             a.reason,
         ]
         for a in comparison.attempts
     ]
-    columns = [
-        "round",
-        "model",
-        "to target",
-        "outcome",
-        "engine's objective",
-        "evaluated",
-        "others",
-        "steal",
-        "disturbed",
-        "ended",
-    ]
-    return details(f"All {len(rows)} runs", table(columns, rows, words={1, 3, 8, 9}))
+    titles = [title for title, _ in ATTEMPT_COLUMNS]
+    texts = {at for at, (_, is_text) in enumerate(ATTEMPT_COLUMNS) if is_text}
+    return details(f"All {len(rows)} runs", table(titles, rows, words=texts))
 
 
 def where(environment: RunEnvironment, more: list[tuple[str, str]]) -> str:

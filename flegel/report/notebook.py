@@ -7,7 +7,7 @@ from flegel.report.saved_run import objective_curve, of_result
 from flegel.report.svg import style
 from flegel.results.result import Result
 
-PICTURE_WIDTH = 640.0
+PICTURE_WIDTH = 640.0  # pixels
 STYLE_SCOPE = ".flegel-run"
 
 

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 
 from flegel.report.svg import Canvas, style
 
-WIDE_PIXELS, NARROW_PIXELS = 760.0, 348.0
+WIDE_PIXELS, NARROW_PIXELS = 760.0, 348.0  # widths of pictures, alone and two in a line
 
 STYLE_SHEET = """
 :root{color-scheme:light dark;--paper:#fff;--ink:#1d2329;--soft:#5b6670;--rule:#d9dee3;--tint:#f4f6f8;--link:#005a8d}

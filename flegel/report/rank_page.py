@@ -7,22 +7,25 @@ from flegel.report.page import figure, heading, page, paragraph, table
 from flegel.report.rank_sections import OWN_SECTIONS, SECTIONS, WatchReport
 
 MAX_DRAWN_RANKS = 6  # colours of a chart
+LEAST_TOLD_SECONDS = 0.05  # of waiting: less is 0.0 with one digit
 MAX_TOLD_RANKS = 5  # in a sentence; the table has all of them
 
 
 def verdict(report: WatchReport) -> str:
     """The answer in a few sentences."""
     found = report.slowest()
-    lost = f"{report.lost:.1f} s of all ranks were lost by waiting"
+    nothing = report.lost < LEAST_TOLD_SECONDS
+    lost = "no time was lost by waiting" if nothing else f"{report.lost:.1f} s of all ranks were lost by waiting"
     if found is None:
         told = [f"No rank is slow; {lost}."]
     else:
         rank, section = found
         scores = report.ranks[rank]
         since = f", since {report.after(scores.changes[-1][0]):.0f} s after the beginning" if scores.changes else ""
+        caused = "" if nothing else f", {scores.caused:.1f} s of them for rank {rank}"
         told = [
             f"Rank {rank} is slow (score {scores.relative['all']:.2f}), mostly in {section} "
-            f"({scores.relative[section]:.2f}){since}; {lost}, {scores.caused:.1f} s of them for rank {rank}."
+            f"({scores.relative[section]:.2f}){since}{'; but ' if nothing else '; '}{lost}{caused}."
         ]
     others = report.others_slow()
     if others:

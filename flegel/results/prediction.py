@@ -7,22 +7,23 @@ and treated as in training first; the algorithm sees rows only.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, Evaluation
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
-from flegel.datasets import Dataset, Scaling, Treatment, open_for_prediction, open_table
+from flegel.datasets import Dataset, Scaling, Treatment, known_labels, open_for_prediction, open_table
 from flegel.datasets.rows import scale
 from flegel.datasets.tables.columns import text_of
 from flegel.datasets.tables.object_table import ObjectTable
 from flegel.declarations.figures import ModelHooks
 from flegel.declarations.optional import hook
-from flegel.errors import UsageError, nearest
+from flegel.errors import UsageError, nearest, warn
+from flegel.wording import listener
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -61,9 +62,9 @@ def answer(model: FittedModel, treatment: Treatment, said: Answer, table: Any) -
     return np.asarray(said(_rows(model, treatment, table), pytree.present(model.parameter)))
 
 
-def _rows(model: FittedModel, treatment: Treatment, table: Any) -> Array | Sparse:
-    """Rows as the model knows them: of a frame, an array, a path or the name of a data set."""
-    rows = treatment.apply(open_for_prediction(os.fspath(table), treatment) if _is_place(table) else table)
+def _rows(model: FittedModel, treatment: Treatment, table: Any, label: str | None = None) -> Array | Sparse:
+    """Rows as the model knows them: of a frame, an array, a path or the name of a data set; without the label."""
+    rows = treatment.apply(open_for_prediction(os.fspath(table), treatment, label) if _is_place(table) else table)
     if isinstance(rows, Sparse) and not model.algorithm.accepts.sparse:
         name = type(model.algorithm).__name__
         raise UsageError(f"{name} takes dense rows, but these are sparse; give a dense array, such as X.toarray().")
@@ -77,32 +78,90 @@ def _is_place(table: Any) -> TypeIs[str | os.PathLike[str]]:
 def score(model: FittedModel, treatment: Treatment, table: Any, labels: Any) -> float:
     """How good the model is on these rows; `labels` are an array, a list, a Series, or the name of a column of
     `table`."""
+    rows, known = _rows_and_labels(model, treatment, table, labels, "score")
+    return float(hook(model.algorithm, ModelHooks.score)(rows, known, pytree.present(model.parameter)))
+
+
+def evaluate(model: FittedModel, treatment: Treatment, table: Any, labels: Any) -> Evaluation:
+    """The objective and other figures of the model on these rows; labels as for `score`."""
+    rows, known = _rows_and_labels(model, treatment, table, labels, "evaluate")
+    found = model.algorithm.evaluate(rows, known, pytree.present(model.parameter))
+    if found is None:
+        raise UsageError(f"{type(model.algorithm).__name__} defines no evaluate; use predict.")
+    return found
+
+
+def _rows_and_labels(
+    model: FittedModel, treatment: Treatment, table: Any, labels: Any, verb: str
+) -> tuple[Array | Sparse, Array | None]:
+    """Rows and labels as the algorithm knows them; `verb` is what the user called."""
     algorithm, name = model.algorithm, type(model.algorithm).__name__
     if labels is None and isinstance(table, tuple) and not isinstance(table, Sparse):
         if len(table) != 2:
-            raise UsageError(f"score takes rows and labels, not {len(table)} things; give score(X, y).")
+            raise UsageError(f"{verb} takes rows and labels, not {len(table)} things; give {verb}(X, y).")
         table, labels = table
+    if labels is None and algorithm.accepts.supervised and _is_place(table):
+        labels = known_labels(os.fspath(table))
     if labels is None and algorithm.accepts.supervised:
-        raise UsageError(f"{name} needs labels to score: give score(X, y), or the name of a column of X as y.")
-    if isinstance(labels, str):
-        labels = _column(table, labels)
-    rows = _rows(model, treatment, table)
+        raise UsageError(f"{name} needs labels to {verb}: {_ways_to_give_labels(verb)}.")
+    column = labels if isinstance(labels, str) else None
+    if column is not None:
+        labels = _column(table, column)
+    rows = _rows(model, treatment, table, column)
     known = None if labels is None else _as_numbers(model, labels)
     count = len(rows.indptr) - 1 if isinstance(rows, Sparse) else len(rows)
     if known is not None and len(known) != count:
         raise UsageError(f"These are {count} rows and {len(known)} labels; give one label per row.")
-    return float(hook(algorithm, ModelHooks.score)(rows, known, pytree.present(model.parameter)))
+    if known is not None and model.classes is not None:
+        _tell_unknown(np.asarray(labels).reshape(-1), known, model.classes)
+    return rows, known
+
+
+def _tell_unknown(labels: Array, known: Array, classes: list[str]) -> None:
+    """Labels that the model does not know count as wrong answers: all of them are an error, some of them a remark."""
+    unknown = np.flatnonzero(known < 0)
+    if not len(unknown):
+        return
+    such, knows = text_of(labels[unknown[0]]), ", ".join(map(repr, classes[:4]))
+    if len(unknown) == len(known):
+        raise UsageError(
+            f"No label is a class that the model knows (first: {such!r}; it knows {knows}); give another column."
+        )
+    warn(
+        f"{len(unknown):,} of {len(known):,} rows have a label that the model does not know (first: {such!r}); they "
+        "count as wrong answers."
+    )
+
+
+def _ways_to_give_labels(verb: str) -> str:
+    if listener() == "python":
+        return f"give {verb}(X, y), or the name of a column of X as y"
+    return "give --label COLUMN"
 
 
 def _column(table: Any, name: str) -> Array:
-    """A column of a frame or of a file, by name, as it is written there."""
+    """A column of a frame or of a file, by name, as it is written there; by number where it has no names."""
+    if _is_place(table):
+        found = known_labels(os.fspath(table), name)
+        if found is not None:
+            return found
     given = open_table(os.fspath(table)) if _is_place(table) else ObjectTable(table)
-    if not given.named or name not in given.names:
-        raise UsageError(f"{given.origin} has no column {name!r}{nearest(name, given.names if given.named else [])}")
-    parts = [column for (column,) in given.chunks([given.names.index(name)])]
+    place = _place(name, given.names, given.named)
+    if place is None:
+        known = nearest(name, given.names) if given.named else f"; its columns are 0 to {len(given.names) - 1}."
+        raise UsageError(f"{given.origin} has no column {name!r}{known}")
+    parts = [column for (column,) in given.chunks([place])]
     return np.concatenate(
         [np.array([*part.texts, None], object)[part.values] if part.textual else part.values for part in parts]
     )
+
+
+def _place(name: str, names: Sequence[str], named: bool) -> int | None:
+    """The place of a column by its name; in a table without names by its number, from 0, or negative from the end."""
+    if named:
+        return names.index(name) if name in names else None
+    number = int(name) if name.lstrip("-").isdecimal() else len(names)
+    return number % len(names) if -len(names) <= number < len(names) else None
 
 
 def _as_numbers(model: FittedModel, labels: Any) -> Array:

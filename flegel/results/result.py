@@ -10,14 +10,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from flegel.algorithm import Algorithm, described_hyper
+from flegel.algorithm import Algorithm, Evaluation, described_hyper
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.declarations.figures import ModelHooks
 from flegel.declarations.optional import hook
 from flegel.errors import ExitCode, UsageError
 from flegel.plan.termination import FAILED_OUTCOMES
-from flegel.results.prediction import Answer, TrainingRows, answer, class_names, model_of, predict, score, with_names
+from flegel.results.prediction import (
+    Answer,
+    TrainingRows,
+    answer,
+    class_names,
+    evaluate,
+    model_of,
+    predict,
+    score,
+    with_names,
+)
+from flegel.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,9 +65,13 @@ class Result:
     """Why the job ended, in one word (`flegel.plan.termination.Verdict`)."""
     staleness: dict[int, int] = field(default_factory=dict)
     """How many reports were made under a θ so many updates old."""
+    abandoned: int = 0
+    """Visits that were abandoned because a point was too expensive (`expensive="abandon"` or `"retry"`)."""
     kernel: str = ""
     kernel_choice: str = ""
     """Which of its kernels the algorithm took for these rows, and why; why hooks were interpreted."""
+    sync_choice: str = ""
+    """What the synchronization model chose by itself, and why, such as `auto` between barriers and single reports."""
     warnings: list[str] = field(default_factory=list)
     description: list[str] = field(default_factory=list)
     """What the model is like, in a line or two, such as the sizes of clusters."""
@@ -134,6 +149,10 @@ class Result:
         of a column."""
         return score(self, self._treatment(), table, labels)
 
+    def evaluate(self, table: Any, labels: Any = None) -> Evaluation:
+        """The objective, and figures by name such as accuracy and log-loss, on these rows; arguments as for `score`."""
+        return evaluate(self, self._treatment(), table, labels)
+
     @property
     def labels(self) -> Array:
         """The class or cluster of each row of training, in the order of the data."""
@@ -174,11 +193,11 @@ class Result:
         value = "none" if self.objective is None else f"{self.objective:.6g}"
         data, more = self.dataset, len(self.data_report) - MAX_REPORT_LINES
         lines = [
-            f"{self.name} on {data['name']}: {data['rows']:,} rows of {data['columns']:,} columns",
+            f"{self.name} on {data['name']}: {counted(data['rows'], 'row')} of {counted(data['columns'], 'column')}",
             f"{'converged' if self.converged else 'stopped'}: {self.reason}",
-            f"objective {value}{''.join(self._figures())} after {self.iterations} barriers under {self.sync}, "
-            f"{self.seconds:.3g} s of training",
-            f"{self.workers} workers in {self.placement}, {self.utilization:.0%} of their time computing; "
+            f"objective {value}{''.join(self._figures())} after {counted(self.iterations, 'barrier')} under "
+            f"{self.sync}, {self.seconds:.3g} s of training",
+            f"{counted(self.workers, 'worker')} in {self.placement}, {self.utilization:.0%} of their time computing; "
             f"{self.load_seconds:.3g} s of loading before",
             *(f"{name}: {_shape(value)}" for name, value in self.parameters.items() if value.dtype.kind in "fiub"),
             *([f"classes: {', '.join(self.classes[:20])}"] if self.classes else []),
@@ -234,6 +253,7 @@ class Result:
             "worker": self.worker,
             "utilization": self.utilization,
             "staleness": {str(k): v for k, v in self.staleness.items()},
+            "abandoned": self.abandoned,
             "balance": self.balance,
             "incidents": self.incidents,
             "servers": self.servers,
@@ -242,6 +262,7 @@ class Result:
             "model": self.model,
             "kernel": self.kernel,
             "kernel_choice": self.kernel_choice,
+            "sync_choice": self.sync_choice,
             "warnings": self.warnings,
             "description": self.description,
             "classes": self.classes,
@@ -365,7 +386,7 @@ def merging_seconds(machine: Coordinator) -> dict[int, float]:
     """
     found: dict[int, float] = {}
     for row in machine.trace:
-        waits = {span[0]: span[6] for span in row.spans if span[6] > 0}
+        waits = {worker: waiting for worker, *_, waiting in row.spans if waiting > 0}
         for worker in waits:
             found[worker] = found.get(worker, 0.0) + min(waits.values())
     return found

@@ -62,28 +62,28 @@ class CoordinatorCost:
 
     def __init__(self, costs: Costs, workers: int) -> None:
         self.costs = costs
-        self.free = 0.0
+        self.free_at = 0.0
         self.strain = 1.0 / (1.0 - min(costs.beat * workers, MAX_HEARTBEAT_SHARE))
         """Heartbeats take a part of the time, so everything else takes so many times as long."""
 
     def idle_at(self, at: float) -> float:
         """When somebody who came at `at` is served."""
-        return at if at > self.free else self.free
+        return at if at > self.free_at else self.free_at
 
-    def take(self, worker: int, size: int, at: float) -> float:
+    def taken_at(self, worker: int, size: int, at: float) -> float:
         """A report came at `at`: when is it taken in?"""
         c = self.costs
-        start = at if at > self.free else self.free
-        self.free = start + (c.merge + size * c.merge_byte) * self.strain
-        return self.free
+        start = at if at > self.free_at else self.free_at
+        self.free_at = start + (c.merge + size * c.merge_byte) * self.strain
+        return self.free_at
 
     def work(self, seconds: float) -> None:
         """Something else to do, now."""
-        self.free += seconds * self.strain
+        self.free_at += seconds * self.strain
 
-    def give(self, worker: int, size: int, arrays: object, at: float) -> float:
+    def send_done_at(self, worker: int, size: int, arrays: object, at: float) -> float:
         """An order wanted at `at`: when does it leave?"""
         c = self.costs
-        start = at if at > self.free else self.free
-        self.free = start + (c.send + size * c.send_byte) * self.strain
-        return self.free
+        start = at if at > self.free_at else self.free_at
+        self.free_at = start + (c.send + size * c.send_byte) * self.strain
+        return self.free_at

@@ -15,6 +15,7 @@ class EventQueue:
     def __init__(self) -> None:
         self.now = 0.0
         self.over = False
+        """No further event is run."""
         self.count = 0
         """Entries so far."""
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.core.precision import SMALLEST_DIVISOR
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard
 from flegel.declarations.learning import Learning
@@ -50,13 +51,13 @@ def fit(
     quick = np.minimum.accumulate([sign * f for _, f in fine])
     first, last = float(slow[0]), max(float(slow[-1]), float(quick[-1]))
     ratios = []
-    for share in np.linspace(0.5, 0.995, 34):
+    for share in np.linspace(0.5, 0.995, 34):  # levels in the second half of the way, short of its end
         level = first + share * (last - first)
         a, b = _when(coarse, slow, level), _when(fine, quick, level)
         if a > 1 and b > 0:
             ratios.append(a / b)
     ratio = max(float(np.median(ratios)), 1.0) if ratios else 1.0
-    loss = min((ratio - 1) / (ratio - step), 0.95)
+    loss = min((ratio - 1) / (ratio - step), 0.95)  # with a loss of 1 no stale visit would help
     return FittedProgress(tuple(p for p, _ in coarse), tuple((sign * slow).tolist()), loss, maximize)
 
 
@@ -66,7 +67,7 @@ def _when(course: Sequence[tuple[float, float]], best: Array, level: float) -> f
     if best[i] > level or i == 0:
         return course[0][0] if best[0] <= level else 0.0
     (before, _), (after, _) = course[i - 1], course[i]
-    return float(before + (after - before) * (best[i - 1] - level) / max(best[i - 1] - best[i], 1e-300))
+    return float(before + (after - before) * (best[i - 1] - level) / max(best[i - 1] - best[i], SMALLEST_DIVISOR))
 
 
 class LearningCurve(Algorithm):

@@ -12,6 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+DOWN, UP = 0, 1
+"""Ways of a message: to a worker, to the coordinator."""
+NETWORK_RANDOM_STREAM = 77
+"""Number of the stream of random numbers for delays, apart from those of speeds and rows with the same seed."""
+DRAWS_AT_ONCE = 4096
+"""Random delays drawn by one call of numpy, to spare a call for each message."""
+
 
 @dataclass(frozen=True)
 class NetworkSpec:
@@ -37,13 +44,17 @@ class Network:
 
     def __init__(self, spec: NetworkSpec, workers: int, seed: int = 0) -> None:
         self.spec, self.workers = spec, workers
-        self._down = self._up = 0.0
-        self._rack_down, self._rack_up = [0.0] * spec.racks, [0.0] * spec.racks
-        self._last: dict[tuple[int, int], float] = {}
-        self._rng = np.random.default_rng([seed, 77])
-        self._draws: list[float] = []
-        w = spec
-        self._plain = all(map(math.isinf, (w.bandwidth, w.hub, w.uplink))) and w.racks == 1 and not w.jitter
+        self._hub_down_free_at = self._hub_up_free_at = 0.0
+        """Until when, in seconds, the coordinator's link is taken, by direction; likewise each rack's uplink."""
+        self._rack_down_free_at, self._rack_up_free_at = [0.0] * spec.racks, [0.0] * spec.racks
+        self._last_arrival: dict[tuple[int, int], float] = {}
+        """By worker and way (`DOWN` or `UP`)."""
+        self._rng = np.random.default_rng([seed, NETWORK_RANDOM_STREAM])
+        self._jitter_draws: list[float] = []
+        """Random delays that are drawn and not used yet."""
+        unlimited = all(map(math.isinf, (spec.bandwidth, spec.hub, spec.uplink)))
+        self._only_latency = unlimited and spec.racks == 1 and not spec.jitter
+        """Every message takes the same time, whatever its size."""
 
     def rack(self, worker: int) -> int:
         return worker * self.spec.racks // max(self.workers, 1)
@@ -51,32 +62,32 @@ class Network:
     def down(self, worker: int, size: int, at: float) -> float:
         """When an order sent at `at` arrives."""
         spec = self.spec
-        if self._plain:
+        if self._only_latency:
             return at + spec.latency
-        self._down = when = max(self._down, at) + size / spec.hub
+        self._hub_down_free_at = when = max(self._hub_down_free_at, at) + size / spec.hub
         if rack := self.rack(worker):
-            self._rack_down[rack] = when = max(self._rack_down[rack], when) + size / spec.uplink
+            self._rack_down_free_at[rack] = when = max(self._rack_down_free_at[rack], when) + size / spec.uplink
             when += spec.rack_latency
-        return self._arrival(worker, 0, when + spec.latency + size / spec.bandwidth)
+        return self._arrival(worker, DOWN, when + spec.latency + size / spec.bandwidth)
 
     def up(self, worker: int, size: int, at: float) -> float:
         """When an answer sent at `at` arrives."""
         spec = self.spec
-        if self._plain:
+        if self._only_latency:
             return at + spec.latency
         when = at + size / spec.bandwidth
         if rack := self.rack(worker):
-            self._rack_up[rack] = when = max(self._rack_up[rack], when) + size / spec.uplink
+            self._rack_up_free_at[rack] = when = max(self._rack_up_free_at[rack], when) + size / spec.uplink
             when += spec.rack_latency
-        self._up = when = max(self._up, when) + size / spec.hub
-        return self._arrival(worker, 1, when + spec.latency)
+        self._hub_up_free_at = when = max(self._hub_up_free_at, when) + size / spec.hub
+        return self._arrival(worker, UP, when + spec.latency)
 
     def _arrival(self, worker: int, way: int, when: float) -> float:
         """When a message arrives, with random delay; messages of one way never overtake each other."""
         if not self.spec.jitter:
             return when
-        if not self._draws:
-            self._draws = self._rng.exponential(self.spec.jitter, 4096).tolist()
-        when = max(when + self._draws.pop(), self._last.get((worker, way), 0.0))
-        self._last[(worker, way)] = when
+        if not self._jitter_draws:
+            self._jitter_draws = self._rng.exponential(self.spec.jitter, DRAWS_AT_ONCE).tolist()
+        when = max(when + self._jitter_draws.pop(), self._last_arrival.get((worker, way), 0.0))
+        self._last_arrival[(worker, way)] = when
         return when

@@ -1,6 +1,6 @@
 """A real job's trace as a world to simulate: each worker's speed over time, what a barrier took, how fast it learned.
 
-Everything comes from the spans of the trace: (worker, order sent, report here, visits, computing, responding, waiting).
+Everything comes from the spans of the trace (`TraceSpan`).
 The coordinator sent the order and got the report, so what is not computing in between is the way there and back.
 """
 
@@ -12,11 +12,12 @@ from statistics import median
 from typing import Any
 
 from flegel.errors import UsageError
+from flegel.machine.coordinator.events import TraceSpan
 from flegel.sim.coordinator_cost import Costs
 from flegel.sim.learning_curve import FittedProgress
 from flegel.sim.speeds import Course, recorded
 
-Span = Sequence[Any]
+UNKNOWN_WAY_SECONDS = 6e-4  # there and back, where the trace does not tell: twice `NetworkSpec.latency`
 SHORTEST_COMPUTING_SECONDS = 1e-5  # seconds of computing: shorter spans say nothing about speed
 
 
@@ -37,11 +38,11 @@ class Recording:
 
 def record(rows: Sequence[Mapping[str, Any]], workers: int) -> Recording:
     """Speeds and costs of the job whose trace this is."""
-    by_worker: dict[int, list[Span]] = {w: [] for w in range(workers)}
+    by_worker: dict[int, list[TraceSpan]] = {w: [] for w in range(workers)}
     for row in rows:
-        for span in row.get("spans") or ():
-            if span[0] in by_worker and span[3] > 0 and span[4] > SHORTEST_COMPUTING_SECONDS:
-                by_worker[span[0]].append(span)
+        for span in _spans(row):
+            if span.worker in by_worker and span.visits > 0 and span.computing > SHORTEST_COMPUTING_SECONDS:
+                by_worker[span.worker].append(span)
     silent = [w for w, spans in by_worker.items() if not spans]
     if silent:
         raise UsageError(
@@ -51,17 +52,22 @@ def record(rows: Sequence[Mapping[str, Any]], workers: int) -> Recording:
     rates: dict[int, float] = {}
     courses: dict[int, Course] = {}
     for worker, spans in by_worker.items():
-        spans.sort(key=lambda s: s[1])
-        usual = sum(s[3] for s in spans) / sum(s[4] for s in spans)
+        spans.sort(key=lambda s: s.order_sent)
+        usual = sum(s.visits for s in spans) / sum(s.computing for s in spans)
         rates[worker] = usual
-        courses[worker] = recorded([s[1] for s in spans], [s[3] / s[4] / usual for s in spans])
+        factors = [s.visits / s.computing / usual for s in spans]
+        courses[worker] = recorded([s.order_sent for s in spans], factors)
     seconds = float(rows[-1]["seconds"]) if rows else 0.0
     return Recording(workers, rates, courses, _costs(rows, workers), _jitter(rows), seconds)
 
 
+def _spans(row: Mapping[str, Any]) -> list[TraceSpan]:
+    return [TraceSpan(*span) for span in row.get("spans") or ()]
+
+
 def _ways(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Of each order: there and back, without computing."""
-    return [max(s[2] - s[1] - s[4], 0.0) for row in rows for s in row.get("spans") or ()]
+    return [max(s.report_here - s.order_sent - s.computing, 0.0) for row in rows for s in _spans(row)]
 
 
 def _jitter(rows: Sequence[Mapping[str, Any]]) -> float:
@@ -76,11 +82,10 @@ def _costs(rows: Sequence[Mapping[str, Any]], workers: int) -> Costs:
     """
     ways, merges = _ways(rows), []
     for row in rows:
-        spans = row.get("spans") or ()
-        waits = [s[6] for s in spans if s[6] > 0]
+        waits = [s.waiting for s in _spans(row) if s.waiting > 0]
         if waits:
             merges.append(min(waits))
-    way = median(ways) if ways else 6e-4
+    way = median(ways) if ways else UNKNOWN_WAY_SECONDS
     merge = median(merges) if merges else 0.0
     each = max(merge - way / 2, 0.0) / max(workers, 1)
     return Costs(message=way / 4, react=way / 4, wake=way / 8, merge=each / 2, send=each / 2)

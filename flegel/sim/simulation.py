@@ -25,6 +25,8 @@ from flegel.sim.worker import SimWorker
 __all__ = ["Costs", "Simulation", "simulate"]
 
 MESSAGE_HEADER_BYTES = 120  # bytes of a message beside its arrays
+EVENTS_BETWEEN_LOOKS = 20_000
+"""Events after which `watch` is called."""
 
 
 class Simulation:
@@ -52,14 +54,14 @@ class Simulation:
         self.events.now = now
         self._save = save
         self.network = network or Network(NetworkSpec(latency=self.costs.message), len(paces))
-        self.cost = self.costs.thread(len(paces))
+        self.coordinator_thread = self.costs.thread(len(paces))
         self._size = size
-        self._sized: tuple[object, int] = ((), MESSAGE_HEADER_BYTES)
-        self._done: Done | None = None
-        holds = any(part.needs_points for part in job.parts) or bool(job.membership.shards)
+        self._measured_arrays: tuple[object, int] = ((), MESSAGE_HEADER_BYTES)
+        """The arrays of the last message and their bytes: all workers get the same θ."""
+        self._end_of_job: Done | None = None
         sent = pytree.without(job.parameter, job.state.algorithm.placement.unsent)
         self.workers = {
-            id: self.worker_class(id, paces[id], learners[id], self.events, self.costs, sent, holds) for id in paces
+            id: self.worker_class(id, paces[id], learners[id], self.events, self.costs, sent) for id in paces
         }
         for worker in self.workers.values():
             worker.answer = self._answered
@@ -69,23 +71,23 @@ class Simulation:
         """Run the job to its end; raises the error that made it fail. `watch` is called every few thousand events."""
         with no_collections():
             self._run(limit, watch)
-        if self._done is None:
+        if self._end_of_job is None:
             raise ProtocolError(
                 f"The simulated job did not end; it stands in {self.job.phase}, round {self.job.view.round}."
             )
-        if self._done.error is not None:
-            raise self._done.error
+        if self._end_of_job.error is not None:
+            raise self._end_of_job.error
         return self.job
 
     def _run(self, limit: int | None, watch: Callable[[JobSnapshot], None] | None) -> None:
         """Run events until the job is done, the `limit` of events is reached or none is left; `watch` sees the job in
         between."""
         self.execute(self.job.start(self.events.now), self.events.now)
-        left = limit if limit is not None else 1 << 62
-        while left > 0 and self._done is None:
+        events_left = limit if limit is not None else 1 << 62  # without a limit: more than any job has
+        while events_left > 0 and self._end_of_job is None:
             before = self.events.count
-            self.events.run(min(left, 20_000))
-            left -= 20_000
+            self.events.run(min(events_left, EVENTS_BETWEEN_LOOKS))
+            events_left -= EVENTS_BETWEEN_LOOKS
             if watch is not None:
                 watch(observe(self.job))
             if self.events.count == before and self.events.idle:
@@ -99,40 +101,40 @@ class Simulation:
             return MESSAGE_HEADER_BYTES
         if self._size is not None:
             return self._size + MESSAGE_HEADER_BYTES
-        if self._sized[0] is not arrays:  # all workers get the same θ: measured once
-            self._sized = (arrays, sum(a.nbytes for a in arrays) + MESSAGE_HEADER_BYTES)
-        return self._sized[1]
+        if self._measured_arrays[0] is not arrays:  # all workers get the same θ: measured once
+            self._measured_arrays = (arrays, sum(a.nbytes for a in arrays) + MESSAGE_HEADER_BYTES)
+        return self._measured_arrays[1]
 
     def execute(self, commands: list[Command], now: float) -> None:
         """Carry out the coordinator's commands in virtual time: a message arrives after the coordinator's work and the
         network's delay."""
-        cost, network, wake = self.cost, self.network, self.costs.wake
+        thread, network, wake_seconds = self.coordinator_thread, self.network, self.costs.wake
         for command in commands:
             if type(command) is Send:
                 size = self.message_bytes(command.arrays)
-                left = cost.give(command.worker, size if command.arrays else 0, command.arrays, now)
-                arrives = network.down(command.worker, size, left)
+                sent_at = thread.send_done_at(command.worker, size if command.arrays else 0, command.arrays, now)
+                arrives = network.down(command.worker, size, sent_at)
                 to = self.workers[command.worker]
-                self.events.at(arrives + wake, to.order, command.body, command.arrays)
+                self.events.at(arrives + wake_seconds, to.order, command.body, command.arrays)
                 continue
             match command:
                 case SetTimer(at, timer):
-                    if timer.name != "watch" or not self._forbearing():
+                    if timer.name != "watch" or not self._silence_check_is_off():
                         self.events.at(at, self._timer, timer)
                 case Note(text):
                     self.job.notes.append(text)
-                case PartCommand():
+                case PartCommand():  # what a part asks of its I/O; of these, a simulation carries out checkpoints alone
                     self._save(command)
                 case Done():
-                    self._done, self.events.over = command, True
+                    self._end_of_job, self.events.over = command, True
 
-    def _forbearing(self) -> bool:
+    def _silence_check_is_off(self) -> bool:
         """The silence check is off: simulated workers send no heartbeats."""
         timeouts = self.job.state.timeouts
         return not self.job.has_deadlines and math.isinf(timeouts.silence + timeouts.report)
 
     def _timer(self, timer: Timer) -> None:
-        now = self.cost.idle_at(self.events.now)
+        now = self.coordinator_thread.idle_at(self.events.now)
         self.execute(self.job.handle(timer, now), now)
 
     def _answered(self, worker: int, body: Any, arrays: tuple[Array, ...], when: float) -> None:
@@ -140,8 +142,8 @@ class Simulation:
         self.events.at(self.network.up(worker, size, when), self._arrived, worker, body, arrays, size)
 
     def _arrived(self, worker: int, body: Any, arrays: tuple[Array, ...], size: int) -> None:
-        taken = self.cost.take(worker, size, self.events.now)
-        if self.cost.in_order:
+        taken = self.coordinator_thread.taken_at(worker, size, self.events.now)
+        if self.coordinator_thread.in_order:
             self._taken(worker, body, arrays, taken)
         else:
             self.events.at(taken, self._taken, worker, body, arrays, taken)
@@ -150,7 +152,7 @@ class Simulation:
         job, iteration = self.job, self.job.iteration
         commands = job.handle(FromWorker(worker, body, arrays), now)
         if job.iteration != iteration and self.costs.update:
-            self.cost.work(self.costs.update)
+            self.coordinator_thread.work(self.costs.update)
         if commands:
             self.execute(list(commands), now)
 

@@ -18,6 +18,9 @@ from flegel.errors import UsageError
 from flegel.options import parse_seconds
 
 SPREADS = "equal, lognormal:0.3, uniform:0.5-2 or tiers:1x0.7+0.25x0.3"
+SECONDS_PER_HOUR = 3600  # by the definition of the hour
+DRIFT_MEMORY = 0.9
+"""A drifting speed keeps so much of its last logarithm; the random rest keeps its spread the same over time."""
 
 
 class Course:
@@ -26,19 +29,20 @@ class Course:
     def __init__(self, steps: Iterator[tuple[float, float]]) -> None:
         """`steps` yields (from when, factor), the first from 0."""
         self._steps = steps
-        first = next(steps)
-        self._times, self._factors = [first[0]], [first[1]]
-        self._more = True
+        time, factor = next(steps)
+        self._times, self._factors = [time], [factor]
+        self._has_more_steps = True
 
     def _reach(self, time: float) -> None:
         """Read the course of speeds up to this time."""
-        while self._more and self._times[-1] <= time:
+        while self._has_more_steps and self._times[-1] <= time:
             step = next(self._steps, None)
             if step is None:
-                self._more = False
+                self._has_more_steps = False
             else:
-                self._times.append(step[0])
-                self._factors.append(step[1])
+                time_of_step, factor = step
+                self._times.append(time_of_step)
+                self._factors.append(factor)
 
     def at(self, time: float) -> float:
         self._reach(time)
@@ -124,19 +128,19 @@ def _steps(speeds: Speeds, seed: int, worker: int) -> Iterator[tuple[float, floa
     rng = np.random.default_rng([seed, 2, worker])
     level = rng.normal() * speeds.drift.size if speeds.drift else 0.0
     turn = speeds.drift.every if speeds.drift else math.inf
-    gone = rng.exponential(3600 / speeds.spot.per_hour) if speeds.spot else math.inf
+    gone = rng.exponential(SECONDS_PER_HOUR / speeds.spot.per_hour) if speeds.spot else math.inf
     back = math.inf
     up = True
     yield 0.0, math.exp(level)
     while True:
         now = min(turn, gone, back)
         if now == turn and speeds.drift:
-            level = 0.9 * level + math.sqrt(1 - 0.81) * speeds.drift.size * rng.normal()
+            level = DRIFT_MEMORY * level + math.sqrt(1 - DRIFT_MEMORY**2) * speeds.drift.size * rng.normal()
             turn += speeds.drift.every
         elif now == gone and speeds.spot:
             up, gone, back = False, math.inf, now + speeds.spot.outage
         elif speeds.spot:
-            up, gone, back = True, now + rng.exponential(3600 / speeds.spot.per_hour), math.inf
+            up, gone, back = True, now + rng.exponential(SECONDS_PER_HOUR / speeds.spot.per_hour), math.inf
         yield now, math.exp(level) if up else 0.0
 
 

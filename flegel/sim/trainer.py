@@ -1,12 +1,14 @@
 """A trainer on virtual time: knows how long points take, and trains them really or not at all. No thread, no clock.
 
-`Pace` is the speed of a worker, stragglers included; `Learner` runs the algorithm's own kernel on a shard, so that
-a simulated job gives the true objective. `Counter` only counts visits, for jobs whose progress is a curve.
+`Pace` is the speed of a worker, stragglers included, `CallPace` that of one that calls a library; `Learner` runs the
+algorithm's own kernel on a shard, so that a simulated job gives the true objective. `Counter` only counts visits, for
+jobs whose progress is a curve.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +23,7 @@ from flegel.plan.stragglers import NONE, Slowdown, Stragglers
 from flegel.sim.speeds import Course
 
 NO_STRAGGLERS = Stragglers()
+SIGNALLED_CALL = 32  # points of a call in a round that a signal ends: a library's usual size of a micro-batch
 
 
 class Pace:
@@ -102,6 +105,48 @@ class Pace:
         self.since_pause = (self.since_pause + points) % slow.every if slow.pause else 0
 
 
+class CallPace(Pace):
+    """The speed of a worker that trains in calls of a library, each of `call` seconds besides its points. A call that
+    has begun is finished; a worker that knows when the round ends plans one that ends there, as in a real job."""
+
+    __slots__ = ("_largest", "_planned", "_smallest")
+
+    def __init__(self, pace: Pace, call: float, smallest: int, largest: int) -> None:
+        """`pace`: how fast points are besides; `smallest`, `largest`: points of a call."""
+        super().__init__(pace.rate, pace.stragglers, pace.worker, pace.workers, pace._course)
+        self.call, self._smallest, self._largest = call, smallest, largest
+        self._planned: tuple[int, float] | None = None
+        """Points and seconds of the round that is under way, where the worker knew when it ends."""
+
+    def _took(self, points: int, at: float, size: int) -> float:
+        slow = self.slowdown(at)
+        return super().seconds_for(points, at) + math.ceil(points / size) * self.call * slow.factor * (1 + slow.load)
+
+    def seconds_for(self, points: int, at: float) -> float:
+        self._planned = None
+        return self._took(points, at, self._largest)
+
+    def points_in(self, seconds: float, at: float, most: int) -> tuple[int, float]:
+        """Calls are short where a signal may come: the one that it finds under way is finished."""
+        if self._planned is not None:
+            return self._planned
+        size = min(SIGNALLED_CALL, self._largest)
+        calls = max(math.ceil(seconds / self._took(size, at, size)), 1)
+        points = min(calls * size, most)
+        return points, max(seconds, self._took(points, at, size))
+
+    def in_time(self, seconds: float, at: float, most: int) -> tuple[int, float]:
+        """As many points as end in time, in calls of the largest size and a shorter one; a short call at least."""
+        slow = self.slowdown(at)
+        factor = slow.factor * (1 + slow.load)
+        call, each = self.call * factor, factor / self.rate
+        whole, rest = divmod(max(seconds, 0.0), call + self._largest * each)
+        points = int(whole) * self._largest + max(math.floor((rest - call) / each + 1e-9), 0)
+        points = min(max(points - points % self._smallest, self._smallest), most)
+        self._planned = points, self._took(points, at, self._largest)
+        return self._planned
+
+
 class Learner(Protocol):
     """What training does to statistics."""
 
@@ -135,6 +180,47 @@ class KernelLearner:
 
     def add(self, changes: tuple[Array, ...]) -> None:
         pytree.add(self._aggregator, pytree.unflatten(self._aggregator, changes))
+
+
+class BackendKernel(Protocol):
+    """What a learner needs of the kernel of a backend (`runtime/backends/protocol.py`)."""
+
+    def set_parameter(self, arrays: Sequence[Array]) -> None: ...
+
+    def clear_statistics(self) -> None: ...
+
+    def add_statistics(self, arrays: Sequence[Array]) -> None: ...
+
+    def statistics(self) -> tuple[Array, ...]: ...
+
+    def run(self, shard: Shard, start: int, end: int, iteration: int, flag: Array) -> int: ...
+
+
+class BackendLearner:
+    """The kernel of a backend that the algorithm asks for, such as that of networks, on a shard."""
+
+    def __init__(self, algorithm: Algorithm, kernel: BackendKernel, shard: Shard, flag: Array) -> None:
+        self.algorithm, self.shard, self.points, self.columns = algorithm, shard, shard.points, shard.columns
+        self._kernel, self._flag = kernel, flag
+        self._theta: tuple[Array, ...] = ()
+
+    def train(self, parameter: Tree, start: int, end: int, iteration: int, shard: Shard | None = None) -> None:
+        arrays = tuple(pytree.flatten(parameter))
+        if not self._theta or any(new is not old for new, old in zip(arrays, self._theta, strict=True)):
+            self._kernel.set_parameter(arrays)
+            self._theta = arrays
+        at = start
+        while at < end:
+            at = self._kernel.run(shard or self.shard, at, end, iteration, self._flag)
+
+    def clear(self) -> None:
+        self._kernel.clear_statistics()
+
+    def changes(self) -> tuple[Array, ...]:
+        return tuple(np.array(a) for a in self._kernel.statistics())
+
+    def add(self, changes: tuple[Array, ...]) -> None:
+        self._kernel.add_statistics(changes)
 
 
 class Counter:

@@ -1,7 +1,8 @@
 """A worker on virtual time: the real worker machine, a trainer that is a speed. No process, no thread.
 
-Where points do not move, nothing can reach a worker between the flag and its report, so both are worked out in one
-step, each at its own time. That saves a third of the events.
+A worker that trains real rows holds its points as in a real job: whatever the options of the job are, it may be told to
+visit all of them anew or to go back. One that only counts visits has none; there nothing can reach a worker between the
+flag and its report, so both are worked out in one step, each at its own time. That saves a third of the events.
 """
 
 from __future__ import annotations
@@ -46,27 +47,26 @@ def _features(shard: Shard) -> Array:
 class SimWorker(InlineWorker):
     """Told orders, it calls `answer(id, body, arrays, when)` when it has something to say."""
 
-    def __init__(
-        self, id: int, pace: Pace, learner: Learner, events: EventQueue, costs: Costs, template: Any, holds: bool
-    ) -> None:
-        """`pace`: how fast it is; `learner`: what its visits are worth; `holds`: it has points from the beginning."""
+    def __init__(self, id: int, pace: Pace, learner: Learner, events: EventQueue, costs: Costs, template: Any) -> None:
+        """`pace`: how fast it is; `learner`: what its visits are worth."""
         super().__init__()
         self.id, self.pace, self.learner = id, pace, learner
         self._events, self._costs, self._template = events, costs, template
         self._cursor = self.visits = 0
         shard = getattr(learner, "shard", None)
-        if holds and shard is not None:
+        if shard is not None:
             self.hold(PointStore(shard))
         self.peers: dict[int, SimWorker] = {}
         self._link_free_at = 0.0
-        self._arrays: tuple[Array, ...] = ()
-        self._running: tuple[machine.BeginTrain, float, int, float] | None = None
+        self._theta: tuple[Array, ...] = ()
+        self._running_order: tuple[machine.BeginTrain, float, int, float] | None = None
         """Order, when it began, points, and when all of them will be done unless it is stopped."""
         self._check_at: float | None = None
         """When to look next whether all points are done: most rounds are stopped long before, so that one event in the
         queue serves many rounds."""
         self._overtime = (0, 0.0)
-        self._began: float | None = None
+        self._first_round_at: float | None = None
+        """The course of its speed counts from then on."""
         self.answer: Callable[[int, Any, tuple[Array, ...], float], None] = lambda worker, body, arrays, when: None
 
     @property
@@ -92,6 +92,7 @@ class SimWorker(InlineWorker):
     def _resume(self, order: LoadShard, store: PointStore, arrays: tuple[Array, ...]) -> None:
         """States, votes and passes as they were when the job was suspended."""
         assert order.kept is not None
+        # States, votes, ids; then the changes that were not reported.
         behind = 3 + (len(self.learner.changes()) if order.kept.visits else 0)
         state, halted, _, *pending = arrays[-behind:]
         shard = store.shards[0]
@@ -174,7 +175,7 @@ class SimWorker(InlineWorker):
 
     @property
     def training(self) -> bool:
-        return self._running is not None
+        return self._running_order is not None
 
     @property
     def _trainable(self) -> int:
@@ -185,22 +186,22 @@ class SimWorker(InlineWorker):
         """Begin a round: compute when all its points would be done, and enter that time, or the deadline, into the
         queue."""
         if order.arrays:
-            self._arrays = order.arrays
+            self._theta = order.arrays
             if self.store is not None:
-                self.store.schedule.begin()
+                self.store.schedule.begin(order.cursor)
         if not order.keep:
             self.learner.clear()
         began = now + self._costs.react
-        if self._began is None:
-            self._began = began
+        if self._first_round_at is None:
+            self._first_round_at = began
         points = min(order.points, self._trainable)
-        full = began + self.pace.seconds_for(points, began - self._began)
-        self._running = (order, began, points, full)
+        full = began + self.pace.seconds_for(points, began - self._first_round_at)
+        self._running_order = (order, began, points, full)
         if self._check_at is None or self._check_at > full:
             self._check_at = full
             self._events.at(full, self._check, full)
         if order.until is not None:
-            few, took = self.pace.in_time(order.until - began, began - self._began, points)
+            few, took = self.pace.in_time(order.until - began, began - self._first_round_at, points)
             if few < points:
                 self._events.at(began + took, self._finish, order, few, began + took)
 
@@ -209,9 +210,9 @@ class SimWorker(InlineWorker):
         if self._check_at != when:
             return
         self._check_at = None
-        if self._running is None:
+        if self._running_order is None:
             return
-        order, _, points, full = self._running
+        order, _, points, full = self._running_order
         if full <= when:
             self._finish(order, points, full)
         else:
@@ -220,12 +221,12 @@ class SimWorker(InlineWorker):
 
     def halt(self, now: float) -> None:
         """The flag is up: the kernel obeys after the point at hand."""
-        if self._running is None:
+        if self._running_order is None:
             return
-        order, began, most, _ = self._running
-        assert self._began is not None
+        order, began, most, _ = self._running_order
+        assert self._first_round_at is not None
         elapsed = max(0.0, now + self._costs.react - began)
-        points, took = self.pace.points_in(elapsed, began - self._began, most)
+        points, took = self.pace.points_in(elapsed, began - self._first_round_at, most)
         if points < most:
             if self.store is None:
                 self._finish(order, points, began + took)
@@ -234,12 +235,12 @@ class SimWorker(InlineWorker):
 
     def _finish(self, order: machine.BeginTrain, points: int, ended: float) -> None:
         """End the round after so many points: train on them, and hand the result to the worker's state machine."""
-        if self._running is None or self._running[0] is not order:
+        if self._running_order is None or self._running_order[0] is not order:
             return
-        began, asked = self._running[1], min(order.points, self._trainable)
-        self._running = None
-        assert self._began is not None
-        self.pace.did(points, began - self._began)
+        began, asked = self._running_order[1], min(order.points, self._trainable)
+        self._running_order = None
+        assert self._first_round_at is not None
+        self.pace.did(points, began - self._first_round_at)
         self._learn(points, order.round)
         self._overtime = (0, 0.0) if order.arrays else (points, ended - began)
         self.visits += points
@@ -253,7 +254,7 @@ class SimWorker(InlineWorker):
 
     def _learn(self, points: int, iteration: int) -> None:
         """Really train on so many points, in the order in which a worker visits them."""
-        parameter = pytree.unflatten(self._template, self._arrays)
+        parameter = pytree.unflatten(self._template, self._theta)
         if self.store is not None:
 
             def learn(shard: Shard, start: int, end: int) -> int:

@@ -94,9 +94,10 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
     # -- the job -------------------------------------------------------------------------------------------
 
     def _seed(self) -> int:
-        if isinstance(self.random_state, numbers.Integral):
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        state = getattr(self, "random_state", 0)  # one that has none draws nothing
+        if isinstance(state, numbers.Integral):
+            return int(state)
+        return int(check_random_state(state).randint(2**31 - 1))
 
     def _sync(self, partial: bool = False) -> str:
         """`bsp` where results must repeat, to the last bit, or a single pass is made (`partial`); `fsp` otherwise."""
@@ -129,25 +130,32 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
         weights: Array | None = None,
         start: Tree | None = None,
         passes: float | None = None,
+        tolerance: float | None = None,
     ) -> Result:
-        """One job; `passes` instead of `max_iter`. `algorithm` may be made of the number of rows that are trained."""
+        """One job; `passes` instead of `max_iter`, `tolerance` instead of `tol`. `algorithm` may be made of the number
+        of rows that are trained."""
         rows = prepared(X, y, weights, getattr(algorithm, "k", 1))
         chosen = algorithm if isinstance(algorithm, Algorithm) else algorithm(rows.features.shape[0])
-        sync = self._sync(partial=passes is not None)
+        once = chosen.statistics.constant
+        sync = self._sync(partial=passes is not None or once)
         options = {"seed": self._seed(), "sync": sync, **self._job_options()}
-        options["max_passes"] = passes or self._check_number("max_iter", 1)
-        if self.tol is not None:
-            options["tolerance"] = max(float(self.tol), LEAST_TOLERANCE)
+        if not once:  # one pass is exact: nothing else ends the job
+            options["max_passes"] = passes or self._check_number("max_iter", 1)
+            wanted = self.tol if tolerance is None else tolerance
+            if wanted is not None:
+                options["tolerance"] = max(float(wanted), LEAST_TOLERANCE)
         if self.target is not None:
             options["target"] = float(self.target)
-        if self.verbose:
+        if getattr(self, "verbose", 0):
             options["say"] = print
         try:
             result = run(chosen, rows, progress=False, start=start, **options)  # type: ignore[arg-type]
         except UsageError as error:
             raise ValueError(str(error)) from error
-        if self.verbose:
+        if getattr(self, "verbose", 0):
             print(f"{type(self).__name__}: {sync}, {result.reason}; {result.iterations} updates.")
+        if once and result.outcome == "diverged":
+            raise ValueError(f"{type(self).__name__} has no result: {result.reason}. Scale the columns of X.")
         if result.outcome == "limit" and passes is None and self._warns:
             warnings.warn(
                 self._not_converged(result.reason),
@@ -155,6 +163,8 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
         self.sync_ = sync
+        if once:
+            return result
         self.n_iter_ = max(int(np.ceil(min((w["passes"] for w in result.worker if w["points"]), default=1.0))), 1)
         return result
 
@@ -172,9 +182,9 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def sparse_rows(X: Any) -> Sparse:
-    """A CSR matrix of scipy as the engine's algorithms know it."""
-    return Sparse(X.indptr, X.indices, X.data, X.shape[1])
+def for_engine(X: Any) -> Any:
+    """Rows as the engine's algorithms know them: those of scipy's CSR matrices have a class of their own."""
+    return Sparse(X.indptr, X.indices, X.data, X.shape[1]) if scipy.sparse.issparse(X) else X
 
 
 def share(old: float, new: float) -> float:

@@ -12,13 +12,22 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.metrics.pairwise import euclidean_distances
 
+from flegel.algorithms.clusters.gap_kmeans import GapCentroids, unobserved
+from flegel.algorithms.clusters.gap_kmeans import GapKMeans as GapAlgorithm
 from flegel.algorithms.kmeans.kmeans import Centroids
 from flegel.algorithms.kmeans.kmeans import KMeans as Algorithm
+from flegel.algorithms.seeding import lloyd_side_by_side, some_weighted
+from flegel.algorithms.seeding import prepared as rows_for_products
+from flegel.configuration.sources import settings_outside
+from flegel.core.gaps import with_marks
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, unit_rows
-from flegel.sklearn.base import EngineEstimator, sparse_rows
+from flegel.sklearn.base import EngineEstimator, for_engine
+from flegel.sklearn.rows import prepared
 
-AUTO_STARTS = 3  # that are tried on a sample for n_init="auto"
+DRAWN_STARTS = 10  # of n_init="auto" where init draws rows, or is a function: as many as in scikit-learn
+PASSES_OF_STARTS = 50  # over the sample for each of these, at most, before the best is chosen
+MOST_FOUND_CLUSTERS = 50  # of n_clusters="auto"
 ROWS_COMPARED_AT_ONCE = 1 << 13  # with their centres
 
 
@@ -32,14 +41,17 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
     pass over the rows changes the inertia by less, relatively. `max_iter`: passes. `workers`, `sync`, `cluster`: see
     `flegel.run`. `target`: the fit ends at this inertia. `algorithm` and `copy_x` are there so that an import is all
     that changes: lloyd and elkan are two ways to the same clusters, ours is a third, and rows are never written to.
+    `n_clusters="auto"` finds the number of clusters, up to 50, by the Bayesian information criterion (`n_clusters_`).
+    Rows may have gaps (NaN): distances and means are then those of the observed numbers.
     """
 
     _accepts_sparse = True
     _warns = False
+    _drawn_starts = DRAWN_STARTS
 
     def __init__(
         self,
-        n_clusters: int = 8,
+        n_clusters: Any = 8,
         *,
         init: Any = "k-means++",
         n_init: Any = "auto",
@@ -74,14 +86,36 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         """Train; warns as scikit-learn does where there are fewer distinct rows than clusters."""
         X = self._rows(X, reset=True)
         weights = self._weights(sample_weight, X)
-        k = self._check_number("n_clusters", 1, X.shape[0])
+        k = 0 if self.n_clusters == "auto" else self._check_number("n_clusters", 1, X.shape[0])
         if self.algorithm not in ("lloyd", "elkan"):
             raise ValueError(f"algorithm must be 'lloyd' or 'elkan', not {self.algorithm!r}.")
         if self.metric not in ("euclidean", "cosine"):
             raise ValueError(f"metric must be 'euclidean' or 'cosine', not {self.metric!r}.")
-        starts = AUTO_STARTS if isinstance(self.n_init, str) else self._check_number("n_init", 1)
-        algorithm = Algorithm(k=k, init=self._start(X), n_init=starts, metric=self.metric)
-        self._finish(X, weights, self._fitted_centres(algorithm, X, weights))
+        if self.algorithm == "elkan" and k == 1:
+            warnings.warn(
+                "algorithm='elkan' doesn't make sense for a single cluster. Using 'lloyd' instead.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._n_init = self._starts()
+        starts = (
+            self._n_init if self.n_init != "auto" else max(self._n_init, settings_outside().starts.estimator_starts)
+        )
+        if scipy.sparse.issparse(X) and X.shape[0] * X.shape[1] <= settings_outside().starts.canonical_order_numbers:
+            X = X.toarray()  # the bits of dense rows
+        if not k:
+            centres = self._grown(X, weights)
+            k = len(centres)
+        elif has_gaps(X):
+            if blank := unobserved((~np.isnan(X)).sum(axis=0)):
+                raise ValueError(f"Input X contains NaN only in a column: {blank}; leave it out.")
+            known = GapAlgorithm(k=k, init=self._start(X, weights), n_init=starts)
+            centres = self._train(known, with_marks(X), None, weights).parameter.centroids
+        else:
+            algorithm = Algorithm(k=k, init=self._start(X, weights), n_init=starts, metric=self.metric)
+            centres = self._fitted_centres(algorithm, X, weights)
+        self.n_clusters_ = k
+        self._finish(X, weights, centres)
         self._counts = self._masses(X, self.labels_, weights, self.cluster_centers_)
         if (found := len(np.unique(self.labels_))) < k:
             warnings.warn(
@@ -98,6 +132,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         if not hasattr(self, "cluster_centers_"):
             return self.fit(X, y, sample_weight)
         X = self._rows(X, reset=False)
+        if has_gaps(X):
+            raise ValueError("Input X contains NaN, which partial_fit does not take; use fit.")
         weights = self._weights(sample_weight, X)
         before = self.cluster_centers_
         labels = self._assigned(X)[0]
@@ -113,19 +149,71 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         self._finish(X, weights, centres)
         return self
 
-    def _start(self, X: Any) -> Any:
-        """The start as the algorithm takes it: a name, or centres, given or from a function."""
+    def _rows(self, X: Any, *, reset: bool, **options: Any) -> Any:
+        """Checked rows; dense ones may have gaps (NaN), which only squared distances know."""
+        rows = super()._rows(X, reset=reset, ensure_all_finite="allow-nan", **options)
+        values = rows.data if scipy.sparse.issparse(rows) else rows
+        if (values is not rows or self.metric != "euclidean") and np.isnan(values).any():
+            raise ValueError(
+                f"Input X contains NaN, which {type(self).__name__} knows as gaps only in dense rows with "
+                "metric='euclidean'; fill the gaps in, for example with sklearn.impute.SimpleImputer."
+            )
+        return rows
+
+    def _grown(self, X: Any, weights: Array | None) -> Array:
+        """Centres whose number is found."""
+        if self.metric != "euclidean" or has_gaps(X):
+            raise ValueError("n_clusters='auto' takes rows without NaN, and metric='euclidean'; give a number.")
+        from flegel.algorithms.clusters.auto_kmeans import AutoKMeans as AutoAlgorithm  # needs the compiler
+
+        most = min(MOST_FOUND_CLUSTERS, X.shape[0])
+        rows = X.toarray() if scipy.sparse.issparse(X) else X
+        algorithm = AutoAlgorithm(k_max=most)
+        return algorithm.centres(self._train(algorithm, rows, None, weights).parameter)
+
+    def _starts(self) -> int:
+        """How many starts are tried, as scikit-learn has it; centres that are given are one. By k-means++ several are
+        tried on a sample even so, because there they cost little."""
+        if not (isinstance(self.init, str) or callable(self.init)):
+            return 1
+        if not isinstance(self.n_init, str):
+            return self._check_number("n_init", 1)
+        return 1 if self.init == "k-means++" else self._drawn_starts
+
+    def _start(self, X: Any, weights: Array | None) -> Any:
+        """The start as the algorithm takes it: a name, or centres: given, drawn, or from a function."""
+        plain = self.metric == "euclidean" and not scipy.sparse.issparse(X) and not has_gaps(X)
         if callable(self.init):
             from sklearn.utils import check_random_state
 
-            start = self.init(X, self.n_clusters, random_state=check_random_state(self.random_state))
-            return self._checked(np.asarray(start, dtype=np.float64), X.shape[1])
+            draws, tried = check_random_state(self.random_state), self._n_init if plain else 1
+            drawn = [np.asarray(self.init(X, self.n_clusters, random_state=draws), float) for _ in range(tried)]
+            return self._best_start(X, weights, [self._checked(start, X.shape[1]) for start in drawn])
         if isinstance(self.init, str):
             if self.init not in ("k-means++", "random"):
                 raise ValueError(f"init must be 'k-means++', 'random', an array or a function, not {self.init!r}.")
+            if self.init == "random" and self._n_init > 1 and plain:
+                rows, rng = prepared(X, None, weights, self.n_clusters), np.random.default_rng(self._seed())
+                chances = None if rows.weights is None else rows.weights / rows.weights.sum()
+                places = [
+                    rng.choice(len(rows.features), self.n_clusters, replace=False, p=chances)
+                    for _ in range(self._n_init)
+                ]
+                return self._best_start(X, weights, [rows.features[chosen].astype(np.float64) for chosen in places])
             return self.init
         start = np.asarray(self.init, dtype=np.float64)
         return self._checked(start, X.shape[1])
+
+    def _best_start(self, X: Any, weights: Array | None, starts: list[Array]) -> Array:
+        """Of several centres those that lead to the least inertia in some passes over a sample."""
+        if len(starts) == 1:
+            return starts[0]
+        rows, rules = prepared(X, None, weights, self.n_clusters), settings_outside().starts
+        rng = np.random.default_rng(self._seed())
+        some, own = some_weighted(rows.features.astype(np.float64), rows.weights, rules.kmeans_most_trial_rows, rng)
+        middle = some.mean(axis=0)
+        tried = lloyd_side_by_side(rows_for_products(some - middle), np.stack(starts) - middle, PASSES_OF_STARTS, own)
+        return starts[int(np.argmin([each.squared_distances for each in tried]))]
 
     def _checked(self, start: Array, columns: int) -> Array:
         """Initial centres of the right shape; warns as scikit-learn does that several starts are not tried with
@@ -147,7 +235,19 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
     def _fitted_centres(self, algorithm: Algorithm, X: Any, weights: Array | None, **options: Any) -> Array:
         if scipy.sparse.issparse(X) and not algorithm.accepts.sparse:
             X = X.toarray()
-        return np.asarray(self._train(algorithm, X, None, weights, **options).parameter.centroids)
+        result = self._train(algorithm, X, None, weights, **options)
+        if self.verbose:
+            self._tell(result)
+        return np.asarray(result.parameter.centroids)
+
+    def _tell(self, result: Any) -> None:
+        """The lines of scikit-learn, one for each update."""
+        print("Initialization complete")
+        values = [row["objective"] for row in result.rows]
+        for i, value in enumerate(values):
+            print(f"Iteration {i}, inertia {value}.")
+        if len(values) > 1 and values[-1] == values[-2]:
+            print(f"Converged at iteration {len(values) - 1}: strict convergence.")
 
     def _finish(self, X: Any, weights: Array | None, centres: Array) -> None:
         self.cluster_centers_ = np.ascontiguousarray(centres, dtype=X.dtype)
@@ -161,18 +261,27 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         if self.metric == "cosine":
             along = cosines(X, labels, centres)
             mass = along if weights is None else weights * along
-        return np.bincount(labels, mass, minlength=self.n_clusters).astype(np.float64)
+        return np.bincount(labels, mass, minlength=len(centres)).astype(np.float64)
 
     def _assigned(self, X: Any) -> tuple[Array, Array]:
         """Cluster of each row, and what it adds to the inertia where it weighs 1."""
         centres = self.cluster_centers_
         if self.metric == "cosine":
             return self._model().assigned(for_engine(X), self._parameter())
+        if has_gaps(X):
+            squared = self._with_gaps(X)
+            return squared.argmin(axis=1).astype(np.int32), squared.min(axis=1)
         if not scipy.sparse.issparse(X):  # about the centres' mean, so that a large mean costs no digits
             middle = centres.mean(axis=0, dtype=np.float64).astype(X.dtype)
             X, centres = X - middle, centres - middle
         labels, distances = pairwise_distances_argmin_min(X, centres)
         return labels.astype(np.int32), distances.astype(np.float64) ** 2
+
+    def _with_gaps(self, X: Array) -> Array:
+        """Squared distances to all centres over the observed numbers."""
+        centres = self.cluster_centers_.astype(np.float64)
+        theta = GapCentroids(centres, centres.mean(axis=0), np.zeros(1))
+        return GapAlgorithm(k=len(centres)).squared_distances(X, theta)
 
     def _model(self) -> Algorithm:
         return Algorithm(k=len(self.cluster_centers_), metric=self.metric)
@@ -190,6 +299,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         X = self._new_rows(X)
         if self.metric == "cosine":
             return self._model().distances(for_engine(X), self._parameter()).astype(X.dtype)
+        if has_gaps(X):
+            return np.sqrt(self._with_gaps(X)).astype(X.dtype)
         return np.asarray(euclidean_distances(X, self.cluster_centers_), dtype=X.dtype)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -203,10 +314,15 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
     def _n_features_out(self) -> int:
         return len(self.cluster_centers_)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.metric == "euclidean"
+        return tags
 
-def for_engine(X: Any) -> Any:
-    """Rows as the engine's algorithms know them."""
-    return sparse_rows(X) if scipy.sparse.issparse(X) else X
+
+def has_gaps(X: Any) -> bool:
+    """Some number of dense rows is NaN; their sum tells of most tables that none is."""
+    return not scipy.sparse.issparse(X) and bool(np.isnan(X.sum()) and np.isnan(X).any())
 
 
 def cosines(X: Any, labels: Array, centres: Array) -> Array:

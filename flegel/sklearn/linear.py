@@ -16,11 +16,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from flegel.algorithms.lr.lr import LR
 from flegel.algorithms.lr.model import Linear
+from flegel.configuration.sources import settings_outside
 from flegel.core.pytree import Array
 from flegel.results.result import Result
 from flegel.sklearn.base import EngineEstimator, share
 
-PARTIAL_PASSES = 3  # of `partial_fit`: one to measure the start, two to measure steps from it
 SOLVERS = {
     "lbfgs": "lbfgs failed to converge",
     "liblinear": "Liblinear failed to converge, increase the number of iterations.",
@@ -31,6 +31,9 @@ SOLVERS = {
 }
 """Names of scikit-learn's solvers, and what each says when it has not converged: programs look for these words."""
 PENALTIES = ("l2", "l1", "elasticnet")
+ELASTIC_NET_FINER = 1e-2
+"""Of `tol`, where a part of the penalty is absolute: the minimum is flat there, and weights at a distance of 1e-4 are
+worse than those of another penalty."""
 
 
 class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin, EngineEstimator):  # type: ignore[misc]
@@ -105,7 +108,8 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
         self._check_solver(len(self.classes_))
         weights = self._weights_by_class(numbers, self._weights(sample_weight, X), X.shape[0])
         if self._check_number("max_iter", 0) == 0:
-            self._take_nothing(X)
+            if start is None:
+                self._take_nothing(X)
             return self
         self._take(self._fitted(X, numbers, weights, start=start), X.dtype)
         self._mass = float(X.shape[0] if weights is None else weights.sum())
@@ -134,7 +138,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
             self._mass = mass
             return self
         before, part = self._theta(), share(self._mass, mass)
-        result = self._fitted(X, numbers, weights, start=before, passes=PARTIAL_PASSES)
+        result = self._fitted(X, numbers, weights, start=before, passes=settings_outside().training.partial_fit_passes)
         weights, bias = self._found(result)
         self.coef_ = (before.weights + part * (weights - before.weights)).astype(X.dtype)
         self.intercept_ = (before.bias + part * (bias - before.bias)).astype(X.dtype)
@@ -173,6 +177,12 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
         """1/C, and the part of it that is absolute; `penalty` says the same in the words of earlier versions."""
         if not isinstance(self.C, numbers.Real) or not self.C > 0:
             raise ValueError(f"C must be a positive number, not {self.C!r}.")
+        if self.l1_ratio is None and self.penalty != "elasticnet":
+            warnings.warn(
+                "'l1_ratio=None' was deprecated in version 1.8 and will trigger an error in 1.10: use l1_ratio=0.",
+                FutureWarning,
+                stacklevel=4,
+            )
         ratio = 0.0 if self.l1_ratio is None else float(self.l1_ratio)
         if not 0 <= ratio <= 1:
             raise ValueError(f"l1_ratio must lie between 0 and 1, not {self.l1_ratio!r}.")
@@ -194,6 +204,11 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
             warnings.warn(
                 f"Inconsistent values: penalty={self.penalty} with l1_ratio={self.l1_ratio}. penalty is deprecated. "
                 "Please use l1_ratio only.",
+                stacklevel=4,
+            )
+        if self.penalty == "l1" and ratio not in (0.0, 1.0):
+            warnings.warn(
+                f"l1_ratio parameter is only used when penalty is 'elasticnet'. Got (penalty={self.penalty})",
                 stacklevel=4,
             )
         if self.penalty is None:
@@ -221,6 +236,8 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
                 intercept=bool(self.fit_intercept) and not as_column,
             )
 
+        if ratio > 0 and self.tol is not None:
+            options["tolerance"] = ELASTIC_NET_FINER * float(self.tol)
         return self._train(algorithm, X, numbers.astype(np.float64), weights, **options)
 
     @property

@@ -87,6 +87,7 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
     # -- training ------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> GaussianMixture:
+        """Fit the mixture; `y` is ignored. With `warm_start` it begins with the components of the last fit."""
         known = self._theta() if self.warm_start and hasattr(self, "means_") else None
         X = self._rows(X, reset=True, ensure_min_samples=2)
         self._check_number("n_components", 1, X.shape[0])

@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
+from flegel.configuration.sources import settings_outside
 from flegel.core.pytree import Array
-
-CANONICAL_ORDER_NUMBERS = 1 << 18
-"""Sets of at most this many numbers are brought into canonical order, which takes some milliseconds."""
 
 
 class WeightedRows(NamedTuple):
@@ -33,7 +31,7 @@ def prepared(features: Any, labels: Array | None, weights: Array | None, least: 
             features, weights = features[kept], weights[kept]
             labels = None if labels is None else labels[kept]
     rows, columns = features.shape
-    if rows * columns > CANONICAL_ORDER_NUMBERS:
+    if rows * columns > settings_outside().starts.canonical_order_numbers:
         return WeightedRows(features, labels, _or_none(weights))
     dense = features.toarray() if scipy.sparse.issparse(features) else features
     keys = dense if labels is None else np.column_stack([dense, labels])
@@ -54,11 +52,14 @@ def distinct_rows(rows: Array) -> tuple[Array, Array]:
     which of these it equals.
 
     Ordered by a hash of 64 bits: one sort of integers, where comparing whole rows takes several times as long. Should
-    two rows that differ have one hash, whole rows are compared after all.
+    two rows that differ have one hash, whole rows are compared after all. The hash of the rows in float32 goes first:
+    float32 rows and the float64 rows that they were made of have one order, and begin alike.
     """
     plain = np.ascontiguousarray(rows) + 0.0  # −0.0 becomes 0.0, which is equal and has other bits
+    with np.errstate(over="ignore"):
+        narrow = plain.astype(np.float32)
     hashes = _hashes(plain)
-    order = np.argsort(hashes)
+    order = np.argsort(hashes) if (narrow == plain).all() else np.lexsort((hashes, _hashes(narrow + np.float64(0.0))))
     ordered, hashes = plain[order], hashes[order]
     alike = (ordered[1:] == ordered[:-1]).all(axis=1)
     if not np.array_equal(alike, hashes[1:] == hashes[:-1]):

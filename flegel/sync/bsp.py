@@ -7,16 +7,18 @@ from flegel.sync.policy import (
     Decision,
     Event,
     Reported,
+    Seconds,
     Started,
-    SyncModel,
     TrainWorkers,
     Update,
     Updated,
     View,
+    Woken,
 )
+from flegel.sync.timed_barrier import TimedBarrier
 
 
-class BSP(SyncModel):
+class BSP(TimedBarrier):
     """A barrier after each pass over the data."""
 
     name = "bsp"
@@ -24,12 +26,18 @@ class BSP(SyncModel):
     repeatable = True
     all_report = True
 
+    def __init__(self, barrier_timeout: Seconds | None = None) -> None:
+        super().__init__(barrier_timeout)
+
     def decide(self, event: Event, view: View, now: float) -> Decision:
         """Order a pass of all workers, and update when all have reported."""
         match event:
             case Reported():
                 if view.all_reported():
                     return Decision((Update(tuple(view.workers)),), "every worker finished its pass")
+                return self.begin_waiting(view, now)
+            case Woken(tag):
+                return self.end_waiting(tag, view)
             case Started() | Updated():
                 return Decision((TrainWorkers(tuple(view.workers)),), f"pass {view.round + 1}")
         return NOTHING

@@ -15,16 +15,18 @@ from flegel.sync.policy import (
     Decision,
     Event,
     Reported,
+    Seconds,
     Started,
-    SyncModel,
     TrainWorkers,
     Update,
     Updated,
     View,
+    Woken,
 )
+from flegel.sync.timed_barrier import TimedBarrier
 
 
-class BSPMini(SyncModel):
+class BSPMini(TimedBarrier):
     """A barrier after each batch."""
 
     name = "bsp-mini"
@@ -32,7 +34,8 @@ class BSPMini(SyncModel):
     stored: ClassVar = {Search: ()}
     all_report = True
 
-    def __init__(self, batches: int | None = None, factor: float = 2.0) -> None:
+    def __init__(self, batches: int | None = None, factor: float = 2.0, barrier_timeout: Seconds | None = None) -> None:
+        super().__init__(barrier_timeout)
         self._search = Search(1.0 / (batches or active().barriers.bsp_mini_first_batches), factor, grow=True, most=1.0)
         self._search.settled = batches is not None
 
@@ -52,6 +55,10 @@ class BSPMini(SyncModel):
                 return self._train(view, self._search.feed(gain, seconds))
             case Reported() if view.all_reported():
                 return Decision((Update(tuple(view.workers)),))
+            case Reported():
+                return self.begin_waiting(view, now)
+            case Woken(tag):
+                return self.end_waiting(tag, view)
         return NOTHING
 
     def _train(self, view: View, why: str) -> Decision:

@@ -18,9 +18,11 @@ from statistics import median
 from typing import ClassVar
 
 from flegel.configuration.active import active
+from flegel.plan.interval.environment import Recent
 from flegel.plan.interval.interval import FixedInterval, Interval, Round, Step
-from flegel.plan.interval.multi_stage import MultiStage, Recent
-from flegel.sync.local_timers import LocalTimers
+from flegel.plan.interval.multi_stage import MultiStage
+from flegel.plan.interval.rollback_stages import RollbackStages
+from flegel.sync.local_timers import EveryTimer, LocalTimers
 from flegel.sync.policy import (
     NOTHING,
     Decision,
@@ -47,9 +49,15 @@ class FlexibleBarrier(SyncModel):
     balances = True
     all_report = True
 
-    def __init__(self, interval: Interval, coordination: str) -> None:
+    def __init__(self, interval: Interval, coordination: str, timers: str = "late", round_end: str = "idle") -> None:
+        """`interval` finds η; `coordination`: workers stop by their own clocks (`semi`) or by a signal
+        (`centralized`); `timers`: which of them have a clock of their own; `round_end`: a round ends early when too
+        much speed is idle, or with the first worker that has traversed its shard."""
         self._interval = interval
-        self._arrivals = LocalTimers() if coordination == "semi" else None
+        self._arrivals: LocalTimers | EveryTimer | None = None
+        if coordination == "semi":
+            self._arrivals = EveryTimer() if timers == "all" else LocalTimers()
+        self._first_ends_round = round_end == "first"
         self._step = Step(None)
         self._stopped = False
         """All workers have been told to end this round."""
@@ -101,7 +109,8 @@ class FlexibleBarrier(SyncModel):
                 if exhausted:
                     self._idle_speed += view.workers[worker].rate
                     speeds_known = self._idle_speed_limit > 0.0
-                    if self._idle_speed >= self._idle_speed_limit and (speeds_known or self._half_have_finished(view)):
+                    enough_idle = self._idle_speed >= self._idle_speed_limit
+                    if self._first_ends_round or (enough_idle and (speeds_known or self._half_have_finished(view))):
                         if timers:
                             timers.cut(now)
                         return self._stop(view)
@@ -116,7 +125,7 @@ class FlexibleBarrier(SyncModel):
         if self._step.fraction < 1.0:
             points = {w.id: max(1, round(self._step.fraction * w.points)) for w in view.workers.values()}
         if eta is None:
-            return Decision((TrainWorkers(workers, points),), self._step.reason)
+            return Decision((TrainWorkers(workers, points, cursor=self._step.cursor),), self._step.reason)
         if self._step.whole:
             self._idle_speed_limit, usual = math.inf, eta + (median(self._phi) if self._phi else 0.0)
             return Decision(
@@ -129,7 +138,8 @@ class FlexibleBarrier(SyncModel):
             idle_after = seconds_until_idle(list(view.workers.values()), limit) if limit else eta
             own = self._arrivals.begin(min(eta, idle_after), workers if view.in_batches else ())
             eta += self._arrivals.patience
-        return Decision((TrainWorkers(workers, points, own), Wake(now + eta, view.round)), self._step.reason)
+        train = TrainWorkers(workers, points, own, cursor=self._step.cursor)
+        return Decision((train, Wake(now + eta, view.round)), self._step.reason)
 
     def _half_have_finished(self, view: View) -> bool:
         """While speeds are unknown, a round ends when half of the workers have finished: the other half has trained as
@@ -140,6 +150,8 @@ class FlexibleBarrier(SyncModel):
         """Points a second that may stand idle before it is better to begin a new round; 0 while no speed is known."""
         seen = list(view.workers.values())
         one = speed_of_one_worker(seen)
+        if one and self._first_ends_round:
+            return min(w.rate for w in seen if w.points)
         if not one or not self._phi:
             return one
         phi = median(self._phi)
@@ -158,11 +170,47 @@ class FSP(FlexibleBarrier):
 
     name = "fsp"
     summary = "flexible barriers by time; finds its own interval, stage by stage (the default)"
-    stored: ClassVar = {LocalTimers: (), MultiStage: (), Recent: (), FixedInterval: (), Step: ()}
+    stored: ClassVar = {
+        LocalTimers: (),
+        EveryTimer: (),
+        MultiStage: (),
+        RollbackStages: (),
+        Recent: (),
+        FixedInterval: (),
+        Step: (),
+    }
 
-    def __init__(self, interval: Seconds | None = None, coordination: str = "semi") -> None:
-        search = MultiStage(active().interval.first_seconds or None)
-        super().__init__(FixedInterval(interval) if interval else search, coordination)
+    def __init__(
+        self,
+        interval: Seconds | None = None,
+        coordination: str = "semi",
+        probes: str = "bracketed",
+        timers: str = "late",
+        round_end: str = "idle",
+    ) -> None:
+        first = active().interval.first_seconds or None
+        search: Interval = RollbackStages(first) if probes == "rollback" else MultiStage(first)
+        super().__init__(FixedInterval(interval) if interval else search, coordination, timers, round_end)
+
+
+class PublishedFSP(FSP):
+    """What Sections 3.3, 4.2 and 5.2 of the paper say, where ours differs; each option can be given alone, too."""
+
+    name = "fsp:published"
+    summary = (
+        "fsp as its paper prints it: rollback probes, δ for all workers, pairwise moves, first worker ends a round"
+    )
+    matching = "pairs"
+
+    def __init__(
+        self,
+        interval: Seconds | None = None,
+        coordination: str = "semi",
+        probes: str = "rollback",
+        timers: str = "all",
+        round_end: str = "first",
+    ) -> None:
+        super().__init__(interval, coordination, probes, timers, round_end)
 
 
 def speed_of_one_worker(workers: Sequence[WorkerView]) -> float:
@@ -195,6 +243,7 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
         noise=event.noise,
         held=event.held,
         alike=equally_fast(workers),
+        alone=len(workers) == 1,
         call=median([w.call for w in workers]) if workers else 0.0,
     )
 

@@ -111,3 +111,45 @@ class LocalTimers:
         last = max((min(each) for each in seen if each), default=-self._eta)
         change = rules.lateness_weight * min(max(last, -self._eta), self._eta)
         self.patience = rules.patience_kept * max(self.patience + change, 0.0)
+
+
+class EveryTimer:
+    """Every worker stops by its own clock at η ± δ_i, as the paper has it (`--timers all`).
+
+    δ_i follows how much later than the median worker's its report arrives: slowness to respond and changed speed
+    together. A late worker gets a shorter interval, an early one a longer one.
+    """
+
+    def __init__(self) -> None:
+        self.delta: dict[int, float] = {}
+        """By worker: δ in seconds."""
+        self._now: dict[int, float] = {}
+        """By worker: when its report arrived in the present round."""
+        self._cut = False
+        """The round was ended before η, so arrivals say nothing about clocks."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds beyond η after which the signal comes: no worker's own clock is later."""
+        return max([*self.delta.values(), 0.0])
+
+    def begin(self, eta: float, besides: Collection[int] = ()) -> dict[int, float]:
+        """A round begins: how long each worker trains."""
+        self._cut = False
+        self._now.clear()
+        most = (1 - active().barriers.shortest_training) * eta
+        self.delta = {worker: min(max(delta, -most), most) for worker, delta in self.delta.items()}
+        return dict.fromkeys(besides, eta) | {worker: eta + delta for worker, delta in self.delta.items()}
+
+    def arrived(self, worker: int, now: float, moving: bool = False) -> None:
+        self._now[worker] = now
+
+    def cut(self, now: float) -> None:
+        self._cut = True
+
+    def close(self) -> None:
+        """All reports have arrived: learn."""
+        if self._cut or not self._now:
+            return
+        middle, weight = median(self._now.values()), active().barriers.lateness_weight
+        self.delta = {w: self.delta.get(w, 0.0) - weight * (at - middle) for w, at in self._now.items()}

@@ -86,6 +86,8 @@ class View:
     round: int = 0
     evidence: float = math.inf
     """Numbers in the data for each number in θ: how much a full pass says about θ."""
+    single_reports: bool = False
+    """θ may be made of the report of one worker: it lies in one place, and no part of the job needs those of all."""
     in_batches: bool = False
     """Signals do not interrupt what a worker has begun (`Kernels.in_batches`)."""
     _awaited: list[WorkerView] = field(default_factory=list)
@@ -178,6 +180,8 @@ class TrainWorkers(msgspec.Struct, frozen=True):
     """Each worker stops by its own clock after so long."""
     linger: bool = False
     """A worker that has reported goes on training while it waits."""
+    cursor: str = ""
+    """Note where the order of visits is (`mark`), or go back to that place (`rewind`): plan/interval/interval.py."""
 
 
 class StopWorkers(msgspec.Struct, frozen=True):
@@ -233,6 +237,11 @@ class Policy(Protocol):
         """η now, for the trace; None where the model has none."""
         ...
 
+    @property
+    def choice(self) -> str:
+        """What the model has chosen by itself, and why; empty where it chooses nothing."""
+        ...
+
 
 # -- registration ------------------------------------------------------------------------------------------
 
@@ -240,6 +249,8 @@ Seconds = Annotated[float, "seconds"]
 """An option that is a duration, which users write as 200ms or 1.5s."""
 USUAL_BATCHES_PER_PASS = 8  # of a pass, where a model needs batches and the user gave no number
 
+BALANCE_OPTIONS = ("balance", "matching")
+"""Options of models under which points move; the part that moves points reads them, not the model."""
 REGISTERED: dict[str, type[SyncModel]] = {}
 """Every model whose class has been defined so far; `flegel.sync.models` imports the files of the package first."""
 
@@ -261,7 +272,9 @@ class SyncModel:
     all_report: ClassVar[bool] = False
     """Every update takes a report of every worker, so workers may merge them among themselves (`--topology`)."""
     balances: ClassVar[bool] = False
-    """Passes may drift apart, so points may move to faster workers: the model has the option `balance`."""
+    """Passes may drift apart, so points may move to faster workers: the model has the options `BALANCE_OPTIONS`."""
+    matching: ClassVar[str] = "level"
+    """Who gives points to whom by default (plan/balance)."""
     stored: ClassVar[Mapping[type, tuple[str, ...]]] = {}
     """Classes of the objects that a model keeps inside itself, which a checkpoint stores along with it, and their
     attributes that are not stored."""
@@ -281,7 +294,12 @@ class SyncModel:
         """The options of the model and their types: int, float, str or `Seconds`."""
         hints = get_type_hints(cls.__init__, include_extras=True)
         own = {name: _without_none(hints[name]) for name in inspect.signature(cls).parameters}
-        return own | {"balance": str} if cls.balances else own
+        return own | dict.fromkeys(BALANCE_OPTIONS, str) if cls.balances else own
+
+    @property
+    def choice(self) -> str:
+        """What the model has chosen by itself, and why; empty where it chooses nothing."""
+        return ""
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
         """What to do now that this has happened."""

@@ -34,8 +34,13 @@ class PSP(SyncModel):
     name = "psp"
     summary = "predicts how many iterations fit; who is early goes on training"
 
-    def __init__(self, batches: int = 2 * USUAL_BATCHES_PER_PASS) -> None:
+    def __init__(
+        self, batches: int = 2 * USUAL_BATCHES_PER_PASS, counts: str = "fitting", waiting: str = "interruptible"
+    ) -> None:
+        """`counts`: those that fit a bounded horizon best, or the `multiple` of Eq. 2; `waiting`: who trains on until
+        the new θ comes: those that a new θ can interrupt, or all (`training`)."""
         self.batches = batches
+        self._common_multiple, self._all_train_on = counts == "multiple", waiting == "training"
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
         """Give each worker the number of iterations that keeps all of them busy until the barrier."""
@@ -47,7 +52,11 @@ class PSP(SyncModel):
                 # One less than a pass at most: who is done early needs points that this θ has not seen.
                 rules = active().barriers
                 nearly = rules.psp_shorter_horizon_of_networks if view.in_batches else rules.psp_shorter_horizon
-                counts, use = iterations(times, max(self.batches - 1, 1), nearly)
+                most = max(self.batches - 1, 1)
+                if self._common_multiple:
+                    counts, use = by_common_multiple(times, most)
+                else:
+                    counts, use = iterations(times, most, nearly)
                 shown = ", ".join(f"{w}:{n}" for w, n in list(counts.items())[:16])
                 return self._train(view, counts, f"iterations {shown}; predicted utilization {use:.1%}")
             case Reported() if view.all_reported():
@@ -63,7 +72,21 @@ class PSP(SyncModel):
             for w in view.workers.values()
         }
         # A micro-batch that was begun while waiting is not interrupted by the new θ: the update would wait for it.
-        return Decision((TrainWorkers(tuple(view.workers), points, linger=not view.in_batches),), reason)
+        linger = self._all_train_on or not view.in_batches
+        return Decision((TrainWorkers(tuple(view.workers), points, linger=linger),), reason)
+
+
+class PublishedPSP(PSP):
+    """What Section 3.2 and Algorithm 1 of the paper say, where ours differs. Networks with `local` steps send their
+    model and are averaged, as there."""
+
+    name = "psp:published"
+    summary = "psp as its paper prints it: iterations by a common multiple of times; networks train on while they wait"
+
+    def __init__(
+        self, batches: int = 2 * USUAL_BATCHES_PER_PASS, counts: str = "multiple", waiting: str = "training"
+    ) -> None:
+        super().__init__(batches, counts, waiting)
 
 
 def iterations(times: dict[int, float], most: int, nearly: float | None = None) -> tuple[dict[int, int], float]:
@@ -87,6 +110,23 @@ def iterations(times: dict[int, float], most: int, nearly: float | None = None) 
     top = max(use for use, _, _ in best)
     use, _, counts = next(b for b in best if b[0] >= top - nearly)
     return counts, use
+
+
+def by_common_multiple(times: dict[int, float], most: int) -> tuple[dict[int, int], float]:
+    """T / t_i iterations with T the least common multiple of the times (Eq. 2), and the utilization they promise.
+
+    Measured times have none, so they are rounded to whole multiples of the shortest one. At most `most` iterations:
+    where the multiple is larger, everybody does as many as fit into those of the fastest worker.
+    """
+    known = {w: t for w, t in times.items() if t > 0}
+    if len(known) < len(times) or not known:
+        return dict.fromkeys(times, 1), 1.0
+    shortest = min(known.values())
+    ratios = {w: max(round(t / shortest), 1) for w, t in known.items()}
+    multiple = min(math.lcm(*ratios.values()), most)
+    counts = {w: max(multiple // ratio, 1) for w, ratio in ratios.items()}
+    spent = [counts[w] * t for w, t in known.items()]
+    return counts, sum(spent) / (len(spent) * max(spent))
 
 
 def _fitting(horizon: float, seconds: float, most: int) -> int:

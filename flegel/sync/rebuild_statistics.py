@@ -24,6 +24,10 @@ class RebuildStatistics:
     def interval(self) -> float | None:
         return self.model.interval if self._phase == "done" else None
 
+    @property
+    def choice(self) -> str:
+        return self.model.choice
+
     def decide(self, event: Event, view: View, now: float) -> Decision:
         """Order one round of whole passes under the last θ; from then on the wrapped model decides."""
         if self._phase == "done":

@@ -79,6 +79,7 @@ class _Clocks:
 
     def __init__(self) -> None:
         self.least = 0
+        """Reports of the worker that has made fewest."""
         self.advanced = False
         """The slowest has moved on, so that somebody who stood still may go."""
         self.held: set[int] = set()

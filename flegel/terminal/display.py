@@ -64,8 +64,9 @@ def ending(result: Result) -> str:
     )
 
 
-def summary(result: Result) -> list[str]:
-    """What is said at the end of a job."""
+def summary(result: Result, own_class: bool | None = None) -> list[str]:
+    """What is said at the end of a job. `own_class`: the saved model holds code of the user; the result of a job that
+    ran here tells it by itself."""
     lines = [
         f"{ending(result)}: {result.reason}",
         f"objective {number(result.objective)}, {figures(result.metrics, ', ')}"
@@ -73,10 +74,13 @@ def summary(result: Result) -> list[str]:
         f"training ({duration(result.load_seconds)} of loading), utilization {result.utilization:.0%}",
     ]
     lines += getattr(result, "description", [])  # figures of a job that an earlier version ran have none
+    if abandoned := getattr(result, "abandoned", 0):
+        lines.append(f"{abandoned} visit{'s' * (abandoned > 1)} of expensive points abandoned")
     if resting := sum(bool(worker.get("resting")) for worker in result.worker):
         lines.append(f"{resting} of {len(result.worker)} workers rested at the end: the job is faster without them")
     if result.model:
-        own = "" if is_built_in(result.algorithm) else " --trust-code"
+        holds_code = own_class if own_class is not None else not is_built_in(result.algorithm)
+        own = " --trust-code" if holds_code else ""
         lines.append(f"saved to {result.model}; use it with: flegel predict {result.model} --data …{own}")
     return lines
 
@@ -96,13 +100,13 @@ class _Incidents:
     """What happened to the workers since the last look."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._told_incidents = 0
 
     def look(self, seen: JobSnapshot) -> list[str]:
         """Lines about workers that were lost, joined or rested since the last look."""
         lines = []
-        for incident in seen.incidents[self._told :]:
-            self._told += 1
+        for incident in seen.incidents[self._told_incidents :]:
+            self._told_incidents += 1
             anew = f", {count(incident.unvisited)} points are visited anew" if incident.unvisited else ""
             took = f"; training went on after {duration(incident.seconds)}" if incident.seconds > 0 else ""
             who = f"worker {incident.worker} " if incident.worker >= 0 else ""
@@ -114,13 +118,13 @@ class _Announcements:
     """News about other groups, and whom this one waits for, once in `groups.wait_reported_every_seconds`."""
 
     def __init__(self) -> None:
-        self._told, self._next = 0, -math.inf
+        self._told_news, self._next_wait_line_at = 0, -math.inf
 
     def look(self, seen: JobSnapshot, now: float) -> list[str]:
-        lines = list(seen.news[self._told :])
-        self._told = max(self._told, len(seen.news))
-        if seen.waits_for and now >= self._next:
-            self._next = now + WAIT_SAID_EVERY
+        lines = list(seen.news[self._told_news :])
+        self._told_news = max(self._told_news, len(seen.news))
+        if seen.waits_for and now >= self._next_wait_line_at:
+            self._next_wait_line_at = now + WAIT_SAID_EVERY
             lines.append(f"this group {seen.waits_for}")
         return lines
 
@@ -129,21 +133,21 @@ class _Rate:
     """Points a second since the last look, as text that ends in `after`; empty until two looks have shown progress."""
 
     def __init__(self, after: str) -> None:
-        self._visits, self._at, self.value, self._after = 0, 0.0, 0.0, after
+        self._visits, self._at, self.value, self._text_after = 0, 0.0, 0.0, after
 
     def look(self, visits: int, now: float) -> str:
         if self._at and now > self._at and visits > self._visits:
             self.value = (visits - self._visits) / (now - self._at)
         if visits != self._visits or not self._at:
             self._visits, self._at = visits, now
-        return f"{count(self.value)} points/s{self._after}" if self.value else ""
+        return f"{count(self.value)} points/s{self._text_after}" if self.value else ""
 
 
 class Display(Observer):
     """What plain lines and the live table have in common: remarks, incidents, news of groups, the end."""
 
     def __init__(self, every: float, after_rate: str) -> None:
-        self._every, self._next = every, 0.0
+        self._every, self._next_draw_at = every, 0.0
         self._rate, self._incidents, self._announcements = _Rate(after_rate), _Incidents(), _Announcements()
 
     def __enter__(self) -> Self:
@@ -167,8 +171,8 @@ class Display(Observer):
         now = clock.now()
         for text in self._announcements.look(seen, now):
             self.say(text)
-        if now >= self._next and self._draw(seen, now):
-            self._next = now + self._every
+        if now >= self._next_draw_at and self._draw(seen, now):
+            self._next_draw_at = now + self._every
 
     def finish(self, result: Result) -> None:
         for line in summary(result):
@@ -187,16 +191,16 @@ class PlainDisplay(Display):
 
     def __init__(self, stream: IO[str], every: float = 1.0) -> None:
         super().__init__(every, "  ")
-        self._stream, self._told = stream, 0
+        self._stream, self._told_iteration = stream, 0
 
     def say(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
     def _draw(self, seen: JobSnapshot, now: float) -> bool:
         """Print a line of figures, where there was a barrier since the last one; whether it was printed."""
-        if seen.phase == "loading" or seen.iteration == self._told:
+        if seen.phase == "loading" or seen.iteration == self._told_iteration:
             return False  # without a barrier since the last line, the same figures would be said again
-        self._told = seen.iteration
+        self._told_iteration = seen.iteration
         self.say(
             f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
             f"{figures(seen.metrics, '  ')}"

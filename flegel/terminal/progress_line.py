@@ -46,10 +46,10 @@ class ProgressLine(Observer):
 
     def __init__(self, stream: IO[str], limits: Criteria, data: str = "rows") -> None:
         self._stream, self._limits = stream, limits
-        self._over = stream.isatty() or _in_notebook()
+        self._can_draw_over = stream.isatty() or _in_notebook()
         self._phases = PhaseLine(stream, data, after=APPEARANCE_SECONDS)
-        self._plain = PlainDisplay(stream)
-        self._due, self._width = clock.now() + APPEARANCE_SECONDS, 0
+        self._plain_display = PlainDisplay(stream)
+        self._next_draw_at, self._width = clock.now() + APPEARANCE_SECONDS, 0
 
     def __enter__(self) -> ProgressLine:
         return self
@@ -61,14 +61,14 @@ class ProgressLine(Observer):
     def see(self, event: JobEvent) -> None:
         """Redraw one line in a terminal or notebook, at most every `REDRAW_SECONDS`; elsewhere print plain lines."""
         match event:
-            case PhaseBegan() if self._over:
+            case PhaseBegan() if self._can_draw_over:
                 self._phases.see(event)
-            case JobSeen() if not self._over:
-                self._plain.see(event)
+            case JobSeen() if not self._can_draw_over:
+                self._plain_display.see(event)
             case JobSeen(seen):
                 self._phases.see(event)
-                if seen.iteration and clock.now() >= self._due:
-                    self._due = clock.now() + REDRAW_SECONDS
+                if seen.iteration and clock.now() >= self._next_draw_at:
+                    self._next_draw_at = clock.now() + REDRAW_SECONDS
                     self._draw(line(seen, self._limits))
 
     def _draw(self, text: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
@@ -41,6 +42,7 @@ def errors_as_sentences(left_behind: str = "") -> Iterator[None]:
         raise SystemExit(ExitCode.INTERRUPTED) from None
     except Terminated:
         print(f"flegel: terminated{left_behind}.", file=sys.stderr)
+        end_at_once(ExitCode.TERMINATED)
         raise
     except MemoryError:
         print("flegel: not enough memory; use fewer rows, or float32 data.", file=sys.stderr)
@@ -49,6 +51,14 @@ def errors_as_sentences(left_behind: str = "") -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         print(f"flegel: {where}{error.strerror or error}; fix this and retry.", file=sys.stderr)
         raise SystemExit(ExitCode.FAILED) from None
+
+
+@contextmanager
+def warnings_as_sentences() -> Iterator[None]:
+    """Print warnings as one line each on standard error."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"flegel: {message}", file=sys.stderr)
+        yield
 
 
 def print_all(text: str) -> None:
@@ -84,8 +94,8 @@ class PhaseLine(Observer):
     shown = 0
 
     def __init__(self, stream: IO[str], data: str = "", after: float = 0.1) -> None:
-        self._stream, self._data, self._after = stream, data, after
-        self._shown = False
+        self._stream, self._data, self._delay_seconds = stream, data, after
+        self._line_is_shown = False
         self._said: set[str] = set()
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -104,7 +114,7 @@ class PhaseLine(Observer):
         self.stop()
         if phase in PHASES:
             text = PHASES[phase].format(data=self._data) + " …"
-            self._timer = threading.Timer(self._after, self._show, (text,))
+            self._timer = threading.Timer(self._delay_seconds, self._show, (text,))
             self._timer.daemon = True
             self._timer.start()
 
@@ -123,14 +133,14 @@ class PhaseLine(Observer):
 
     def _remove(self) -> None:
         with self._lock:
-            if self._shown and self._stream.isatty():
+            if self._line_is_shown and self._stream.isatty():
                 print("\r\x1b[K", end="", file=self._stream, flush=True)
-            self._shown = False
+            self._line_is_shown = False
 
     def _show(self, text: str) -> None:
         with self._lock:
             if text in self._said and not self._stream.isatty():
                 return  # a log has it already
-            self._shown = True
+            self._line_is_shown = True
             self._said.add(text)
             print(text, end="" if self._stream.isatty() else "\n", file=self._stream, flush=True)

@@ -36,6 +36,7 @@ class FlexibleDDPStrategy(DDPStrategy):  # type: ignore[misc]
         """`FlexibleDDP` has its own."""
 
     def setup(self, trainer: Any) -> None:
+        """Wrap the model, and refuse what FlexibleDDP cannot do: manual optimization and accumulated gradients."""
         self._trainer = trainer
         super().setup(trainer)
         if not isinstance(self.model, FlexibleDDP):

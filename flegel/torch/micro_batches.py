@@ -12,14 +12,7 @@ from __future__ import annotations
 
 import math
 
-INTERVAL_PART = 0.1  # that a micro-batch may take: so long a rank may answer late to a signal
-LEAST_SAMPLES = 8  # of a micro-batch: below, calls cost more than samples on any device
-TIMINGS_BEFORE_CHOICE = 3  # of a size before it counts; the first prepares the library's plan and is left out
-MOST_TIMINGS_COUNTED = 8  # of a size, where the cost of a call is found: more of one size say no more about it
-FASTER_WEIGHT, SLOWER_WEIGHT = (
-    0.5,
-    0.05,
-)  # weight of a timing below and above the mean so far: others may have had the processor
+from flegel.configuration.active import active
 
 
 class MicroBatches:
@@ -47,14 +40,17 @@ class MicroBatches:
 
     def add(self, samples: int, seconds: float) -> None:
         """A micro-batch of so many samples took so long."""
-        if samples < LEAST_SAMPLES or seconds <= 0:
+        rules = active().networks
+        if samples < rules.fewest_samples or seconds <= 0:
             return
         self._trials[samples] = trials = self._trials.get(samples, 0) + 1
         if trials == 1:
             return
         known = self._seconds.get(samples, seconds)
-        self._seconds[samples] = known + (FASTER_WEIGHT if seconds < known else SLOWER_WEIGHT) * (seconds - known)
-        if samples == self._size and trials >= TIMINGS_BEFORE_CHOICE:
+        self._seconds[samples] = known + (
+            rules.faster_timing_weight if seconds < known else rules.slower_timing_weight
+        ) * (seconds - known)
+        if samples == self._size and trials >= rules.timings_before_choice:
             self._choose()
 
     def add_round(self, seconds: float, stopped: bool) -> None:
@@ -78,7 +74,9 @@ class MicroBatches:
         few, many = min(self._seconds), max(self._seconds)
         if few == many:
             return 0.0, self._seconds[few] / few
-        weight = {samples: min(self._trials[samples] - 1, MOST_TIMINGS_COUNTED) for samples in self._seconds}
+        weight = {
+            samples: min(self._trials[samples] - 1, active().networks.most_timings_counted) for samples in self._seconds
+        }
         total = sum(weight.values())
         size = sum(weight[samples] * samples for samples in weight) / total
         mean = sum(weight[samples] * seconds for samples, seconds in self._seconds.items()) / total
@@ -89,15 +87,19 @@ class MicroBatches:
 
     def _choose(self) -> None:
         """Choose the size: doubled while a micro-batch stays a small part of a round, halved where it is too long."""
+        rules = active().networks
         if not self._seconds:
             return
         call, each = self._cost()
         fitting = 2.0 * self._size
         if self._round:
-            longest = max(INTERVAL_PART * self._round, min(math.sqrt(call * self._round), 0.5 * self._round))
+            longest = max(
+                rules.micro_batch_interval_part * self._round,
+                min(math.sqrt(call * self._round), 0.5 * self._round),
+            )
             fitting = max(longest - call, call) / each
         while 2 * self._size <= min(fitting, self.most):
             self._size *= 2
-        while self._size > max(fitting, LEAST_SAMPLES) and self._size > 1:
+        while self._size > max(fitting, rules.fewest_samples) and self._size > 1:
             self._size //= 2
         self._size = max(min(self._size, self.most), 1)

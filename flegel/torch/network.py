@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Sparse
 from flegel.core.sharding import Sharding
@@ -25,7 +26,7 @@ from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
-from flegel.plan.interval.gradient_noise import can_be_told, from_reports, from_two_batches, gain
+from flegel.plan.interval.gradient_noise import NoiseEstimate, can_be_told, from_reports, from_two_batches, gain
 from flegel.torch.optimizers import OPTIMIZERS, StepSettings, rate_factor
 from flegel.torch.records import (
     CORRECT,
@@ -33,20 +34,18 @@ from flegel.torch.records import (
     FIRST_SQUARE,
     LOSS,
     REPORTS,
+    SENDER,
     SQUARES,
     VISITS,
     NetworkSums,
     NetworkWeights,
+    SingleReport,
     TrainingCourse,
+    no_sums,
 )
 
 BLOCK_WEIGHTS = 4096
 """Weights of a block: gradients are measured block by block, and slices of servers end between blocks."""
-NOISE_PASSES = 0.25
-"""Passes over which the gradient noise is averaged: of a small batch ‖G‖² is mostly chance, and B changes slowly."""
-PASS_FADES = 4.0
-"""What the running means of loss and accuracy held a pass ago has the weight e⁻⁴, 2 %: they tell about the last
-pass."""
 
 
 def squares_of_blocks(vector: Array) -> Array:
@@ -61,7 +60,8 @@ def require_torch() -> None:
 
 
 WHOLE_NETWORK = ParameterPlacement(
-    unsharded="only the optimizers of flegel.torch.optimizers work on slices, a class of torch.optim does not",
+    unsharded="a class of torch.optim keeps its state by whole layers, and slices end inside them (sgd, momentum, "
+    "nesterov, adam, adamw, rmsprop and adagrad can)",
     unsent=("optimizer", "course"),
     additive=("weights", "buffers"),
     typed=True,
@@ -130,6 +130,8 @@ class NeuralNetwork(Algorithm):
 
     _trouble = ""
     """Why training came to an early end."""
+    _last_report: SingleReport | None = None
+    """The last update, where it was of one report: the next one of another worker tells how much of it was chance."""
 
     # -- the network ---------------------------------------------------------------------------------------
 
@@ -186,7 +188,7 @@ class NeuralNetwork(Algorithm):
         return start_state(self, made)
 
     def initAggregator(self, sample: Sample, parameter: NetworkWeights) -> NetworkSums:
-        return NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(3), np.zeros(4))
+        return no_sums(parameter)
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -201,10 +203,13 @@ class NeuralNetwork(Algorithm):
         return BY_BLOCK if self.optimizer in OPTIMIZERS else WHOLE_NETWORK
 
     def updateParameter(self, aggregator: NetworkSums, oldParameter: NetworkWeights) -> NetworkWeights:
-        weights = 0, len(oldParameter.weights)
-        return self.updateSlice(
-            aggregator, oldParameter, *weights, self.sliceSummary(aggregator, oldParameter, *weights)
-        )
+        before, spread = self._last_report, aggregator.spread
+        self._last_report = None
+        if not self.local and round(float(spread[REPORTS])) == 1:
+            here = SingleReport(float(spread[SENDER]), aggregator.gradient.copy(), float(aggregator.sums[VISITS]))
+            self._last_report = here
+        summary = self.sliceSummary(aggregator, oldParameter, 0, len(oldParameter.weights))
+        return self._updated(aggregator, oldParameter, summary, before)
 
     def sliceSummary(self, aggregator: NetworkSums, parameter: NetworkWeights, start: int, stop: int) -> Array | None:
         """The squared length of the gradient, block by block, so that cuts between blocks change no bit of it."""
@@ -216,6 +221,12 @@ class NeuralNetwork(Algorithm):
         """One step of the optimizer for the mean gradient. `summary`: what `sliceSummary` gave for all slices together,
         which is the squared length of the summed gradient by blocks; None with local steps. A loss that is not finite
         makes θ not finite, which ends the job with a sentence."""
+        return self._updated(aggregator, oldParameter, summary, None)
+
+    def _updated(
+        self, aggregator: NetworkSums, oldParameter: NetworkWeights, summary: Array | None, before: SingleReport | None
+    ) -> NetworkWeights:
+        """As `updateSlice`; `before`: the update before this one, where it was of one report and θ is whole."""
         visits = float(aggregator.sums[VISITS])
         if visits <= 0:
             return oldParameter
@@ -226,7 +237,8 @@ class NeuralNetwork(Algorithm):
             )
             return oldParameter._replace(weights=np.full_like(oldParameter.weights, np.nan))
         gradient_square = 0.0 if summary is None else float(summary.sum())
-        course = self._progressed(aggregator, gradient_square, TrainingCourse(*oldParameter.course))
+        estimate = None if self.local else self._noise_of(aggregator, gradient_square, before)
+        course = self._progressed(aggregator, estimate, TrainingCourse(*oldParameter.course))
         mean = aggregator.gradient / aggregator.gradient.dtype.type(visits)
         if self.local:
             mean /= -max(float(oldParameter.rate[0]), 1e-30)  # a step of gradient descent gives θ + Δθ
@@ -251,17 +263,20 @@ class NeuralNetwork(Algorithm):
         OPTIMIZERS[self.optimizer].update(weights, gradient, state, settings)
         return None
 
-    def _progressed(self, aggregator: NetworkSums, gradient_square: float, course: TrainingCourse) -> TrainingCourse:
-        """The course after one more step; `gradient_square`: the squared length of the summed gradient.
+    def _progressed(
+        self, aggregator: NetworkSums, estimate: NoiseEstimate | None, course: TrainingCourse
+    ) -> TrainingCourse:
+        """The course after one more step; `estimate`: what it tells of the gradient noise.
 
         Loss and accuracy are running means, which begin at 0: a step replaces a part `fresh` of them, and `known` is
         the part that is replaced so far, by which they are divided where they are read.
         """
+        rules = active().networks
         sums = aggregator.sums
         visits = float(sums[VISITS])
-        fresh = 1.0 - math.exp(-PASS_FADES * visits / course.points)
-        memory = 1.0 - min(0.1, visits / (NOISE_PASSES * course.points))
-        noise = course.noise if self.local else course.noise.add(self._noise_of(aggregator, gradient_square), memory)
+        fresh = 1.0 - math.exp(-rules.fades_per_pass * visits / course.points)
+        memory = 1.0 - min(0.1, visits / (rules.noise_passes * course.points))
+        noise = course.noise.add(estimate, memory)
         return TrainingCourse(
             course.points,
             course.steps + 1.0,
@@ -274,9 +289,13 @@ class NeuralNetwork(Algorithm):
             course.known + fresh * (1.0 - course.known),
         )
 
-    def _noise_of(self, aggregator: NetworkSums, gradient_square: float) -> Any:
-        """S and ‖G‖² of this step, with `gradient_square` the squared length of ΣG: from the spread between reports,
-        or of one report from its first micro-batch."""
+    def _noise_of(
+        self, aggregator: NetworkSums, gradient_square: float, before: SingleReport | None
+    ) -> NoiseEstimate | None:
+        """S and ‖G‖² of this step, with `gradient_square` the squared length of ΣG: from the spread between reports;
+        of one report from its distance to the last one of another worker, else from its first micro-batch. θ has
+        changed a little between two reports, which counts as noise; within a short report there is too little to
+        compare, and intervals that follow from it become shorter and shorter."""
         spread = aggregator.spread
         visits, reports = float(aggregator.sums[VISITS]), float(spread[REPORTS])
         if reports >= 2:
@@ -284,6 +303,10 @@ class NeuralNetwork(Algorithm):
             rest = [0.0] * (round(reports) - 1)
             share = visits / round(reports)
             return from_reports([float(spread[SQUARES]) * share, *rest], [share] * round(reports), gradient_square)
+        if before is not None and before.sender != float(spread[SENDER]) and before.samples > 0:
+            pooled = before.gradient + aggregator.gradient
+            squares = [float(squares_of_blocks(before.gradient).sum()), gradient_square]
+            return from_reports(squares, [before.samples, visits], float(squares_of_blocks(pooled).sum()))
         return from_two_batches(
             float(spread[FIRST_SQUARE]), float(spread[FIRST_COUNT]), gradient_square / visits**2, visits
         )

@@ -13,12 +13,10 @@ import numpy as np
 import torch
 
 from flegel.algorithm import Sample
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import AlgorithmError, UsageError, own_traceback
 from flegel.torch.records import ModuleSpec, NetworkWeights
-
-PROBED_ROWS = 4  # on which a module is tried
-FORWARD_ROWS = 1024  # of one forward pass of a finished model: its activations fit into any memory
 
 
 def fresh_module(network: ModuleSpec, seed: int | None = None) -> torch.nn.Module:
@@ -86,7 +84,7 @@ def learn_inputs(network: ModuleSpec, sample: Sample) -> None:
         pixels = rows.min() >= 0 and 16 < rows.max() <= 255 and bool((rows[:256] % 1 == 0).all())
         network.divide = 255.0 if pixels else 1.0
     module = fresh_module(network, seed=0).eval()
-    outputs = _find_shape(network, module, rows[:PROBED_ROWS])
+    outputs = _find_shape(network, module, rows[: active().networks.probed_rows])
     _find_targets(network, outputs, labels, len(rows))
     check_labels(network, labels, outputs.shape[1] if outputs.ndim > 1 else 1)
 
@@ -163,21 +161,31 @@ def check_labels(network: ModuleSpec, labels: Array, outputs: int) -> None:
 
 def outputs_of(network: ModuleSpec, features: Any, parameter: NetworkWeights) -> Array:
     """The outputs of a finished model for rows."""
+    rules = active().networks
     module, rows = network.module(parameter), np.asarray(features)
     parts = []
     with torch.no_grad():
-        for at in range(0, len(rows), FORWARD_ROWS):
-            parts.append(module(inputs(network, np.ascontiguousarray(rows[at : at + FORWARD_ROWS]))).double().numpy())
+        for at in range(0, len(rows), rules.forward_rows):
+            parts.append(
+                module(inputs(network, np.ascontiguousarray(rows[at : at + rules.forward_rows]))).double().numpy()
+            )
     return np.concatenate(parts) if parts else np.zeros((0, 1))
 
 
 def loss_of(network: ModuleSpec, outputs: Array, labels: Array) -> float:
     """The mean loss of outputs."""
+    rules = active().networks
     kind = torch.float64 if network.precision == "float64" else torch.float32
     found = torch.as_tensor(outputs).to(kind)
     with torch.no_grad():
         total = sum(
-            float(loss_sum(network, found[at : at + FORWARD_ROWS], torch.as_tensor(labels[at : at + FORWARD_ROWS])))
-            for at in range(0, len(found), FORWARD_ROWS)
+            float(
+                loss_sum(
+                    network,
+                    found[at : at + rules.forward_rows],
+                    torch.as_tensor(labels[at : at + rules.forward_rows]),
+                )
+            )
+            for at in range(0, len(found), rules.forward_rows)
         )
     return total / max(len(found), 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from flegel.core.pytree import Array
 from flegel.plan.interval.gradient_noise import GradientNoise
 
@@ -46,7 +48,8 @@ class TrainingCourse(NamedTuple):
 
 class NetworkSums(NamedTuple):
     """What a worker reports: Σ gradients (or visits·Δθ), Σ visits·buffers, `sums`: loss, visits and right answers; and
-    `spread`: reports, Σ‖G_i‖²/n_i over reports, ‖g‖² of the mean gradient of the first micro-batch, and its size."""
+    `spread`: reports, Σ‖G_i‖²/n_i over reports, ‖g‖² of the mean gradient of the first micro-batch, its size, and the
+    sum of the reporting workers' numbers (1 + the first of their rows)."""
 
     gradient: Array
     buffers: Array
@@ -55,7 +58,20 @@ class NetworkSums(NamedTuple):
 
 
 LOSS, VISITS, CORRECT = range(3)
-REPORTS, SQUARES, FIRST_SQUARE, FIRST_COUNT = range(4)
+REPORTS, SQUARES, FIRST_SQUARE, FIRST_COUNT, SENDER = range(5)
+
+
+def no_sums(parameter: NetworkWeights) -> NetworkSums:
+    """The report of no samples."""
+    return NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(3), np.zeros(5))
+
+
+class SingleReport(NamedTuple):
+    """A report that was an update of its own: who sent it, Σ gradients, and samples."""
+
+    sender: float
+    gradient: Array
+    samples: float
 
 
 class ModuleSpec(Protocol):

@@ -6,13 +6,14 @@ finishes the one that it has begun. Sends no messages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Shard
@@ -21,32 +22,43 @@ from flegel.runtime import clock
 from flegel.runtime.system import malloc_settings
 from flegel.torch import flat, probing
 from flegel.torch.micro_batches import MicroBatches
-from flegel.torch.records import FIRST_COUNT, FIRST_SQUARE, REPORTS, SQUARES, ModuleSpec, NetworkSums, NetworkWeights
-
-KEPT_BLOCK_BYTES, KEPT_BYTES = 32 << 20, 512 << 20
-"""Bytes of the largest blocks, and of all, that are kept for the next micro-batch. Otherwise thousands of pages a
-micro-batch are given back and cleared again, which takes a tenth of its time."""
-ROUNDS_PER_SMALL_START = 8
-"""One round of eight has at least two micro-batches: a single worker estimates the noise from their sizes."""
-PROCESSOR_SAMPLES, GPU_SAMPLES = 256, 4096
-"""Samples of a micro-batch, at most, where the user does not say."""
+from flegel.torch.records import (
+    FIRST_COUNT,
+    FIRST_SQUARE,
+    REPORTS,
+    SENDER,
+    SQUARES,
+    ModuleSpec,
+    NetworkSums,
+    NetworkWeights,
+    no_sums,
+)
 
 
 class NetworkKernel:
     """One network on one device. The module's weights and gradients are views of flat vectors."""
 
-    kind, note, least_points, grid, room = "torch", "", 1, 1, 0
+    kind, note, least_points, grid, room, abandoned = "torch", "", 1, 1, 0, 0
     library = f"torch {torch.__version__.partition('+')[0]}"
 
-    def __init__(self, network: ModuleSpec, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
-        """`parameter` is θ, `empty` has statistics of zeros. Only points of `shard` and of shards that come later are
-        trained."""
+    def __init__(
+        self,
+        network: ModuleSpec,
+        shard: Shard,
+        parameter: Tree,
+        empty: Tree,
+        device: torch.device,
+        now: Callable[[], float] = clock.now,
+    ) -> None:
+        """`parameter` is θ, `empty` has statistics of zeros, `now` reads the clock. Only points of `shard` and of
+        shards that come later are trained."""
+        rules = active().networks
         self.device = str(device)
-        self._network, self._place = network, device
+        self._network, self._place, self._now = network, device, now
         self._gpu = device.type != "cpu"
         if not self._gpu:
             torch.set_num_threads(1)
-            malloc_settings.keep_buffers(KEPT_BLOCK_BYTES, KEPT_BYTES)
+            malloc_settings.keep_buffers(rules.kept_block_bytes, rules.kept_bytes)
         self._outputs = output_count(network)
         arrays = pytree.flatten(empty)
         self._gradient, self._buffer_sums, self._sums, self._noise_sums = (np.array(a) for a in arrays)
@@ -62,13 +74,15 @@ class NetworkKernel:
         self._theta: torch.Tensor | None = None
         self._rate = 0.0
         self._has_buffers = bool(flat.held(self._module))
-        self._sizes = MicroBatches(network.micro_batch or (GPU_SAMPLES if self._gpu else PROCESSOR_SAMPLES))
+        self._sizes = MicroBatches(network.micro_batch or (rules.gpu_samples if self._gpu else rules.processor_samples))
+        self._number = 1.0 + float(shard.ids[0]) if len(shard.ids) else 0.0
+        """Tells this worker's reports from those of others: no two workers begin with the same row."""
         self._stopped = False
         """A call ended by the stop flag since the last report, not by the end of its points: that is how a worker that
         trains on after its report, until the next θ comes, is called back."""
         self._proven = 0
         """Samples of the largest micro-batch for which there was memory."""
-        self._began = clock.now()
+        self._began = self._now()
         self._copies: dict[int, tuple[Shard, torch.Tensor, torch.Tensor, Array]] = {}
         torch.manual_seed(int(shard.ids[0]) if len(shard.ids) else 0)  # dropout: another one on each worker
         self.set_parameter(pytree.flatten(parameter))
@@ -91,7 +105,7 @@ class NetworkKernel:
         if self._has_buffers:
             flat.set_buffers(self._module, np.array(buffers))
         self._rounds += 1
-        self._rate, self._began = float(np.asarray(rate).reshape(-1)[0]), clock.now()
+        self._rate, self._began = float(np.asarray(rate).reshape(-1)[0]), self._now()
 
     def clear_statistics(self) -> None:
         self._flat.gradient.zero_()
@@ -122,7 +136,7 @@ class NetworkKernel:
         """The fields of `NetworkSums` since `clear_statistics`, as one report. On a GPU this waits for the device and
         copies."""
         if self._visits_since_theta:
-            self._sizes.add_round(clock.now() - self._began, self._stopped)
+            self._sizes.add_round(self._now() - self._began, self._stopped)
             self._stopped = False
         self._add_buffers_and_local_steps()
         loss, correct = self._totals.tolist()
@@ -134,6 +148,7 @@ class NetworkKernel:
             spread[SQUARES] += square / self._visits
             spread[FIRST_SQUARE] += float(first)
             spread[FIRST_COUNT] += float(count)
+            spread[SENDER] += self._number
         if self._gpu:
             self._gradient[...] = self._flat.gradient.cpu().numpy()
         return self._gradient, self._buffer_sums, sums, spread
@@ -147,13 +162,13 @@ class NetworkKernel:
         at = start
         while at < end and not flag[0]:
             size = self._next_size(end - at)
-            entered = clock.now()
+            entered = self._now()
             done = self._micro_batch(features[at : at + size], labels[at : at + size])
             if done:
                 at += size
                 if self._gpu:
                     torch.cuda.synchronize(self._place)  # the flag must be looked at when the work is done, not queued
-                self._sizes.add(size, clock.now() - entered)
+                self._sizes.add(size, self._now() - entered)
         self._stopped = self._stopped or at < end
         return at
 
@@ -162,7 +177,11 @@ class NetworkKernel:
         size = self._sizes.size
         if not self._network.local and left < 1.5 * size and left <= self._sizes.most:
             size = left
-        if self._rounds % ROUNDS_PER_SMALL_START == 0 and not self._first_micro_batch[1] and left >= 16:
+        if (
+            self._rounds % active().networks.rounds_per_noise_estimate == 0
+            and not self._first_micro_batch[1]
+            and left >= 16
+        ):
             size = min(size, left // 16 * 8)
         return min(size, left)
 
@@ -291,7 +310,6 @@ def one_sample(network: ModuleSpec, point: DataPoint, parameter: NetworkWeights)
         len(np.asarray(point.features)),
         np.zeros(1, np.int64),
     )
-    empty = NetworkSums(np.zeros_like(parameter.weights), np.zeros(len(parameter.buffers)), np.zeros(3), np.zeros(4))
-    kernel = NetworkKernel(network, shard, parameter, empty, torch.device("cpu"))
+    kernel = NetworkKernel(network, shard, parameter, no_sums(parameter), torch.device("cpu"))
     kernel.run(shard, 0, 1, 0, np.zeros(1, np.uint8))
     return NetworkSums(*kernel.statistics())

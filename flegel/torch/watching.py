@@ -41,6 +41,7 @@ class Watch:
     """Measures one model on one rank."""
 
     def __init__(self, model: torch.nn.Module, folder: Path, every: float, rank: int, ranks: int) -> None:
+        """`every`: seconds of a window, after which a line is written to the file of this rank in `folder`."""
         self._every, self._ranks = every, ranks
         self._file = folder / f"rank-{rank}.jsonl"
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from passes import by_kernel, by_points, random_stretches, start
+from passes import by_kernel, by_points, random_stretches, sample_of, start
 
 import flegel
 from flegel.algorithms.fcm import FCM
@@ -175,3 +175,12 @@ def test_a_job_that_begins_at_its_optimum_converges_in_either_precision(seed: in
     found = flegel.run(FCM(k=4), rows.astype(dtype), workers=1, sync="bsp", seed=seed)
     assert found.outcome == "converged", found.reason
     assert not found.audit["problems"]
+
+
+def test_a_far_row_is_among_those_that_starts_are_tried_on() -> None:
+    """One row far from 60,000 others is worth a cluster of its own, and rows drawn evenly would miss it."""
+    rows = np.random.default_rng(3).normal(size=(60_000, 2))
+    rows[12_345] = 1e4
+    sample = sample_of(rows, None)
+    start = FCM(k=3).initParameter(sample, np.random.default_rng(0))
+    assert np.abs(start.centroids - 1e4).max(axis=1).min() < 1.0

@@ -10,7 +10,9 @@ from passes import by_kernel, by_points, data_file, random_stretches, sample_of,
 
 from flegel.algorithm import Sample
 from flegel.algorithms.gmm import GMM
+from flegel.algorithms.gmm.gmm import start_passes, trial_rows
 from flegel.algorithms.seeding import in_deviations
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
@@ -232,3 +234,15 @@ def test_a_start_finds_the_values_of_a_column_among_heavy_tails() -> None:
 def test_deviations_are_those_of_all_numbers_whatever_their_size(scale: float) -> None:
     rows = np.random.default_rng(0).normal(size=(100, 3)) * [1.0, 100.0, 0.0] * scale
     assert in_deviations(rows).std(axis=0) == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_costly_starts_have_fewer_rows_and_passes() -> None:
+    rules = active().starts
+    costly = rules.gmm_costly_pass
+    assert start_passes(4, costly - 1, 1.0) == rules.gmm_trial_passes
+    assert start_passes(4, costly, 1.0) == 2 and start_passes(1, costly, 1.0) == 4
+    assert start_passes(4, costly, 1000.0) == rules.gmm_trial_passes, "of many rows it is nothing"
+    assert trial_rows(64, 64 * 32, 100_000) == 200 * 64
+    assert trial_rows(64, 64 * 528, 100_000) == rules.gmm_fewest_trial_rows
+    assert trial_rows(256, 256 * 128, 100_000) == 64 * 256
+    assert trial_rows(256, 256 * 128, 5_000) == 5_000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flegel.algorithms.kmeans import kmeans, swaps
-from flegel.configuration.active import using
+from flegel.configuration.active import active, using
 from flegel.core.pytree import Array
 
 
@@ -23,18 +23,23 @@ def with_empty_ones(rng: np.random.Generator, k: int, columns: int) -> tuple[Arr
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_many_centroids_are_relocated_as_few_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_centroids_are_relocated_as_few_are(seed: int) -> None:
     given = with_empty_ones(np.random.default_rng(seed), 300, 24)
-    by_differences = kmeans._relocated(*given)
-    monkeypatch.setattr(kmeans, "COMPARED_BY_DIFFERENCES", 0)
-    monkeypatch.setattr(kmeans, "RELOCATION_NUMBERS", 2**10)
-    by_products = kmeans._relocated(*given)
-    assert np.array_equal(by_differences, by_products)
+    by_differences, none_left = kmeans._relocated(*given)
+    with using({"kmeans.compared_by_differences": 0, "kmeans.relocation_numbers": 2**10}):
+        by_products, _ = kmeans._relocated(*given)
+    assert len(none_left) == 0 and np.array_equal(by_differences, by_products)
     centroids, filled, spare = given
     changed = np.flatnonzero((by_products != centroids).any(axis=1))
     assert len(changed) == 4 and not filled[changed].any(), "the one that waits at a spare row stays"
     assert all((spare == by_products[j]).all(axis=1).any() for j in changed)
     assert len(np.unique(by_products, axis=0)) == 300, "no two go to one place"
+
+
+def test_without_spare_rows_empty_clusters_are_left_over() -> None:
+    centroids, filled, _ = with_empty_ones(np.random.default_rng(0), 30, 4)
+    moved, left_over = kmeans._relocated(centroids, filled, np.empty((0, 4)))
+    assert np.array_equal(moved, centroids) and left_over.tolist() == np.flatnonzero(~filled).tolist()
 
 
 def test_relocation_takes_the_stated_memory() -> None:
@@ -44,7 +49,7 @@ def test_relocation_takes_the_stated_memory() -> None:
     kmeans._relocated(centroids, filled, spare)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert most <= centroids.nbytes + 8 * kmeans.RELOCATION_NUMBERS + (1 << 20)
+    assert most <= centroids.nbytes + 8 * active().kmeans.relocation_numbers + (1 << 20)
 
 
 def test_no_swap_is_looked_for_among_very_many_clusters(monkeypatch: pytest.MonkeyPatch) -> None:

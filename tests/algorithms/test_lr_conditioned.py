@@ -11,7 +11,7 @@ from local_training import Run, sparse_of, start
 
 from bench.micro.connections import connections
 from flegel.algorithms.lr import LR
-from flegel.algorithms.lr.search import LATER, StepSearch, begin, quasi_newton, shorter
+from flegel.algorithms.lr.search import LATER, Solver, StepSearch, begin, quasi_newton, shorter
 from flegel.configuration.active import active, using
 
 POINTS = 1200
@@ -142,7 +142,7 @@ def test_products_made_at_once_give_the_step_of_two_loops() -> None:
     step = 0.7 * rest
     for (s, y), part in zip(pairs[2::-1], parts[::-1], strict=True):
         step += s * (part - (y * step).sum() / (s * y).sum())
-    np.testing.assert_allclose(quasi_newton(gradient, pairs, lambda g: -0.7 * g, rescaled=False), -step)
+    np.testing.assert_allclose(quasi_newton(gradient, pairs, Solver(lambda g: -0.7 * g), rescaled=False), -step)
 
 
 def test_a_failed_step_ends_at_the_minimum_of_the_cubic() -> None:

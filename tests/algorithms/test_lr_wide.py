@@ -6,18 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from local_training import sparse_of
 
 import flegel
 from flegel.algorithm import Sample
 from flegel.algorithms.lr import LR
 from flegel.algorithms.lr.kernels import kernel_for
-from flegel.algorithms.lr.products import BLOCK_ROWS, ProductKernel
-from flegel.algorithms.lr.shapes import SERVED_SHAPES, kernel_choice, served_by
+from flegel.algorithms.lr.products import ProductKernel
+from flegel.algorithms.lr.shapes import kernel_choice, served_by, served_shapes
+from flegel.configuration.active import active, using
 from flegel.core import pytree
 from flegel.core.shard import DataPoint, make_shard
 from flegel.core.stop_flag import new_flag
 
-POINTS, COLUMNS, CLASSES = 2 * BLOCK_ROWS + 70, 150, 48
+POINTS, COLUMNS, CLASSES = 2 * active().lr.product_rows + 70, 150, 48
 BY_TILES, BY_PRODUCTS = kernel_for, ProductKernel
 
 
@@ -87,8 +89,44 @@ def test_a_raised_flag_leaves_points_alone_and_the_first_block_of_a_call_is_fini
     assert not shard.state.any() and not any(np.asarray(field).any() for field in found)
 
 
+class RaisedLater:
+    """A flag that is raised at its n-th reading."""
+
+    def __init__(self, readings: int) -> None:
+        self.left = readings
+
+    def __getitem__(self, at: int) -> int:
+        self.left -= 1
+        return int(self.left <= 0)
+
+
+def test_a_flag_that_is_raised_between_parts_of_scores_ends_a_block_that_is_not_the_first() -> None:
+    rows, labels = table("float32")
+    algorithm, parameter, zero = begun(rows, labels)
+    shard = make_shard(rows, labels, algorithm.initState(POINTS, COLUMNS, np.random.default_rng(0)), "rows")
+    some = active().lr.product_rows
+    with using({"lr.product_multiplications": 16 * some * COLUMNS}):
+        kernel = ProductKernel(True)
+    flag, found = RaisedLater(4), pytree.zeros_like(zero)  # read before both blocks; of the second, after 16 outputs
+    assert kernel(shard, parameter, found, 0, POINTS, 0, flag) == some  # type: ignore[arg-type]
+    assert flag.left == 0, "not read again behind all parts"
+    assert shard.state[:some].any() and not shard.state[some:].any()
+
+
+def test_rows_are_judged_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, labels = table("float32", 300)
+    labels[7] = 999.0  # unknown
+    algorithm, parameter, _ = begun(rows, np.delete(labels, 7))
+    whole = algorithm.evaluate(rows, labels, parameter), algorithm.predict(rows, parameter)
+    monkeypatch.setattr("flegel.algorithms.rows.NUMBERS_AT_ONCE", 1_000)
+    parts = algorithm.evaluate(sparse_of(rows), labels, parameter), algorithm.predict(rows, parameter)
+    assert np.array_equal(parts[1], whole[1])
+    assert parts[0].objective == pytest.approx(whole[0].objective, rel=1e-9)
+    assert parts[0].metrics == pytest.approx(whole[0].metrics, rel=1e-9)
+
+
 def test_one_table_says_which_kernel_serves_a_shape() -> None:
-    assert SERVED_SHAPES[-1][:2] == (1, 1), "every shape is served"
+    assert served_shapes()[-1][:2] == (1, 1), "every shape is served"
     for outputs, columns, kernel in ((1, 28, "tiles"), (10, 784, "tiles"), (7, 54, "tiles"), (1000, 2048, "products")):
         assert served_by(outputs, columns).kernel == kernel
         assert kernel_choice(outputs, columns).startswith(f"{kernel} for {columns:,} columns × {outputs:,} outputs")

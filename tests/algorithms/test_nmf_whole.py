@@ -119,6 +119,51 @@ def test_a_row_whose_columns_have_hardly_any_factors_is_not_blown_up() -> None:
     assert 16.0 - 1e-9 <= found.objective <= 16.0 + 1e-9
 
 
+@HISTORIES
+@pytest.mark.parametrize("solver", ["coordinate", "multiplicative"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_penalties_on_squares_and_sums_of_rows_and_columns_are_minimized(
+    kind: str, solver: str, workers: int, barriers: int
+) -> None:
+    whole, penalty = counts(), {"regularization": 0.02, "column_regularization": 0.005, "l1_ratio": 0.4}
+    algorithm = NMF(rank=3, solver=solver, precision="float64", **penalty)  # type: ignore[arg-type]
+    run = start(algorithm, sparse_of(whole) if kind == "sparse" else whole, workers=workers).passes(2)
+    run.objectives.clear()
+    run.passes(60, max(share.points for share in run.shares) // barriers)
+    assert (np.diff(run.objectives) <= 1e-9 * run.objectives[0]).all()
+    w = np.concatenate([share.state[:, :3] for share in run.shares])
+    h, scale = run.parameter.factors, run.parameter.scale[0]
+    value = ((whole / scale - w @ h.T) ** 2).sum()
+    value += 0.02 * 18 * (0.6 * (w**2).sum() + 0.8 * w.sum()) + 0.005 * 150 * (0.6 * (h**2).sum() + 0.8 * h.sum())
+    assert run.objectives[-1] == pytest.approx(scale**2 * value, rel=1e-9)
+    exact = algorithm.evaluate(whole, None, run.parameter).objective
+    assert exact <= run.objectives[-1] * (1 + 1e-9)
+    # scikit-learn counts half of the squares, and its sums are in other units
+    squares, sums = 0.6 * scale, 0.4 * scale**1.5
+    peer = {
+        "alpha_W": 0.02 * (squares + sums),
+        "alpha_H": 0.005 * (squares + sums),
+        "l1_ratio": sums / (squares + sums),
+    }
+    fitted = algorithm.to_sklearn(run.parameter, None)
+    assert {name: getattr(fitted, name) for name in peer} == pytest.approx(peer)
+    if solver == "coordinate":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _, found, _ = non_negative_factorization(
+                whole, W=np.sqrt(scale) * np.ascontiguousarray(w), H=np.sqrt(scale) * h.T.copy(), n_components=3,
+                init="custom", max_iter=400, tol=0, **peer,
+            )  # fmt: skip
+        further = run.parameter._replace(factors=found.T / np.sqrt(scale))
+        assert exact <= algorithm.evaluate(whole, None, further).objective * 1.001
+
+
+def test_stochastic_steps_have_one_penalty_on_squares() -> None:
+    for penalty in ({"l1_ratio": 0.5}, {"column_regularization": 0.1}):
+        with pytest.raises(UsageError, match="need solver=coordinate or solver=multiplicative"):
+            start(NMF(rank=2, **penalty), counts())  # type: ignore[arg-type]
+
+
 def test_extrapolation_never_raises_the_objective() -> None:
     run = start(NMF(rank=3, solver="coordinate", precision="float64"), counts())
     values = run.passes(60).objectives

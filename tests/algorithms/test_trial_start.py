@@ -10,7 +10,7 @@ from flegel.algorithm import Sample
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans.sparse import far_rows
 from flegel.algorithms.kmeans.trial_start import best_start, rows_by_scatter, with_swaps
-from flegel.algorithms.seeding import nearest_centre
+from flegel.algorithms.seeding import _quantiles, nearest_centre, nearest_marked, origin_of, prepared, several_lloyd
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 
@@ -63,7 +63,7 @@ def test_swaps_take_centroids_to_groups_that_have_none(weighted: bool) -> None:
     rows = groups(6, 100, rng)
     weights = rng.random(600) + 0.1 if weighted else None
     poor = rows[[0, 1, 2, 100, 200, 300]]  # three in one group, none in two others
-    better = with_swaps(rows, poor, rng, weights)
+    better = with_swaps(prepared(rows), poor, rng, weights)
     assert cost(rows, better, weights) < 0.05 * cost(rows, poor, weights)
     assert sorted(nearest_centre(groups(6, 1, np.random.default_rng(1)), better)) == list(range(6))
 
@@ -73,14 +73,60 @@ def test_swaps_never_make_it_worse() -> None:
         rng = np.random.default_rng(seed)
         rows = rng.standard_t(2.0, size=(300, 4))
         start = rows[:7]
-        assert cost(rows, with_swaps(rows, start, rng)) <= cost(rows, start) * (1 + 1e-12)
+        assert cost(rows, with_swaps(prepared(rows), start, rng)) <= cost(rows, start) * (1 + 1e-12)
 
 
 def test_swaps_of_one_cluster_or_of_equal_rows_change_nothing() -> None:
     rows = np.random.default_rng(0).normal(size=(50, 2))
-    assert with_swaps(rows, rows[:1], np.random.default_rng(0)) is not None
+    assert with_swaps(prepared(rows), rows[:1], np.random.default_rng(0)) is not None
     equal = np.ones((50, 2))
-    assert (with_swaps(equal, equal[:3], np.random.default_rng(0)) == 1.0).all()
+    assert (with_swaps(prepared(equal), equal[:3], np.random.default_rng(0)) == 1.0).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_starts_side_by_side_are_as_good_as_their_costs_say(weighted: bool) -> None:
+    rng = np.random.default_rng(1)
+    rows = groups(6, 40, rng)
+    weights = rng.random(240) + 0.1 if weighted else None
+    found = several_lloyd(prepared(rows), 6, [rng] * 5, weights)
+    assert len(found) == 5
+    for start in found:
+        assert start.squared_distances == pytest.approx(cost(rows, start.centres, weights))
+        labels = nearest_centre(rows, start.centres)
+        own = np.ones(240) if weights is None else weights
+        for j in np.unique(labels):  # it has come to rest: each centre is the mean of its rows
+            assert start.centres[j] == pytest.approx(np.average(rows[labels == j], axis=0, weights=own[labels == j]))
+
+
+def test_starts_of_many_rows_are_made_in_parts_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = groups(5, 60, np.random.default_rng(2))
+    whole = several_lloyd(prepared(rows), 5, [np.random.default_rng(0)])[0]
+    monkeypatch.setattr("flegel.algorithms.seeding.DISTANCES_AT_ONCE", 64)
+    parts = several_lloyd(prepared(rows), 5, [np.random.default_rng(0)])[0]
+    assert parts.centres == pytest.approx(whole.centres) and parts.squared_distances == pytest.approx(
+        whole.squared_distances
+    )
+
+
+def test_more_starts_than_distinct_rows_are_found_all_the_same() -> None:
+    rows = np.repeat([[0.0, 1.0], [4.0, 1.0]], 5, axis=0)
+    for start in several_lloyd(prepared(rows), 4, np.random.default_rng(0).spawn(3)):
+        assert start.squared_distances == pytest.approx(0.0, abs=1e-12)
+
+
+def test_of_several_nearest_centres_the_first_counts() -> None:
+    marked = nearest_marked(np.array([[2.0, 1.0, 3.0], [1.0, 1.0, 3.0], [1.0, 2.0, 3.0]]))
+    assert marked.tolist() == [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 20, 21, 1000])
+def test_quantiles_are_those_of_numpy_to_the_last_bit(count: int) -> None:
+    rows = np.random.default_rng(count).standard_t(2.0, size=(count, 5)) * [1e-9, 1.0, 3.0, 1e5, 1e9]
+    parts = np.array([0.01, 0.05, 0.25, 0.75, 0.95, 0.99])
+    assert (_quantiles(np.sort(rows.T, axis=1), parts) == np.quantile(rows, parts, axis=0)).all()
+    low, high = np.quantile(rows, [0.05, 0.95], axis=0, method="nearest")
+    middle = np.clip(rows, low, high).mean(axis=0)
+    assert (origin_of(rows) == np.where(low == high, low, middle)).all()
 
 
 def test_a_start_finds_every_group() -> None:
@@ -111,3 +157,10 @@ def test_spare_rows_of_sparse_sets_differ_and_are_no_centroids() -> None:
     assert found.max() <= 40.0 and found.sum(axis=1).min() >= 21.0
     assert len(np.unique(found, axis=0)) == len(found)
     assert len(far_rows(rows, np.zeros(40), 8, np.random.default_rng(0))) == 8
+
+
+def test_more_starts_of_a_mixture_are_the_same_ones_and_others() -> None:
+    rows = prepared(np.random.default_rng(2).normal(size=(300, 3)))
+    few, many = (several_lloyd(rows, 4, np.random.default_rng(7).spawn(count)) for count in (2, 5))
+    for one, same in zip(few, many, strict=False):
+        np.testing.assert_array_equal(one.centres, same.centres)

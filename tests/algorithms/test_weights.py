@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 from flegel.algorithm import Algorithm, Sample
+from flegel.algorithms.clusters.auto_kmeans import AutoKMeans
+from flegel.algorithms.clusters.bisecting_kmeans import BisectingKMeans
+from flegel.algorithms.clusters.gap_kmeans import GapKMeans
+from flegel.algorithms.clusters.kprototypes import KPrototypes
+from flegel.algorithms.clusters.sized_kmeans import SizedKMeans
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.lda import LDA
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
 from flegel.algorithms.seeding import lloyd_from, more_rows, weighted_rows
@@ -107,6 +113,12 @@ CASES = [
     (NMF(rank=3, solver="coordinate", precision="float64"), "float64", False),
     (NMF(rank=3, solver="multiplicative", precision="float64"), "float64", False),
     (KMeans(k=3), "float64", True),
+    (SizedKMeans(k=3, size_min=100), "float64", False),
+    (KPrototypes(k=3, categorical=[]), "float64", False),
+    (AutoKMeans(k_max=4), "float64", False),
+    (BisectingKMeans(k=4), "float64", False),
+    (GapKMeans(k=3), "float64", False),
+    (LDA(k=3), "float64", True),
     (NMF(rank=3, solver="multiplicative", precision="float64"), "float64", True),
 ]
 
@@ -125,8 +137,8 @@ def test_seeding_never_takes_rows_without_weight_and_prefers_heavy_ones() -> Non
     line = np.array([[0.0], [1.0], [10.0]])
     heavy = np.array([1.0, 1e9, 1.0])
     assert more_rows(line, np.array([[10.0]]), 1, np.random.default_rng(0), heavy).tolist() == [[1.0]]
-    centres, labels, spread = lloyd_from(line, np.array([[0.0], [9.0]]), weights=np.array([1.0, 3.0, 1.0]))
-    assert centres.tolist() == [[0.75], [10.0]] and labels.tolist() == [0, 0, 1] and spread == 0.75
+    centres, spread = lloyd_from(line, np.array([[0.0], [9.0]]), weights=np.array([1.0, 3.0, 1.0]))
+    assert centres.tolist() == [[0.75], [10.0]] and spread == 0.75
 
 
 def test_the_mass_of_the_data_is_exact_where_the_sample_holds_all() -> None:

@@ -16,7 +16,7 @@ from flegel.algorithms.kmeans.kmeans import Centroids, KMeansSums
 from flegel.algorithms.kmeans.shapes import is_wide, kernel_choice, served_by, served_shapes
 from flegel.algorithms.kmeans.wide import WideKernel, best_count
 from flegel.algorithms.kmeans.wide_start import follow, means, start_of
-from flegel.algorithms.seeding import lloyd, nearest_centre
+from flegel.algorithms.seeding import nearest_centre, prepared, several_lloyd
 from flegel.core.pytree import Array
 from flegel.core.shard import make_shard
 from flegel.core.stop_flag import new_flag
@@ -228,7 +228,9 @@ def test_a_start_is_as_good_as_greedy_kmeans_plus_plus(weighted: bool) -> None:
 
         found = start_of(rows, K, 8, rng, weights)
         assert found.centres.shape == (K, 96) and found.spare.shape == (8, 96) and found.labels.max() < K
-        ratios.append(cost(found.centres) / min(cost(lloyd(rows, K, rng, weights)[0]) for _ in range(3)))
+        ratios.append(
+            cost(found.centres) / min(cost(one.centres) for one in several_lloyd(prepared(rows), K, [rng] * 3, weights))
+        )
     assert np.median(ratios) < 1.05
 
 

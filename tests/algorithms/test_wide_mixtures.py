@@ -7,9 +7,10 @@ import pytest
 
 from flegel.algorithm import Sample
 from flegel.algorithms.fcm import FCM
-from flegel.algorithms.fcm.fcm import PRODUCTS_FROM, _squared_distances
+from flegel.algorithms.fcm.fcm import _squared_distances
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.gmm.shapes import by_products, served_by_products
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
 K, COLUMNS = 64, 72
@@ -34,7 +35,7 @@ def test_half_squared_distances_by_products_are_those_by_differences() -> None:
 def test_a_row_at_a_centroid_is_at_distance_zero() -> None:
     y = rows() + 100.0
     centres = y[:K].copy()
-    assert centres.size >= PRODUCTS_FROM
+    assert centres.size >= active().shapes.fcm_products_from
     found = _squared_distances(y, centres)
     assert (np.diagonal(found[:K]) == 0.0).all()
     assert np.allclose(found, np.stack([((y - c) ** 2).sum(axis=1) for c in centres], axis=1), rtol=1e-6)

@@ -12,6 +12,7 @@ from flegel.algorithms import directions
 from flegel.algorithms.directions import leading_directions
 from flegel.algorithms.kmeans import KMeans, kmeans, wide_start
 from flegel.algorithms.kmeans.wide_start import start_of
+from flegel.configuration.active import active, using
 from flegel.core.pytree import Array
 
 
@@ -26,12 +27,12 @@ def scatter(rows: Array, centres: Array, labels: Array) -> float:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_two_levels_find_centroids_as_good_as_one_level_does(monkeypatch: pytest.MonkeyPatch, weighted: bool) -> None:
+def test_two_levels_find_centroids_as_good_as_one_level_does(weighted: bool) -> None:
     rows = rows_in_clumps(4000, 70, 90)
     weights = np.random.default_rng(1).random(len(rows)) + 0.5 if weighted else None
     one = start_of(rows, 100, 4, np.random.default_rng(0), weights)
-    monkeypatch.setattr(wide_start, "TWO_LEVELS_FROM", 100)
-    two = start_of(rows, 100, 4, np.random.default_rng(0), weights)
+    with using({"starts.wide_two_levels_from_clusters": 100}):
+        two = start_of(rows, 100, 4, np.random.default_rng(0), weights)
     assert two.centres.shape == one.centres.shape
     assert len(np.unique(two.centres, axis=0)) == 100
     assert scatter(rows, two.centres, two.labels) < 1.1 * scatter(rows, one.centres, one.labels)
@@ -48,10 +49,31 @@ def test_as_many_clusters_as_narrow_clumps_find_nearly_all_of_them() -> None:
     assert scatter(rows, found.centres, found.labels) < 1.5 * scatter(rows, middles.astype(np.float32), clump)
 
 
-def test_two_levels_take_rows_that_are_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_start, "TWO_LEVELS_FROM", 20)
+@pytest.mark.parametrize("scale", [2.0**70, 2.0**-90])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_start_is_the_same_at_any_scale(scale: float, dtype: type) -> None:
+    """Squares of such rows are no numbers of float32."""
+    rows = rows_in_clumps(1500, 70, 90).astype(dtype)
+    small = scale if dtype is np.float64 else np.float32(np.sqrt(scale))
+    unit = wide_start._unit(rows * small)
+    alone = start_of(rows * small / unit, 80, 4, np.random.default_rng(0))
+    found = start_of(rows * small, 80, 4, np.random.default_rng(0))
+    np.testing.assert_array_equal(found.centres, alone.centres * unit)
+    assert len(np.unique(found.labels)) > 70
+
+
+def test_rows_far_from_the_others_are_not_missed_by_the_sample_of_a_start() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6000, 70))
+    rows[rng.choice(6000, 5, replace=False)] *= 1000.0
+    found = KMeans(k=64).initParameter(Sample(rows, None, len(rows), 70, None), rng)
+    assert (np.linalg.norm(found.centroids, axis=1) > 1000.0).sum() == 5
+
+
+def test_two_levels_take_rows_that_are_all_the_same() -> None:
     for rows in (np.zeros((60, 70), np.float32), rows_in_clumps(60, 70, 60), np.eye(70, dtype=np.float32)[:30]):
-        found = start_of(rows, 30, 4, np.random.default_rng(0))
+        with using({"starts.wide_two_levels_from_clusters": 20}):
+            found = start_of(rows, 30, 4, np.random.default_rng(0))
         assert found.centres.shape == (30, 70)
         assert np.isfinite(found.centres).all() and found.labels.max() < 30
 
@@ -69,8 +91,8 @@ def test_a_row_of_two_levels_is_compared_with_few_centroids(monkeypatch: pytest.
     start_of(rows, 900, 4, np.random.default_rng(0))
     in_one_level = sum(compared)
     compared.clear()
-    monkeypatch.setattr(wide_start, "TWO_LEVELS_FROM", 900)
-    start_of(rows, 900, 4, np.random.default_rng(0))
+    with using({"starts.wide_two_levels_from_clusters": 900}):
+        start_of(rows, 900, 4, np.random.default_rng(0))
     assert sum(compared) < 0.8 * in_one_level
 
 
@@ -104,7 +126,7 @@ def test_given_centroids_are_met_by_few_rows_of_the_sample(monkeypatch: pytest.M
         found = given_start.initParameter(sample, rng)
     else:
         found = given_start.continueParameter(kmeans.Centroids(centroids, np.zeros(70)), sample, rng)
-    assert looked == [kmeans.FOLLOWED_ROWS]
+    assert looked == [active().starts.kmeans_followed_rows]
     np.testing.assert_array_equal(found.centroids, centroids)
 
 

@@ -13,11 +13,13 @@ import pytest
 
 import flegel
 from flegel import Accepts, Algorithm, Learning, LocalCluster
+from flegel.algorithms.clusters.sized_kmeans import SizedKMeans
 from flegel.machine.balance.part import BalancePart
 from flegel.machine.migration.migrations import Migrations
 from flegel.messages import MoveReady, MoveSent, WindowArrived
 from flegel.plan.balance.planner import Balance, BalancePlan, Proposal
 from flegel.plan.termination import Progress, Termination, Verdict
+from tests import needs
 from tests.contributing import ByContribution, ByHidden
 from tests.coordinators import coordinators
 
@@ -134,6 +136,18 @@ def test_what_the_engine_keeps_of_points_moves_with_them(
         np.testing.assert_allclose(total.far, state[:, 2].sum(), rtol=1e-9)
 
 
+def test_turns_and_sizes_move_with_their_points(
+    workers: LocalCluster, monkeypatch: pytest.MonkeyPatch, points: np.ndarray
+) -> None:
+    data = np.tile(points, (10, 1)) + np.random.default_rng(1).normal(size=(30_000, 6)) * 0.1
+    moving(monkeypatch, *MOVES)
+    result, machine = run(SizedKMeans(k=3, size_min=9_000), data, workers)
+    assert machine.part(BalancePart).control.migrations.points >= 5000
+    total, state = machine.store.statistics, result.state[:, 0].astype(int)
+    assert np.array_equal(np.bincount(state // 2, minlength=3), total.counts)
+    assert np.array_equal(np.bincount(state % 2, minlength=2), total.turns)
+
+
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_kmeans_keeps_its_statistics_while_points_move(
     workers: LocalCluster, monkeypatch: pytest.MonkeyPatch, points: np.ndarray, mode: str
@@ -167,7 +181,7 @@ def test_labels_travel_with_their_points(
 
 
 def test_sparse_rows_travel(workers: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    sparse = pytest.importorskip("scipy.sparse")
+    sparse = needs.library("scipy.sparse")
     matrix = sparse.random(9_000, 40, density=0.1, random_state=0, format="csr")
     moving(monkeypatch, (0, 1, 1000), (1, 0, 1000), (2, 0, 500))
     result, machine = run(Rows(), matrix, workers)

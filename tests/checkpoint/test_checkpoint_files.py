@@ -14,6 +14,7 @@ from flegel.errors import StorageError, UsageError
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.resume import _check_usable
 from flegel.runtime.checkpoint.store import FolderStore, open_store
+from tests import needs
 from tests.checkpoint.stored_checkpoints import (
     FAULTS,
     RECORD,
@@ -219,7 +220,7 @@ def test_one_process_at_a_time_has_the_folder(tmp_path: Path) -> None:
 
 
 def test_an_object_store_holds_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("fsspec")
+    needs.library("fsspec")
     store = open_store("memory://bucket/job")
     three(store)
     found = read(open_store("memory://bucket/job"))

@@ -52,8 +52,9 @@ def test_a_resumed_job_goes_on_with_the_same_active_workers(rows: Path) -> None:
 
 @pytest.mark.parametrize("scale", ["none", "standard"])
 def test_resting_can_be_switched_off_and_rows_can_be_scaled(rows: Path, scale: str) -> None:
-    resting = train(rows, max_iterations=4, scale=scale)
+    options = {"max_passes": 40, "scale": scale}  # enough to converge: rounds by time differ with the machine's load
+    resting = train(rows, **options)
     assert shares(resting)[1:] == [(0, True), (0, True)]
-    off = train(rows, max_iterations=4, scale=scale, resting="off")
+    off = train(rows, **options, resting="off")
     assert all(points > 0 and not rests for points, rests in shares(off)) and not off.incidents
-    assert resting.objective == pytest.approx(off.objective, rel=0.2)
+    assert resting.objective == pytest.approx(off.objective, rel=0.01)

@@ -21,6 +21,10 @@ from typer.testing import CliRunner
 
 import flegel
 import flegel.runtime.checkpoint.resume
+from flegel.algorithms.clusters.auto_kmeans import AutoKMeans
+from flegel.algorithms.clusters.bisecting_kmeans import BisectingKMeans
+from flegel.algorithms.clusters.kprototypes import KPrototypes
+from flegel.algorithms.clusters.sized_kmeans import SizedKMeans
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
@@ -40,6 +44,7 @@ from flegel.runtime.checkpoint.resume import changed, replace
 from flegel.runtime.checkpoint.session import CheckpointWarning
 from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.job.find_algorithm import find_algorithm
+from tests import needs
 from tests.checkpoint import random_algorithm
 from tests.checkpoint.random_algorithm import Drawing
 from tests.contributing import ByContribution, ByHidden
@@ -50,6 +55,10 @@ ALGORITHMS: dict[str, Any] = {
     "kmeans": lambda: KMeans(k=5),
     "gmm": lambda: GMM(k=3),
     "fcm": lambda: FCM(k=3),
+    "sizedkmeans": lambda: SizedKMeans(k=3, size_min=900),
+    "autokmeans": lambda: AutoKMeans(k_max=5),
+    "bisectingkmeans": lambda: BisectingKMeans(k=4),
+    "kprototypes": lambda: KPrototypes(k=3, categorical=[]),
     "lr": LR,
     "nmf": lambda: NMF(rank=3),
     "own": Drawing,
@@ -119,11 +128,11 @@ def test_points_that_moved_are_where_they_were(cluster, tmp_path) -> None:
     np.save(tmp_path / "rows.npy", data)
     first = flegel.run(
         KMeans(k=4), tmp_path / "rows.npy", sync="fsp", interval="2ms", workers=3, cluster=cluster, tolerance=0,
-        max_seconds=1.5, straggler="0:6x", checkpoint=tmp_path / "job", checkpoint_every=0.5, resting="off",
+        max_iterations=300, straggler="0:6x", checkpoint=tmp_path / "job", checkpoint_every=0.5, resting="off",
     )  # fmt: skip
     assert first.balance["points"] > 0, "points moved"
     held = [w["points"] for w in first.worker]
-    again = flegel.resume(tmp_path / "job", cluster=cluster, max_seconds=2.0)
+    again = flegel.resume(tmp_path / "job", cluster=cluster, max_iterations=400)
     parts = read(FolderStore(tmp_path / "job")).parts
     assert np.array_equal(np.sort(np.concatenate([p.ids for p in parts])), np.arange(len(data)))
     values = [r["objective"] for r in again.rows if r["objective"] is not None]
@@ -363,7 +372,7 @@ def test_a_killed_coordinator_leaves_no_orphans_and_is_replaced_from_its_commit(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed here")
+@needs.programs("strace")
 def test_a_disk_that_cannot_flush_does_not_stop_training(command, tmp_path) -> None:
     words = FOREVER.replace("--max-seconds 300", "--max-seconds 1") + " --sync bsp --checkpoint-every 200ms"
     inject = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO:when=3+")

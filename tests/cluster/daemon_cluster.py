@@ -174,7 +174,7 @@ class DaemonCluster:
         def there() -> bool:
             seen[:] = [client.job(job)]
             assert seen[0].state in ("queued", "running"), f"{seen[0]}\n{self.logs()}"
-            return bool(seen[0].glance.get("iteration"))
+            return bool(seen[0].snapshot.get("iteration"))
 
         self.until(there, f"job {job} trains")
         return seen[0]

@@ -92,6 +92,32 @@ def test_it_moves_to_the_lighter_group_once_and_both_jobs_follow(groups: Any) ->
     assert (masters["paris"].workers, masters["lyon"].workers) == (4, 2)
 
 
+def test_another_group_above_the_largest_load_is_not_considered(groups: Any) -> None:
+    slave, _, beats = groups
+    slave._largest_load = 1.0  # that of lyon
+    slave.begin("paris")
+    beats()
+    assert set(slave.seen()) == {"paris"} and "no group is" in slave.look() and slave.group == "paris"
+    slave._largest_load = 1.5
+    beats()
+    assert set(slave.seen()) == {"paris", "lyon"}
+
+
+def test_it_looks_after_each_update_of_its_group(groups: Any) -> None:
+    slave, _, _ = groups
+    slave.begin("paris")
+
+    def says(beat: int, commits: int) -> None:
+        content = encode(MemberBeat("paris", 1, beat, "training", 1, commits=commits, workers=4, load=4.0))
+        slave._bucket.put(MEMBERS + "paris", PlainObjects().seal(MEMBERS + "paris", content))
+
+    asked = []
+    for beat, commits in ((1, 5), (2, 5), (3, 6), (4, 6)):
+        says(beat, commits)
+        asked.append(slave.updated())
+    assert asked == [True, False, True, False]
+
+
 def test_the_last_worker_of_a_group_stays(groups: Any) -> None:
     slave, masters, beats = groups
     masters["lyon"].slots.clear()

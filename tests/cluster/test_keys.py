@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import stat
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from flegel.cli.cluster_daemons import _dialer
+from flegel.cli.cluster_jobs import open_client
 from flegel.cli.main import app
+from flegel.cluster import client
 from flegel.cluster.transport import keys
-from flegel.errors import UsageError
+from flegel.errors import ExitCode, FlegelError, Terminated, UsageError
 from flegel.runtime.transport.curve import derive_public, new_key_pair
 
 OTHER = new_key_pair()
@@ -138,6 +142,75 @@ def test_the_first_start_of_a_master_makes_keys_once(tmp_path: Path) -> None:
     registry.revoke("local-submit")
     assert keys.first_start(tmp_path) == pair
     assert {e.role for e in registry.entries()} == {"master", "slave"}, "what was revoked stays revoked"
+
+
+@pytest.mark.parametrize("writes", range(4))
+def test_a_first_start_that_was_ended_in_the_middle_is_completed_by_the_next(
+    writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, done = keys.KeyRegistry.write, []
+
+    def write(self: keys.KeyRegistry, entry: keys.KeyEntry) -> keys.KeyEntry:
+        if len(done) == writes:
+            raise Terminated(ExitCode.TERMINATED)
+        done.append(entry)
+        return real(self, entry)
+
+    monkeypatch.setattr(keys.KeyRegistry, "write", write)
+    with contextlib.suppress(Terminated):
+        keys.first_start(tmp_path)
+    registry = keys.KeyRegistry(tmp_path)
+    assert bool(registry.masters("tcp://127.0.0.1:1")) == (writes == 3), "who finds it finds the others, too"
+    monkeypatch.undo()
+    pair = keys.first_start(tmp_path)
+    assert {e.role for e in registry.entries()} == {"master", "slave", "submit"}
+    assert registry.master("tcp://127.0.0.1:1") == pair.public
+    assert not list(tmp_path.glob("first*"))
+
+
+class StartingMaster:
+    """A clock whose sleeps take no time, and a master of this host that has made its keys after some of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, home: Path, sleeps: int) -> None:
+        self.now, self.sleeps_left = 0.0, sleeps
+        monkeypatch.setenv("FLEGEL_HOME", str(home))
+        monkeypatch.setattr(client.clock, "now", lambda: self.now)
+        monkeypatch.setattr(client.clock, "sleep", self.sleep)
+        monkeypatch.setattr(client, "listens", lambda address: False)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.sleeps_left -= 1
+        if self.sleeps_left == 0:
+            keys.first_start()
+
+
+def test_a_slave_and_a_submitter_that_start_before_the_master_of_their_host_wait_for_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = "tcp://127.0.0.1:1"
+    starting = StartingMaster(monkeypatch, tmp_path / "slave", sleeps=20)
+    _dialer(address, insecure=False)
+    assert starting.sleeps_left == 0
+    assert f"no master has started at {address} yet; waiting up to 30 s for it" in capsys.readouterr().err
+    starting = StartingMaster(monkeypatch, tmp_path / "submitter", sleeps=20)
+    open_client(address, False, client.MASTER_START_SECONDS).close()
+    assert starting.sleeps_left == 0
+
+
+def test_the_wait_for_a_master_has_an_end_and_is_for_this_host_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = StartingMaster(monkeypatch, tmp_path, sleeps=10**6)
+    with pytest.raises(UsageError, match="is not known here"):
+        _dialer("tcp://127.0.0.1:1", insecure=False)
+    assert client.MASTER_START_SECONDS <= starting.now <= client.MASTER_START_SECONDS + 1
+    with pytest.raises(FlegelError, match="Nothing listens"):
+        open_client("tcp://127.0.0.1:1", False, client.MASTER_START_SECONDS)
+    waited = starting.now
+    with pytest.raises(UsageError, match="is not known here"):
+        _dialer("tcp://192.0.2.7:7077", insecure=False)  # an address of documentation
+    assert starting.now == waited
 
 
 def test_the_command_line_makes_shows_adds_and_revokes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

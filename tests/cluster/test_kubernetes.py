@@ -31,7 +31,7 @@ def evict(server: str, pod: str) -> None:
     request = urllib.request.Request(
         f"{server}{PREFIX}pods/{pod}/eviction", b"{}", {"Authorization": f"Bearer {TOKEN}"}, method="POST"
     )
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 def test_pods_are_placed_scaled_evicted_and_removed_with_their_secrets(tmp_path: Path) -> None:

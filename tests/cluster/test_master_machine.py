@@ -269,6 +269,8 @@ def test_bad_requests_get_a_sentence() -> None:
         (SubmitJob("ticket-x3", Spec(spec.algorithm, "d", workers=0)), "--workers 0 must be 1 to 1024"),
         (SubmitJob("short", spec), "A ticket has 8 to 128 characters"),
         (ScaleJob("kmeans-1", 0), "1 to 1024 workers"),
+        (ScaleJob("kmeans-1"), "Give a number of workers, --servers N, or both."),
+        (ScaleJob("kmeans-1", servers=2), "This job has no parameter servers; start it with"),
     ]:
         answer = simulated.do(simulated.master.request_received(Caller("ann"), request, simulated.now))
         assert isinstance(answer, Denied) and words in answer.text, answer

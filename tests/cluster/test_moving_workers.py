@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from flegel.algorithms.kmeans import KMeans
 from flegel.cluster.client import Client
 from flegel.cluster.group_slave import GroupSlave
+from flegel.configuration.active import active
 from flegel.group_options import GroupSpec
 from flegel.machine.group.records import MEMBERS, MemberBeat, decode
 from flegel.runtime.group.bucket import open_bucket
@@ -30,7 +32,8 @@ class OpenCluster(DaemonCluster):
 
 
 def test_workers_leave_the_larger_group_while_both_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flegel.plan.group_choice.REST", 2.0)
+    shorter = replace(active(), groups=replace(active().groups, stay_seconds=2.0))
+    monkeypatch.setattr("flegel.plan.group_choice.active", lambda: shorter)
     monkeypatch.setattr("flegel.cluster.group_slave.round_trip", lambda address: 0.01)
     rng = np.random.default_rng(0)
     rows = np.concatenate([6.0 * c + rng.normal(size=(2000, 4)) for c in rng.normal(size=(6, 4))]).astype(np.float32)

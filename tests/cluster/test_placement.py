@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +102,15 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_the_status_of_a_job_says_what_it_waits_for() -> None:
     entry, why = job("j"), "waits for 1 more group of 2"
     entry.state = RUNNING
-    status = CoordinatorStatus("j", 1, phase="resting", glance={"waits_for": why})
+    status = CoordinatorStatus("j", 1, phase="resting", snapshot={"waits_for": why})
     assert job_view(entry, status, "").reason == f"resting; {why}"
     assert job_view(entry, CoordinatorStatus("j", 1, phase="training"), "").reason == "training"
+
+
+@pytest.mark.parametrize("seen", [{"servers": {"wanted": 2}}, {}])
+def test_the_status_of_a_job_counts_no_parameter_server_as_a_worker(seen: dict[str, Any]) -> None:
+    entry = job("j")
+    entry.state, entry.slots, entry.servers = RUNNING, {"here": 3, "there": 2}, 2
+    assert job_view(entry, CoordinatorStatus("j", 1, phase="training", snapshot=seen), "").workers == 3
+    entry.servers = None
+    assert job_view(entry, CoordinatorStatus("j", 1, phase="training"), "").workers == 5

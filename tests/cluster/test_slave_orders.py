@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flegel.cluster.master.daemon import MasterDaemon
 from flegel.cluster.master.message_budget import fitted, listed, size
 from flegel.cluster.slave import child_processes
 from flegel.cluster.slave import daemon as slave_daemon
@@ -18,8 +20,10 @@ from flegel.cluster.slave.data_access import why_refused
 from flegel.cluster.slave.file_shipping import read_piece
 from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.transport import protocol
-from flegel.errors import DecodeError, UsageError
+from flegel.cluster.transport.secure_server import listen
+from flegel.errors import DecodeError, Terminated, UsageError
 from flegel.job import AlgorithmRef
+from flegel.runtime.system import signals
 
 
 class FakeClient:
@@ -196,9 +200,9 @@ def test_a_result_has_plain_files_only(slave: SlaveDaemon, tmp_path: Path) -> No
     assert read_piece(attempt, "link.npz", 0) is None
 
 
-def coordinator(job: str, workers: int, glance: int = 0) -> protocol.CoordinatorStatus:
+def coordinator(job: str, workers: int, snapshot: int = 0) -> protocol.CoordinatorStatus:
     wanted = dict.fromkeys(range(workers), 0)
-    return protocol.CoordinatorStatus(job, 1, wanted, dict.fromkeys(wanted, "b" * 500), glance={"x": "y" * glance})
+    return protocol.CoordinatorStatus(job, 1, wanted, dict.fromkeys(wanted, "b" * 500), snapshot={"x": "y" * snapshot})
 
 
 @pytest.mark.parametrize("jobs", [1, 3, 40])
@@ -254,3 +258,15 @@ def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     content = log.read(0, 1 << 20)
     assert log.length < 10_000 and content.endswith(b"the log is full; later output is dropped\n")
     log.close()
+
+
+def test_a_signal_that_was_lost_while_the_daemon_was_imported_ends_it(
+    slave: SlaveDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a handler raises while Python compiles a module is dropped: the daemon would run for ever."""
+    monkeypatch.setattr(signals, "_terminated", [signal.SIGTERM])
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    with pytest.raises(Terminated):
+        slave.run()
+    with listen("tcp://127.0.0.1:0", protocol.RIGHTS, insecure=True) as server, pytest.raises(Terminated):
+        MasterDaemon(server, tmp_path / "master").run()

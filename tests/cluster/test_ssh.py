@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,8 +16,7 @@ from daemon_cluster import DaemonCluster, free_port
 
 from flegel.cluster.launch.ssh import read_hosts
 from flegel.errors import UsageError
-
-SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+from tests import needs
 
 
 @pytest.mark.parametrize(
@@ -49,8 +47,6 @@ def test_hosts_have_names_and_options(tmp_path: Path) -> None:
 @pytest.fixture
 def ssh(tmp_path: Path) -> Iterator[str]:
     """The ssh command to a server of our own."""
-    if not Path(SSHD).exists() or shutil.which("ssh-keygen") is None:
-        pytest.skip("no sshd here: install openssh-server to test `flegel cluster up`")
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
     port = free_port()
@@ -61,14 +57,15 @@ def ssh(tmp_path: Path) -> Iterator[str]:
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
     server = subprocess.Popen(
-        [SSHD, "-D", "-e", "-f", str(tmp_path / "sshd_config")], stderr=(tmp_path / "sshd.log").open("wb")
+        [needs.path_of("sshd"), "-D", "-e", "-f", str(tmp_path / "sshd_config")],
+        stderr=(tmp_path / "sshd.log").open("wb"),
     )
     for _ in range(200):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 break
         if server.poll() is not None:
-            pytest.skip(f"sshd does not start here: {(tmp_path / 'sshd.log').read_text()[-300:]}")
+            raise AssertionError(f"sshd does not start here: {(tmp_path / 'sshd.log').read_text()[-300:]}")
     yield (
         f"ssh -F /dev/null -p {port} -i {tmp_path}/user -o BatchMode=yes -o StrictHostKeyChecking=no "
         f"-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
@@ -78,6 +75,7 @@ def ssh(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.processes
+@needs.programs("sshd", "ssh", "ssh-keygen")
 def test_slaves_come_up_and_go_down_over_ssh(tmp_path: Path, ssh: str) -> None:
     program = tmp_path / "flegel"
     paths = os.pathsep.join(p for p in sys.path if p)

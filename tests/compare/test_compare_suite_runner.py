@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from pathlib import Path
 
@@ -88,6 +89,18 @@ def test_wrong_words_for_the_suite_are_told_in_a_sentence(
         with pytest.raises(SystemExit) as ended:
             run_suite.main()
         assert ended.value.code == 2 and told in capsys.readouterr().err
+    for words in ("", "nonsense", "run", "run skew --workers many", "run skew --worker"):
+        monkeypatch.setattr("sys.argv", ["run_suite", *words.split()])
+        with pytest.raises(SystemExit) as ended:
+            run_suite.main()
+        told = capsys.readouterr().err
+        assert ended.value.code == 2 and told.startswith("flegel: ") and told.count("\n") == 1
+
+
+def test_the_help_of_the_command_names_every_option_of_a_run() -> None:
+    told = CliRunner().invoke(app, ["bench", "--help"]).output
+    asked = re.findall(r'several\.add_argument\(\s*"(--\w+)"', Path(run_suite.__file__).read_text(encoding="utf-8"))
+    assert len(asked) == 8 and not [option for option in asked if option not in told]
 
 
 def test_the_race_with_stragglers_gets_the_largest_part() -> None:

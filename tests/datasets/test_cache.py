@@ -58,6 +58,7 @@ def test_generated_rows_are_read_the_second_time_and_belong_to_their_generator(
         refusing.setattr(CopulaSource, "block", lambda *_: pytest.fail("rows were generated again"))
         second = all_shards(open_data("higgs:5000"), 3, "contiguous")
         open_data("higgs:5000").sample(100)
+        assert not list((cache_folder / "columns").glob("partial-*")), "rows of the cache are not written again"
     for one, other in zip(first, second, strict=True):
         assert np.array_equal(one.ids, other.ids)
         assert np.array_equal(one.features, other.features)
@@ -73,6 +74,21 @@ def test_generated_rows_are_read_the_second_time_and_belong_to_their_generator(
     all_shards(open_data("higgs:6000"), 3, "contiguous")
     wait_for_writes()
     assert len(list((cache_folder / "columns").glob("*/manifest.json"))) == 1, "a set that is too large is not kept"
+
+
+def test_a_start_that_ends_meanwhile_does_not_keep_another_from_writing(
+    small_files_count: None, monkeypatch: pytest.MonkeyPatch, cache_folder: Path
+) -> None:
+    gone = cache_folder / "columns" / "partial-of-another-job"
+
+    def folders(self: Path, pattern: str) -> list[Path]:
+        return [gone] if pattern == "partial-*" else list(found(self, pattern))
+
+    found = Path.glob
+    monkeypatch.setattr(Path, "glob", folders)
+    all_shards(open_data("higgs:5000"), 3, "contiguous")
+    wait_for_writes()
+    assert len(list((cache_folder / "columns").glob("*/manifest.json"))) == 1
 
 
 def test_a_changed_file_is_parsed_again(tmp_path: Path, small_files_count: None) -> None:

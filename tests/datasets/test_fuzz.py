@@ -91,11 +91,15 @@ def test_arbitrary_bytes(name: str, content: bytes) -> None:
 @pytest.fixture(scope="module")
 def whole_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     import pandas as pd
+    import pyarrow as pa
 
     folder = tmp_path_factory.mktemp("whole")
     frame = pd.DataFrame(np.arange(60.0).reshape(20, 3), columns=["a", "b", "c"])
     frame.to_parquet(folder / "t.parquet")
     frame.to_feather(folder / "t.arrow")
+    table = pa.Table.from_pandas(frame)
+    with pa.OSFile(str(folder / "stream.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
     frame.to_csv(folder / "t.csv.gz", index=False)
     np.savez_compressed(folder / "t.npz", X=frame.to_numpy())
     np.save(folder / "t.npy", frame.to_numpy())

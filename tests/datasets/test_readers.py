@@ -15,8 +15,10 @@ import pytest
 
 from flegel.datasets import open_data
 from flegel.datasets.formats import text_stream
+from flegel.datasets.formats.arrow_tables import open_blocks
 from flegel.datasets.formats.text_dialect import Dialect
 from flegel.errors import DataError, UsageError
+from tests import needs
 from tests.datasets.helpers import check_shards, dense
 
 RNG = np.random.default_rng(7)
@@ -163,6 +165,32 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
         assert np.array_equal(data.load()[0], TABLE[:, [2, 0]])
 
 
+def test_an_arrow_stream_is_read_by_batches_like_an_arrow_file(tmp_path: Path) -> None:
+    """Tables of Hugging Face's `datasets` are such streams; they were refused as damaged."""
+    import pyarrow as pa
+
+    table = pa.Table.from_pandas(frame())
+    for name, write in (("file.arrow", pa.ipc.new_file), ("stream.arrow", pa.ipc.new_stream)):
+        with pa.OSFile(str(tmp_path / name), "wb") as file, write(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=3)
+    for name in ("file.arrow", "stream.arrow"):
+        data = open_data(tmp_path / name, label="y")
+        features, labels = data.load()
+        assert np.array_equal(features, TABLE) and np.array_equal(labels, LABELS)
+        check_shards(data, 3)
+    assert open_blocks(tmp_path / "stream.arrow").counts == [3] * 166 + [2]
+
+
+def test_an_arrow_stream_with_dictionaries_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    table = pa.table({"a": pa.array(["x", "y", "x"]).dictionary_encode(), "b": [1.0, 2.0, 3.0]})
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match=r"stream with dictionaries.*new_file"):
+        open_data(tmp_path / "t.arrow")
+
+
 @pytest.mark.parametrize("group", [20, 100, 1000])
 def test_parquet_row_groups(tmp_path: Path, group: int) -> None:
     import pyarrow
@@ -203,7 +231,7 @@ def test_npz_by_the_usual_names_and_by_given_ones(tmp_path: Path) -> None:
 
 
 def test_a_scipy_sparse_file(tmp_path: Path) -> None:
-    sparse = pytest.importorskip("scipy.sparse")
+    sparse = needs.library("scipy.sparse")
     matrix = sparse.random(60, 9, 0.3, "csr", random_state=1)
     sparse.save_npz(tmp_path / "m.npz", matrix)
     data = open_data(tmp_path / "m.npz")
@@ -214,8 +242,8 @@ def test_a_scipy_sparse_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_libsvm_agrees_with_scikit_learn(tmp_path: Path, first: int) -> None:
-    sparse = pytest.importorskip("scipy.sparse")
-    datasets = pytest.importorskip("sklearn.datasets")
+    sparse = needs.library("scipy.sparse")
+    datasets = needs.library("sklearn.datasets")
     matrix = sparse.random(300, 40, 0.2, "csr", random_state=2, data_rvs=lambda n: RNG.normal(0, 1e3, n))
     path = str(tmp_path / "m.libsvm")
     datasets.dump_svmlight_file(matrix, LABELS[:300], path, zero_based=first == 0, comment="made for a test")
@@ -347,7 +375,7 @@ def test_an_array_of_the_right_type_is_not_copied() -> None:
 
 
 def test_scipy_matrices_and_torch_tensors() -> None:
-    sparse = pytest.importorskip("scipy.sparse")
+    sparse = needs.library("scipy.sparse")
     matrix = sparse.random(40, 7, 0.3, "coo", random_state=3)
     data = open_data((matrix, LABELS[:40]))
     assert np.array_equal(dense(data.load()[0]), matrix.toarray())

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from flegel.datasets import open_data
+from tests import needs
 from tests.datasets.helpers import check_shards, dense
 
 pytestmark = pytest.mark.data
@@ -50,7 +51,7 @@ def test_npz(real_data: Path) -> None:
 
 @pytest.mark.parametrize(("name", "rows"), [("a9a.gz", 32561), ("a9a.t.gz", 16281)])
 def test_libsvm(real_data: Path, name: str, rows: int) -> None:
-    datasets = pytest.importorskip("sklearn.datasets")
+    datasets = needs.library("sklearn.datasets")
     theirs, labels = datasets.load_svmlight_file(str(real_data / "libsvm" / name), n_features=123)
     data = open_data(real_data / "libsvm" / name, width=123)
     features, ours = data.load()

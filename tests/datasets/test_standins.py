@@ -10,6 +10,7 @@ import pytest
 from flegel.datasets import open_data
 from flegel.datasets.catalog.registry import names
 from flegel.datasets.catalog.sets import ENTRIES
+from tests import needs
 from tests.datasets.helpers import check_shards, dense
 
 SMALL = {
@@ -104,7 +105,7 @@ def test_the_higgs_stand_in_has_the_marginals_correlations_and_separation_of_rea
         difference = np.corrcoef(ours, rowvar=False) - np.corrcoef(theirs, rowvar=False)
         assert np.abs(difference).mean() < 0.03
     assert abs(labels.mean() - answers.mean()) < 0.02
-    linear_model = pytest.importorskip("sklearn.linear_model")
+    linear_model = needs.library("sklearn.linear_model")
 
     def accuracy(x: np.ndarray, y: np.ndarray) -> float:
         z = (x - x.mean(axis=0)) / x.std(axis=0)

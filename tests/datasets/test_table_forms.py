@@ -21,6 +21,7 @@ import pytest
 
 from flegel.datasets import open_data
 from flegel.errors import DataError, FlegelError
+from tests import needs
 from tests.datasets.helpers import dense
 
 Wanted = Callable[[Path], pd.DataFrame]
@@ -428,12 +429,12 @@ python("nothing that holds rows", object, "cannot be read as rows")
 
 
 def polars(frame: pd.DataFrame) -> Any:
-    pl = pytest.importorskip("polars")
+    pl = needs.library("polars")
     return pl.DataFrame({name: frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame})
 
 
 def arrow(frame: pd.DataFrame) -> Any:
-    return pytest.importorskip("pyarrow").Table.from_pandas(frame)
+    return needs.library("pyarrow").Table.from_pandas(frame)
 
 
 python("polars: mixed", lambda: polars(FRAME), lambda: FRAME)

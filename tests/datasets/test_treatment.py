@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flegel.core.gaps import GAP
 from flegel.core.shard import Sparse
 from flegel.datasets import Treatment, open_data, open_for_prediction
 from flegel.datasets.rows.scale import Scaling, advice
@@ -174,6 +175,8 @@ def test_advice_about_scaling_names_both_columns() -> None:
     assert text is not None and "'price'" in text and "--scale standard" in text
     assert advice(rows, None, np.array([False, True])) is None
     assert advice(rows[:, :1], None, np.zeros(1, bool)) is None
+    rows[2, 1] = GAP
+    assert advice(rows, None, np.zeros(2, bool)) is None, "its columns cannot be scaled, and the mark is no value"
 
 
 def test_advice_about_scaling_is_given_for_tables_that_text_made_sparse() -> None:

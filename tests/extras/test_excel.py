@@ -10,9 +10,10 @@ import pytest
 
 from flegel.datasets import open_data
 from flegel.errors import DataError
+from tests import needs
 from tests.datasets.helpers import check_shards
 
-pytest.importorskip("openpyxl")
+needs.library("openpyxl")
 
 FRAME = pd.DataFrame(
     {

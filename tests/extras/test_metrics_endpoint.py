@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -14,14 +14,16 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-prometheus_client = pytest.importorskip("prometheus_client")
+from tests import needs
 
-from flegel.errors import UsageError  # noqa: E402
-from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint  # noqa: E402
-from flegel.metrics.families import cluster_families  # noqa: E402
-from flegel.runtime import clock  # noqa: E402
-from flegel.runtime.job.observers import JobSeen  # noqa: E402
-from tests.observability.test_metrics import ROWS, SEEN  # noqa: E402
+prometheus_client = needs.library("prometheus_client")
+
+from flegel.errors import UsageError
+from flegel.metrics.endpoint import JobMetrics, MetricsEndpoint
+from flegel.metrics.families import cluster_families
+from flegel.runtime import clock
+from flegel.runtime.job.observers import JobSeen
+from tests.observability.test_metrics import ROWS, SEEN
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def endpoint() -> Iterator[MetricsEndpoint]:
 
 
 def scrape(url: str) -> str:
-    return str(urllib.request.urlopen(url, timeout=10).read().decode())
+    return str(urllib.request.urlopen(url, timeout=60).read().decode())
 
 
 def test_the_text_parses_and_has_the_values(endpoint: MetricsEndpoint) -> None:
@@ -53,7 +55,7 @@ def test_nothing_else_is_answered(endpoint: MetricsEndpoint, path: str, host: st
     place = endpoint.url.removesuffix("/metrics")
     headers = {"Host": f"{host}:{place.rpartition(':')[2]}"} if host else {}
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(urllib.request.Request(place + path, headers=headers), timeout=10)
+        urllib.request.urlopen(urllib.request.Request(place + path, headers=headers), timeout=60)
     assert refused.value.code == status
     assert "flegel_objective" not in refused.value.read().decode()
 
@@ -64,9 +66,9 @@ def test_a_taken_port_is_refused_with_a_sentence(endpoint: MetricsEndpoint) -> N
         MetricsEndpoint(port)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool of Debian's package prometheus")
+@needs.programs("promtool")
 def test_promtool_finds_nothing_to_complain_about(endpoint: MetricsEndpoint) -> None:
-    job = SimpleNamespace(job="kmeans-1", state="running", glance=msgspec.to_builtins(SEEN))
+    job = SimpleNamespace(job="kmeans-1", state="running", snapshot=msgspec.to_builtins(SEEN))
     for _ in range(2):
         done = subprocess.run(
             ["promtool", "check", "metrics"], input=scrape(endpoint.url), capture_output=True, text=True, timeout=60
@@ -75,14 +77,14 @@ def test_promtool_finds_nothing_to_complain_about(endpoint: MetricsEndpoint) -> 
         endpoint.publish(cluster_families([job], [SimpleNamespace(state="here", slots=4, used=3)]))
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool of Debian's package prometheus")
+@needs.programs("promtool")
 def test_promtool_accepts_the_alert_examples() -> None:
     rules = Path(__file__).resolve().parents[2] / "docs" / "examples" / "alerts.yml"
     done = subprocess.run(["promtool", "check", "rules", str(rules)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs the Prometheus server of Debian")
+@needs.programs("prometheus")
 def test_a_real_prometheus_scrapes_it(endpoint: MetricsEndpoint, tmp_path: Path) -> None:
     target = endpoint.url.partition("//")[2].partition("/")[0]
     (tmp_path / "p.yml").write_text(
@@ -90,9 +92,12 @@ def test_a_real_prometheus_scrapes_it(endpoint: MetricsEndpoint, tmp_path: Path)
         f"scrape_configs: [{{job_name: flegel, static_configs: [{{targets: ['{target}']}}]}}]\n",
         encoding="utf-8",
     )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [
         "prometheus", f"--config.file={tmp_path / 'p.yml'}", f"--storage.tsdb.path={tmp_path / 'db'}",
-        "--web.listen-address=127.0.0.1:19471",
+        f"--web.listen-address={address}",
     ]  # fmt: skip
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
@@ -100,12 +105,12 @@ def test_a_real_prometheus_scrapes_it(endpoint: MetricsEndpoint, tmp_path: Path)
         while clock.now() < until and not found:
             clock.sleep(1.0)
             try:
-                answer = json.loads(scrape("http://127.0.0.1:19471/api/v1/query?query=flegel_objective"))
+                answer = json.loads(scrape(f"http://{address}/api/v1/query?query=flegel_objective"))
             except OSError:
                 continue
             found = answer["data"]["result"]
         assert found and float(found[0]["value"][1]) == 7.5
-        targets = json.loads(scrape("http://127.0.0.1:19471/api/v1/targets"))["data"]["activeTargets"]
+        targets = json.loads(scrape(f"http://{address}/api/v1/targets"))["data"]["activeTargets"]
         assert targets[0]["health"] == "up" and not targets[0]["lastError"]
     finally:
         server.terminate()

@@ -9,12 +9,13 @@ import pytest
 
 from flegel.datasets import open_data
 from flegel.errors import DataError, UsageError
+from tests import needs
 from tests.datasets.helpers import check_shards
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Any:
-    obstore = pytest.importorskip("obstore")
+    obstore = needs.library("obstore")
     memory = obstore.store.MemoryStore()
     monkeypatch.setattr("obstore.store.from_url", lambda url: memory)
     return memory

@@ -12,6 +12,7 @@ import flegel
 from flegel.algorithms.kmeans import KMeans
 from flegel.callbacks import MlflowWriter, TensorBoardWriter, WandbWriter
 from flegel.callbacks.callback import Callback
+from tests import needs
 
 
 def train(*callbacks: Callback) -> list[dict[str, Any]]:
@@ -22,7 +23,7 @@ def train(*callbacks: Callback) -> list[dict[str, Any]]:
 
 @pytest.mark.processes
 def test_tensorboard_reads_back_the_trace(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
+    needs.library("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     rows = train(TensorBoardWriter(tmp_path / "tb"))
@@ -35,8 +36,8 @@ def test_tensorboard_reads_back_the_trace(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_mlflow_reads_back_the_trace_from_sqlite(tmp_path: Path) -> None:
-    pytest.importorskip("mlflow")
-    pytest.importorskip("sqlalchemy")
+    needs.library("mlflow")
+    needs.library("sqlalchemy")
     from mlflow import MlflowClient
 
     writer = MlflowWriter(tmp_path / "runs.db")
@@ -50,7 +51,7 @@ def test_mlflow_reads_back_the_trace_from_sqlite(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_wandb_gets_every_barrier_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
+    wandb = needs.library("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     logged: list[tuple[int, float]] = []

@@ -72,7 +72,7 @@ class Scene:
             collect=collect,
             timeouts=timeouts or Timeouts(),
             debug=True,
-            replace=replace,
+            replace_lost_workers=replace,
             parts=parts,
         )
 

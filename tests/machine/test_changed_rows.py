@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import flegel
 from flegel.algorithm import Algorithm
 from flegel.algorithms.kmeans import KMeans
-from flegel.core import changed_rows as module
+from flegel.configuration.active import using
 from flegel.core.changed_rows import ChangedRows, changed_rows, read_changed_rows
 from flegel.core.pytree import Array
 from flegel.params.ledger import Ledger
@@ -38,8 +39,9 @@ def change(rng: np.random.Generator, rows: int) -> Sums:
 
 
 @pytest.fixture(autouse=True)
-def small_statistics_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SPARSE_FROM_BYTES", 0)
+def small_statistics_count() -> Iterator[None]:
+    with using({"transport.changed_rows_from_bytes": 0}):
+        yield
 
 
 def test_rows_are_found_by_any_of_their_fields() -> None:
@@ -52,12 +54,12 @@ def test_rows_are_found_by_any_of_their_fields() -> None:
     assert nothing is not None and not len(nothing.numbers)
 
 
-def test_most_rows_other_lengths_and_small_statistics_travel_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_rows_other_lengths_and_small_statistics_travel_whole() -> None:
     assert changed_rows(change(np.random.default_rng(0), 26)) is None
     assert changed_rows((np.zeros((5, 2)), np.zeros(4))) is None
     assert changed_rows((np.zeros(()),)) is None
-    monkeypatch.setattr(module, "SPARSE_FROM_BYTES", 10**6)
-    assert changed_rows(zero()) is None
+    with using({"transport.changed_rows_from_bytes": 10**6}):
+        assert changed_rows(zero()) is None
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -116,6 +118,6 @@ def test_a_job_whose_reports_are_sparse_has_the_same_bits(monkeypatch: pytest.Mo
     options: dict[str, Any] = {"workers": 2, "sync": "bsp", "seed": 2, "processes": False}
     few = flegel.run(KMeans(k=30, init="random"), rows, **options)
     assert any(one is not None for one in sent), "late rounds change few clusters"
-    monkeypatch.setattr(module, "SPARSE_FROM_BYTES", 10**9)
-    whole = flegel.run(KMeans(k=30, init="random"), rows, **options)
+    with using({"transport.changed_rows_from_bytes": 10**9}):
+        whole = flegel.run(KMeans(k=30, init="random"), rows, **options)
     assert np.array_equal(few.parameter.centroids, whole.parameter.centroids) and few.objective == whole.objective

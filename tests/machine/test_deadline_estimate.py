@@ -6,17 +6,17 @@ from flegel.machine.worker.deadline_estimate import DeadlineEstimate
 
 
 def test_a_worker_that_knows_nothing_begins():
-    assert DeadlineEstimate(others=15).fitting(0.001, least=64) is None
+    assert DeadlineEstimate(other_workers=15).fitting(0.001, least=64) is None
 
 
 def test_the_next_step_ends_with_the_round():
-    seen = DeadlineEstimate(others=15)
+    seen = DeadlineEstimate(other_workers=15)
     seen.add(10_000, 0.010, away=False)
     assert seen.fitting(0.005, least=64) == 5_000
 
 
 def test_less_than_the_least_step_is_not_begun():
-    seen = DeadlineEstimate(others=15)
+    seen = DeadlineEstimate(other_workers=15)
     seen.add(10_000, 0.010, away=False)
     assert seen.fitting(0.00005, least=64) == 0
     assert seen.fitting(0.00005, least=1) == 50
@@ -24,14 +24,14 @@ def test_less_than_the_least_step_is_not_begun():
 
 
 def test_calls_without_work_do_not_make_points_seem_slow():
-    seen = DeadlineEstimate(others=15)
+    seen = DeadlineEstimate(other_workers=15)
     seen.add(10_000, 0.010, away=False)
     seen.add(64, 0.00005, away=False)
     assert seen.fitting(0.005, least=64) == 5_000
 
 
 def test_who_was_away_for_long_does_not_leave_again_before_the_end():
-    seen = DeadlineEstimate(others=15)
+    seen = DeadlineEstimate(other_workers=15)
     for _ in range(3):
         seen.add(960, 0.032, away=True)
     assert seen.fitting(0.020, least=64) == 0
@@ -39,7 +39,7 @@ def test_who_was_away_for_long_does_not_leave_again_before_the_end():
 
 
 def test_a_pause_that_no_longer_happens_is_forgotten():
-    seen = DeadlineEstimate(others=15)
+    seen = DeadlineEstimate(other_workers=15)
     seen.add(960, 0.032, away=True)
     seen.add(10_000, 0.010, away=False)
     assert seen.fitting(0.005, least=64)
@@ -49,7 +49,7 @@ def test_a_pause_that_no_longer_happens_is_forgotten():
 
 
 def test_a_little_late_is_better_than_idle_for_long():
-    alone, among = DeadlineEstimate(others=1), DeadlineEstimate(others=15)
+    alone, among = DeadlineEstimate(other_workers=1), DeadlineEstimate(other_workers=15)
     for seen in (alone, among):
         seen.add(960, 0.032, away=True)
     assert alone.fitting(0.020, least=64), "12 ms of one other against 20 of its own"
@@ -58,7 +58,7 @@ def test_a_little_late_is_better_than_idle_for_long():
 
 
 def test_a_step_that_nothing_calls_back_is_as_large_as_ends_in_time() -> None:
-    seen = DeadlineEstimate(others=3)
+    seen = DeadlineEstimate(other_workers=3)
     assert seen.batch(0.012, multiple=8) is None
     for _ in range(4):
         seen.add(96, 0.0096, away=True)
@@ -72,7 +72,7 @@ def test_a_step_that_nothing_calls_back_is_as_large_as_ends_in_time() -> None:
 
 def test_steps_that_are_mostly_the_time_of_their_call_grow_with_the_time_that_is_left() -> None:
     """4 ms a call and 0.1 ms a sample: eight samples take 4.8 ms, and 60 fit into 10 ms."""
-    seen = DeadlineEstimate(others=1)
+    seen = DeadlineEstimate(other_workers=1)
     for _ in range(4):
         seen.add(8, 0.0048, away=False)
     assert seen.batch(0.0101, multiple=4, first=True, call=0.004) == 60

@@ -12,7 +12,6 @@ from flegel.errors import DecodeError, UsageError
 from flegel.machine.group.contributions import Contributions
 from flegel.machine.group.data_form import DataForm, difference
 from flegel.machine.group.events import Answered, GetObject, PutObject
-from flegel.machine.group.gate import Gate, parse_gate
 from flegel.machine.group.outer_step import moved, outer_step
 from flegel.machine.group.own_beat import OwnBeat
 from flegel.machine.group.records import (
@@ -30,6 +29,7 @@ from flegel.machine.group.schedule import Every, SendSchedule, parse_every
 from flegel.machine.group.store_calls import StoreCalls
 from flegel.machine.group.table import MemberTable
 from flegel.machine.group.unreadable import UnreadableObjects
+from flegel.params.gate import Gate, parse_gate
 
 
 def beat(number: int, life: int = 1, state: str = "training", round_: int = 1) -> MemberBeat:
@@ -139,7 +139,17 @@ def test_a_joiner_before_a_synchronization_defers_it_to_the_next_commit() -> Non
     assert commits_until_sent(schedule) == 2
 
 
-def test_a_joiner_during_or_after_a_synchronization_advances_the_next() -> None:
+def test_a_second_joiner_does_not_defer_it_again() -> None:
+    schedule = SendSchedule(Every(commits=3))
+    schedule.opened(0.0)
+    schedule.commit(0.0), schedule.commit(0.0)
+    schedule.joined(0.0)
+    schedule.commit(0.0)
+    schedule.joined(0.0)
+    assert commits_until_sent(schedule) == 1
+
+
+def test_a_joiner_during_a_synchronization_advances_the_next() -> None:
     schedule = SendSchedule(Every(commits=3))
     schedule.opened(0.0)
     commits_until_sent(schedule)
@@ -148,6 +158,32 @@ def test_a_joiner_during_or_after_a_synchronization_advances_the_next() -> None:
     assert commits_until_sent(schedule) == 1
     schedule.opened(0.0)
     assert commits_until_sent(schedule) == 3
+
+
+@pytest.mark.parametrize("every", [Every(commits=5), Every(seconds=60.0)])
+def test_a_joiner_after_a_finished_synchronization_advances_the_next(every: Every) -> None:
+    schedule = SendSchedule(every)
+    schedule.opened(0.0)
+    schedule.sent(0.0)
+    schedule.opened(0.0)
+    schedule.joined(0.0)
+    assert schedule.commit(0.0)
+
+
+def test_a_group_that_joins_contributes_at_its_first_commit() -> None:
+    schedule = SendSchedule(Every(commits=5))
+    schedule.opened(0.0, joins=True)
+    assert commits_until_sent(schedule) == 1
+
+
+def test_a_group_joins_when_it_takes_part_and_not_while_it_loads() -> None:
+    table = MemberTable("oslo", limit=5.0, longest_look=10.0)
+    assert not table.hear(MemberBeat("lyon", 1, 1, "loading", 0), 0.0)
+    assert table.hear(MemberBeat("lyon", 1, 2, "training", 1), 1.0)
+    assert not table.hear(MemberBeat("lyon", 1, 3, "resting", 1), 2.0)
+    assert not table.hear(MemberBeat("lyon", 1, 3, "resting", 1), 9.0)  # silent from now on
+    assert table.hear(MemberBeat("lyon", 1, 4, "resting", 1), 10.0)
+    assert table.hear(MemberBeat("lyon", 2, 1, "training", 1), 11.0)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "", "30q", "1e3"])
@@ -171,6 +207,12 @@ def test_outer_steps() -> None:
 def test_what_was_learned_since_sending_is_kept() -> None:
     result, now, sent = [np.float32([5.0])], [np.float32([3.5])], [np.float32([3.0])]
     assert moved(result, now, sent)[0].tolist() == [5.5] and moved(result, now, sent)[0].dtype == np.float32
+
+
+def test_a_gate_is_a_number() -> None:
+    for text in ("nan", "inf", "good", ""):
+        with pytest.raises(UsageError, match="give best, or the least score"):
+            parse_gate(text)
 
 
 def test_a_gate_lets_through_what_is_at_least_the_best_so_far() -> None:
@@ -236,9 +278,13 @@ def test_what_cannot_be_read_is_named_and_given_up_after_a_while() -> None:
     lacks.note("rounds/1/result", "it is damaged", "t1", 0.0)
     lacks.note("rounds/1/result", "it is damaged", "t2", 5.0)  # since the first time, with the tag of now
     assert lacks.names == ("rounds/1/result",) and lacks.tag("rounds/1/result") == "t2"
-    assert not lacks.given_up("rounds/1/result", 5.0) and lacks.given_up("rounds/1/result", 5.1)
+    assert not lacks.given_up("rounds/1/result")
+    lacks.note("rounds/1/result", "it is damaged", "t2", 5.1)
+    assert lacks.given_up("rounds/1/result")
     lacks.found("rounds/1/result")
-    assert lacks.names == () and not lacks.given_up("rounds/1/result", 9.0)
+    assert lacks.names == () and not lacks.given_up("rounds/1/result")
+    lacks.note("rounds/1/result", "it is not there", "", 6.0)  # a store that is away for hours answers no look
+    assert not lacks.given_up("rounds/1/result")
 
 
 FORM = DataForm(2, ("a", "b"), ("no", "yes"), "float32", "none", "error", (("b", "onehot (x, y)"),))

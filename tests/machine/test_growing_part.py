@@ -59,7 +59,7 @@ def test_a_part_grows_to_where_its_noise_is_as_small_as_the_gain(gain: float, no
 def test_a_part_is_visited_while_that_gains_more_than_its_noise_and_new_points_come_first() -> None:
     part = part_of()
     assert [visit(part, f) for f in (100.0, 90.0, 89.0)] == ["go on"] * 3 and part.size == 1_000
-    assert visit(part, 88.8) == "try another" and part.fixed
+    assert visit(part, 88.8) == "try another" and part.theta_is_fixed
     part.grow()  # no other θ is named
     assert part.size == 3_000 and part.next(POINTS) == VisitRun(0, 1_000, 3_000)
     assert visit(part, 180.0) == "go on" and part.next(POINTS) == VisitRun(0, 0, 3_000)
@@ -74,10 +74,10 @@ def test_where_the_objective_is_maximized_a_gain_is_a_rise() -> None:
 def test_a_theta_that_proves_worse_is_given_up_and_the_part_grows() -> None:
     part = part_of()
     assert [visit(part, f) for f in (100.0, 99.9)] == ["go on", "try another"]
-    assert part.fixed and not part.update_due(enough=True)
+    assert part.theta_is_fixed and not part.update_due(enough=True)
     visits = active().training.visits_before_comparison
-    assert [visit(part, f) for f in (140.0, 110.0)] == ["go on"] * (visits - 1) and not part.fixed
-    assert visit(part, 100.5) == "go back" and part.fixed and part.size == 1_000
+    assert [visit(part, f) for f in (140.0, 110.0)] == ["go on"] * (visits - 1) and not part.theta_is_fixed
+    assert visit(part, 100.5) == "go back" and part.theta_is_fixed and part.size == 1_000
     assert visit(part, 99.9) == "go on"
     assert part.size == 3_000
 

@@ -38,7 +38,7 @@ class Parts:
         self.orders = WorkerOrders(self.job, self.liveness)
         self.commits = Commits(self.job, self.orders)
         self.membership = Membership(
-            self.job, self.orders, self.liveness, {w: load(w, 3) for w in range(3)}, rows=30, replace=False
+            self.job, self.orders, self.liveness, {w: load(w, 3) for w in range(3)}, rows=30, replace_lost_workers=False
         )
 
     def sent(self, kind: type) -> list[int]:

@@ -18,7 +18,7 @@ from flegel.dashboard.page import SCRIPTS, static
 from flegel.dashboard.saved_runs import history_of, read_run
 from flegel.errors import StorageError
 from flegel.machine.coordinator.events import TraceRow
-from flegel.machine.coordinator.observation import JobSnapshot, WorkerSnapshot
+from flegel.machine.coordinator.observation import JobSnapshot, SiteSnapshot, SitesSnapshot, WorkerSnapshot
 
 HOSTILE = '<img src=x onerror="alert(1)"></script><script>alert(2)</script>'
 
@@ -139,3 +139,12 @@ def test_a_saved_result_becomes_the_same_frames_as_a_live_job(tmp_path: Path) ->
     (tmp_path / "bad.json").write_text("[]", encoding="utf-8")
     with pytest.raises(StorageError, match="no result of Flegel"):
         read_run(tmp_path / "bad.json")
+
+
+def test_groups_at_several_sites_are_told_with_who_is_waited_for_bytes_and_ages() -> None:
+    assert look_frame("run", seen())["sites"] is None
+    late = SiteSnapshot("oslo", "training", 9, sent=False, waited_for=True, silent=True, age=3, workers=2)
+    found = look_frame("run", seen(sites=SitesSnapshot(12, (late,), "why", 5, 7), waits_for="waits for oslo"))
+    assert found["sites"]["sites"][0]["age"] == 3 and found["sites"]["sites"][0]["waited_for"]
+    assert found["sites"]["bytes_sent"] == 5 and found["waits_for"] == "waits for oslo"
+    json.dumps(found)

@@ -54,9 +54,9 @@ def test_buckets_are_cumulative_and_end_with_the_count() -> None:
 
 
 def test_a_master_counts_jobs_by_state_and_names_only_some_running_ones() -> None:
-    glance = msgspec.to_builtins(SEEN)
-    jobs = [SimpleNamespace(job=f"j{i}", state="running", glance=glance) for i in range(MAX_LABELLED_JOBS + 20)]
-    jobs += [SimpleNamespace(job="q", state="queued", glance={})]
+    snapshot = msgspec.to_builtins(SEEN)
+    jobs = [SimpleNamespace(job=f"j{i}", state="running", snapshot=snapshot) for i in range(MAX_LABELLED_JOBS + 20)]
+    jobs += [SimpleNamespace(job="q", state="queued", snapshot={})]
     slaves = [SimpleNamespace(state="here", slots=4, used=3), SimpleNamespace(state="awaited", slots=2, used=0)]
     families = cluster_families(jobs, slaves)
     found = flat(families)

@@ -31,6 +31,17 @@ def test_equal_ranks_are_not_called_slow() -> None:
     assert all(one.relative["all"] == one.history["all"] == 1.0 and not one.changes for one in report.ranks.values())
 
 
+def test_a_slow_rank_for_which_nobody_waits_is_said_to_have_cost_nothing() -> None:
+    """As with flexible barriers: others make more micro-batches meanwhile."""
+    ranks = {0: windows(), 1: windows({"forward": 4.0})}
+    ranks = {
+        rank: [RankWindow(w.window, w.iterations, {**w.seconds, "exchange": 0.5}) for w in own]
+        for rank, own in ranks.items()
+    }
+    told = verdict(examine(5.0, ranks))
+    assert "Rank 1 is slow" in told and "but no time was lost by waiting." in told and "0.0 s" not in told
+
+
 def test_a_slow_loader_is_found_with_its_beginning_and_its_cost() -> None:
     ranks = {rank: windows(seed=rank) for rank in range(3)}
     ranks[3] = windows({"data": 20.0, "exchange": 0.1}, since=12, seed=3)

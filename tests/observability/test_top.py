@@ -24,7 +24,7 @@ def drawn(jobs: list[JobView], slaves: list[SlaveView]) -> list[str]:
 
 
 def test_a_running_job_comes_first_with_its_figures() -> None:
-    running = job(7, "running", glance=msgspec.to_builtins(SEEN))
+    running = job(7, "running", snapshot=msgspec.to_builtins(SEEN))
     lines = drawn([job(i, "done") for i in range(6)] + [running, job(8, "queued")], [])
     assert lines[0] == "0 slaves, 0 of 0 slots used; jobs: 1 running, 1 queued, 6 done, 0 failed"
     table = [line.split() for line in lines if line.startswith("kmeans-")]
@@ -33,12 +33,12 @@ def test_a_running_job_comes_first_with_its_figures() -> None:
 
 def test_it_fits_80_columns_and_shows_no_control_characters() -> None:
     slaves = [SlaveView("s" * 200 + "\x1b[31m[red]", "h", 8, 3, 1.5, 1, "here")]
-    lines = drawn([job(i, "running", glance=msgspec.to_builtins(SEEN)) for i in range(50)], slaves)
+    lines = drawn([job(i, "running", snapshot=msgspec.to_builtins(SEEN)) for i in range(50)], slaves)
     assert max(map(len, lines)) <= 80 and not any("\x1b" in line for line in lines)
     assert sum(line.startswith("kmeans-") for line in lines) == MAX_JOB_LINES
 
 
-def test_a_job_without_a_glance_has_no_figures() -> None:
+def test_a_job_without_a_snapshot_has_no_figures() -> None:
     assert figures(job(1, "queued")) == ("",) * 6
 
 

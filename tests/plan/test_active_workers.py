@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from flegel.plan.active_workers import BarrierCosts, Worth, best_active_workers, first_cost, progress
+from flegel.plan.active_workers import BarrierCosts, ValueOfVisits, best_active_workers, first_cost, progress
 from flegel.plan.devices import Work, first_partition, relative_speeds
 
 GPU, CORE = 4.5e9, 1.56e7  # points a second, k-means with k = 100 on 28 columns
-PASS = Worth(11e6)
+PASS = ValueOfVisits(11e6)
 
 
 def line(first: float, each: float) -> Any:
@@ -24,21 +24,23 @@ MIXED = {0: GPU, **dict.fromkeys(range(1, 16), CORE)}
     ("rates", "cost", "worth", "working"),
     [
         pytest.param(MIXED, line(2e-3, 4e-4), PASS, 1, id="processors add 5 % and make barriers four times as long"),
-        pytest.param(MIXED, line(2e-3, 4e-4), Worth(1e12), 16, id="a pass of minutes: barriers hardly matter"),
+        pytest.param(MIXED, line(2e-3, 4e-4), ValueOfVisits(1e12), 16, id="a pass of minutes: barriers hardly matter"),
         pytest.param(MIXED, line(2e-3, 0.0), PASS, 16, id="barriers cost the same with more workers"),
-        pytest.param({0: 1e7, **dict.fromkeys(range(1, 16), 1e4)}, line(1e-3, 3e-4), Worth(1e6), 1, id="slow cores"),
-        pytest.param(dict.fromkeys(range(16), 1e7), line(1e-3, 3e-3), Worth(1e4), 16, id="equal workers never rest"),
-        pytest.param({0: 4e6, 1: 5e5, 2: 5e5}, line(1e-3, 5e-3), Worth(1e4), 3, id="an eighth as fast is fast"),
-        pytest.param({0: 3e5, **dict.fromkeys(range(1, 16), 8e3)}, line(3e-3, 4e-4), Worth(6e4, noise=900.0), 1,
+        pytest.param({0: 1e7, **dict.fromkeys(range(1, 16), 1e4)}, line(1e-3, 3e-4), ValueOfVisits(1e6), 1,
+                     id="slow cores"),
+        pytest.param(dict.fromkeys(range(16), 1e7), line(1e-3, 3e-3), ValueOfVisits(1e4), 16,
+                     id="equal workers never rest"),
+        pytest.param({0: 4e6, 1: 5e5, 2: 5e5}, line(1e-3, 5e-3), ValueOfVisits(1e4), 3, id="an eighth as fast is fast"),
+        pytest.param({0: 3e5, **dict.fromkeys(range(1, 16), 8e3)}, line(3e-3, 4e-4), ValueOfVisits(6e4, noise=900.0), 1,
                      id="a network whose gradient is mostly signal wants many updates"),
-        pytest.param({0: 3e5, **dict.fromkeys(range(1, 16), 8e3)}, line(3e-3, 4e-4), Worth(6e4, noise=1e9), 16,
+        pytest.param({0: 3e5, **dict.fromkeys(range(1, 16), 8e3)}, line(3e-3, 4e-4), ValueOfVisits(6e4, noise=1e9), 16,
                      id="a network whose gradient is noise wants many samples"),
-        pytest.param(MIXED, line(2e-3, 4e-4), Worth(11e6, interval=0.5), 16, id="the user's interval is long"),
-        pytest.param(MIXED, line(2e-3, 4e-4), Worth(11e6, interval=0.01), 1, id="the user's interval is short"),
-        pytest.param({0: 1e6, 1: 0.0}, line(1e-3, 1e-4), Worth(1e5), 1, id="a worker that gets nothing done"),
+        pytest.param(MIXED, line(2e-3, 4e-4), ValueOfVisits(11e6, interval=0.5), 16, id="the user's interval is long"),
+        pytest.param(MIXED, line(2e-3, 4e-4), ValueOfVisits(11e6, interval=0.01), 1, id="the user's interval is short"),
+        pytest.param({0: 1e6, 1: 0.0}, line(1e-3, 1e-4), ValueOfVisits(1e5), 1, id="a worker that gets nothing done"),
     ],
 )  # fmt: skip
-def test_the_workers_with_the_most_progress(rates: Any, cost: Any, worth: Worth, working: int) -> None:
+def test_the_workers_with_the_most_progress(rates: Any, cost: Any, worth: ValueOfVisits, working: int) -> None:
     active = best_active_workers(rates, tuple(rates), cost, worth)
     assert active.working == tuple(range(working)) and len(active.resting) == len(rates) - working
     assert (active.gain > 0) == (working < len(rates))
@@ -59,13 +61,13 @@ def test_reasons_name_workers_speed_and_barriers() -> None:
 
 def test_thousands_of_workers_are_compared_in_steps() -> None:
     rates = {worker: 1e9 if worker < 3 else 1e3 for worker in range(5000)}
-    assert len(best_active_workers(rates, tuple(rates), line(1e-3, 1e-4), Worth(1e8)).working) < 100
+    assert len(best_active_workers(rates, tuple(rates), line(1e-3, 1e-4), ValueOfVisits(1e8)).working) < 100
 
 
 def test_progress_is_that_of_the_best_interval() -> None:
     rate, phi, scale = 1e5, 4e-3, 500.0
     batches = [b * (1 / (1 + b / scale)) / (b / rate + phi) for b in range(1, 5000)]
-    assert progress(rate, phi, Worth(6e4, noise=scale)) == pytest.approx(max(batches), rel=1e-4)
+    assert progress(rate, phi, ValueOfVisits(6e4, noise=scale)) == pytest.approx(max(batches), rel=1e-4)
     assert progress(0.0, phi, PASS) == 0.0
 
 

@@ -175,7 +175,7 @@ def test_what_a_rank_does_between_barriers_is_its_time_but_for_evaluation_and_th
     own.begin(31.7)  # the batch came late
     own.begin(32.4)
     assert own.ready(32.6) == pytest.approx(1.6)
-    assert own.means[-1] == pytest.approx(0.8)
+    assert own.mean_batch_seconds[-1] == pytest.approx(0.8)
     own.open(33.0)
     own.exclude(5.0)
     own.begin(38.2)
@@ -228,3 +228,19 @@ def test_gradients_that_are_not_finite_tell_nothing_about_noise() -> None:
     for square, pooled in ((1.0, math.inf), (math.nan, 4.0), (1.0, math.nan)):
         pace.barrier([RankReport(8, 1.0, 1.0, 0.1, square, 8)] * 2, pooled)
     assert pace.noise.scale is None and pace.interval == 1.0
+
+
+@pytest.mark.parametrize(("pool", "batch"), [(3, 8), (12, 4), (7, 4)])
+def test_the_last_samples_are_divided_so_that_every_rank_has_some(pool: int, batch: int) -> None:
+    """Shares were those of what earlier ranks had left over, so the last ranks of a short epoch got nothing."""
+    shares = level([0, 0, 0], [1.0, 2.0, 3.0], pool, batch, [0, 0, 0])
+    assert sum(shares) == pool and min(shares) >= pool // 3
+
+
+def test_a_rest_that_is_too_small_for_a_step_of_all_ranks_ends_the_epoch() -> None:
+    deal = Deal(30, 3, 4, [(0, 28)])
+    deal.begin([], 0.0, 0)
+    assert deal.done and [deal.claimed(rank) for rank in range(3)] == [1, 1, 0]
+    deal = Deal(30, 3, 4, [(0, 26)])
+    deal.begin([], 0.0, 0)
+    assert not deal.done

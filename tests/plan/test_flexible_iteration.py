@@ -11,11 +11,14 @@ D, G = 0, 1
 
 
 def passes(loop: LoopIteration, model: int) -> bool:
-    """A forward pass; whether it began another iteration."""
+    """A forward and a backward pass; whether they began another iteration."""
     begins = loop.begins(model)
     if begins:
-        loop.begin(model, 8)
-    loop.enter(model)
+        loop.begin()
+    loop.take_part(model)
+    if loop.is_open:
+        loop.decide(model, last=False)
+    loop.enter(model, 8)
     return begins
 
 
@@ -43,7 +46,7 @@ def test_a_generator_and_its_discriminator_are_one_iteration(seen_first: bool) -
         assert not passes(loop, D)
         assert loop.has_stepped(D) and not loop.has_stepped(G)
         loop.step(G, "G")
-    assert loop.several and loop.leader == D
+    assert loop.several_models and loop.leader == D
 
 
 def test_a_second_step_while_another_model_waits_is_refused() -> None:
@@ -65,7 +68,21 @@ def test_another_epoch_begins_another_iteration_or_goes_on_with_accumulated_grad
     loop.reset()
     assert passes(loop, D) and not loop.carried, "left before the generator's part"
     loop.reset()
-    assert loop.carried and not passes(loop, D)
+    assert loop.carried and loop.is_open and not passes(loop, D)
+    assert not loop.is_open
+
+
+def test_a_forward_pass_alone_counts_for_nothing() -> None:
+    loop = LoopIteration()
+    passes(loop, D)
+    loop.step(D, "D")
+    for _ in range(3):
+        assert loop.begins(D) or loop.passes(D) == 0
+        if loop.begins(D):
+            loop.begin()
+        loop.take_part(D)
+    assert loop.is_open and loop.weight == 0
+    assert not passes(loop, D) and loop.passes(D) == 1 and loop.weight == 8
 
 
 def test_a_model_that_is_made_or_begins_an_epoch_after_another_does_not_join_its_unfinished_iteration() -> None:

@@ -14,6 +14,9 @@ def test_a_worker_moves_only_where_its_own_move_leaves_a_gain_of_a_fifth() -> No
     groups = {"a": GroupLoad(4.0, 4, 0.01), "b": GroupLoad(1.0, 1, 0.01)}
     assert choose_group("a", groups, 100.0)[0] == "b"
     assert choose_group("a", groups, 1.0)[0] == "a"
+    near = GroupLoad(1.0, 1, 0.02)  # 0.04 after the move
+    assert choose_group("a", {"a": GroupLoad(4.5, 4, 0.01), "b": near}, 100.0)[0] == "a"  # 11 % less
+    assert choose_group("a", {"a": GroupLoad(5.5, 4, 0.01), "b": near}, 100.0)[0] == "b"  # 27 % less
     far = {"a": GroupLoad(4.0, 4, 0.01), "b": GroupLoad(1.0, 1, 0.1)}
     assert choose_group("a", far, 100.0)[0] == "a"
 

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ from flegel.torch.flexible.membership import (
     MembershipLimits,
     Observation,
     Seen,
-    after_pause,
+    SignsOfLife,
     is_abandoned,
     next_generation,
     without,
@@ -107,9 +107,7 @@ class Process:
         self.arrived = -1
         self.token = 0
         """Counts what the process waits for, so that an answer to something else is dropped."""
-        self.times: dict[int, float] = {}
-        self.heard: dict[int, float] = {}
-        self.looked = 0.0
+        self.signs = SignsOfLife(world.now)
         self.speed = world.draw.uniform(0.2, 1.0)
 
     # -- the agent -------------------------------------------------------------------------------------------
@@ -122,21 +120,19 @@ class Process:
         if self.state == FROZEN:
             return
         self.last_sign = world.now
-        for other in world.processes.values():
-            self.times.setdefault(other.own, world.now)
-        after_pause(self.times, self.looked, world.now, LIMITS)
-        for other in world.processes.values():
-            if self.heard.get(other.own) != other.last_sign:
-                self.heard[other.own] = other.last_sign
-                self.times[other.own] = world.now
-        self.looked = world.now
+        self.signs.look(world.now, LIMITS)
         if self.own not in world.latest.members and self.wants == "train":
             self.excluded()
             return
-        seen = {o.own: Seen(world.now - self.times[o.own], o.wants, o.arrived) for o in world.processes.values()}
+        others = world.processes.values()
+        seen = {o.own: self.signs.read(o.own, o.last_sign, o.wants, o.arrived) for o in others}
         open_failures = [at for number, at in world.failed.items() if number > world.latest.broken]
         view = Observation(
-            world.latest, seen, self.log.generation.number, world.now - min(open_failures) if open_failures else None
+            world.latest,
+            seen,
+            self.log.generation.number,
+            world.now - min(open_failures) if open_failures else None,
+            former=frozenset(member for one in world.generations for member in one.members),
         )
         limits = MembershipLimits(world.ranks, LIMITS.silence, LIMITS.timeout)
         world.propose(next_generation(self.own, view, limits))
@@ -153,7 +149,7 @@ class Process:
     # -- the training loop -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self.looked = self.last_sign = self.world.now
+        self.last_sign = self.world.now
         self.look()
         self.drive(self.log.enter(), lambda _: self.batch_begins())
 
@@ -489,12 +485,46 @@ def test_who_takes_part_next(view: Observation, members: tuple[int, ...] | None,
     assert found.number == view.latest.number + 1 and Generation.from_text(found.to_text()) == found
 
 
+@pytest.mark.parametrize(
+    ("view", "members"),
+    [
+        (Observation(THREE, {**seen(a=0, b=0), 3: Seen(9.0, "train", compiling=True)}, 4), None),
+        (Observation(THREE, {**seen(a=0, b=0), 3: Seen(9.0, "train", compiling=True)}, 4, failed=0.1), None),
+        (Observation(THREE, {**seen(a=0, b=0), 3: Seen(11.0, "train", compiling=True)}, 4), (1, 2)),
+        (Observation(THREE, {**seen(a=0, b=0), 3: Seen(9.0, "train")}, 4), (1, 2)),
+        (Observation(THREE, {**seen(a=0, b=0), 3: Seen(0.0, "train", 6, True)}, 4, None, 61.0, 7), None),
+        (Observation(THREE, {**seen(a=0, b=0), 3: Seen(0.0, "train", 6, True)}, 4, None, 1801.0, 7), (1, 2)),
+    ],
+    ids=["silent", "another failed", "silent for long", "not compiling", "not arrived", "not arrived for long"],
+)
+def test_a_rank_that_compiles_may_be_silent_and_late(view: Observation, members: tuple[int, ...] | None) -> None:
+    if view.waited:
+        view = replace(view, seen={**view.seen, 1: Seen(0.0, "train", 7), 2: Seen(0.0, "train", 7)})
+    found = next_generation(1, view, LIMITS)
+    assert (found.members if found is not None else None) == members
+
+
 def test_a_process_that_was_frozen_itself_does_not_call_others_silent() -> None:
-    times = {1: 10.0, 2: 10.0}
-    after_pause(times, last=10.1, now=10.2, limits=LIMITS)
-    assert times == {1: 10.0, 2: 10.0}
-    after_pause(times, last=10.1, now=15.0, limits=LIMITS)
-    assert times == {1: 15.0, 2: 15.0}
+    signs = SignsOfLife(10.0)
+    for now, silent in ((10.1, 0.0), (10.2, 0.1), (15.0, 0.0), (15.1, 0.1)):
+        signs.look(now, LIMITS)
+        assert signs.read(2, "7", "train", -1).silent == pytest.approx(silent)
+
+
+def test_an_excluded_process_that_does_not_know_of_it_yet_is_not_let_in_again() -> None:
+    view = Observation(THREE, seen(a=0, b=0, c=0, D=0, E=0), 4, former=frozenset((1, 2, 3, 4)))
+    found = next_generation(1, view, LIMITS)
+    assert found is not None and found.members == (1, 2, 3, 5)
+
+
+def test_a_process_that_ended_while_it_joined_is_not_let_in_by_those_who_see_its_last_sign() -> None:
+    signs = SignsOfLife(10.0)
+    for now, joiners_sign, members in ((10.1, "7", None), (10.2, "7", None), (10.3, "8", (1, 2, 4)), (15.0, "8", None)):
+        signs.look(now, LIMITS)
+        ones = {one: signs.read(one, now, "train", -1) for one in (1, 2)}
+        view = Observation(Generation(4, (1, 2), 2), {**ones, 4: signs.read(4, joiners_sign, "join", -1)}, 4)
+        found = next_generation(1, view, LIMITS)
+        assert (found.members if found is not None else None) == members, now
 
 
 def test_a_process_that_waits_gives_up_when_all_have_left() -> None:

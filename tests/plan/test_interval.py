@@ -246,6 +246,26 @@ def test_visits_that_are_wasted_beyond_a_point_end_the_interval_there() -> None:
     assert steps[-1].seconds == pytest.approx(0.4 * PASS / 1e6, rel=0.1)
 
 
+@pytest.mark.parametrize(("alone", "phi", "whole"), [(True, 0.06, True), (True, 0.02, False), (False, 0.06, False)])
+def test_a_lone_worker_makes_whole_passes_where_barriers_are_costly_whatever_a_part_is_worth(
+    alone: bool, phi: float, whole: bool
+) -> None:
+    adjuster = MultiStage()
+    adjuster.first(0.0)
+    last = Round(PASS // 2, 0.05 + phi, phi, 1.0, PASS, PASS, 0.5, np.minimum(1.0, 0.4 / PARTS), alone=alone)
+    step = adjuster.next(last)
+    assert step.whole == whole
+    assert step.seconds == pytest.approx(0.1 if whole else 0.04, rel=0.1)
+
+
+def test_a_first_round_that_was_a_pass_is_followed_by_whole_passes_at_once() -> None:
+    """A start that was trained on all points is measured on all: no round of some points comes between."""
+    adjuster = MultiStage()
+    assert adjuster.first(1.0).fraction == 1.0
+    step = adjuster.next(Round(PASS, 0.25, 0.15, None, PASS, PASS, 1.0, alike=True))
+    assert step.whole and step.seconds == pytest.approx(0.1)
+
+
 def test_while_theta_is_held_workers_that_are_alike_make_one_barrier_a_pass() -> None:
     """Others keep to what the algorithm says of intervals: a straggler would let them wait."""
     adjuster, worth = MultiStage(), np.minimum(1.0, 0.4 / PARTS)

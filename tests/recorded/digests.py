@@ -28,8 +28,8 @@ WORKERS = (1, 3)
 SEED, ITERATIONS = 7, 6
 TRAINED: dict[str, tuple[Any, str]] = {
     "kmeans": (lambda: KMeans(k=24, init="random"), "blobs:3000"),
-    "gmm": (lambda: GMM(k=6), "blobs:3000"),
-    "fcm": (lambda: FCM(k=6), "blobs:3000"),
+    "gmm": (lambda: GMM(k=6, init="random"), "blobs:3000"),
+    "fcm": (lambda: FCM(k=6, init="random"), "blobs:3000"),
     "lr": (lambda: LR(l2=0.01), "blobs:3000"),
     "nmf": (lambda: NMF(rank=8), "ratings:20000"),
 }

@@ -17,9 +17,11 @@ import pytest
 import flegel
 from flegel import LocalCluster
 from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.kmeans.shapes import is_wide
 from flegel.api.jobs import resolve
 from flegel.errors import FlegelError, ProtocolError, WorkerLost
 from flegel.messages import Envelope
+from tests import needs
 from tests.contributing import ByContribution, ByHidden
 from tests.coordinators import coordinators
 
@@ -105,6 +107,19 @@ def check_kmeans(data: np.ndarray, result: flegel.Result, machine: Any, weights:
         np.testing.assert_allclose(total.sums[j], expected, rtol=1e-10, atol=1e-8)
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_team_that_shares_its_sums_survives_a_kill(local_cluster: LocalCluster, workers: int) -> None:
+    """What its threads have decided and not added is lost with it, and nothing is counted twice."""
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(3000, 256)) + 4.0 * rng.normal(size=(40, 256))[rng.integers(40, size=3000)]
+    algorithm = KMeans(k=192, init="first")
+    assert is_wide(algorithm.k, rows.shape[1])
+    story = Story(kill(local_cluster, workers - 1), recovered(1))
+    result, machine = train(algorithm, rows, local_cluster, story, workers=workers, threads=2, sync="bsp")
+    assert result.threads == 2
+    check_kmeans(rows, result, machine)
+
+
 def test_kmeans_survives_kills_and_its_objective_only_improves(local_cluster: LocalCluster, points: np.ndarray) -> None:
     story = Story(kill(local_cluster, 1), recovered(1), kill(local_cluster, 2), recovered(2))
     result, machine = train("kmeans", points, local_cluster, story)
@@ -177,14 +192,16 @@ def test_workers_that_merge_reports_among_themselves_survive_losses(
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(seen)), "what was lost is revisited under the same θ"
 
 
-@pytest.mark.parametrize("algorithm", ["gmm", "nmf"])
+@pytest.mark.parametrize("algorithm", ["gmm", "nmf", "sizedkmeans", "kmodes"])
 def test_mixtures_and_factorizations_survive_a_kill(
     local_cluster: LocalCluster, points: np.ndarray, algorithm: str
 ) -> None:
     data: Any = points
     if algorithm == "nmf":
-        sparse = pytest.importorskip("scipy.sparse")
+        sparse = needs.library("scipy.sparse")
         data = sparse.random(3000, 60, density=0.2, random_state=0, format="csr")
+    if algorithm == "kmodes":
+        data = np.floor(np.abs(points))
     chosen = resolve(algorithm)
     chosen = type(chosen)(rank=3) if algorithm == "nmf" else type(chosen)(k=4)
     story = Story(kill(local_cluster, 0), recovered(1))

@@ -251,7 +251,7 @@ class World:
             collect=collect,
             debug=True,
             rows=self.rows,
-            replace=replace,
+            replace_lost_workers=replace,
         )
         self.fence = Fence("job")
         for w in range(workers):

@@ -35,7 +35,7 @@ class DeviceKernel:
     """Runs the hooks in pure Python over a copy of each shard; only `fetch_states` and `put_states` copy states."""
 
     device, kind, note, library, least_points, grid, room = "copy", "interpreted", "", "", 1, 1, 0
-    overhead = 0.0
+    overhead, abandoned = 0.0, 0
 
     def __init__(self, algorithm: Algorithm, parameter: Any, empty: Any) -> None:
         self._algorithm, self._parameter, self._sums = algorithm, parameter, pytree.copy(empty)

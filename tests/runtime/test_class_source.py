@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import subprocess
@@ -18,6 +19,7 @@ from flegel.errors import AlgorithmError, UsageError, own_traceback
 from flegel.job import AlgorithmRef
 from flegel.loading.class_source import in_plain, instantiate, load_class, reference
 from flegel.loading.code_gate import Consent
+from flegel.loading.syntax_tree import parse_source
 from flegel.runtime.job.find_algorithm import find_algorithm
 
 
@@ -322,3 +324,17 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["script body runs", "[19.0, 20.0]"], "the body ran once, in this process only"
+
+
+def test_a_text_is_parsed_again_where_threads_mixed_depths_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, raised = ast.parse, [SystemError("AST constructor recursion depth mismatch (before=42, after=35)")]
+
+    def parse(text: str) -> ast.Module:
+        if raised:
+            raise raised.pop()
+        return plain(text)
+
+    monkeypatch.setattr(ast, "parse", parse)
+    assert isinstance(parse_source("x = 1").body[0], ast.Assign)
+    with pytest.raises(SyntaxError):
+        parse_source("x =")

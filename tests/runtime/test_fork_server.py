@@ -56,6 +56,17 @@ def test_how_a_worker_ended_is_known(server: ForkServer, number: signal.Signals)
     worker.kill()  # has no effect
 
 
+def test_ending_a_worker_that_was_not_forked_yet_waits_for_nothing(server: ForkServer) -> None:
+    """As while the server imports a library."""
+    assert server.spawn(NOBODY).pid
+    os.kill(server.pid, signal.SIGSTOP)
+    worker = server.spawn(NOBODY)
+    worker.kill()
+    assert worker.wait(0) == -signal.SIGKILL
+    os.kill(server.pid, signal.SIGCONT)
+    assert server.wait_until(lambda: worker.known_pid is not None and worker.pidfd is None, DEADLINE), "it is ended"
+
+
 def test_the_server_has_one_thread_and_keeps_no_descriptors_of_its_workers(server: ForkServer) -> None:
     process = psutil.Process(server.pid)
     server.spawn(NOBODY).pid  # noqa: B018 - waits until it is up

@@ -133,7 +133,8 @@ def test_predict_says_one_sentence(case: str, model: Path) -> None:
     done = CliRunner().invoke(app, ["predict", str(model), "--data", str(model.parent / "rows.npy")])
     assert done.exit_code in (1, 2), done.exception
     assert isinstance(done.exception, SystemExit) and "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("flegel: ")
+    said = [line for line in done.stderr.splitlines() if not line.endswith(" …")]  # what takes long is told
+    assert len(said) == 1 and said[0].startswith("flegel: ")
     assert re.search(words, done.stderr), done.stderr
 
 

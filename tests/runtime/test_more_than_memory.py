@@ -17,6 +17,7 @@ from flegel.datasets import open_data
 from flegel.datasets.rows import memory
 from flegel.runtime.worker import shard_loading
 from flegel.runtime.worker.shard_loading import in_scratch_file
+from tests import needs
 
 RNG = np.random.default_rng(0)
 ROWS = (RNG.normal(size=(4, 9))[RNG.integers(4, size=5003)] * 3 + RNG.normal(size=(5003, 9))).astype(np.float32)
@@ -62,10 +63,10 @@ def test_a_job_above_the_limit_is_the_job_below_it(
     elif kind == "array":
         data = ROWS
     elif kind == "parquet":
-        pyarrow = pytest.importorskip("pyarrow")
+        pyarrow = needs.library("pyarrow")
         data = tmp_path / "rows.parquet"
         columns = {f"c{t}": ROWS[:, t] for t in range(ROWS.shape[1])}
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), data, row_group_size=300)
+        needs.library("pyarrow.parquet").write_table(pyarrow.table(columns), data, row_group_size=300)
     objectives = []
     for limit, mapped in (("1G", False), ("20K", True)):
         monkeypatch.setenv("FLEGEL_MEMORY", limit)

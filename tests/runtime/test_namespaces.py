@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.common.namespaces import Network, unavailable
-
-REASON = unavailable()
+from tests import needs
 
 
 def connects(network: Network, here: int, there: int) -> bool:
@@ -22,8 +21,10 @@ def connects(network: Network, here: int, there: int) -> bool:
         return True
 
 
-@pytest.mark.skipif(bool(REASON), reason=REASON)
+@needs.programs("ip", "tc")
 def test_partitions_cut_off_silently_and_heal_and_nothing_is_left_behind() -> None:
+    if reason := unavailable():
+        pytest.skip(reason)
     with Network(3) as network:
         network.limit(100, receiving=True)
         assert connects(network, 0, 1)

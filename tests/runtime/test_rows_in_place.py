@@ -86,7 +86,8 @@ def test_shares_of_sorted_rows_look_alike_and_neighbours_part() -> None:
 def test_which_rows_stay_in_place() -> None:
     assert suits(11_000_000, 28, 4, "shuffle") and suits(11_000_000, 28, 4, "shuffle:0=5")
     assert suits(100_000, 1000, 4, "shuffle") and suits(500_000, 28, 4, "contiguous")
-    assert not suits(500_000, 28, 4, "shuffle")  # rows one by one, 112 bytes each
+    assert suits(300_000, 28, 4, "shuffle")  # blocks of 64 rows
+    assert not suits(60_000, 100, 4, "shuffle")  # rows one by one, 400 bytes each
     assert not suits(1000, 1000, 4, "shuffle")  # too few to be worth it
     assert not suits(11_000_000, 28, 4, "dirichlet:0.3") and not suits(11_000_000, 28, 4, "sorted-by 1")
 

@@ -17,7 +17,7 @@ from flegel.cli.options import DEFAULT_MASTER
 from flegel.cluster import client
 from flegel.runtime.job import running_jobs
 from flegel.runtime.job.observers import JobSeen, PhaseBegan
-from flegel.runtime.job.running_jobs import RunningJob, noted, running
+from flegel.runtime.job.running_jobs import RunningJob, announced_as_running, running
 from tests.observability.test_metrics import SEEN
 
 
@@ -44,7 +44,7 @@ def test_a_job_that_raises_is_not_noted_any_more(folder: Path) -> None:
 
 
 def test_a_job_that_begins_while_another_one_ends_is_noted(folder: Path) -> None:
-    with noted("kmeans", "", 1) as first:
+    with announced_as_running("kmeans", "", 1) as first:
         assert folder.stat().st_mode & 0o077 == 0
         first.remove()
         first.see(PhaseBegan("compiling"))
@@ -52,7 +52,7 @@ def test_a_job_that_begins_while_another_one_ends_is_noted(folder: Path) -> None
 
 
 def test_what_a_killed_process_left_is_removed_by_who_looks_next(folder: Path) -> None:
-    with noted("kmeans", "points.csv", 2):
+    with announced_as_running("kmeans", "points.csv", 2):
         (own,) = folder.iterdir()
         job = msgspec.msgpack.decode(own.read_bytes(), type=RunningJob)
         gone = 2**22 + 1  # beyond the largest number of a process
@@ -66,7 +66,7 @@ def test_what_a_killed_process_left_is_removed_by_who_looks_next(folder: Path) -
 
 def test_whatever_else_lies_in_the_folder_neither_blocks_nor_hides_a_job(folder: Path) -> None:
     own = f"{os.getpid()}"
-    with noted("kmeans", "points.csv", 2):
+    with announced_as_running("kmeans", "points.csv", 2):
         os.mkfifo(folder / f"{own}-7.job")
         (folder / "²-1.job").write_bytes(b"")
         (folder / f"{own}-8.job").write_bytes(b"\x81\xa1z" + b"\x91" * 200_000)
@@ -78,7 +78,7 @@ def test_whatever_else_lies_in_the_folder_neither_blocks_nor_hides_a_job(folder:
 def test_a_folder_that_others_may_enter_is_not_used(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
-    with noted("kmeans", "", 1):
+    with announced_as_running("kmeans", "", 1):
         assert running() == [] and list(folder.iterdir()) == []
 
 
@@ -90,7 +90,7 @@ def test_top_shows_jobs_of_this_host_and_says_that_nothing_listens(monkeypatch: 
         "no jobs of yours on this host",
         f"no cluster: nothing listens at {DEFAULT_MASTER}",
     ]
-    with noted("kmeans", "points.csv", 4) as note:
+    with announced_as_running("kmeans", "points.csv", 4) as note:
         note.see(JobSeen(SEEN))
         shown = CliRunner().invoke(app, ["top", "--once"]).output
     assert shown.startswith("1 job of yours on this host")

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from waiting import until
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
 from flegel.errors import Terminated
-from flegel.runtime.job.compiler_thread import CompilerThread
+from flegel.runtime.job.compiler_thread import CompilerThread, compiled, compiling_for
 from flegel.runtime.system import signals
 from flegel.runtime.system.parent_death import process_starter
 from flegel.runtime.system.signals import DeferredSignals
@@ -196,6 +197,58 @@ def test_a_job_that_is_interrupted_does_not_wait_for_its_compiler() -> None:
     with CompilerThread(lambda: done.append(True)):
         pass
     assert done, "a job that ends as usual waits"
+
+
+def test_ctrl_c_interrupts_whoever_waits_for_the_compiler_at_once() -> None:
+    end, here = threading.Event(), threading.get_ident()
+
+    def compiles() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        end.wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        compiled(compiles)
+    assert compiling_for(here) != here, "it goes on"
+    end.set()
+    assert until(lambda: compiling_for(here) == here)
+
+
+def test_what_compiles_in_a_thread_returns_and_raises_as_if_it_had_been_called() -> None:
+    here = threading.get_ident()
+    assert compiled(lambda: (compiling_for(here), 7)) != (here, 7)
+    assert compiled(lambda: 7) == 7
+
+    def fails() -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        compiled(fails)
+
+
+class Own(flegel.Algorithm):
+    """A class of the user's."""
+
+    def initParameter(self, sample: Any, rng: Any) -> Any:
+        return np.zeros(1)
+
+    def contribution(self, dataPoint: Any, parameter: Any) -> Any:
+        return np.ones(1)
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return aggregator
+
+
+def test_hooks_that_compile_are_compiled_outside_the_thread_that_gets_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[threading.Thread] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        seen.append(threading.current_thread())
+        raise flegel.UsageError("enough")
+
+    monkeypatch.setattr("flegel.runtime.job.prepared_job.build_kernel", noted)
+    with pytest.raises(flegel.UsageError, match="enough"):
+        flegel.run(Own(), np.zeros((10, 2)), processes=False, max_iterations=1)
+    assert seen and threading.main_thread() not in seen
 
 
 def test_a_program_that_was_interrupted_ends_although_a_thread_compiles() -> None:

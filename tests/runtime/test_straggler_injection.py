@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from flegel.configuration.active import active
 from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
 from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime import clock
-from flegel.runtime.worker.straggler_injection import SHORTEST_SLEEP_SECONDS, SLEEP_CHECK_SECONDS, StragglerInjection
+from flegel.runtime.worker.straggler_injection import StragglerInjection
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +32,8 @@ def test_a_slice_takes_as_long_as_it_should(each: float, wanted: int, no_sleep: 
     slow.pay(TILE, TILE * each, new_flag())
     assert slow.slice(0, 9000, 9000, TILE) == wanted
     assert (
-        sum(no_sleep) == pytest.approx(7 * TILE * each, abs=SHORTEST_SLEEP_SECONDS)
-        and max(no_sleep) <= SLEEP_CHECK_SECONDS
+        sum(no_sleep) == pytest.approx(7 * TILE * each, abs=active().training.shortest_sleep_seconds)
+        and max(no_sleep) <= active().training.sleep_check_seconds
     )
 
 
@@ -43,7 +44,7 @@ def test_a_signal_ends_the_sleep_of_a_factor_and_the_rest_is_slept_later(no_slee
     assert not no_sleep
     flag[0] = 0
     slow.pay(0, 0.0, flag)
-    assert sum(no_sleep) == pytest.approx(0.07, abs=SHORTEST_SLEEP_SECONDS)
+    assert sum(no_sleep) == pytest.approx(0.07, abs=active().training.shortest_sleep_seconds)
 
 
 def test_nothing_ends_a_pause(no_sleep: list[float]) -> None:

@@ -22,11 +22,13 @@ from flegel import Algorithm
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.kmeans.shapes import is_wide
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
 from flegel.cli.local_job import trained_by
+from flegel.configuration.active import DEFAULTS
 from flegel.core import pytree
-from flegel.core.shard import Shard, make_shard
+from flegel.core.shard import Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.core.team_loop import team_loop
 from flegel.datasets import open_data
@@ -39,6 +41,7 @@ from flegel.runtime.backends.numba.team import (
     TeamKernel,
     compiling_loops,
     fixed_block,
+    rows_at_once,
 )
 from flegel.runtime.backends.numba.team_threads import Team
 from flegel.runtime.backends.registry import choose
@@ -179,7 +182,7 @@ def test_a_stopped_team_has_visited_the_first_points_and_no_others(fixed: int) -
     flag = new_flag()
     gate = Gate(flag, 1500)
     kernel = TeamKernel([gate] * 4, "hand-written", "", np.zeros(1), np.zeros(1), fixed)
-    kernel._speed = 1e5
+    kernel._thread_speed = 1e5
     shard = make_shard(np.zeros((4000, 2)), None, np.zeros((4000, 1)), "rows")
     reached = kernel.run(shard, 0, 4000, 0, flag)
     kernel.close()
@@ -203,6 +206,33 @@ def test_waiting_for_the_lock_of_the_interpreter_does_not_make_blocks_shorter(mo
         blocks.append(len(kernel._edges(0, 40_000)))
     kernel.close()
     assert blocks == sorted(blocks, reverse=True)
+
+
+def test_a_kernel_that_is_slow_with_few_rows_gets_blocks_of_as_many_as_it_wants() -> None:
+    """Slow rows of many classes: half a millisecond would be five rows, and each call adds all of θ once."""
+
+    class Products:
+        rows_at_once = 512
+
+    kernel = TeamKernel([Products()] * 2, "hand-written", "", np.zeros(1), np.zeros(1), 0)  # type: ignore[list-item]
+    kernel.expect_speed(10_000.0)
+    lengths = np.diff(kernel._edges(0, 40_000))
+    kernel.close()
+    assert lengths.max() == 512
+
+
+def test_blocks_do_not_shrink_where_each_call_makes_a_large_table_ready() -> None:
+    """A kernel that is slow because its blocks are short would be given still shorter ones."""
+    numbers, work = 100_000, 100_000.0
+    few = rows_at_once(work, numbers)
+    kernel = TeamKernel([lambda *_: 0] * 2, "hand-written", "", np.zeros(1), np.zeros(1), 0, None, few)
+    kernel.expect_speed(50_000.0)  # 25 points in half a millisecond
+    lengths = np.diff(kernel._edges(0, 40_000))
+    kernel.close()
+    assert lengths.max() == DEFAULTS.processors.rows_of_large_statistics
+    assert rows_at_once(280.0, 280) == 1
+    assert rows_at_once(4e6, 2_000_000) == 50  # not longer than some milliseconds
+    assert rows_at_once(float("inf"), numbers) == 1
 
 
 def test_what_a_thread_raises_reaches_the_caller_and_the_team_goes_on() -> None:
@@ -280,6 +310,129 @@ def test_a_team_leaves_processors_and_threads_of_other_libraries_as_they_were() 
     assert until(lambda: not any(t.name.startswith("team-") for t in threading.enumerate()))
     assert until(sleeping), "a thread of the team looks for work that never comes"
     assert settings() == before and gc.isenabled() == collects
+
+
+# -- decided first, added later ------------------------------------------------------------------------------
+
+WIDE_ROWS = RNG.normal(size=(3000, 256)) + 4.0 * RNG.normal(size=(40, 256))[RNG.integers(40, size=3000)]
+WIDE_K = 192
+assert is_wide(WIDE_K, 256)
+
+
+def sparse_rows() -> Sparse:
+    whole = np.where(RNG.random((3000, 60)) < 0.15, RNG.random((3000, 60)), 0.0)
+    starts = np.concatenate([[0], np.cumsum((whole > 0).sum(axis=1))])
+    return Sparse(starts, np.nonzero(whole)[1].astype(np.int32), whole[whole > 0], 60)
+
+
+TWO_STEPS: dict[str, tuple[KMeans, Any]] = {
+    "wide": (KMeans(k=WIDE_K, init="first"), WIDE_ROWS),
+    "wide float32": (KMeans(k=WIDE_K, init="first"), WIDE_ROWS.astype(np.float32)),
+    "wide cosine": (KMeans(k=WIDE_K, init="first", metric="cosine"), WIDE_ROWS),
+    "sparse": (KMeans(k=7), sparse_rows()),
+}
+
+
+@pytest.mark.parametrize("name", TWO_STEPS)
+def test_bsp_of_kernels_that_share_their_sums_gives_the_same_bits_for_any_number_of_threads(name: str) -> None:
+    algorithm, rows = TWO_STEPS[name]
+    options: dict[str, Any] = {"sync": "bsp", "processes": False, "max_iterations": 6, "tolerance": 0}
+    results = [flegel.run(algorithm, rows, threads=threads, **options) for threads in (1, 2, 3)]
+    assert {result.objective for result in results} == {results[0].objective}
+    assert all(np.array_equal(r.parameters["centroids"], results[0].parameters["centroids"]) for r in results)
+
+
+@pytest.mark.parametrize("name", ["wide", "sparse"])
+def test_a_resumed_team_takes_the_same_course_with_another_number_of_threads(tmp_path: Path, name: str) -> None:
+    algorithm, rows = TWO_STEPS[name]
+    options: dict[str, Any] = {"sync": "bsp", "processes": False, "tolerance": 0}
+    whole = flegel.run(algorithm, rows, threads=2, max_iterations=6, **options)
+    place = tmp_path / "checkpoints"
+    flegel.run(algorithm, rows, threads=2, max_iterations=3, checkpoint=place, **options)
+    resumed = flegel.resume(place, data=rows, threads=3, max_iterations=6)
+    assert (resumed.iterations, resumed.threads) == (6, 3)
+    assert np.array_equal(resumed.parameters["centroids"], whole.parameters["centroids"])
+    assert resumed.objective == whole.objective
+
+
+@pytest.mark.parametrize("name", ["wide", "sparse"])
+def test_kernels_that_share_their_sums_train_by_a_team_by_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("flegel.runtime.job.teams.computing_threads", lambda: 3)
+    algorithm, rows = TWO_STEPS[name]
+    assert flegel.run(algorithm, rows, max_iterations=2, threads=2).placement == "threads"
+    found = team_for(Job(), algorithm, open_data(rows))
+    assert found.threads > 0 and not found.reason
+
+
+class Decides:
+    """A kernel in two steps that counts points, and raises the flag when it comes to one."""
+
+    unit = 64
+
+    def __init__(self, flag: np.ndarray, at: int, fails: int = -1) -> None:
+        self.flag, self.at, self.fails, self.collected = flag, at, fails, (0, 0)
+
+    def __call__(self, *_: Any) -> int:
+        raise AssertionError("a team decides first")
+
+    def prepare(self, shard: Any, parameter: Any) -> None:
+        pass
+
+    def decide(self, shard: Any, theta: Any, sums: Any, start: int, end: int, iteration: int, flag: Any) -> int:
+        if start <= self.fails < end:
+            raise ValueError("no")
+        if start <= self.at < end:
+            self.flag[0] = 1
+            return self.at
+        return end
+
+    def collect(self, shard: Any, start: int, end: int) -> int:
+        self.collected = (start, end)
+        return 3
+
+    def add(self, shard: Any, theta: Any, sums: Any, part: int) -> None:
+        sums[part] += self.collected[1] - self.collected[0]
+
+
+def test_points_that_were_decided_behind_a_stopped_block_are_not_visited() -> None:
+    flag = new_flag()
+    kernel = TeamKernel([Decides(flag, 1530)] * 4, "hand-written", "", np.zeros(1), np.zeros(3), 0)
+    kernel._thread_speed = 1e5
+    shard = make_shard(np.zeros((4000, 2)), None, np.zeros((4000, 1)), "rows")
+    reached = kernel.run(shard, 0, 4000, 0, flag)
+    kernel.close()
+    assert reached == 1530 and (kernel.statistics()[0] == 1530).all()
+
+
+def test_what_a_thread_raises_while_it_decides_leaves_the_statistics_alone() -> None:
+    kernel = TeamKernel([Decides(new_flag(), -1, 1530)] * 4, "hand-written", "", np.zeros(1), np.zeros(3), 0)
+    shard = make_shard(np.zeros((4000, 2)), None, np.zeros((4000, 1)), "rows")
+    with pytest.raises(ValueError, match="no"):
+        kernel.run(shard, 0, 4000, 0, new_flag())
+    assert not kernel.statistics()[0].any()
+    assert kernel.run(shard, 0, 1500, 0, new_flag()) == 1500, "the team goes on"
+    kernel.close()
+
+
+def test_a_part_of_rows_that_begins_inside_a_tile_is_counted_right() -> None:
+    """Bounds of its first rows lie beside those of other rows."""
+    algorithm, rows = TWO_STEPS["wide"]
+    shard = make_shard(pytree.protected(rows), None, np.full((3000, 1), -1, np.int32), "rows")
+    made = PreparedJob(Request(algorithm, open_data(rows), Job(workers=1)), None)
+    found = []
+    for threads in (0, 3):
+        shard.state[:] = -1
+        kernel = choose("cpu", "", threads, True).build(algorithm, shard, made.parameter, made.zero, False)
+        kernel.run(shard, 0, 3000, 0, new_flag())
+        theta = algorithm.updateParameter(pytree.unflatten(made.zero, kernel.statistics()), made.parameter)
+        kernel.set_parameter(pytree.flatten(pytree.as_typed(theta, made.parameter)))
+        for low, high in ((0, 37), (37, 1900), (1900, 3000)):
+            part = shard.part(low, high)
+            assert kernel.run(part, 0, 10**6, 1, new_flag()) == high - low
+        found.append([a.copy() for a in (*kernel.statistics(), shard.state)])
+        kernel.close()
+    for alone, together in zip(*found, strict=True):
+        np.testing.assert_array_equal(alone, together)
 
 
 # -- inside compiled code ------------------------------------------------------------------------------------
@@ -419,13 +572,20 @@ def test_what_is_about_several_workers_has_no_team(job: Job, reason: str) -> Non
 
 def test_classes_that_a_team_cannot_train_say_why() -> None:
     assert "between two points" in team_for(Job(), NMF(rank=2, solver="sgd"), open_data(ROWS)).reason
-    wide = open_data(np.zeros((2, 384), np.float32))
-    assert "bounds of each row" in team_for(Job(), KMeans(k=4096), wide).reason
     assert "random numbers" in team_for(Job(), Draws(), open_data(ROWS)).reason
     assert "kernel of its own" in team_for(Job(), OwnKernel(), open_data(ROWS)).reason
     assert "checkpoints" in team_for(Job(checkpoint="somewhere"), Means(), open_data(ROWS)).reason
     with pytest.raises(flegel.UsageError, match="give workers"):
         flegel.run(NMF(rank=2, solver="sgd"), ROWS, threads=2)
+
+
+@pytest.mark.parametrize("solver", ["coordinate", "multiplicative"])
+def test_nmf_of_whole_matrices_trains_by_a_team(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the solver sgd has a copy of θ that changes between two points."""
+    monkeypatch.setattr("flegel.runtime.job.teams.computing_threads", lambda: 3)
+    monkeypatch.setattr("flegel.runtime.job.teams.pass_work", lambda algorithm, data: 1e9)
+    found = team_for(Job(), NMF(rank=2, solver=solver), open_data(ROWS))
+    assert (found.threads, found.reason) == (3, "")
 
 
 def test_a_class_of_ones_own_that_compiles_trains_by_a_team(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
+from flegel.configuration.active import active, using
 from flegel.messages import LoadShard, Train
 from flegel.runtime.processes import job_mailbox
 from flegel.runtime.transport import shared_buffers
@@ -40,15 +41,15 @@ def test_rows_of_theta_that_changed_travel_and_the_job_has_the_same_bits(monkeyp
     changed = flegel.run(KMeans(k=K, init=start), rows, **options)
     orders = [(body, size) for body, size in sent if isinstance(body, Train)]
     theta = sum(np.asarray(a).nbytes for a in changed.parameter)
-    assert theta > job_mailbox.CHANGES_FROM_BYTES
+    assert theta > active().transport.theta_changes_from_bytes
     assert orders[0][0].since == -1 and orders[0][1] > theta
     late = [size for body, size in orders if body.since >= 0]
     assert late and max(late) < theta / 2
     loads = [(body, size) for body, size in sent if isinstance(body, LoadShard)]
     assert all(body.forms and size < 1.2 * theta for body, size in loads)
-    monkeypatch.setattr(job_mailbox, "CHANGES_FROM_BYTES", 1 << 40)
     sent.clear()
-    whole = flegel.run(KMeans(k=K, init=start), rows, **options)
+    with using({"transport.theta_changes_from_bytes": 1 << 40}):
+        whole = flegel.run(KMeans(k=K, init=start), rows, **options)
     assert all(body.since == -1 == body.number for body, _ in sent if isinstance(body, Train))
     assert changed.iterations == whole.iterations
     for one, two in zip(changed.parameter, whole.parameter, strict=True):

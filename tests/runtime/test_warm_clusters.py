@@ -142,7 +142,7 @@ def test_two_jobs_at_once_have_a_cluster_each_and_one_waits_afterwards() -> None
 def test_processes_wait_for_the_next_job_and_a_forked_process_has_its_own() -> None:
     flegel.shutdown()
     flegel.run(KMeans(k=3), ROWS, workers=1, processes=True)
-    (cluster,) = warm_clusters._idle.values()
+    (cluster,) = warm_clusters._idle_clusters.values()
     pid = cluster.registry.processes[0].pid  # type: ignore[attr-defined]
     assert flegel.run(KMeans(k=3), ROWS, workers=1, processes=True).placement == "processes"
     assert cluster.registry.processes[0].pid == pid, "the same process"  # type: ignore[attr-defined]

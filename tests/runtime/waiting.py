@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
+def until(holds: Callable[[], bool], seconds: float = 120.0) -> bool:
     """Whether it came to hold; the limit only guards against hanging."""
     limit = time.monotonic() + seconds
     while not holds():

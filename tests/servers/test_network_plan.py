@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from flegel.core.sharding import Cuts, Partition, Sharding, make_cuts
+from flegel.machine.server.cutting import Cutting
 from flegel.machine.server.network_plan import NetworkPlan
 from flegel.plan.placement.assignment import first_map
+from flegel.plan.placement.slice_size import SliceRule
 from flegel.plan.placement.snapshot import PlacementSnapshot, ServerSnapshot, lines, plain
 from flegel.runtime.server.transfer_timer import TransferTimer
 
@@ -97,6 +102,43 @@ def test_a_timer_counts_from_the_announcement() -> None:
         (4, 960, 160_000, 0.5, 2.5),
     )
     assert timer.take() is None
+
+
+def cuts_into(units: int, wanted: int, partition: Partition | None) -> Cuts:
+    return make_cuts(Sharding({"value": 0}, {"value": 0}), np.zeros(units), np.zeros(units), wanted, partition)
+
+
+def test_the_cost_of_a_slice_is_fitted_used_and_θ_cut_anew_when_it_has_changed() -> None:
+    units = 4_000_000
+    cutting = Cutting(SliceRule(units, "network"), partial(cuts_into, units))
+    first = cutting.cut(4, 4)
+    network = NetworkPlan(first.sizes, False, {w: f"w{w}" for w in WORKERS}, "network", 8.0, units)
+    for server in SERVERS:
+        network.runs_on(server, f"s{server}")
+    current = first_map(first.sizes, SERVERS)
+    assert cutting.anew(first, 4, 4, 1, network) is first, "nothing is known"
+    found = []
+    for _ in range(12):
+        for size in (80_000, 800_000):  # 1 s for each slice, however large: 25 MB/s for four at a time
+            network.seen((w, s, size, 0.0, 1.0 + 4 * size / 25e6) for w in WORKERS for s in SERVERS)
+        network.after_fold(current, 4, 1, busy=False)
+        found.append(cutting.anew(first, 4, 4, 1, network))
+    alpha = network.slice_cost(4)
+    assert alpha == pytest.approx(25e6 / 8, rel=0.01), "what a link carries in 1 s, in parameters"
+    assert network.best_slice(4) == pytest.approx(8 * (units * alpha / 4) ** 0.5, rel=0.01)
+    changed = [cuts for cuts in found if cuts is not first]
+    probes = 2 * len(SERVERS)
+    assert changed and changed[0].count - probes < (first.count - probes) / 2, "slices that cost much are large"
+    assert found[0] is found[1] is first, "several folds have to say so"
+    assert any(reason.startswith("cut anew: slices of ") for reason in network.reasons)
+
+
+def test_more_servers_than_slices_allow_get_more_slices() -> None:
+    cutting = Cutting(SliceRule(90, "network", measured=False), partial(cuts_into, 90))
+    first = cutting.cut(2, 2)
+    assert first.count == 4
+    assert cutting.anew(first, 2, 2, 1, None) is first
+    assert 12 <= cutting.anew(first, 6, 2, 1, None).count <= 14, "two for each server at least"
 
 
 def test_people_see_loads_links_and_reasons() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from flegel.algorithms.nmf import NMF
 from flegel.core import pytree
 from flegel.core.shard import Sparse
 from flegel.errors import UsageError
+from flegel.job import check_server_change
 from flegel.machine.server.care import FIRST_SERVER
 from flegel.runtime.server import file_arrays, job_servers
 
@@ -60,7 +62,9 @@ RATINGS = Sparse(  # of each worker a tenth of the columns: parts of slices trav
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("algorithm", [GMM(k=5), NMF(rank=3)], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "algorithm", [GMM(k=5), GMM(k=5, covariance="tied"), NMF(rank=3)], ids=["GMM", "tied GMM", "NMF"]
+)
 def test_other_algorithms_too(cluster: flegel.LocalCluster, algorithm: Any) -> None:
     options: dict[str, Any] = {"sync": "bsp", "max_iterations": 4, "tolerance": 0, "seed": 1}
     rows: Any = RATINGS if isinstance(algorithm, NMF) else np.abs(ROWS[:600])
@@ -84,14 +88,54 @@ def test_a_killed_server_is_replaced_and_no_bit_changes(cluster: flegel.LocalClu
     assert same(alone, found)
 
 
+def test_servers_join_and_leave_a_running_job_and_no_bit_changes(cluster: flegel.LocalCluster) -> None:
+    steps, asked = [4, 1, 3], [2]
+    begun = threading.Event()
+
+    def scale(snapshot: Any) -> str | None:
+        assert begun.wait(60)
+        now = snapshot.servers
+        if now is None or not asked[-1] == now.wanted == len(now.servers):
+            return None  # some come or go
+        if not steps:
+            return "all servers have come and gone"
+        asked.append(steps.pop(0))
+        job.scale(servers=asked[-1])
+        return None
+
+    job = cluster.submit(
+        KMeans(k=9), ROWS, callbacks=[Killer(scale)], sync="bsp", max_iterations=100_000, tolerance=0, seed=1, servers=2
+    )
+    begun.set()
+    found = job.result(300)
+    assert not steps and found.servers["left"] >= 3 and found.servers["joined"] >= 4 and found.servers["lost"] == 0
+    assert same(train(cluster, max_iterations=found.iterations), found)
+
+
+@pytest.mark.parametrize(
+    ("servers", "wanted", "most", "why"),
+    [
+        (0, 2, 0, "This job has no parameter servers; start it with servers="),
+        ("colocated", 2, 0, "one parameter server on each host of its workers"),
+        (2, 0, 0, "A job that has parameter servers keeps 1 to 64 of them, not 0"),
+        (2, 7, 5, "θ of this job can be cut into 5 slices, so that 7 servers are too many"),
+    ],
+)
+def test_a_number_of_servers_that_a_job_cannot_have_is_refused(
+    servers: int | str, wanted: int, most: int, why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        check_server_change(servers, wanted, most)
+
+
 class Killer(flegel.Callback):
     """Calls a function at each barrier, in a thread of its own."""
 
     def __init__(self, act: Any) -> None:
         self._act = act
 
-    def after_barrier(self, snapshot: Any) -> None:
-        self._act(snapshot)
+    def after_barrier(self, snapshot: Any) -> Any:
+        return self._act(snapshot)
 
 
 def test_what_servers_cannot_do_is_refused(cluster: flegel.LocalCluster) -> None:
@@ -100,6 +144,7 @@ def test_what_servers_cannot_do_is_refused(cluster: flegel.LocalCluster) -> None
         ({"topology": "allreduce"}, "use topology=.coordinator"),
         ({"servers": "many"}, "must be a number from 0 to 64, or colocated"),
         ({"replicas": -1}, "replicas=-1 must be 0 to 8"),
+        ({"servers": 0, "server_load": "elastic"}, 'server_load="elastic" divides θ among parameter servers; give'),
     ):
         with pytest.raises(UsageError, match=why):
             train(cluster, **{"servers": 2, **options})

@@ -14,6 +14,7 @@ from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf import NMF
+from flegel.algorithms.plain_gradient import PlainNMF
 from flegel.checks.conformance import Trial, _shards
 from flegel.core.sharding import Sharding, even_slices, make_cuts
 from flegel.errors import ConformanceError, UsageError
@@ -30,6 +31,8 @@ ROWS = np.abs(np.random.default_rng(4).normal(size=(40, 5))) + np.arange(40)[:, 
         GMM(k=5),
         GMM(k=4, covariance="full"),
         GMM(k=4, covariance="spherical"),
+        GMM(k=4, covariance="tied"),
+        PlainNMF(rank=3),
         FCM(k=6),
         NMF(rank=3),
     ],
@@ -80,8 +83,7 @@ def test_a_class_whose_slices_differ_is_found() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "why"),
     [
-        (LR(), "the length of each step is found along all of θ at once"),
-        (GMM(covariance="tied"), "all components share one matrix"),
+        (LR(), "the length of each step is found along all of θ at once .lr-gradient takes plain steps, and can"),
         (NMF(solver="multiplicative"), "objective of all of H"),
         (NMF(solver="coordinate"), "objective of all of H"),
         (Scaled(), "it overrides updateParameter and says nothing of its `placement`"),

@@ -37,9 +37,9 @@ def test_messages_of_a_pair_never_overtake_each_other_and_random_delays_are_seed
 
 def test_one_thread_does_one_thing_at_a_time() -> None:
     desk = CoordinatorCost(Costs(merge=0.01, send=0.02), 2)
-    assert desk.take(0, 0, 1.0) == pytest.approx(1.01)
-    assert desk.take(1, 0, 1.0) == pytest.approx(1.02)
-    assert desk.give(0, 0, None, 0.0) == pytest.approx(1.04)
+    assert desk.taken_at(0, 0, 1.0) == pytest.approx(1.01)
+    assert desk.taken_at(1, 0, 1.0) == pytest.approx(1.02)
+    assert desk.send_done_at(0, 0, None, 0.0) == pytest.approx(1.04)
     assert desk.idle_at(0.5) == pytest.approx(1.04)
 
 
@@ -68,7 +68,7 @@ def test_a_tree_passes_on_one_report_a_group() -> None:
     tree = GroupedCosts(message=0.0, merge=0.01, send=0.0, group=2).thread(4)
     theta = (object(),)
     for worker in range(4):
-        tree.give(worker, 8, theta, 0.0)
-    assert tree.take(0, 8, 0.0) == pytest.approx(0.01), "the head merges"
-    assert tree.take(1, 8, 0.0) == pytest.approx(0.03), "the head merges again, then the coordinator takes both"
-    assert tree.take(2, 8, 0.0) == pytest.approx(0.01)
+        tree.send_done_at(worker, 8, theta, 0.0)
+    assert tree.taken_at(0, 8, 0.0) == pytest.approx(0.01), "the head merges"
+    assert tree.taken_at(1, 8, 0.0) == pytest.approx(0.03), "the head merges again, then the coordinator takes both"
+    assert tree.taken_at(2, 8, 0.0) == pytest.approx(0.01)

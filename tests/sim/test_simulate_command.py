@@ -122,3 +122,11 @@ def test_thousands_of_workers_follow_a_curve() -> None:
 def test_mistakes_get_a_sentence(words: list[str], sentence: str) -> None:
     extra = ["--data", "higgs:2000"] if "kmeans" in words else []
     assert sentence in flegel(*words, *extra, code=2)
+
+
+@pytest.mark.parametrize("balance", ["off", "async"])
+def test_a_job_that_diverges_steps_back_whether_points_move_or_not(balance: str, tmp_path: Path) -> None:
+    out = tmp_path / "one.json"
+    flegel("simulate", "lr-gradient", "--data", "higgs:1000", "--workers", "4", "--set", "rate=1e6",
+           "--target", "0.5", "--sync", f"fsp:balance={balance}", "--json", str(out))  # fmt: skip
+    assert json.loads(out.read_text())["attempts"][0]["outcome"] in ("stalled", "diverged")

@@ -14,7 +14,8 @@ from flegel.configuration.active import active
 from flegel.job import Criteria
 from flegel.machine.coordinator.events import Note
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.machine.group.events import FromGroup, Waiting
+from flegel.machine.group.events import FromGroup, GroupLost, Waiting
+from flegel.machine.group.quorum import ALL_GROUPS, Quorum
 from flegel.machine.group.waiting import WaitReports
 from flegel.runtime import clock
 from flegel.runtime.group.part import about_groups
@@ -29,10 +30,12 @@ def world(
     kills: tuple[tuple[int, float, float], ...] = (),
     joins: tuple[float, ...] = (0.0, 0.0),
     exchange: str = "statistics",
+    quorum: Quorum = ALL_GROUPS,
 ) -> SiteWorld:
     """Two groups, g0 and g1, and a bucket that answers."""
     faults = BucketFaults(latency=0.01)
-    return SiteWorld(1, SiteScenario(exchange, 2, 1, faults, kills, (), joins, (0.1, 0.1), (), lasts, least_groups=2))
+    scenario = SiteScenario(exchange, 2, 1, faults, kills, (), joins, (0.1, 0.1), (), lasts, 2, quorum)
+    return SiteWorld(1, scenario)
 
 
 def test_a_group_that_waits_for_one_that_never_came_says_so_from_the_beginning() -> None:
@@ -65,21 +68,56 @@ def test_a_silent_group_in_a_round_is_named_before_it_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "told"), [("statistics", "no longer in the model"), ("parameters", "no longer trained on")]
+    ("exchange", "told", "result"),
+    [
+        ("statistics", "the next round is without its rows", "its rows are not in the model"),
+        ("parameters", "its rows are no longer trained on", "its rows are no longer trained on"),
+    ],
 )
-def test_a_lost_group_is_told_once_and_stands_in_the_result(exchange: str, told: str) -> None:
+def test_a_lost_group_is_told_once_and_stands_in_the_result(exchange: str, told: str, result: str) -> None:
     seen = world(kills=((1, 5.0, NEVER),), exchange=exchange)
     seen.run_until(5.0 + 6 * SILENCE)
     site = seen.sites[0]
     news = [text for text in site.job.news if "silent" in text]
     assert len(news) == 1 and news[0].startswith("group g1 has been silent for") and told in news[0]
-    assert about_groups({"without": site.exchange.without()}) == news
+    (warning,) = about_groups({"without": site.exchange.without()})
+    assert warning.startswith("group g1 has been silent for") and result in warning
+
+
+def test_of_a_lost_group_whose_statistics_are_still_in_the_model_nothing_else_is_said() -> None:
+    """It is lost, and this group ends before the next round: no sentence says that its rows are not in the model."""
+    seen = world(kills=((1, 5.0, NEVER),))
+    seen.run_until(5.0)
+    exchange, job = seen.sites[0].exchange, seen.sites[0].job
+    assert exchange.groups == ("g0", "g1")
+    exchange.heard(job, FromGroup(GroupLost("g1", "has been silent for 5 s")), 6.0)
+    assert job.news[-1] == "group g1 has been silent for 5 s; the next round is without its rows"
+    told = about_groups({"without": exchange.without(), "groups": exchange.groups, "objective_of": ["g0"]})
+    assert len(told) == 2 and told[0] == "group g1 has been silent for 5 s; its last statistics stand"
+    assert "also holds statistics of g1" in told[1] and not any("not in the model" in text for text in told)
+
+
+def test_a_group_that_is_missing_in_the_end_and_was_not_noticed_to_be_lost_is_named() -> None:
+    """This group reaches its limit while the other one is silent, and not yet for long enough to be lost."""
+    seen = world()
+    seen.run_until(3.0)
+    exchange = seen.sites[0].exchange
+    exchange.groups, exchange.lost = ("g0",), {}
+    assert exchange.without() == ["group g1 did not take part in the last round; its rows are not in the model"]
+
+
+def test_with_a_quorum_a_lost_group_whose_statistics_stand_is_named() -> None:
+    seen = world(kills=((1, 5.0, NEVER),), quorum=Quorum(count=1))
+    seen.run_until(5.0 + 6 * SILENCE)
+    exchange = seen.sites[0].exchange
+    assert "g1" in exchange.groups
+    assert [text.partition("; ")[2] for text in exchange.without()] == ["its last statistics stand"]
 
 
 def test_a_group_that_comes_back_is_no_loss_in_the_result() -> None:
     seen = world(kills=((1, 5.0, 5.0 + 3 * SILENCE),))
     seen.run_until(5.0 + 6 * SILENCE)
-    assert "g1" in seen.sites[0].exchange.lost and seen.sites[0].exchange.without() == []
+    assert any("silent" in text for text in seen.sites[0].job.news) and seen.sites[0].exchange.without() == []
 
 
 def test_groups_that_end_with_one_result_ended_together() -> None:
@@ -124,3 +162,16 @@ def test_displays_say_what_happened_once_and_a_wait_every_half_minute(monkeypatc
         display.show(seen)
     assert stream.getvalue().count(why) == 2 and stream.getvalue().count("lyon joined") == 1
     assert why in line(seen, Criteria())
+
+
+def test_the_job_sees_its_sites_who_is_waited_for_and_how_old_contributions_are() -> None:
+    scenario = SiteScenario(
+        "statistics", 3, 1, BucketFaults(), ((2, 5.0, 1e9),), (), (0.0,) * 3, (0.3,) * 3, quorum=Quorum(count=2)
+    )
+    world = SiteWorld(0, scenario)
+    world.run_until(5.0)
+    seen = world.sites[0].exchange.seen
+    assert seen is not None and [site.group for site in seen.sites] == ["g0", "g1", "g2"]
+    world.run_until(20.0)
+    seen = world.sites[0].exchange.seen
+    assert seen is not None and seen.sites[2].silent and (seen.sites[2].age or 0) > 5 and seen.round > 10

@@ -7,9 +7,12 @@ import pytest
 from virtual_jobs import counting, kmeans
 
 from flegel import Learning
+from flegel.core.pytree import Tree
+from flegel.core.shard import Shard
 from flegel.job import Criteria, SyncSpec
 from flegel.results.result import utilization, worker_rows
 from flegel.sim.simulation import Costs
+from flegel.sim.trainer import KernelLearner
 
 SYNCHRONOUS = ["bsp", "bsp-mini", "fsp", "fsp-binary"]
 EVERY = [*SYNCHRONOUS, "ssp", "asp", "psp"]
@@ -71,6 +74,21 @@ def test_staleness_is_bounded_under_ssp_and_not_under_asp() -> None:
 def test_the_same_job_twice_is_the_same_to_the_last_bit() -> None:
     first, second = (kmeans("fsp", straggler="random1:5x~50ms") for _ in range(2))
     assert [vars(row) for row in first.trace] == [vars(row) for row in second.trace]
+
+
+def test_workers_go_back_for_a_probe_where_no_points_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: dict[int, int] = {}
+    trained = KernelLearner.train
+
+    def train(self: KernelLearner, parameter: Tree, start: int, end: int, iteration: int, shard: Shard) -> None:
+        if self.points == 1001:  # that of one worker
+            began.setdefault(iteration, start)
+        trained(self, parameter, start, end, iteration, shard)
+
+    monkeypatch.setattr(KernelLearner, "train", train)
+    job = kmeans(SyncSpec("fsp", probes="rollback"), rows=4001, rate=1000.0, criteria=Criteria(max_iterations=12))
+    back = next(i for i, row in enumerate(job.trace) if row.reason == "back to where the stage began")
+    assert began[back] == began[back - 2] < began[back - 1]
 
 
 # -- stragglers --------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ The whole of `check_estimator` is in tests/extras/estimators. Rows here are few,
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
-from sklearn import linear_model
+from sklearn import decomposition, linear_model
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
@@ -156,6 +157,14 @@ def test_small_sets_are_trained_in_an_order_of_their_own() -> None:
         (FuzzyCMeans(2, m=1.0), X, "m must be above 1"),
         (NMF(0), X, "n_components must be"),
         (NMF(2), -X, "Negative values in data"),
+        (NMF(2, init="svd"), X, "init must be one of"),
+        (NMF(4, init="nndsvd"), X, "can only be used when n_components <= min"),
+        (NMF(2, init="custom"), X, "init='custom' needs H"),
+        (NMF(2, alpha_H="none"), X, "alpha_H must be 'same' or"),
+        (NMF(2, l1_ratio=2.0), X, "l1_ratio must be from 0 to 1"),
+        (NMF(2, beta_loss="kullback-leibler"), X, "solver 'cd' does not handle"),
+        (NMF(2, beta_loss="kullback-leibler", solver="mu"), X, "use flegel.run with the algorithm KLNMF"),
+        (NMF(2, beta_loss="itakura-saito", solver="mu"), X, "is not available; use beta_loss='frobenius'"),
         (KMeans(2, max_iter=0), X, "max_iter must be"),
     ],
 )
@@ -206,6 +215,83 @@ def test_words_of_scikit_learn_for_the_same_model_are_taken() -> None:
             LogisticRegression(**wrong).fit(rows, labels)
 
 
+def penalized(rows: np.ndarray, model: Any, w: np.ndarray, alphas: tuple[float, float]) -> float:
+    """What scikit-learn's documentation of NMF says is minimized."""
+    h, ratio = model.components_, model.l1_ratio
+    value = 0.5 * ((rows - w @ h) ** 2).sum()
+    for factors, alpha, count in ((w, alphas[0], rows.shape[1]), (h, alphas[1], rows.shape[0])):
+        value += alpha * count * (ratio * factors.sum() + 0.5 * (1 - ratio) * (factors**2).sum())
+    return float(value)
+
+
+@pytest.mark.parametrize("solver", ["cd", "mu"])
+@pytest.mark.parametrize(
+    ("alpha_W", "alpha_H", "l1_ratio"), [(0.02, "same", 0.0), (0.02, 0.005, 0.3), (0.01, 0.02, 1.0)]
+)
+def test_penalties_of_a_factorization_are_those_of_scikit_learn(
+    solver: str, alpha_W: float, alpha_H: Any, l1_ratio: float
+) -> None:
+    rng = np.random.default_rng(8)
+    rows = 5.0 * rng.random((60, 4)) @ rng.random((4, 10)) + rng.random((60, 10))
+    options: dict[str, Any] = {"alpha_W": alpha_W, "alpha_H": alpha_H, "l1_ratio": l1_ratio, "tol": 1e-9}
+    alphas = alpha_W, alpha_W if alpha_H == "same" else alpha_H
+    theirs = decomposition.NMF(3, random_state=0, max_iter=3000, **options)
+    ours = NMF(3, random_state=0, solver=solver, max_iter=500, **options)
+    peer = penalized(rows, theirs, theirs.fit_transform(rows), alphas)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = penalized(rows, ours, ours.fit_transform(rows), alphas)
+    assert found <= peer * (1.0001 if solver == "cd" else 1.02)
+
+
+@pytest.mark.parametrize("l1_ratio", [0.3, 1.0])
+def test_unequal_penalties_from_singular_vectors_need_no_thousand_passes(l1_ratio: float) -> None:
+    """The scales of W and H are found at once, and penalties do not end components that were not formed yet."""
+    rng = np.random.default_rng(11)
+    rows = rng.random((120, 4)) @ rng.random((4, 60)) + 0.05 * rng.random((120, 60))
+    options: dict[str, Any] = {"alpha_W": 0.001, "alpha_H": 0.02, "l1_ratio": l1_ratio, "init": "nndsvda", "tol": 1e-6}
+    theirs, ours = decomposition.NMF(8, max_iter=500, **options), NMF(8, random_state=0, max_iter=150, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        peer = penalized(rows, theirs, theirs.fit_transform(rows), (0.001, 0.02))
+        assert penalized(rows, ours, ours.fit_transform(rows), (0.001, 0.02)) <= 1.005 * peer
+
+
+@pytest.mark.parametrize("init", ["nndsvd", "nndsvda", "nndsvdar", "random", "custom"])
+def test_a_factorization_begins_where_it_is_told_and_ends_as_well(init: str) -> None:
+    rng = np.random.default_rng(8)
+    rows = 5.0 * rng.random((40, 3)) @ rng.random((3, 8)) + 0.1 * rng.random((40, 8))
+    given = {"W": rng.random((40, 3)), "H": rng.random((3, 8))} if init == "custom" else {}
+    model = NMF(3, init=init, random_state=0, shuffle=True)
+    weights = model.fit_transform(rows, **given)
+    plain = NMF(3, random_state=0).fit(rows)
+    assert model.reconstruction_err_ <= 1.05 * plain.reconstruction_err_
+    same = clone(model).fit_transform(scipy.sparse.csc_matrix(rows), **given)
+    assert np.array_equal(weights, same), "sparse rows that are few are trained as dense ones"
+
+
+def test_starts_that_do_not_fit_the_rows_are_refused() -> None:
+    rows, model = X[:20], NMF(2, init="custom")
+    good = {"W": np.ones((20, 2)), "H": np.ones((2, 3))}
+    assert NMF(init="custom").fit(rows, **good).n_components_ == 2
+    for name, wrong, sentence in (
+        ("H", np.ones((3, 3)), "wrong first dimension passed to NMF .input H."),
+        ("W", np.ones((20, 3)), "wrong second dimension passed to NMF .input W."),
+        ("H", -np.ones((2, 3)), "Negative values in data passed to NMF .input H."),
+        ("W", np.zeros((20, 2)), "full of zeros"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            model.fit(rows, **{**good, name: wrong})
+    with pytest.raises(TypeError, match="should have the same dtype as X"):
+        model.fit(rows, W=good["W"], H=good["H"].astype(np.float32))
+    with pytest.warns(RuntimeWarning, match="provided W or H are ignored"):
+        NMF(2, random_state=0).fit(rows, **good)
+    with pytest.warns(UserWarning, match="cannot update zeros"):
+        NMF(2, init="nndsvd", solver="mu", random_state=0, tol=1e-3).fit(rows)
+    with pytest.warns(ConvergenceWarning, match="Maximum number of iterations 1 reached"):
+        NMF(2, max_iter=1).fit(rows)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1 / 240, 1e-12])
 def test_weights_that_sum_to_little_scale_the_objective_and_nothing_else(scale: float) -> None:
     """A cluster that weighs 1 or less may hold many points."""
@@ -252,7 +338,7 @@ def test_a_classifier_and_a_factorization_become_genuine_ones() -> None:
     np.testing.assert_allclose(model.decision_function(X), scores)
     assert set(model.predict(X)) <= {"a", "b", "c"} and pytest.approx(1 / 0.24) == model.C
     factors, w = rng.random((6, 2)), rng.random((20, 2))
-    found = fitted_factorization(factors, 0.0).transform(w @ factors.T)
+    found = fitted_factorization(factors, (0.0, 0.0), 0.0).transform(w @ factors.T)
     np.testing.assert_allclose(found @ factors.T, w @ factors.T, rtol=1e-2, atol=1e-2)
 
 
@@ -383,3 +469,30 @@ def test_a_wrong_start_of_a_mixture_is_refused(given: dict[str, Any], words: str
 def test_reg_covar_is_the_least_variance() -> None:
     fitted = GaussianMixture(3, covariance_type="diag", reg_covar=2.5, random_state=0).fit(X)
     assert fitted.covariances_.min() == pytest.approx(2.5)
+
+
+def test_no_passes_leave_a_warm_model_as_it_is() -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(60, 3)), rng.integers(2, size=60)
+    model = LogisticRegression(warm_start=True).fit(rows, labels)
+    before = model.coef_.copy()
+    np.testing.assert_array_equal(model.set_params(max_iter=0).fit(rows, labels).coef_, before)
+
+
+def test_an_elastic_net_is_the_minimum_of_its_own_objective() -> None:
+    from sklearn.datasets import make_classification
+
+    rows, labels = make_classification(200, 20, n_classes=2, n_informative=10, n_redundant=0, random_state=0)
+
+    def objective(weights: Any, ratio: float, strength: float) -> float:
+        side = 2 * labels - 1
+        penalty = ratio * np.abs(weights).sum() + (1 - ratio) * 0.5 * (weights**2).sum()
+        return float(strength * np.logaddexp(0, -side * (rows @ weights)).sum() + penalty)
+
+    for ratio in (0.1, 0.9):
+        models = [
+            LogisticRegression(C=100.0, l1_ratio=own, fit_intercept=False, random_state=0).fit(rows, labels)
+            for own in (ratio, 0.0)
+        ]
+        values = [objective(model.coef_[0], ratio, 100.0) for model in models]
+        assert values[0] < values[1]

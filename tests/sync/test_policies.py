@@ -83,7 +83,7 @@ def test_swapped_letters_are_understood() -> None:
     [({"name": "bsp", "interval": 1.0}, "bsp has no --interval; it is an option of fsp."),
      ({"name": "asp", "staleness": 1}, "asp has no --staleness; it is an option of ssp."),
      ({"name": "fsp", "batches": 4}, "fsp has no --batches; it is an option of asp, bsp-mini, psp, ssp."),
-     ({"name": "fsp", "interval": -1.0}, "--interval -1 must be more than 0 and less than a day."),
+     ({"name": "fsp", "interval": -1.0}, "--interval -1s must be more than 0 and less than a day."),
      ({"name": "fps"}, "No synchronization model is called 'fps'; did you mean 'fsp'?"),
      ({"name": "ssp", "staleness": -1}, "--staleness -1 must be 0 or more."),
      ({"name": "asp", "batches": 0}, "--batches 0 must be at least 1."),
@@ -418,3 +418,22 @@ def test_psp_leaves_the_fastest_something_to_go_on_with() -> None:
     stage.report(1, rate=9000.0)
     asked = points(stage.report(2, rate=1000.0))
     assert asked[0] == asked[1] == 700  # of 800: an eighth is left for the time until θ comes
+
+
+@pytest.mark.parametrize("model", ["bsp", "bsp-mini"])
+def test_a_barrier_with_a_timer_does_not_wait_longer_for_slow_workers(model: str) -> None:
+    stage = Stage(name=model, barrier_timeout=120.0)
+    stage.tell(Started())
+    stage.now = 5.0
+    said = stage.report(0)
+    assert [(a.at, a.tag) for a in said if isinstance(a, Wake)] == [(125.0, 0)]
+    assert not stage.report(1), "one timer a round"
+    assert stage.tell(Woken(0)) == [StopWorkers((2,))]
+    assert any(isinstance(a, Update) for a in stage.report(2, exhausted=False))
+    assert not stage.tell(Woken(0)), "the timer of a round that is over"
+
+
+def test_without_a_timer_a_barrier_waits() -> None:
+    stage = Stage(name="bsp")
+    stage.tell(Started())
+    assert stage.report(0) == [] == stage.report(1) and stage.tell(Woken(0)) == []

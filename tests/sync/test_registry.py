@@ -112,4 +112,4 @@ def test_every_file_of_the_package_is_looked_at_and_every_option_has_a_type() ->
     for model in own:
         assert issubclass(model, SyncModel) and model.summary
     assert options()["interval"] == Seconds and options()["staleness"] is int and options()["balance"] is str
-    assert set(options()) == set(SyncSpec.__struct_fields__) - {"name"}
+    assert set(options()) == set(SyncSpec.__struct_fields__) - {"name", "published"}

@@ -14,6 +14,7 @@ import typer
 
 from flegel.errors import ExitCode, UsageError
 from flegel.options import parse_bytes
+from flegel.runtime.system.signals import raise_lost_signal
 from flegel.terminal.reporting import errors_as_sentences, say
 
 LAUNCH_PANEL = "Launch"
@@ -133,6 +134,7 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
     command = subprocess.Popen([sys.executable, "-P", "-m", "flegel", *words], env=environment)
     signal.signal(signal.SIGUSR1, lambda *_: command.send_signal(signal.SIGUSR1))
     try:
+        raise_lost_signal()
         code = command.wait()
         return ExitCode.SUSPENDED if code == -signal.SIGUSR1 else code
     except KeyboardInterrupt:

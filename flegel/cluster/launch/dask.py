@@ -19,7 +19,7 @@ from flegel.cluster.launch.processes import ticket as tickets
 from flegel.cluster.launch.processes.placer import SLAVE_END_SECONDS
 from flegel.cluster.launch.processes.slave_host import HostedSlave
 from flegel.cluster.launch.processes.ticket import SlaveTicket
-from flegel.errors import UsageError
+from flegel.errors import UsageError, in_words
 from flegel.runtime import clock
 
 _hosted: dict[str, HostedSlave] = {}
@@ -55,7 +55,7 @@ class DaskPlacer:
     system = "dask"
 
     def __init__(self, client: Any) -> None:
-        self._given = client
+        self._client_or_address = client
         self._client: Any = None
         self._tasks: dict[str, Any] = {}
         self.workers: dict[str, str] = {}
@@ -72,11 +72,12 @@ class DaskPlacer:
         except ImportError:
             raise UsageError("Dask is not installed here: pip install 'flegel[dask]'.") from None
         try:
-            self._client = Client(self._given) if isinstance(self._given, str) else self._given
+            self._client = (
+                Client(self._client_or_address) if isinstance(self._client_or_address, str) else self._client_or_address
+            )
         except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
             raise UsageError(
-                f"No scheduler of Dask answers at {self._given!r} ({reason}); give tcp://HOST:8786."
+                f"No scheduler of Dask answers at {self._client_or_address!r} ({in_words(error)}); give tcp://HOST:8786."
             ) from None
 
     def place(self, ticket: SlaveTicket) -> None:
@@ -126,7 +127,7 @@ class DaskPlacer:
             while not all(task.done() for task in tasks.values()) and clock.now() < until:
                 clock.sleep(0.05)
             self._client.cancel(list(tasks.values()), force=True)
-        if isinstance(self._given, str):
+        if isinstance(self._client_or_address, str):
             self._client.close()
 
 

@@ -23,6 +23,7 @@ from flegel.cluster.transport import keys
 from flegel.cluster.transport.keys import KeyEntry
 from flegel.errors import FlegelError, UsageError, nearest
 from flegel.runtime import clock
+from flegel.runtime.system.signals import raise_lost_signal
 
 RECORD_FILE = "cluster.json"
 """In the folder of a kept cluster; it appears when the cluster can be used."""
@@ -114,6 +115,7 @@ def wait_for_end() -> None:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
+    raise_lost_signal()
     over.wait()
 
 

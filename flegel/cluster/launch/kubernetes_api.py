@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from flegel.errors import FlegelError, UsageError
+from flegel.errors import FlegelError, UsageError, in_words
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds the credentials of its service account."""
@@ -80,7 +80,8 @@ class KubernetesApi:
             text = _message(error)
             raise ApiError(f"Kubernetes refused to {method} {path.partition('?')[0]}: {text}", error.code) from None
         except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            reason = in_words(cause) if isinstance(cause, BaseException) else cause
             raise ApiError(f"The Kubernetes API at {self.server} did not answer: {reason}") from None
 
 

@@ -152,7 +152,7 @@ class LaunchedCluster(ConnectedCluster):
                     f"{here} of {slaves} slaves have registered within {timeout:.0f} s; {self._placer.system} may be "
                     f"full, or they cannot reach {self.address} (host= says how they reach this host)."
                 )
-            clock.sleep(PLACED_POLL_SECONDS / 5)
+            clock.sleep(PLACED_POLL_SECONDS / 5)  # somebody waits for these slaves
 
     # -- while it runs ---------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class MpiPlacer(CommandPlacer):
     def __init__(self, hosts: Sequence[str] = (), mpiexec: str = "") -> None:
         super().__init__()
         self._hosts, self._words = list(hosts), shlex.split(mpiexec)
-        self._placed = 0
+        self._placed_slaves = 0
 
     def address(self) -> str:
         return outward_address() if self._hosts else super().address()
@@ -41,8 +41,8 @@ class MpiPlacer(CommandPlacer):
         self._words = self._words or _found_mpiexec()
 
     def command(self, ticket: SlaveTicket) -> list[str]:
-        where = ["--host", self._hosts[self._placed % len(self._hosts)]] if self._hosts else []
-        self._placed += 1
+        where = ["--host", self._hosts[self._placed_slaves % len(self._hosts)]] if self._hosts else []
+        self._placed_slaves += 1
         return [*self._words, *where, "-n", "1", *SLAVE_COMMAND]
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:

@@ -23,6 +23,8 @@ from flegel.errors import FlegelError, UsageError
 
 NODES_POLL_SECONDS = 1.0
 """Between two checks how many slaves fit on the nodes of Ray."""
+ACTOR_THREADS = 4
+"""Of each actor: `run` holds one as long as the slave lives; `drain`, `end` and Ray's own calls need others."""
 PLACEMENT_STRATEGIES = ("SPREAD", "PACK", "STRICT_SPREAD", "STRICT_PACK")
 
 
@@ -78,12 +80,13 @@ class RayPlacer:
         self._bundle = {"CPU": cpus, **({"GPU": gpus} if gpus else {}), **(resources or {})}
         self._cpus, self._gpus, self._resources = cpus, gpus, dict(resources or {})
         self._actors: dict[str, Any] = {}
-        self._waits: dict[Any, str] = {}
-        self._up: dict[str, Any] = {}
+        self._end_refs: dict[Any, str] = {}
+        """Ray's references to the ends of slaves, to their names."""
+        self._started_refs: dict[str, Any] = {}
         """What Ray answers for an actor that has started."""
-        self._group: Any = None
-        self._own_ray = False
-        self._placed = 0
+        self._placement_group: Any = None
+        self._started_ray_here = False
+        self._placed_slaves = 0
 
     def address(self) -> str:
         return str(self._ray.util.get_node_ip_address())
@@ -97,23 +100,25 @@ class RayPlacer:
         self._ray: Any = ray
         if not ray.is_initialized():
             ray.init(**{"log_to_driver": False, "include_dashboard": False, **self._init})
-            self._own_ray = True
-        self._group = ray.util.placement_group([dict(self._bundle) for _ in range(self._slaves)], self._strategy)
+            self._started_ray_here = True
+        self._placement_group = ray.util.placement_group(
+            [dict(self._bundle) for _ in range(self._slaves)], self._strategy
+        )
 
     def place(self, ticket: SlaveTicket) -> None:
         """Start an actor: the first slaves in the placement group, later ones on any node with room."""
-        options: dict[str, Any] = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_concurrency": 4}
+        options: dict[str, Any] = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_concurrency": ACTOR_THREADS}
         if self._resources:
             options["resources"] = self._resources
-        if self._placed < self._slaves:
+        if self._placed_slaves < self._slaves:
             options["scheduling_strategy"] = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
-                self._group, placement_group_bundle_index=self._placed
+                self._placement_group, placement_group_bundle_index=self._placed_slaves
             )
-        self._placed += 1
+        self._placed_slaves += 1
         actor = self._ray.remote(SlaveActor).options(**options).remote()
         self._actors[ticket.name] = actor
-        self._up[ticket.name] = actor.__ray_ready__.remote()
-        self._waits[actor.run.remote(tickets.encode(ticket))] = ticket.name
+        self._started_refs[ticket.name] = actor.__ray_ready__.remote()
+        self._end_refs[actor.run.remote(tickets.encode(ticket))] = ticket.name
 
     def actor(self, name: str) -> Any:
         """The actor of a slave, for `ray.kill`."""
@@ -121,17 +126,17 @@ class RayPlacer:
 
     def ended(self) -> dict[str, str]:
         """Actors whose slave has ended or that Ray has lost; asks Ray without waiting."""
-        if not self._waits:
+        if not self._end_refs:
             return {}
-        ready, _ = self._ray.wait(list(self._waits), num_returns=len(self._waits), timeout=0)
+        ready, _ = self._ray.wait(list(self._end_refs), num_returns=len(self._end_refs), timeout=0)
         found = {}
         for reference in ready:
-            name = self._waits.pop(reference)
+            name = self._end_refs.pop(reference)
             try:
                 found[name] = str(self._ray.get(reference))
             except self._ray.exceptions.RayError as error:
                 found[name] = f"was ended by Ray: {str(error).strip().splitlines()[0]}"
-            actor, _ = self._actors.pop(name), self._up.pop(name)
+            actor, _ = self._actors.pop(name), self._started_refs.pop(name)
             with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
                 self._ray.kill(actor)
         return found
@@ -145,7 +150,7 @@ class RayPlacer:
                 self._ray.kill(self._actors[name])
 
     def _started(self, name: str) -> bool:
-        return bool(self._ray.wait([self._up[name]], timeout=0)[0])
+        return bool(self._ray.wait([self._started_refs[name]], timeout=0)[0])
 
     def room(self) -> int:
         """Slaves that fit on the nodes that Ray has now."""
@@ -162,7 +167,7 @@ class RayPlacer:
         if not hasattr(self, "_ray") or not self._ray.is_initialized():
             return
         running = [actor for name, actor in self._actors.items() if self._started(name)]
-        actors, self._actors, self._waits = list(self._actors.values()), {}, {}
+        actors, self._actors, self._end_refs = list(self._actors.values()), {}, {}
         try:
             with contextlib.suppress(self._ray.exceptions.RayError):
                 if running:
@@ -176,10 +181,10 @@ class RayPlacer:
         for actor in actors:
             with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
                 self._ray.kill(actor)
-        if self._group is not None:
-            self._ray.util.remove_placement_group(self._group)
-            self._group = None
-        if self._own_ray:
+        if self._placement_group is not None:
+            self._ray.util.remove_placement_group(self._placement_group)
+            self._placement_group = None
+        if self._started_ray_here:
             self._ray.shutdown()
 
 
@@ -210,12 +215,12 @@ class RayCluster(LaunchedCluster):
             placer.request(most)
             threading.Thread(target=self._follow, args=(placer, slaves, most), name="ray nodes", daemon=True).start()
 
-    def _follow(self, placer: RayPlacer, least: int, most: int) -> None:
+    def _follow(self, placer: RayPlacer, least_slaves: int, most_slaves: int) -> None:
         """In a thread: as many slaves as fit, and all of their slots for the one job that runs."""
-        slaves = least
+        slaves = least_slaves
         while not self._closing.wait(NODES_POLL_SECONDS):
             with contextlib.suppress(FlegelError):
-                wanted = max(least, min(most, placer.room()))
+                wanted = max(least_slaves, min(most_slaves, placer.room()))
                 if wanted != slaves:
                     self._say(f"Ray has room for {wanted} slaves; there were {slaves}")
                     self.scale(wanted)
@@ -227,7 +232,7 @@ class RayCluster(LaunchedCluster):
     def _share(self) -> None:
         running = [job for job in self.jobs() if job.state == "running"]
         slots = self.workers
-        if len(running) == 1 and running[0].glance and slots and sum(running[0].slots.values()) != slots:
+        if len(running) == 1 and running[0].snapshot and slots and sum(running[0].slots.values()) != slots:
             self.ask(lambda client: client.scale(running[0].job, slots))
 
     def kill(self, name: str) -> None:

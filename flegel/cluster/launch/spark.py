@@ -45,9 +45,9 @@ class SparkPlacer:
     system = "spark"
 
     def __init__(self, session: Any, own: bool = False) -> None:
-        self._session, self._own = session, own
+        self._session, self._started_session_here = session, own
         self._stages: dict[str, threading.Thread] = {}
-        self._ended: dict[str, str] = {}
+        self._ended_slaves: dict[str, str] = {}
         self._launch = ""
 
     def address(self) -> str:
@@ -55,7 +55,7 @@ class SparkPlacer:
 
     def open(self, folder: Path) -> None:
         if self._session is None:
-            self._session, self._own = new_session("", {}), True
+            self._session, self._started_session_here = new_session("", {}), True
 
     def place(self, ticket: SlaveTicket) -> None:
         self._launch = ticket.launch
@@ -73,19 +73,19 @@ class SparkPlacer:
         except Exception as error:  # noqa: BLE001 - whatever Spark reports, the slave is over
             why = f"was ended by Spark: {reason_of(str(error))}"
         if ticket.name in self._stages:
-            self._ended[ticket.name] = why
+            self._ended_slaves[ticket.name] = why
 
     def ended(self) -> dict[str, str]:
         """Slaves that have ended since the last call, by name, and why. One whose stage Spark began again was lost with
         its executor."""
-        for name in set(self._stages) - set(self._ended):
+        for name in set(self._stages) - set(self._ended_slaves):
             if self._was_restarted(name):
                 self._cancel(name)
-                self._ended[name] = "was lost with its executor"
+                self._ended_slaves[name] = "was lost with its executor"
         found = {}
-        for name in list(self._ended):
+        for name in list(self._ended_slaves):
             self._stages.pop(name, None)
-            found[name] = self._ended.pop(name)
+            found[name] = self._ended_slaves.pop(name)
         return found
 
     def _was_restarted(self, name: str) -> bool:
@@ -114,7 +114,7 @@ class SparkPlacer:
             for name in left:
                 self._cancel(name)
             stages[left[0]].join(STAGE_POLL_SECONDS)
-        if self._own:
+        if self._started_session_here:
             session, self._session = self._session, None
             session.stop()
 

@@ -19,7 +19,7 @@ from flegel.cluster.master.job_lifecycle import JobLifecycle
 from flegel.cluster.master.message_budget import size
 from flegel.cluster.master.placement import allocate
 from flegel.cluster.master.state import KnownSlave, MasterState
-from flegel.cluster.master.views import job_view, short_name, slave_view
+from flegel.cluster.master.views import job_view, servers_of, short_name, slave_view
 from flegel.cluster.transport.protocol import (
     MAX_JOB_SPEC_BYTES,
     Accepted,
@@ -41,6 +41,7 @@ from flegel.cluster.transport.protocol import (
     check_name,
 )
 from flegel.errors import UsageError, nearest
+from flegel.job import check_server_change
 
 MAX_WAITING_JOBS_PER_USER = 500
 """That may wait at a time: the journal and each round of placing hold all of them."""
@@ -60,8 +61,8 @@ class ClientRequests:
                 return self._submit(caller, request)
             case CancelJob(job=name):
                 return self._cancel(self._own(caller, name))
-            case ScaleJob(job=name, workers=workers):
-                return self._scale(self._own(caller, name), workers)
+            case ScaleJob(job=name, workers=workers, servers=servers):
+                return self._scale(self._own(caller, name), workers, servers)
             case SuspendJob(job=name):
                 return self._suspend(self._own(caller, name))
             case ResumeJob(job=name):
@@ -149,33 +150,46 @@ class ClientRequests:
         self._state.record(Requeued(job.id, self._state.at))
         return Accepted(job.id, "is in the queue again; it continues from its last checkpoint if it has one")
 
-    def _scale(self, job: JobEntry, workers: int) -> ToClient:
-        """Change the number of workers: of a waiting job when it starts, of a training one now, as far as slots are
-        free.
+    def _scale(self, job: JobEntry, workers: int | None, servers: int | None) -> ToClient:
+        """Change the number of workers, or of parameter servers: of a waiting job when it starts, of a training one
+        now, as far as slots are free.
 
-        A running job that becomes smaller keeps its slots until its workers have left.
+        A running job that becomes smaller keeps its slots until its processes have left.
         """
         state = self._state
-        if not 1 <= workers <= 1024:
+        if workers is None and servers is None:
+            raise UsageError("Give a number of workers, --servers N, or both.")
+        if workers is not None and not 1 <= workers <= 1024:
             raise UsageError(f"A job has 1 to 1024 workers, not {workers}.")
         if job.state in OVER:
             raise UsageError(f"Job {job.id} is {job.state}.")
-        if job.state == QUEUED:
-            state.record(Scaled(job.id, state.at, workers))
-            return Accepted(job.id, f"will start with {workers} workers")
         status = state.coordinators.get(job.id)
+        if servers is not None:
+            seen = status.snapshot.get("servers") if status is not None else None
+            check_server_change(job.spec.servers, servers, seen.get("most", 0) if seen else 0)
+        if job.state == QUEUED:
+            state.record(Scaled(job.id, state.at, workers, servers))
+            return Accepted(job.id, f"will start with {_counted(workers, servers)}")
         if status is None or not status.elastic:
             raise UsageError(f"Job {job.id} is {status.phase if status else 'starting'}; try again when it trains.")
         have = sum(job.slots.values())
-        slots = allocate(max(workers, have), state.capacities(), job.slots)
+        have_servers = servers_of(job, status)
+        have_workers = have - have_servers
+        need = (have_workers if workers is None else workers) + (have_servers if servers is None else servers)
+        slots = allocate(max(need, have), state.capacities(), job.slots)
         if slots is None:
             free = sum(capacity.free for capacity in state.capacities())
-            raise UsageError(f"{workers - have} more slots are needed, but {free} are free.")
-        state.record(Scaled(job.id, state.at, workers))
-        if workers > have:
+            raise UsageError(f"{need - have} more slots are needed, but {free} are free.")
+        state.record(Scaled(job.id, state.at, workers, servers))
+        if need > have:
             state.record(WorkersPlaced(job.id, state.at, job.attempt, slots))
-        state.send(job.slave, ResizeJob(job.id, job.attempt, workers))
-        return Accepted(job.id, f"goes from {have} to {workers} workers")
+        state.send(job.slave, ResizeJob(job.id, job.attempt, workers, servers))
+        changes = [
+            f"from {before} to {after} {what}"
+            for before, after, what in ((have_workers, workers, "workers"), (have_servers, servers, "servers"))
+            if after is not None
+        ]
+        return Accepted(job.id, f"goes {' and '.join(changes)}")
 
     def view(self, job: JobEntry) -> JobView:
         return job_view(job, self._state.coordinators.get(job.id), self._state.reasons.get(job.id, ""))
@@ -187,3 +201,9 @@ class ClientRequests:
         used = sum(job.slots.get(slave.name, 0) for job in self._state.table.of_state(RUNNING))
         silent = slave.present and slave.silent(self._state.now)
         return slave_view(slave.beat, slave.present, silent, used + self._state.ending_workers(slave))
+
+
+def _counted(workers: int | None, servers: int | None) -> str:
+    """For people."""
+    found = [f"{count} {what}" for count, what in ((workers, "workers"), (servers, "servers")) if count is not None]
+    return " and ".join(found)

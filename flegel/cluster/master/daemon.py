@@ -49,8 +49,9 @@ from flegel.cluster.transport.protocol import (
     check_name,
 )
 from flegel.cluster.transport.secure_server import ANYBODY, Received, SecureServer, Sender
-from flegel.errors import PeerRefused, PeerSlow, StorageError, UsageError
+from flegel.errors import PeerRefused, PeerSlow, StorageError, UsageError, in_words
 from flegel.runtime import clock
+from flegel.runtime.system.signals import raise_lost_signal
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class MasterDaemon:
         each tick."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop())
+        raise_lost_signal()
         self._log(f"listening at {self.server.address}")
         tick_at = clock.now()
         while not self._stopping:
@@ -192,8 +194,10 @@ class MasterDaemon:
         next."""
         return not slave.silent(now) and self.server.reachable(self._slaves[slave.name])
 
-    def _refuse_second(self, sender: Sender, first: SlaveBeat) -> None:
-        why = f"A slave named {first.slave} at {first.address} is running already; choose another --name."
+    def _refuse_second(self, sender: Sender, running_slave: SlaveBeat) -> None:
+        why = (
+            f"A slave named {running_slave.slave} at {running_slave.address} is running already; choose another --name."
+        )
         if why != self._last_problem:
             self._last_problem = why
             self._log(f"a second slave was refused: {why}")
@@ -283,7 +287,7 @@ class MasterDaemon:
         except (PeerRefused, PeerSlow):
             pass  # the order is repeated later, or the slave is lost
         except (OSError, UsageError) as error:
-            why = f"The master cannot send {type(order).__name__} to {slave}: {error}"
+            why = f"The master cannot send {type(order).__name__} to {slave}: {in_words(error)}"
             self._log(why)
             if isinstance(order, LaunchCoordinator):
                 self._execute(self._machine.cannot_launch(order.job, order.attempt, why, clock.now()))

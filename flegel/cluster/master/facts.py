@@ -59,7 +59,10 @@ class WorkersPlaced(_Fact):
 
 
 class Scaled(_Fact):
-    workers: int
+    """The owner wants so many workers or parameter servers; None: as many as before."""
+
+    workers: int | None = None
+    servers: int | None = None
 
 
 class Released(_Fact):
@@ -102,8 +105,10 @@ class JobEntry:
     state: str = QUEUED
     attempt: int = 0
     slave: str = ""
+    """The coordinator's host; workers are on those in `slots`. Empty while the job is queued."""
     boot: str = ""
     slots: dict[str, int] = field(default_factory=dict)
+    """Slave → how many workers of the job it has."""
     begun: bool = False
     lost_attempts: int = 0
     started: float | None = None
@@ -115,6 +120,8 @@ class JobEntry:
     """The slave of the last attempt, where its checkpoints are."""
     workers: int | None = None
     """How many it should have now; None until it is scaled."""
+    servers: int | None = None
+    """The same of parameter servers."""
     owner_key: str = ""
 
     def belongs_to(self, name: str, key: str) -> bool:
@@ -124,6 +131,11 @@ class JobEntry:
     @property
     def wanted(self) -> int | None:
         return self.workers if self.workers is not None else self.spec.workers
+
+    @property
+    def spec_now(self) -> ClusterJob:
+        """The job with as many parameter servers as its owner wants by now."""
+        return self.spec if self.servers is None else msgspec.structs.replace(self.spec, servers=self.servers)
 
 
 @dataclass
@@ -156,8 +168,9 @@ class JobTable:
                 job.begun = True
             case WorkersPlaced(slots=slots):
                 job.slots = dict(slots)
-            case Scaled(workers=workers):
-                job.workers = workers
+            case Scaled(workers=workers, servers=servers):
+                job.workers = job.workers if workers is None else workers
+                job.servers = job.servers if servers is None else servers
             case Released(why=why, lost_attempts=lost_attempts):
                 job.state, job.slave, job.boot, job.slots, job.begun = QUEUED, "", "", {}, False
                 job.why, job.lost_attempts = why, lost_attempts

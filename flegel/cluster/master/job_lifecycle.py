@@ -72,7 +72,7 @@ class JobLifecycle:
     def _launch(self, job: JobEntry) -> None:
         self._launched[job.id] = self._state.now
         workers = sum(job.slots.values())
-        order = LaunchCoordinator(job.id, job.attempt, job.spec, workers, resume=job.attempt > 1)
+        order = LaunchCoordinator(job.id, job.attempt, job.spec_now, workers, resume=job.attempt > 1)
         self._state.send(job.slave, order)
 
     # -- the coordinator -------------------------------------------------------------------------------------------

@@ -125,6 +125,7 @@ class Journal:
         except StorageError as error:
             os.close(self._lock)
             raise StorageError(f"{path}: {error}") from None
+        # `_good`: bytes of the file that hold whole records, where the next one is written.
         self.cut = len(content) - self._good
         """Bytes of a torn tail that were cut off."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -136,6 +137,8 @@ class Journal:
         os.fsync(self._fd)
         _flush_folder(path.parent)
         self._compacted = self._good
+        """`_good` at the start, or after the last compaction, also a failed one: `COMPACT_ABOVE_BYTES` more, and the
+        journal is compacted."""
         self._broken = False
 
     def append(self, facts: Iterable[Fact]) -> None:
@@ -168,6 +171,7 @@ class Journal:
             self._compacted = self._good
             return
         fd = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        # `_write` writes to `_fd` from byte `_good` on: here to the new file from its beginning.
         old, self._fd, good, self._good = self._fd, fd, self._good, 0
         try:
             self._write(content)

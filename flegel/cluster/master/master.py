@@ -163,7 +163,8 @@ class Master:
         del self.slaves[slave.name]
         why = f"slave {slave.name} is lost"
         for job in self.table.of_state(RUNNING):
-            if job.slave == slave.name:
+            if job.slave == slave.name:  # the coordinator's host: the attempt cannot go on
+                # Not the job's fault: more lost attempts are allowed than retries.
                 self._lifecycle.attempt_lost(job, why, fault=False)
-            elif slave.name in job.slots:
+            elif slave.name in job.slots:  # some of its workers only
                 self._staffing.slave_lost(job, slave, why)

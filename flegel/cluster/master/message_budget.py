@@ -27,31 +27,31 @@ def size(record: object) -> int:
     return len(_size(record))
 
 
-def fitted(beat: SlaveBeat, most: int) -> SlaveBeat:
+def fitted(beat: SlaveBeat, most_bytes: int) -> SlaveBeat:
     """The heartbeat in at most so many bytes.
 
     The configuration of a worker is needed once, before it starts, so those that do not fit go with a later heartbeat:
     every job gets an even part of half the space. Progress and tracebacks are omitted if that is not enough.
     """
     needing = [status for status in beat.coordinators if status.configs]
-    each = most // 2 // max(len(needing), 1)
+    each = most_bytes // 2 // max(len(needing), 1)
     beat.coordinators = tuple(_some_configs(status, each) for status in beat.coordinators)
-    if size(beat) <= most:
+    if size(beat) <= most_bytes:
         return beat
     beat.coordinators = tuple(
-        msgspec.structs.replace(status, glance={}, last_loss=status.last_loss[:MAX_LISTED_TEXT_CHARACTERS])
+        msgspec.structs.replace(status, snapshot={}, last_loss=status.last_loss[:MAX_LISTED_TEXT_CHARACTERS])
         for status in beat.coordinators
     )
-    if size(beat) <= most:
+    if size(beat) <= most_bytes:
         return beat
     beat.processes = tuple(
         msgspec.structs.replace(p, trace="", why=p.why[:MAX_LISTED_TEXT_CHARACTERS]) for p in beat.processes
     )
-    if size(beat) <= most:
+    if size(beat) <= most_bytes:
         return beat
     raise UsageError(
-        f"The heartbeat of slave {beat.slave} takes {size(beat)} bytes, and a message has {most}; start it with fewer "
-        "--slots."
+        f"The heartbeat of slave {beat.slave} takes {size(beat)} bytes, and a message has {most_bytes}; start it with "
+        "fewer --slots."
     )
 
 
@@ -59,7 +59,7 @@ def _some_configs(status: CoordinatorStatus, most: int) -> CoordinatorStatus:
     """The status with as many workers' configurations as fit into `most` bytes."""
     left, configs = most, {}
     for worker, config in status.configs.items():
-        left -= len(config.encode()) + 16
+        left -= len(config.encode()) + 16  # 16 bytes: its key and lengths
         if left < 0:
             break
         configs[worker] = config
@@ -73,18 +73,18 @@ def shortened(process: ProcessStatus) -> ProcessStatus:
     )
 
 
-def listed(jobs: tuple[JobView, ...], most: int) -> tuple[JobView, ...]:
+def listed(jobs: tuple[JobView, ...], most_bytes: int) -> tuple[JobView, ...]:
     """The newest jobs that fit, in their order, without what only `flegel status JOB` shows."""
     kept: list[JobView] = []
-    left = most
+    left = most_bytes
     for job in reversed(jobs):
-        glance = {name: value for name, value in job.glance.items() if name not in UNBOUNDED_SNAPSHOT_FIELDS}
+        snapshot = {name: value for name, value in job.snapshot.items() if name not in UNBOUNDED_SNAPSHOT_FIELDS}
         line = msgspec.structs.replace(
             job,
             trace="",
             reason=job.reason[:MAX_LISTED_TEXT_CHARACTERS],
             data=job.data[:MAX_LISTED_TEXT_CHARACTERS],
-            glance=glance if size(glance) < MAX_LISTED_SNAPSHOT_BYTES else {},
+            snapshot=snapshot if size(snapshot) < MAX_LISTED_SNAPSHOT_BYTES else {},
         )
         left -= size(line)
         if left < 0:

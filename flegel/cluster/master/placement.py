@@ -37,29 +37,32 @@ class Placement:
 
 
 def queue_order(
-    waiting: Iterable[JobEntry], running: Iterable[JobEntry], served: Mapping[str, float]
+    waiting_jobs: Iterable[JobEntry], running_jobs: Iterable[JobEntry], served: Mapping[str, float]
 ) -> Iterator[JobEntry]:
     """Priority first; among equals the user who holds the fewest slots, then who was served longest ago.
 
     A user's own waiting jobs count one after the other, so users take turns also when many jobs wait.
     """
     never = float("-inf")
-    held: dict[str, int] = {}
-    for job in running:
-        held[job.owner] = held.get(job.owner, 0) + sum(job.slots.values())
+    held_slots: dict[str, int] = {}
+    for job in running_jobs:
+        held_slots[job.owner] = held_slots.get(job.owner, 0) + sum(job.slots.values())
     queues: dict[int, dict[str, deque[JobEntry]]] = {}
-    for job in sorted(waiting, key=lambda j: (j.submitted, j.id)):
+    for job in sorted(waiting_jobs, key=lambda j: (j.submitted, j.id)):
         queues.setdefault(job.spec.priority, {}).setdefault(job.owner, deque()).append(job)
     for priority in sorted(queues, reverse=True):
         users = queues[priority]
-        heap = [(held.get(user, 0), served.get(user, never), queue[0].submitted, user) for user, queue in users.items()]
+        heap = [
+            (held_slots.get(user, 0), served.get(user, never), queue[0].submitted, user)
+            for user, queue in users.items()
+        ]
         heapq.heapify(heap)
         while heap:
             user = heapq.heappop(heap)[3]
             job = users[user].popleft()
-            held[user] = held.get(user, 0) + (job.wanted or 1)
+            held_slots[user] = held_slots.get(user, 0) + (job.wanted or 1)
             if users[user]:
-                heapq.heappush(heap, (held[user], served.get(user, never), users[user][0].submitted, user))
+                heapq.heappush(heap, (held_slots[user], served.get(user, never), users[user][0].submitted, user))
             yield job
 
 

@@ -48,8 +48,9 @@ class WorkerStaffing:
     def coordinator_reported(self, job: JobEntry, status: CoordinatorStatus) -> None:
         """Tell the coordinator again of losses that it has not reacted to."""
         for name, how in list(self._losses.items()):
-            if name[:2] == (job.id, job.attempt):
-                if status.wanted.get(name[2]) == name[3]:
+            *attempt, worker, incarnation = name
+            if attempt == [job.id, job.attempt]:
+                if status.wanted.get(worker) == incarnation:
                     self._state.send(job.slave, WorkerEnded(*name, *how))
                 else:
                     del self._losses[name]
@@ -91,14 +92,15 @@ class WorkerStaffing:
                 elif process.alive:
                     order = EndProcesses(job.id, job.attempt, process.worker, process.incarnation)
                     self._state.send(slave.name, order)
-            for name, at in list(slave.ordered.items()):
-                if name[:2] == (job.id, job.attempt) and name[2:] not in seen:
+            for name, ordered_at in list(slave.ordered.items()):
+                *attempt, worker, incarnation = name
+                if attempt == [job.id, job.attempt] and (worker, incarnation) not in seen:
                     used[slave.name] = used.get(slave.name, 0) + 1
-                    if status.wanted.get(name[2]) != name[3]:
+                    if status.wanted.get(worker) != incarnation:
                         del slave.ordered[name]
-                    elif self._state.now - at >= active().cluster.repeat_order_seconds:
-                        self._launch(job, status, slave, name[2], name[3])
-                    seen[name[2:]] = slave.name
+                    elif self._state.now - ordered_at >= active().cluster.repeat_order_seconds:
+                        self._launch(job, status, slave, worker, incarnation)
+                    seen[worker, incarnation] = slave.name
         return used, seen
 
     def _launch(
@@ -114,19 +116,21 @@ class WorkerStaffing:
             )
             self._state.send(slave.name, order)
 
-    def _acquire_slots(self, job: JobEntry, wanted: int) -> None:
+    def _acquire_slots(self, job: JobEntry, wanted_workers: int) -> None:
         """Slots that were lost with a slave, or never found, as far as some are free now."""
         have, capacities = sum(job.slots.values()), self._state.capacities()
-        possible = min(wanted, have + sum(capacity.free for capacity in capacities))
+        possible = min(wanted_workers, have + sum(capacity.free for capacity in capacities))
         if possible > have:
             slots = allocate(possible, capacities, job.slots)
             assert slots is not None
             self._state.record(WorkersPlaced(job.id, self._state.at, job.attempt, slots))
 
     def _release_slots(self, job: JobEntry, status: CoordinatorStatus, used: dict[str, int]) -> None:
-        """Slots that the job has left: on slaves that go away, or because it was made smaller."""
+        """Slots that the job has left: on slaves that go away, or because it was made smaller. `used`: slots in use, by
+        slave."""
         slots = {s: count if self._state.slaves[s].open else used[s] for s, count in job.slots.items()}
-        spare = sum(slots.values()) - max(len(status.wanted), job.workers or sum(slots.values()))
+        was_scaled = job.workers is not None or job.servers is not None
+        spare = sum(slots.values()) - max(len(status.wanted), job.workers or 0) if was_scaled else 0
         for name in sorted(slots, key=lambda s: used[s] - slots[s]):
             released = min(spare, slots[name] - used[name])
             if released > 0:
@@ -150,7 +154,7 @@ class WorkerStaffing:
         new = sorted(names - self._leaving)
         if new and len(names) < len(status.wanted):
             self._leaving |= names
-            self._state.send(job.slave, DrainWorkers(job.id, job.attempt, tuple(name[2] for name in new)))
+            self._state.send(job.slave, DrainWorkers(job.id, job.attempt, tuple(worker for _, _, worker, _ in new)))
 
     def slave_lost(self, job: JobEntry, slave: KnownSlave, why: str) -> None:
         """The coordinator is told which workers it has lost, and gets other slots where there are some."""

@@ -76,11 +76,13 @@ class AttemptProcesses:
         except UnicodeDecodeError:
             self.refuse_coordinator(attempt, "the source of its class is not UTF-8", usage=True)
             return
-        refusals = [self._forbidden(place) for place in (order.spec.data, order.spec.checkpoint) if place]
+        places = (order.spec.data, order.spec.checkpoint, order.spec.sites.gate_data)
+        refusals = [self._forbidden(place) for place in places if place]
         if refusal := next(filter(None, refusals), ""):
             self.refuse_coordinator(attempt, refusal, usage=True)
             return
         attempt.spec = order.spec
+        # Hooks of built-in algorithms are known to end, on wide tables late; submitted code may never end.
         attempt.deadlines = CoordinatorDeadlines(
             order.spec.criteria.max_seconds,
             order.spec.hook_timeout,
@@ -222,8 +224,8 @@ class AttemptProcesses:
             case coordinator_protocol.PhaseChanged(name=name, elastic=elastic, hook=hook):
                 change = {"phase": name, "elastic": elastic}
                 attempt.deadlines.phase_changed(name, hook, clock.now())
-            case coordinator_protocol.ProgressSeen(glance=glance):
-                change = {"glance": glance}
+            case coordinator_protocol.ProgressSeen(snapshot=snapshot):
+                change = {"snapshot": snapshot}
                 attempt.deadlines.progress_seen(clock.now())
             case coordinator_protocol.ProgressSaved():
                 change = {"saved": attempt.status.saved + 1}

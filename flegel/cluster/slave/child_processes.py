@@ -105,7 +105,8 @@ class ChildProcess:
 
     @property
     def source(self) -> str:
-        return "coordinator" if self.name[2] < 0 else f"worker {self.name[2]}"
+        _, _, worker, _ = self.name
+        return "coordinator" if worker < 0 else f"worker {worker}"
 
 
 @dataclass
@@ -236,6 +237,7 @@ def request_end(child: ChildProcess, end_reason: str, at_once: bool = False) -> 
         return
     child.asked_at = clock.now()
     assert child.process.stdin is not None
+    # Workers and coordinators end when their input does, also where user code catches the signal.
     with contextlib.suppress(OSError):
         child.process.stdin.close()
     _signal_group(child, signal.SIGTERM)

@@ -25,7 +25,16 @@ from flegel.cluster.slave.process_limits import read_line
 from flegel.cluster.transport.protocol import DrainWorkers, ResizeJob, StopAtBarrier, WorkerEnded
 from flegel.errors import AlgorithmError, FlegelError, Interrupted, StorageError, UsageError, own_traceback
 from flegel.runtime import clock, logs
-from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, Observers, PhaseBegan, RemarkMade
+from flegel.runtime.job.observers import (
+    JobBegan,
+    JobControl,
+    JobEvent,
+    JobSeen,
+    Observer,
+    Observers,
+    PhaseBegan,
+    RemarkMade,
+)
 from flegel.wording import speak_to
 
 if TYPE_CHECKING:
@@ -40,15 +49,18 @@ CHECKPOINT_SECONDS = 15.0
 one."""
 
 
-def listen_to_slave(cluster: Any) -> None:
+def listen_to_slave(cluster: Any, reports: ProgressReports) -> None:
     """In a thread: execute what the slave sends, until it is gone."""
     with os.fdopen(0, "rb", closefd=False) as stream:
         for line in stream:
             match coordinator_protocol.decode_command(line):
                 case WorkerEnded(worker=worker, incarnation=incarnation, why=why, fault=fault):
                     cluster.report_lost(worker, incarnation, why, fault)
-                case ResizeJob(workers=workers):
-                    cluster.scale(workers)
+                case ResizeJob(workers=workers, servers=servers):
+                    if workers is not None:
+                        cluster.scale(workers)
+                    if servers is not None:
+                        reports.scale_servers(servers)
                 case StopAtBarrier():
                     os.kill(os.getpid(), signal.SIGTERM)  # as for a job on one host
                 case DrainWorkers(workers=leaving):
@@ -101,10 +113,21 @@ class ProgressReports(Observer):
         self._reported_at = -PROGRESS_REPORT_SECONDS
         self._saved: tuple[float, int] | None = None
         """When saved progress was last reported, and the iteration of that time; None before training."""
+        self._control: JobControl | None = None
+
+    def scale_servers(self, servers: int) -> None:
+        """From any thread: the master has checked that the job can have so many."""
+        if self._control is not None:
+            try:
+                self._control.scale(servers=servers)
+            except UsageError as error:
+                _log.warning(str(error))
 
     def see(self, event: JobEvent) -> None:
         """Send phases and progress to the slave; remarks go to the log."""
         match event:
+            case JobBegan(control=control):
+                self._control = control
             case PhaseBegan(name, hook):
                 self._pipe.send(coordinator_protocol.PhaseChanged(name, hook=hook))
             case RemarkMade(text):
@@ -134,17 +157,18 @@ def run_job(assignment: coordinator_protocol.JobAssignment, pipe: CoordinatorPip
     from flegel.cluster.slave.slave_workers import SlaveWorkers
 
     cluster = SlaveWorkers(assignment.workers, assignment.host, pipe)
-    threading.Thread(target=listen_to_slave, args=(cluster,), daemon=True).start()
+    reports = ProgressReports(pipe)
+    threading.Thread(target=listen_to_slave, args=(cluster, reports), daemon=True).start()
     cluster.start()  # slaves start workers while this process imports the engine
     pipe.send(coordinator_protocol.PhaseChanged("reading"))
     warnings.showwarning = lambda message, *_, **__: _log.warning("warning: %s", message)
     try:
-        return _saved(_trained(assignment, cluster, pipe), assignment, pipe)
+        return _saved(_trained(assignment, cluster, reports), assignment, pipe)
     finally:
         cluster.close()
 
 
-def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe: CoordinatorPipe) -> Any:
+def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, reports: ProgressReports) -> Any:
     """The result of training, from the checkpoint of an earlier attempt where there is one."""
     from flegel.job import Job
     from flegel.loading.class_source import instantiate
@@ -159,18 +183,18 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, pipe:
     from flegel.runtime.job.training_data import open_training_data
     from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE
 
-    spec, observers = assignment.spec, Observers([ProgressReports(pipe)])
+    spec, observers = assignment.spec, Observers([reports])
     ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
     told: dict[str, Any] = {"cluster": cluster, "observers": observers}
     place = spec.checkpoint or assignment.checkpoints
     kept_before = (assignment.resume or spec.checkpoint is not None) and holds_job(open_store(place))
     if kept_before and spec.checkpoint is None:
-        return replace(place, workers=assignment.workers, **told)
+        return replace(place, workers=assignment.workers, servers=spec.servers, **told)
     observers.phase("init", CLASS_MODULE_CODE)
     algorithm = instantiate(ref, Consent.SUBMITTED)
     if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
         changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
-        changes["workers"] = assignment.workers
+        changes |= {"workers": assignment.workers, "servers": spec.servers}
         told |= {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
         return resume(place, changes, **told)
     observers.phase("reading")

@@ -48,10 +48,10 @@ class PhaseChanged(_Line):
     """The hook that is entered now, in the phase before training."""
 
 
-class ProgressSeen(_Line):
+class ProgressSeen(_Line, rename={"snapshot": "glance"}):
     """For people who watch the job."""
 
-    glance: dict[str, Any]
+    snapshot: dict[str, Any]
 
 
 class ProgressSaved(_Line):

@@ -48,6 +48,7 @@ from flegel.core.own_pauses import OwnPauses
 from flegel.errors import FlegelError, PeerRefused, PeerSlow, ProtocolError, UsageError
 from flegel.runtime import clock
 from flegel.runtime.system.descendants import adopt_orphans
+from flegel.runtime.system.signals import raise_lost_signal
 from flegel.runtime.transport.poller import Poller
 
 _log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class SlaveDaemon:
         self._boot = secrets.token_hex(8)
         self._client: SecureClient | None = None
         self._dial_at = 0.0
-        self._answered, self._complain_at = False, clock.now() + NO_ANSWER_NOTICE_SECONDS
+        self._master_answered, self._complain_at = False, clock.now() + NO_ANSWER_NOTICE_SECONDS
         self._answered_since: float | None = None
         self._master_silent = False
         self._beat_at = self._measure_at = 0.0
@@ -126,6 +127,7 @@ class SlaveDaemon:
         """Serve until a signal: SIGTERM drains, SIGINT ends at once. Its child processes have ended when it returns."""
         signal.signal(signal.SIGTERM, lambda *_: self._drain())
         signal.signal(signal.SIGINT, lambda *_: self._stop())
+        raise_lost_signal()
         self._log(f"slave {self._settings.name}: {self._settings.slots} slots, {self._settings.folder}")
         try:
             while not self._stopping:
@@ -190,7 +192,7 @@ class SlaveDaemon:
         pipes = [fd for child in living for fd in child.pipes]
         due = min(self._beat_at, self._measure_at, now + 1.0)
         if any(child.inbox for child in living):
-            due = now + 0.02
+            due = now + 0.02  # a child has not read all of its input yet: look again soon
         if self._client is not None:
             poller = Poller(self._client.socket, [self._wakeup_read, *pipes])
             poller.wait(max(due - now, 0.005))
@@ -217,13 +219,13 @@ class SlaveDaemon:
         if self._client is None:
             return
         self._heard_at = max(self._heard_at, self._client.heard_at or self._heard_at)
-        if self._answered:
+        if self._master_answered:
             self._report_silence(now)
         elif self._client.answered:
             self._answered_since = now if self._answered_since is None else self._answered_since
             refused = self._refused_at is not None and now - self._refused_at <= 2 * REFUSAL_SECONDS
             if not refused and now - self._answered_since >= ADMISSION_SECONDS:
-                self._answered = True
+                self._master_answered = True
                 self._log(f"the master at {self._client.address} answers")
         elif now >= self._complain_at:
             self._complain_at = float("inf")

@@ -19,6 +19,7 @@ from flegel.cluster.slave.settings import SlaveSettings
 from flegel.cluster.slave.slave_folder import data_home
 from flegel.cluster.transport import keys
 from flegel.core.code_folder import code_folder
+from flegel.errors import in_words
 from flegel.runtime.system.confinement import Confinement
 
 MOVE_BY_SOCKET = {"FLEGEL_MOVE": "socket"}
@@ -45,7 +46,7 @@ def why_refused(data: str, folders: Sequence[Path]) -> str:
         if all(_inside(found, folders) for found in _resolved_names(whole)):
             return ""
     except (OSError, ValueError, RuntimeError) as error:
-        return f"files are read from {allowed} only, and {data[:200]!r} cannot be resolved: {error}"
+        return f"files are read from {allowed} only, and {data[:200]!r} cannot be resolved: {in_words(error)}"
     return f"files are read from {allowed} only, not {data}"
 
 

@@ -15,9 +15,9 @@ MAX_KEPT_JOB_FOLDERS = 50
 """Of jobs that do not run, kept for their checkpoints, the newest ones: a resumed job may come back to this slave."""
 
 
-def tidy(jobs: Path, busy: Container[str] = ()) -> None:
+def tidy(jobs: Path, running_jobs: Container[str] = ()) -> None:
     """Remove the files of jobs that do not run, except the newest checkpoints."""
-    folders = [p for p in jobs.glob("*") if p.is_dir() and p.name not in busy]
+    folders = [p for p in jobs.glob("*") if p.is_dir() and p.name not in running_jobs]
     folders.sort(key=lambda p: p.stat().st_mtime, reverse=True)
     for number, folder in enumerate(folders):
         for entry in folder.iterdir():

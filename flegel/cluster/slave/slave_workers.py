@@ -54,7 +54,7 @@ class SlaveLauncher:
     def __init__(self, pipe: CoordinatorPipe) -> None:
         self._pipe = pipe
         self._processes: dict[int, RemoteProcess] = {}
-        self._ready: set[int] = set()
+        self._ready_workers: set[int] = set()
         self._last_loss = ""
         self._update_at: float | None = None
 
@@ -63,14 +63,14 @@ class SlaveLauncher:
 
     def launch(self, config: WorkerConfig) -> RemoteProcess:
         process = self._processes[config.worker] = RemoteProcess(config)
-        self._ready.discard(config.worker)
+        self._ready_workers.discard(config.worker)
         self._report()
         return process
 
     def _report(self) -> None:
         self._update_at = None
         configs = {worker: process.config for worker, process in list(self._processes.items()) if process.why is None}
-        ready = set(self._ready)
+        ready = set(self._ready_workers)
         new = {worker: msgspec.json.encode(c).decode() for worker, c in configs.items() if worker not in ready}
         wanted = {worker: config.incarnation for worker, config in configs.items()}
         self._pipe.send(coordinator_protocol.WorkersWanted(wanted, new, self._last_loss))
@@ -98,14 +98,14 @@ class SlaveLauncher:
         return process.why or "", process.fault
 
     def worker_ready(self, worker: int) -> None:
-        self._ready.add(worker)
+        self._ready_workers.add(worker)
         if self._update_at is None:
             self._update_at = clock.now() + UPDATE_DELAY_SECONDS
 
     def worker_removed(self, worker: int) -> None:
         """A worker is not wanted any more: its slave ends it."""
         process = self._processes.pop(worker, None)
-        self._ready.discard(worker)
+        self._ready_workers.discard(worker)
         if process is not None:
             process.why = process.why or "has left"
             self._report()

@@ -153,7 +153,7 @@ class KeyRegistry:
         self.path = (where or folder()) / "allowed"
         self.extra = extra or {}
         self._lock = threading.Lock()
-        self._seen: tuple[tuple[str, int, int], ...] = ()
+        self._seen_files: tuple[tuple[str, int, int], ...] = ()
         self._entries: dict[str, KeyEntry] = {}
         self._read_at = float("-inf")
 
@@ -173,14 +173,18 @@ class KeyRegistry:
 
     def master(self, address: str) -> str:
         """The key of the master that listens there, as this host was told."""
-        known = [e for e in self.entries() if e.role == MASTER]
-        fitting = [e for e in known if e.address == address] or [e for e in known if not e.address]
+        fitting = self.masters(address)
         if len(fitting) != 1:
             raise UsageError(
                 f"The key of the master at {address} is {'ambiguous' if fitting else 'not known'} here; ask its owner "
                 f"for `flegel keys show`, then run `flegel keys add KEY --role master --address {address}`."
             )
         return fitting[0].key
+
+    def masters(self, address: str) -> list[KeyEntry]:
+        """Keys that the master at this address may have: those added for the address, otherwise those for any."""
+        known = [e for e in self.entries() if e.role == MASTER]
+        return [e for e in known if e.address == address] or [e for e in known if not e.address]
 
     def add(self, key: str, role: str, name: str = "", address: str = "") -> KeyEntry:
         """Let this key connect from now on; a key has one role, so a second one replaces the first."""
@@ -243,7 +247,7 @@ class KeyRegistry:
                 seen = tuple(sorted((f.name, f.stat().st_mtime_ns, f.inode()) for f in listed))
         except OSError:
             seen = ()
-        if seen == self._seen:
+        if seen == self._seen_files:
             return
         entries = {}
         for name, _, _ in seen:
@@ -251,18 +255,26 @@ class KeyRegistry:
                 entry = msgspec.json.decode((self.path / name).read_bytes()[:_MAX_ENTRY_BYTES], type=KeyEntry)
                 if f"{entry.key}.json" == name:
                     entries[entry.key] = entry
-        self._seen, self._entries = seen, entries
+        self._seen_files, self._entries = seen, entries
 
 
 def first_start(where: Path | None = None) -> KeyPair:
-    """The master's own pair. With it, once, pairs for a slave and a submitter of the same user on the same host."""
-    begun = _own(MASTER, where).exists()
+    """The master's own pair. With it, once, pairs for a slave and a submitter of the same user on the same host.
+
+    A first start that was ended in the middle is completed by the next one. The master's entry is written last: who
+    waits for it (`flegel.cluster.client.await_key_of_master`) finds the other keys as well.
+    """
+    unfinished = _own(MASTER, where).with_name("first-start")
+    if not _own(MASTER, where).exists():
+        _make_folder(unfinished.parent)
+        unfinished.touch(mode=0o600)
     pair = ensure(MASTER, where)
     registry = KeyRegistry(where)
-    if not begun:
-        registry.write(KeyEntry(pair.public, MASTER, "this-host"))
+    if unfinished.exists():
         registry.write(KeyEntry(ensure("slave", where).public, "slave", "local-slave"))
         registry.write(KeyEntry(ensure("submit", where).public, "submit", "local-submit", admin=True))
+        registry.write(KeyEntry(pair.public, MASTER, "this-host"))
+        unfinished.unlink(missing_ok=True)
     elif _own("submit", where).exists():  # a folder of an earlier version, which knew the administrator by name
         entry = registry.find(load("submit", where).public)
         if entry is not None and entry.name == "local-submit" and not entry.admin:

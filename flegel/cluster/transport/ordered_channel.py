@@ -15,7 +15,7 @@ import msgspec
 
 from flegel.errors import PeerSlow
 
-CHANNEL_WINDOW_MESSAGES = 1000
+CHANNEL_WINDOW_MESSAGES = 1000  # without an acknowledgement, in one conversation
 CHANNEL_WINDOW_BYTES = 64 << 20
 """That may be unacknowledged: they stay in memory until the other side has them."""
 FIRST_RESEND_SECONDS, LAST_RESEND_SECONDS = 1.0, 30.0
@@ -52,23 +52,24 @@ class OrderedChannel:
     def __init__(self, window: int = CHANNEL_WINDOW_MESSAGES, window_bytes: int = CHANNEL_WINDOW_BYTES) -> None:
         self.window, self.window_bytes = window, window_bytes
         self.sent = 0
+        """Number of the last message that was sent, acknowledged, and received."""
         self.acknowledged = 0
         self.received = 0
         self.unacknowledged = 0
         """Messages accepted since the last acknowledgement was sent."""
-        self._pending: deque[UnacknowledgedMessage] = deque()
-        self._bytes = 0
+        self._pending_messages: deque[UnacknowledgedMessage] = deque()
+        self._pending_bytes = 0
         self._resend_after = FIRST_RESEND_SECONDS
-        self._since = 0.0
-        self._probed = 0
+        self._progress_at = 0.0
+        self._probed_number = 0
 
     @property
     def pending(self) -> int:
-        return len(self._pending)
+        return len(self._pending_messages)
 
     @property
     def pending_bytes(self) -> int:
-        return self._bytes
+        return self._pending_bytes
 
     @property
     def base(self) -> int:
@@ -77,46 +78,49 @@ class OrderedChannel:
     def put(self, body: bytes, frames: Sequence[Any], now: float) -> UnacknowledgedMessage:
         """The next message, to be sent; refused if too much is unacknowledged."""
         size = len(body) + sum(memoryview(f).nbytes for f in frames)
-        if self._pending and (len(self._pending) >= self.window or self._bytes + size > self.window_bytes):
+        if self._pending_messages and (
+            len(self._pending_messages) >= self.window or self._pending_bytes + size > self.window_bytes
+        ):
             raise PeerSlow(
-                f"{len(self._pending)} messages ({self._bytes} bytes) are not acknowledged yet; try again later."
+                f"{len(self._pending_messages)} messages ({self._pending_bytes} bytes) are not acknowledged yet; "
+                "try again later."
             )
-        if not self._pending:
-            self._since, self._resend_after = now, FIRST_RESEND_SECONDS
+        if not self._pending_messages:
+            self._progress_at, self._resend_after = now, FIRST_RESEND_SECONDS
         self.sent += 1
         message = UnacknowledgedMessage(self.sent, body, tuple(frames), size)
-        self._pending.append(message)
-        self._bytes += size
+        self._pending_messages.append(message)
+        self._pending_bytes += size
         return message
 
     def acknowledge(self, received: int, now: float) -> list[UnacknowledgedMessage]:
         """The other side has all up to `received`; returns what should be sent again at once."""
         if not self.acknowledged < received <= self.sent:
             return []
-        while self._pending and self._pending[0].number <= received:
-            self._bytes -= self._pending.popleft().size
+        while self._pending_messages and self._pending_messages[0].number <= received:
+            self._pending_bytes -= self._pending_messages.popleft().size
         self.acknowledged = received
-        self._since, self._resend_after = now, FIRST_RESEND_SECONDS
-        gap = self._probed == received
-        self._probed = 0
-        return list(self._pending) if gap else []
+        self._progress_at, self._resend_after = now, FIRST_RESEND_SECONDS
+        gap = self._probed_number == received
+        self._probed_number = 0
+        return list(self._pending_messages) if gap else []
 
     def overdue(self, now: float) -> UnacknowledgedMessage | None:
         """The oldest message, if it should be sent again; the others follow when that one is acknowledged."""
-        if not self._pending or now - self._since < self._resend_after:
+        if not self._pending_messages or now - self._progress_at < self._resend_after:
             return None
-        self._since, self._resend_after = now, min(2 * self._resend_after, LAST_RESEND_SECONDS)
-        self._probed = self._pending[0].number
-        return self._pending[0]
+        self._progress_at, self._resend_after = now, min(2 * self._resend_after, LAST_RESEND_SECONDS)
+        self._probed_number = self._pending_messages[0].number
+        return self._pending_messages[0]
 
     def due(self) -> float:
         """When `overdue` should be asked next."""
-        return self._since + self._resend_after if self._pending else float("inf")
+        return self._progress_at + self._resend_after if self._pending_messages else float("inf")
 
     def resend_all(self, now: float) -> list[UnacknowledgedMessage]:
         """Everything pending, for a connection that is new."""
-        self._since, self._probed = now, 0
-        return list(self._pending)
+        self._progress_at, self._probed_number = now, 0
+        return list(self._pending_messages)
 
     def begin_receiving(self, base: int) -> None:
         """Start with a new sender, or with a server that was restarted."""

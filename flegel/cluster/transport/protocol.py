@@ -109,7 +109,8 @@ class CoordinatorStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """How often this attempt has made progress and saved it."""
     elastic: bool = False
     """Workers may join and leave."""
-    glance: dict[str, Any] = {}
+    snapshot: dict[str, Any] = {}
+    """The newest `JobSnapshot` of its coordinator as plain data; empty before there is one."""
 
 
 class SlaveBeat(_Record):
@@ -202,11 +203,12 @@ class WorkerEnded(_Record):
 
 
 class ResizeJob(_Record):
-    """To a coordinator: have so many workers from now on."""
+    """To a coordinator: have so many workers, or parameter servers, from now on; None: as many as now."""
 
     job: str
     attempt: int
-    workers: int
+    workers: int | None = None
+    servers: int | None = None
 
 
 class StopAtBarrier(_Record):
@@ -257,9 +259,12 @@ class CancelJob(_Request):
 
 
 class ScaleJob(_Request):
+    """Have so many workers, or parameter servers, from now on; None: as many as now."""
+
     job: str
-    workers: int
+    workers: int | None = None
     user: str = ""
+    servers: int | None = None
 
 
 class SuspendJob(_Request):
@@ -296,7 +301,7 @@ class ReadFile(_Request):
     offset: int = 0
 
 
-class JobView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JobView(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"snapshot": "glance"}):
     """A job as clients see it."""
 
     job: str
@@ -316,7 +321,8 @@ class JobView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Slave → workers of this job there."""
     trace: str = ""
     usage: bool = False
-    glance: dict[str, Any] = {}
+    snapshot: dict[str, Any] = {}
+    """The newest `JobSnapshot` of its coordinator as plain data; empty before there is one."""
     files: tuple[str, ...] = ()
 
 

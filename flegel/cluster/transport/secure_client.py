@@ -70,6 +70,7 @@ class SecureClient:
         self.channel = OrderedChannel(window, window_bytes)
         self.session = self._next_session()
         self._server_id = 0
+        """Number of the server's process; 0: it was not heard yet in this conversation."""
         self.heard_at: float | None = None
         """When the server was last heard."""
         self._acknowledge_at = 0.0
@@ -90,7 +91,7 @@ class SecureClient:
         )
         self.socket.connect(address)
         self._poller = Poller(self.socket)
-        self._failed = ""
+        self._handshake_trouble = ""
         self._connected_at: float | None = None
         """Since when a handshake has been under way."""
 
@@ -143,7 +144,11 @@ class SecureClient:
         """The likely reason why the server has not answered yet."""
         if self._connected_at is not None and clock.now() - self._connected_at > FROZEN_HANDSHAKE_SECONDS:
             return f"{FROZEN_SERVER_TEXT}."
-        return f"{self._failed}." if self._failed else "nothing answers there; is `flegel master` running?"
+        return (
+            f"{self._handshake_trouble}."
+            if self._handshake_trouble
+            else "nothing answers there; is `flegel master` running?"
+        )
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything sent is acknowledged, for `timeout` seconds at most; what arrives meanwhile is
@@ -205,6 +210,7 @@ class SecureClient:
         self._transmit_all(self.channel.resend_all(clock.now()))
 
     def _next_session(self) -> int:
+        # Grows with time; random bits tell two clients of one microsecond apart.
         return max((clock.microseconds() << 12) | secrets.randbits(12), _floors.get(self.address, 0) + 1)
 
     def _transmit(self, message: UnacknowledgedMessage) -> None:
@@ -249,9 +255,9 @@ class SecureClient:
             waited = clock.now() - (self._connected_at or clock.now())
             self._connected_at = None
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._failed = ""
+                self._handshake_trouble = ""
             else:
-                self._failed = FROZEN_SERVER_TEXT if waited > FROZEN_HANDSHAKE_SECONDS else WRONG_KEY_TEXT
+                self._handshake_trouble = FROZEN_SERVER_TEXT if waited > FROZEN_HANDSHAKE_SECONDS else WRONG_KEY_TEXT
 
 
 def dial(

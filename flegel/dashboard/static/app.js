@@ -90,7 +90,7 @@
       const flows = look ? look.flows : [];
       F.flow($("flow"), worker ? worker.id : [], cursor === null || look !== run.last || run.looks.length > 1 ? flows : n ? flows : []); F.flowsTable(flows);
     });
-    steps.push(() => F.reasonsTable(run, cursor)); steps.push(() => { F.hosts(run, worker); F.incidents(run, cursor); F.log(run); });
+    steps.push(() => F.reasonsTable(run, cursor)); steps.push(() => { F.hosts(run, worker); F.incidents(run, cursor); F.sites(look); F.log(run); });
     return steps;
   }
   function draw() { for (const step of parts()) step(); }

@@ -62,6 +62,16 @@
     const all = (run.last && run.last.incidents) || [];
     F.table(document.getElementById("incidents"), [["at", 1], ["worker", 1], ["what"], ["why"], ["until training", 1], ["visited anew", 1]], all.filter((i) => cursor === null || i.at <= cursor).map((i) => [F.seconds(i.at), i.worker >= 0 ? i.worker : "", i.kind, i.why, F.seconds(i.seconds), i.unvisited]));
   };
+  F.sites = function (look) {
+    const found = look && look.sites;
+    document.getElementById("sites-part").hidden = !found; if (!found) return;
+    const said = ["round " + found.round];
+    if (look.waits_for) said.push("this group " + look.waits_for);
+    if (found.why) said.push("the last round ended: " + found.why);
+    said.push(F.count(found.bytes_sent) + " bytes sent, " + F.count(found.bytes_received) + " received");
+    F.text("sites-told", said.join("; "));
+    F.table(document.getElementById("sites"), [["group"], ["state"], ["round", 1], ["sent"], ["age", 1], ["workers", 1], ["waited for"]], found.sites.map((s) => [s.group, s.state + (s.silent ? ", silent" : ""), s.round, s.sent ? "yes" : "no", s.age === null ? "–" : s.age, s.workers, s.waited_for ? (s.silent ? "without a sign of life" : "has not contributed") : ""]));
+  };
   F.log = function (run) {
     const box = document.getElementById("log"), text = run.lines.map((l) => (l[0] ? l[0] + " " : "") + l[1]).join("\n");
     if (box.textContent !== text) { const end = box.scrollTop + box.clientHeight >= box.scrollHeight - 4; box.textContent = text; if (end) box.scrollTop = box.scrollHeight; }

@@ -23,6 +23,7 @@ import numpy as np
 from flegel.algorithm import visit_hook
 from flegel.configuration.active import active
 from flegel.core import pytree
+from flegel.core.precision import SMALLEST_DIVISOR
 from flegel.core.pytree import Array, Tree
 from flegel.machine.audit.owned_numbers import OWNER_SUM_MODULUS, sum_below
 from flegel.machine.coordinator.reported_times import credible
@@ -53,14 +54,14 @@ class Audit:
         """`points`: checked on each worker at barriers; 0 for none, None for as many as the settings say."""
         self._points = active().audit.points_each_worker if points is None else points
         self._number = 0
-        self._due = 0.0
+        self._next_audit_at = 0.0
         self._statistics_checksum: Array | None = None
         self._answers: dict[int, tuple[PointsAudited, tuple[Array, ...]]] = {}
         self._awaited: set[int] = set()
         self._offset: Array | None = None if resumed else np.zeros(())
         """What the statistics hold beyond the reports of the present workers; None: to be found at the next audit."""
-        self._final: Tree | None = None
-        self._asked_at = 0.0
+        self._final_statistics: Tree | None = None
+        self._audit_began_at = 0.0
         self.seconds = 0.0
         """Seconds that the check at the end took."""
         self.at_barriers = 0.0
@@ -82,11 +83,11 @@ class Audit:
     def at_barrier(self, job: JobState, now: float) -> None:
         """Begin an audit where one is due and no worker trains."""
         rules = active().audit
-        if not self._due:
-            self._due = job.began + rules.first_after_seconds
+        if not self._next_audit_at:
+            self._next_audit_at = job.began + rules.first_after_seconds
         resting = not any(w.phase == "training" for w in job.view.workers.values())
-        if now >= self._due and not self._awaited and resting and self._points:
-            self._due, self._asked_at = now + rules.least_seconds_between, now
+        if now >= self._next_audit_at and not self._awaited and resting and self._points:
+            self._next_audit_at, self._audit_began_at = now + rules.least_seconds_between, now
             self._ask(job, self._points, job.store.parameter)
 
     def begin_final(self, job: JobState, parameter: Tree, now: float) -> bool:
@@ -96,7 +97,7 @@ class Audit:
             return False
         if call_hook(job.algorithm, job.place, "recounted", job.store.statistics, parameter) is None:
             return False
-        self._final, self._asked_at = parameter, now
+        self._final_statistics, self._audit_began_at = parameter, now
         self._ask(job, 0, parameter)
         return True
 
@@ -114,7 +115,7 @@ class Audit:
     def forget(self) -> None:
         """Workers change or points begin again: what is under way does not count, and the next audit begins anew."""
         self._awaited.clear()
-        self._final = self.own_statistics = None
+        self._final_statistics = self.own_statistics = None
         self._offset = None
 
     def overdue(self, worker: int, waited: float) -> str:
@@ -145,13 +146,13 @@ class Audit:
         if self._awaited:
             return None
         self.audits += 1
-        final = self._final is not None
-        self.seconds = now - self._asked_at if final else 0.0
+        final = self._final_statistics is not None
+        self.seconds = now - self._audit_began_at if final else 0.0
         if not final:
-            waited = max(now - self._asked_at, 0.0)
+            waited = max(now - self._audit_began_at, 0.0)
             took = max(credible(answer.seconds, waited) for answer, _ in self._answers.values())
             self.at_barriers += took
-            self._due = max(self._due, now + took / active().audit.max_share_of_time)
+            self._next_audit_at = max(self._next_audit_at, now + took / active().audit.max_share_of_time)
         problem = self._owners(job) or self._reports(job) or self._changes(job)
         problem = problem or (self._evaluate(job) if final else "")
         if problem:
@@ -188,10 +189,10 @@ class Audit:
     def _changes(self, job: JobState) -> str:
         """Whether a change was the new contribution less the old one on the points that workers visited again; returns
         what is wrong, or an empty text."""
-        worst = max((body.visit_error, worker) for worker, (body, _) in self._answers.items())
-        if worst[0] > 0:
+        error, worst_worker = max((body.visit_error, worker) for worker, (body, _) in self._answers.items())
+        if error > 0:
             return (
-                f"on worker {worst[1]} changes of points are not new less old contributions (off by {worst[0]:.2g}): "
+                f"on worker {worst_worker} changes of points are not new less old contributions (off by {error:.2g}): "
                 f"{visit_hook(type(job.algorithm))} or the kernel keeps wrong statistics"
             )
         return ""
@@ -199,7 +200,7 @@ class Audit:
     def _evaluate(self, job: JobState) -> str:
         """Compute the objective of all points under the final θ and compare it with that of the job's statistics;
         returns what is wrong, or an empty text."""
-        assert self._final is not None and job.objective is not None
+        assert self._final_statistics is not None and job.objective is not None
         own = [np.zeros_like(a) for a in pytree.flatten(job.store.statistics)]
         for worker in sorted(self._answers):
             for into, part in zip(own, self._answers[worker][1], strict=True):
@@ -208,7 +209,7 @@ class Audit:
         self.evaluate_over(job, [pytree.flatten(theirs) for theirs in job.store.remote.values()])
         if self.objective is None:
             return ""
-        scale = max(abs(self.objective), abs(job.objective), 1e-300)
+        scale = max(abs(self.objective), abs(job.objective), SMALLEST_DIVISOR)
         self.difference = (job.objective - self.objective) / scale
         if job.verdict is not None and job.verdict.outcome in OUTCOMES_BEFORE_CONVERGENCE:
             return ""  # points keep contributions from before the last updates: how far behind, nothing bounds
@@ -226,19 +227,19 @@ class Audit:
 
     def _error(self, job: JobState, counted: Tree, value: float) -> float:
         def objective(statistics: Tree) -> Any:
-            return call_hook(job.algorithm, job.place, "objective", statistics, self._final)
+            return call_hook(job.algorithm, job.place, "objective", statistics, self._final_statistics)
 
         return objective_error(objective, counted, value, job.rounding)
 
-    def evaluate_over(self, job: JobState, others: Sequence[Sequence[Array]]) -> None:
+    def evaluate_over(self, job: JobState, statistics_of_groups: Sequence[Sequence[Array]]) -> None:
         """The objective of the final θ over all points of this job, and those of other groups by their statistics."""
-        assert self._final is not None and self.own_statistics is not None
+        assert self._final_statistics is not None and self.own_statistics is not None
         total = [np.array(a) for a in self.own_statistics]
-        for theirs in others:
+        for theirs in statistics_of_groups:
             for into, part in zip(total, theirs, strict=True):
                 into += part
         counted = pytree.unflatten(job.store.statistics, total)
-        value = call_hook(job.algorithm, job.place, "recounted", counted, self._final)
+        value = call_hook(job.algorithm, job.place, "recounted", counted, self._final_statistics)
         self.objective, self.counted = (None, None) if value is None else (float(value), counted)
 
 
@@ -247,7 +248,7 @@ def _last_change(job: JobState) -> float:
     (without barriers it has made fewer than the others); infinite where there were not so many.
     """
     visits = sum(row.visits for row in job.trace)
-    left = 2.0 * max(visits / max(job.totals.slowest_pass, 1e-300), job.points)
+    left = 2.0 * max(visits / max(job.totals.slowest_pass, SMALLEST_DIVISOR), job.points)
     for row in reversed(job.trace):
         if left <= 0 or row.objective is None:
             break

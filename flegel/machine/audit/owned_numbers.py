@@ -15,7 +15,7 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard
 
-OWNER_SUM_MODULUS = 1 << 62
+OWNER_SUM_MODULUS = 1 << 62  # of the sums of point numbers, which then fit into 64 bits
 A, B, C = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB  # odd, without a relation to each other
 NUMBERS_PER_KEPT_SUM = 1 << 12
 """Point numbers between two sums that are kept."""
@@ -32,6 +32,7 @@ def sum_below(points: int) -> int:
     """Σ q(i) of all i below `points`."""
     n = points - 1
     first = n * (n + 1) // 2
+    # Sums of i and of i².
     return (A * first + B * (n * (n + 1) * (2 * n + 1) // 6) + C * first * first) % OWNER_SUM_MODULUS
 
 

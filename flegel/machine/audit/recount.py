@@ -15,7 +15,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.configuration.active import active
 from flegel.core import pytree
-from flegel.core.precision import rounding
+from flegel.core.precision import SMALLEST_DIVISOR, rounding
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard, Sparse, pack_tiles
 from flegel.core.stop_flag import new_flag
@@ -23,12 +23,6 @@ from flegel.declarations.kernels import COUNTING
 from flegel.machine.worker.checksums import GOLDEN_RATIO_PART
 from flegel.machine.worker.point_store import PointStore
 from flegel.params.objective_error import objective_error
-
-RECOUNTED_POINTS_AT_ONCE = 1 << 15
-RECOUNTED_STATE_BYTES_AT_ONCE = 4 << 20
-"""Fresh states exist for so many points at a time, or for points with so many bytes of state."""
-RECOUNT_CALL_MULTIPLE = 16
-"""Points of a call, over those of a kernel's first call: on a GPU that is a million points, and few calls."""
 
 States = Callable[[int], Array]
 Value = TypeVar("Value")
@@ -70,11 +64,11 @@ class Recount:
         self, algorithm: Algorithm, kernel: RecountKernel, parameter: Tree, empty: Tree, fresh: States
     ) -> None:
         """`parameter`: θ(0), another θ than the present one, to see whether changes are differences."""
-        self._algorithm, self._kernel, self._fresh, self._empty = algorithm, kernel, fresh, empty
-        self._first = pytree.copy(parameter)
+        self._algorithm, self._kernel, self._unvisited_states, self._empty = algorithm, kernel, fresh, empty
+        self._first_parameter = pytree.copy(parameter)
         self._unvisited: Array | None = None
         self._unvisited_points = 0
-        self._room = np.empty(0)
+        self._working_states = np.empty(0)
         """States of a chunk of points before their first visit, and where copies of them are used."""
 
     def whole(self, store: PointStore, theta: Sequence[Array]) -> tuple[Array, ...]:
@@ -82,7 +76,7 @@ class Recount:
         try:
             return self._apart(lambda: self._sum(held_runs(store), theta, COUNTING))
         finally:
-            self._unvisited, self._room = None, np.empty(0)
+            self._unvisited, self._working_states = None, np.empty(0)
 
     def visit_error(self, store: PointStore, theta: Sequence[Array], points: int, turn: int) -> float:
         """Relative difference between what `points` points contribute in a visit under θ(0) followed by one under
@@ -100,11 +94,13 @@ class Recount:
         direct = self._sum([PointRun(shard, start, end)], theta)
         part, start, end = _cut(shard, start, end)
         self._kernel.clear_statistics()
-        self._visit(self._clone(part), start, end, (pytree.flatten(self._first), theta))
+        self._visit(self._clone(part), start, end, (pytree.flatten(self._first_parameter), theta))
         twice = [a.copy() for a in self._kernel.statistics()]
-        worst = 0.0
-        for one, two in zip(direct, twice, strict=True):
-            scale = max(float(np.abs(one).sum()), float(np.abs(two).sum()), 1e-300)
+        worst, spent = 0.0, self._algorithm.statistics.spent
+        for name, one, two in zip(pytree.names(self._empty), direct, twice, strict=True):
+            if name in spent:
+                continue  # two visits add twice there
+            scale = max(float(np.abs(one).sum()), float(np.abs(two).sum()), SMALLEST_DIVISOR)
             worst = max(worst, float(np.abs(one - two).max(initial=0.0)) / scale)
         precision = rounding(_type_of(shard))
         if worst <= max(active().audit.equal_statistics_within, precision):
@@ -119,7 +115,7 @@ class Recount:
         """Whether two statistics of the same points have one objective under `theta`: ties that were decided otherwise
         change statistics and not their objective. `direct`: after one visit under `theta`; `twice`: after another one
         before it, under the first θ."""
-        present = pytree.present(pytree.unflatten(self._first, theta))
+        present = pytree.present(pytree.unflatten(self._first_parameter, theta))
 
         def objective(statistics: Tree) -> Any:
             return self._algorithm.objective(pytree.present(statistics), present)
@@ -148,8 +144,9 @@ class Recount:
         because each needs fresh states."""
         self._kernel.clear_statistics()
         for shard, first, last in runs:
-            fitting = RECOUNTED_STATE_BYTES_AT_ONCE // max(shard.state.nbytes // max(shard.points, 1), 1) // TILE * TILE
-            most = max(RECOUNTED_POINTS_AT_ONCE, fitting, RECOUNT_CALL_MULTIPLE * self._kernel.least_points)
+            rules = active().audit
+            fitting = rules.recounted_state_bytes // max(shard.state.nbytes // max(shard.points, 1), 1) // TILE * TILE
+            most = max(rules.recounted_points, fitting, rules.recounted_calls * self._kernel.least_points)
             for start, end in _chunks(shard, first, last, most):
                 part, low, high = _cut(shard, start, end)
                 self._visit(self._clone(part), low, high, (theta,), iteration)
@@ -160,12 +157,12 @@ class Recount:
         known = self._unvisited is not None and self._unvisited.shape == part.state.shape
         if not known or self._unvisited_points < part.points:  # the last tile of fewer points is in part padding
             self._unvisited_points = part.points
-            fresh = np.asarray(self._fresh(part.points), part.state.dtype)
+            fresh = np.asarray(self._unvisited_states(part.points), part.state.dtype)
             made = pack_tiles(fresh) if part.layout == "tiles" else fresh.reshape(part.state.shape)
-            self._unvisited, self._room = made, np.empty_like(made)
+            self._unvisited, self._working_states = made, np.empty_like(made)
         assert self._unvisited is not None
-        np.copyto(self._room, self._unvisited)
-        return replace(part, state=self._room, halted=np.zeros_like(part.halted))
+        np.copyto(self._working_states, self._unvisited)
+        return replace(part, state=self._working_states, halted=np.zeros_like(part.halted))
 
     def _visit(self, clone: Shard, start: int, end: int, thetas: Sequence[Sequence[Array]], iteration: int = 0) -> None:
         """Visit these points under one θ after the other. States are put once: a kernel may keep them on its device,

@@ -18,6 +18,7 @@ from flegel.machine.migration.migrations import Migrations, OwnershipChange
 from flegel.machine.plain_data import register
 from flegel.messages import MoveReady, MoveRefused, MoveSent, Order, WindowArrived
 from flegel.params.protocol import ParameterStore
+from flegel.plan.balance.pairs import PairedBalance
 from flegel.plan.balance.planner import Balance, MoveCost
 from flegel.plan.balance.remaining_time import ProgressSample, RemainingTime
 from flegel.plan.balance.speed_estimate import DecayingMean, DutyCycle, Speed
@@ -45,17 +46,19 @@ class BalanceControl:
         plan: Balance | None = None,
         crowded: bool = False,
         past: bool = True,
+        matching: str = "level",
     ) -> None:
         """`crowded`: there are more workers than processors for them. `past`: passes so far are to become equal, not
-        only those to come."""
+        only those to come. `matching`: one level of passes for all workers, or the paper's `pairs` and linear T."""
         self.mode = mode
         self._look_from = 0.0
         self._crowded, self._past = crowded, past
         self.migrations = Migrations(timeout)
         self.reason = ""
         usual = active().balance_sparing if crowded or mode == "sync" else active().balance
-        self._balance = plan or Balance(rules or usual)
-        self._horizon = RemainingTime(criteria)
+        paired = matching == "pairs"
+        self._balance: Balance | PairedBalance = plan or (PairedBalance if paired else Balance)(rules or usual)
+        self._horizon = RemainingTime(criteria, linear=paired)
         self._speeds: dict[int, Speed] = {}
         self._duties: dict[int, DutyCycle] = {}
         self._now = 0.0
@@ -65,6 +68,7 @@ class BalanceControl:
         self._rounds: list[tuple[float, list[Round]]] = []
         """When they ended and what workers reported, until `plan` uses it; no reports where it was no round."""
         self._told: set[str] = set()
+        """The kind of the last plan that was noted: another one like it is not."""
         self._waiting: Updated | None = None
         """What the model will hear when points have moved, where no worker trains meanwhile."""
 
@@ -101,6 +105,8 @@ class BalanceControl:
         """Between commit and the next order windows change owner. New moves begin when everybody trains again, unless
         no worker is to train while points move: then True, and `updated` waits until they have moved."""
         job.send_all(self.settle(job.view, job.store, workers, now))
+        if len(workers) < len(job.view.workers):  # between single reports passes differ by the order of the reports
+            return False
         self.note(job.view, now, progress.seconds, progress.iteration, job.trace[-1].estimate, progress.slowest_pass)
         if self.mode == "sync":
             self.plan_moves(job, now)
@@ -221,7 +227,8 @@ register(
         BalanceControl: ("_crowded", "_past", "_waiting"),
         Migrations: ("open",),
         Balance: ("rules", "even"),
-        RemainingTime: ("_criteria",),
+        PairedBalance: ("rules",),
+        RemainingTime: ("_criteria", "_linear"),
         ProgressSample: (),
         Speed: (),
         DutyCycle: (),

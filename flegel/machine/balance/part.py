@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from flegel.core.pytree import Array
 from flegel.machine.balance.balance_control import BalanceControl, MoveAnswer
@@ -20,13 +20,21 @@ FLOWS_TOLD = 256
 """Pairs of workers whose moved points `--json` tells."""
 
 
+class FlowTold(NamedTuple):
+    """Points that moved from one worker to another; in `--json` a list in this order."""
+
+    source: int
+    target: int
+    points: int
+    bytes: int
+
+
 class BalancePart(CoordinatorPart):
     """Moves points of one job to faster workers."""
 
     name = "balance"
     answers = (MoveReady, MoveRefused, WindowArrived, MoveSent)
     timers = ("balance",)
-    needs_points = True
 
     def __init__(self, control: BalanceControl) -> None:
         self.control = control
@@ -86,7 +94,8 @@ class BalancePart(CoordinatorPart):
     def section(self) -> dict[str, dict[str, Any]]:
         """Moves, points, bytes and the reasons."""
         moves = self.control.migrations
-        flows = sorted(([*pair, *flow] for pair, flow in moves.flows.items()), key=lambda f: -f[2])
+        flows = [FlowTold(source, target, points, size) for (source, target), (points, size) in moves.flows.items()]
+        flows.sort(key=lambda flow: -flow.points)
         return {
             "balance": {
                 "mode": self.control.mode,
@@ -94,7 +103,7 @@ class BalancePart(CoordinatorPart):
                 "points": moves.points,
                 "bytes": moves.bytes,
                 "notes": list(moves.notes),
-                "flows": flows[:FLOWS_TOLD],
+                "flows": [list(flow) for flow in flows[:FLOWS_TOLD]],
             }
         }
 

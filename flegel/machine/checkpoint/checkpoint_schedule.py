@@ -35,7 +35,7 @@ class CheckpointSchedule:
         """Why the job is to stop after the next checkpoint; empty while it is not."""
         self.suspended = self._gave_up = False
         """That checkpoint has begun, or could not be taken in time."""
-        self._due = False
+        self._checkpoint_is_due = False
         self._number = number
         self._awaited: set[int] = set()
         """Workers whose parts of the checkpoint under way are not here yet."""
@@ -57,7 +57,7 @@ class CheckpointSchedule:
     def lost(self) -> None:
         """A worker is gone: the checkpoint under way lacks its part, and a job that is suspended needs another one."""
         if self._awaited or self.suspended:
-            self._due = True
+            self._checkpoint_is_due = True
         self._awaited = set()
         self.forced = self.suspended = False
 
@@ -68,18 +68,18 @@ class CheckpointSchedule:
         force = flexible and bool(job.view.training())
         match event:
             case Timer("checkpoint"):
-                self._due = True
+                self._checkpoint_is_due = True
                 job.out.append(SetTimer(now + self.every, Timer("checkpoint")))
                 if flexible:
                     wait = min(active().checkpoints.wait_for_barrier_seconds, self.every / 2)
                     job.out.append(SetTimer(now + wait, Timer("force")))
                 force = self.forced  # a stop that has begun continues; this checkpoint first waits for a barrier
             case Suspend(why):
-                self._due, self.suspending = True, why
+                self._checkpoint_is_due, self.suspending = True, why
                 job.out.append(SetTimer(now + active().checkpoints.suspend_within_seconds, Timer("leave")))
             case Timer("leave"):
                 self._gave_up = not self.suspended
-        self.forced = steady and self._due and force
+        self.forced = steady and self._checkpoint_is_due and force
         return self._gave_up or bool(self.suspending and job.phase == "loading")
 
     def at_rest(self, job: JobState, event: Updated, now: float, snapshot: Snapshot) -> None:
@@ -88,7 +88,7 @@ class CheckpointSchedule:
             self._committed_at = now
             seconds = now - job.began
             job.out.append(SaveCommit(job.view.round, job.iteration, seconds, job.objective, job.store.parameter))
-        if self._due and not job.view.training() and (self.complete or self.suspending):
+        if self._checkpoint_is_due and not job.view.training() and (self.complete or self.suspending):
             self.suspended = bool(self.suspending)
             self.begin(job, event, now, snapshot)
         self.forced = False
@@ -98,7 +98,7 @@ class CheckpointSchedule:
         workers = tuple(job.view.workers)
         self._number += 1
         self._awaited = set(workers)
-        self._due, self._asked_at = False, now
+        self._checkpoint_is_due, self._asked_at = False, now
         state, seconds = snapshot(event, now), now - job.began
         job.out.append(
             BeginCheckpoint(

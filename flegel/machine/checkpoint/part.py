@@ -21,7 +21,6 @@ class CheckpointsPart(CoordinatorPart):
     answers = (CheckpointPart,)
     timers = ("checkpoint", "force", "leave")
     events = (Suspend,)
-    needs_points = True
 
     def __init__(self, schedule: CheckpointSchedule) -> None:
         self.schedule = schedule

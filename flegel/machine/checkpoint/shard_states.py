@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from flegel.core.key_borders import nearest_borders
 from flegel.core.pytree import Array
 from flegel.messages import CheckpointPart
 
@@ -42,8 +43,9 @@ def nothing_of(part: WorkerState) -> WorkerState:
     return WorkerState(CheckpointPart(part.kept.number, ()), part.ids[:0], part.state[:0], part.halted[:0])
 
 
-def redeal(parts: Sequence[WorkerState], count: int) -> list[WorkerState]:
-    """The same points in the same order for another number of workers, nearly equally many each.
+def redeal(parts: Sequence[WorkerState], count: int, keys: Array | None = None) -> list[WorkerState]:
+    """The same points in the same order for another number of workers, nearly equally many each; whole keys where
+    `keys`, by number of a row, stay together.
 
     Nothing is lost: states, votes and passes go with their points. Visits that were not yet reported (`psp`) go to the
     first worker in sum.
@@ -52,7 +54,8 @@ def redeal(parts: Sequence[WorkerState], count: int) -> list[WorkerState]:
     state = np.concatenate([p.state for p in parts])
     halted = np.concatenate([p.halted for p in parts])
     runs = [run for p in parts for run in p.kept.runs]
-    edges = np.linspace(0, len(ids), count + 1).round().astype(int).tolist()
+    places = np.linspace(0, len(ids), count + 1).round().astype(int)
+    edges = (places if keys is None else nearest_borders(keys[ids], places)).tolist()
     pending = [p for p in parts if p.pending]
     dealt: list[WorkerState] = []
     for worker in range(count):

@@ -33,6 +33,7 @@ from flegel.params.protocol import Fold, Folded
 from flegel.plan.interval.interval import PARTS
 from flegel.plan.termination import Progress
 from flegel.sync.policy import Updated, WorkerView
+from flegel.wording import counted
 
 SPANS_UP_TO = 256  # workers; beyond that the trace holds sums only
 
@@ -48,6 +49,8 @@ class Commits:
         self.held: dict[int, Tree] = {}
         """By worker: the change that it reported."""
         self.staleness: dict[int, int] = {}
+        self.abandoned = 0
+        """Visits that workers have abandoned, because a point was too expensive."""
         """How often a report was made under a θ so many updates old."""
         self.updated_at = 0.0
         self.last: Updated | None = None
@@ -71,6 +74,7 @@ class Commits:
         if worker in self.held:  # it was asked for the rest, because workers come or go
             change = job.store.merged(self.held[worker], change)
         self.held[worker] = change
+        self.abandoned += body.abandoned
         body = self._with_checked_times(worker, body, seen.rate, now)
         seen.hear(body.visits, body.compute, body.respond, body.wait, body.call)
         seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
@@ -292,6 +296,7 @@ class Commits:
             points=totals.points,
             diverged=self._diverged,
             finished=self._ask("finished", job.store.parameter),
+            constant=job.algorithm.statistics.constant,
             workers=job.view.workers,
         )
 
@@ -314,11 +319,13 @@ class Commits:
             "gain": self._gain,
             "diverged": self._diverged,
             "staleness": self.staleness,
+            "abandoned": self.abandoned,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.updated_at, self._estimate, self._gain = state["updated_at"], state["estimate"], state["gain"]
         self._diverged, self.staleness = state["diverged"], state["staleness"]
+        self.abandoned = state.get("abandoned", 0)
 
 
 def interval_worth(job: JobState, workers: int) -> Array | None:
@@ -338,7 +345,7 @@ def interval_worth(job: JobState, workers: int) -> Array | None:
         at = int(wrong[0]) if len(wrong) else 0
         raise AlgorithmError(
             f"efficiency must return a number from 0 to 1, or None, and not 0 for every part of a pass; it "
-            f"returned {said[at]!r} for {PARTS[at]:.3g} of a pass and {workers} workers."
+            f"returned {said[at]!r} for {PARTS[at]:.3g} of a pass and {counted(workers, 'worker')}."
         )
     return worth
 

@@ -76,19 +76,31 @@ class Coordinator(JobReader):
         shards: dict[int, tuple[Array, ...]] | None = None,
         scaling: tuple[Array, ...] = (),
         rows: int = 0,
-        replace: bool = True,
+        keys: Array | None = None,
+        replace_lost_workers: bool = True,
         rounding: float = FLOAT64_RELATIVE_ERROR,
     ) -> None:
         """`parts`: in the order in which they are asked. `collect`: fetch the points' hidden states at the end.
         `debug`: check the conservation laws at each commit. `attribute`: the store attributes progress to single
-        workers. `shards` to `replace` are those of `Membership`. `rounding`: of statistics (core/precision.py)."""
+        workers. `shards`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each
+        column. `rows`: points of the whole data; 0 is the sum of what workers load. `keys`: of each of them,
+        where those of one key stay together. `replace_lost_workers`: start another process where a worker is lost;
+        otherwise the others take its points over. `rounding`: of statistics (core/precision.py)."""
         criteria = criteria.resolved(algorithm.learning.tolerance)
         self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute, rounding)
         self.liveness = Liveness(self.state.timeouts)
         self.orders = WorkerOrders(self.state, self.liveness)
         self.commits = Commits(self.state, self.orders, debug)
         self.membership = Membership(
-            self.state, self.orders, self.liveness, loads, shards=shards, scaling=scaling, rows=rows, replace=replace
+            self.state,
+            self.orders,
+            self.liveness,
+            loads,
+            shards=shards,
+            scaling=scaling,
+            rows=rows,
+            keys=keys,
+            replace_lost_workers=replace_lost_workers,
         )
         self.termination = Termination(criteria, algorithm.learning.maximize, algorithm.learning.slow_gains)
         self.notes: list[str] = []
@@ -319,6 +331,8 @@ class Coordinator(JobReader):
             return
         state = self.state
         self.membership.begin()
+        needed = any(part.needs_every_report for part in self.parts)
+        state.view.single_reports = state.store.single_reports and not needed
         self.step_back.begin(state)
         state.phase = "training"
         resumed, stood_at, fresh = self._resumed_at or (None, 0.0, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -125,6 +126,21 @@ class PartCommand(msgspec.Struct, frozen=True):
 Command = Send | SetTimer | StartWorker | EvictWorker | Note | Milestone | Done | PartCommand
 
 
+class TraceSpan(NamedTuple):
+    """One report of one worker, as a row of the trace holds it: `TraceSpan(*span)` names its fields."""
+
+    worker: int
+    order_sent: float
+    """In seconds since the start, like the next."""
+    report_here: float
+    visits: int
+    computing: float
+    """Seconds, like the next two."""
+    responding: float
+    waiting: float
+    """Before that order."""
+
+
 @dataclass
 class TraceRow:
     """One line of the trace: the state after a barrier."""
@@ -138,8 +154,7 @@ class TraceRow:
     barrier_cost: float
     reason: str
     spans: list[tuple[int, float, float, int, float, float, float]] = field(default_factory=list)
-    """Of each worker folded in: id, order sent, report here (seconds since the start), visits, then seconds of
-    computing, of responding, and of waiting before that order."""
+    """Of each worker folded in: the fields of a `TraceSpan`."""
     passes: list[float] = field(default_factory=list)
     """Of each worker, in the order of their numbers: how often its points have been traversed."""
     in_flight: int = 0
@@ -150,7 +165,7 @@ class TraceRow:
     """Of each worker, what its reports have done for the objective so far; only where that is attributed."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Timeouts:
     """How long to wait for what, in seconds."""
 

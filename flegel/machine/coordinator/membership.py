@@ -12,7 +12,7 @@ called back it loads and joins like a new one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import Enum, auto
 
 import msgspec
@@ -29,6 +29,7 @@ from flegel.machine.coordinator.state import JobState
 from flegel.messages import LoadShard, PointsAssigned, PointsGivenUp, PointsListed, ReleaseJob, ResetPoints, ShardLoaded
 from flegel.plan.active_workers import ActiveWorkers
 from flegel.sync.policy import TrainWorkers, WorkerView
+from flegel.wording import counted
 
 
 class Next(Enum):
@@ -63,35 +64,38 @@ class Membership:
         shards: dict[int, tuple[Array, ...]] | None = None,
         scaling: tuple[Array, ...] = (),
         rows: int = 0,
-        replace: bool = True,
+        keys: Array | None = None,
+        replace_lost_workers: bool = True,
     ) -> None:
         """`shards`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each column.
-        `rows`: points of the whole data; 0 is the sum of what workers load. `replace`: start another process where a
-        worker is lost; otherwise the others take its points over."""
+        `rows`: points of the whole data; 0 is the sum of what workers load. `keys`: of each, where those
+        of one key stay together. `replace_lost_workers`: start another
+        process where a worker is lost; otherwise the others take its points over."""
         self._job, self._orders, self._liveness = job, orders, liveness
         self.loads, self.shards = loads, shards or {}
         """By worker: its order to load; of a resumed job, the arrays that follow this order."""
         self.resting_at_start: ActiveWorkers | None = None
         """Who begins without points, at rest."""
         self.loaded: dict[int, ShardLoaded] = {}
+        """By worker that has its points: what it said of them."""
         self.roster = Roster()
-        self.redistribution = Redistribution(self.roster, rows)
+        self.redistribution = Redistribution(self.roster, rows, keys)
         self.incidents: list[Incident] = []
         self.wanted = 0
         """Workers that were asked for before training began."""
-        self._scaling, self._replace = scaling, replace
-        self._detached: set[int] = set()
+        self._scaling, self._replace_lost_workers = scaling, replace_lost_workers
+        self._detached_accounts: set[int] = set()
         """Accounts of lost workers, still to be subtracted, as the store numbered them."""
-        self._former: dict[int, WorkerView] = {}
+        self._last_views: dict[int, WorkerView] = {}
         """Workers that were lost or called back from rest, as they were seen last: the next of this number goes on from
         there."""
         self._recounting = False
         """All points are to be counted again."""
         self._to_visit: set[int] | None = None
         """In the round after a change: who has points to visit anew."""
-        self._unneeded: set[int] = set()
+        self._lost_at_rest: set[int] = set()
         """Lost while they rested: the job does not wait for them and does not replace them."""
-        self._arrived: dict[int, ShardLoaded] = {}
+        self._recalled_and_ready: dict[int, ShardLoaded] = {}
         """Called back and ready, while others that were called back with them are not."""
 
     def begin_with(self, plan: ActiveWorkers | None) -> None:
@@ -145,7 +149,7 @@ class Membership:
                 )
 
     def all_loaded(self) -> bool:
-        return len(self.loaded) >= len(self.loads) - len(self._job.resting) - len(self._unneeded)
+        return len(self.loaded) >= len(self.loads) - len(self._job.resting) - len(self._lost_at_rest)
 
     def begin(self) -> None:
         """Training begins: the view gets its workers, and the `evidence` of their data: numbers in the data for each
@@ -171,20 +175,23 @@ class Membership:
     def knows(self, worker: int) -> bool:
         present = self.loads if self._job.phase == "loading" else self._job.view.workers
         return (
-            worker in present or worker in self.roster.hired or worker in self._job.resting or worker in self._arrived
+            worker in present
+            or worker in self.roster.hired
+            or worker in self._job.resting
+            or worker in self._recalled_and_ready
         )
 
     def lose(self, worker: int, why: str, fault: bool, silent: bool, redone: int, now: float) -> Next | FlegelError:
         """Nothing that the worker has not committed counts, and what it committed is subtracted. `redone`: visits of
         its report that do not count. The error, where the job cannot go on."""
         job, roster = self._job, self.roster
-        place, hired = job.place, worker in roster.hired or self._arrived.pop(worker, None) is not None
+        place, hired = job.place, worker in roster.hired or self._recalled_and_ready.pop(worker, None) is not None
         job.out.append(EvictWorker(worker, why))
         self._liveness.forget(worker)
         self.redistribution.forget(worker)
         if job.resting.pop(worker, None) is not None:  # it held no points, so it is not replaced
             job.out.append(Note(f"worker {worker} {why} while it rested"))
-            self._unneeded.add(worker)
+            self._lost_at_rest.add(worker)
             return Next.TRY_TO_BEGIN if job.phase == "loading" else Next.NOTHING
         if too_often := roster.lose(worker, fault, silent):
             return WorkerLost(f"Worker {worker} {why} in {place}{too_often}.", why)
@@ -192,13 +199,13 @@ class Membership:
             job.out.append(Note(f"worker {worker} {why} before it was of use"))
         seen = job.view.workers.pop(worker, None)
         if seen is not None:
-            self._former[worker] = seen
+            self._last_views[worker] = seen
             self.incidents.append(Incident("lost", worker, why, now - job.began, redone=redone, unvisited=seen.points))
-            self._detached.add(job.store.detach(worker))
+            self._detached_accounts.add(job.store.detach(worker))
             self.redistribution.orphans = True
         self.loaded.pop(worker, None)
         loading = job.phase == "loading"
-        if self._replace and (fault or not hired):
+        if self._replace_lost_workers and (fault or not hired):
             job.out += roster.hire(worker, now, replacing=True)
             job.out.append(SetTimer(now + job.timeouts.hire, Timer("hire")))
         elif loading:
@@ -206,7 +213,7 @@ class Membership:
             self.redistribution.orphans = True
         if seen is not None or (loading and self.redistribution.orphans):
             self._call_back(now, urgent=True)
-        if not (job.view.workers or roster.hired or (loading and len(self.loads) > len(self._unneeded))):
+        if not (job.view.workers or roster.hired or (loading and len(self.loads) > len(self._lost_at_rest))):
             return WorkerLost(f"Worker {worker} {why} in {place}, and no worker is left.", why)
         if loading:
             return Next.TRY_TO_BEGIN
@@ -238,7 +245,7 @@ class Membership:
             job.out.append(EvictWorker(worker, "came too late", gently=True))
             return Next.NOTHING
         if recalled:
-            self._arrived[worker] = body
+            self._recalled_and_ready[worker] = body
             return Next.BRING_TO_REST if self._admit_arrived() else Next.NOTHING
         self._admit(worker, body)
         if not any(i.worker == worker and i.resumed is None for i in self.incidents):
@@ -248,7 +255,7 @@ class Membership:
     def _admit(self, worker: int, body: ShardLoaded) -> None:
         self.loaded[worker] = body
         self._job.store.admit(worker, body.address)
-        seen = self._job.view.workers[worker] = newcomer(self._job.view, worker, self._former.pop(worker, None))
+        seen = self._job.view.workers[worker] = newcomer(self._job.view, worker, self._last_views.pop(worker, None))
         seen.room = body.room
         self.roster.newcomers.add(worker)
 
@@ -272,18 +279,18 @@ class Membership:
 
     def _call_back(self, now: float, urgent: bool) -> None:
         resting, self._job.resting = self._job.resting, {}
-        self._former.update(resting)
+        self._last_views.update(resting)
         self.roster.recall(resting, now, urgent)
         for worker in resting:
             self.joined(worker, now)
 
     def _admit_arrived(self) -> bool:
         """Who was called back gets points when all are ready, or at once where points change owner anyway."""
-        if not self._arrived or (self.roster.recalled and not self.changing):
+        if not self._recalled_and_ready or (self.roster.recalled and not self.changing):
             return False
-        for worker, body in self._arrived.items():
+        for worker, body in self._recalled_and_ready.items():
             self._admit(worker, body)
-        self._arrived.clear()
+        self._recalled_and_ready.clear()
         return True
 
     # -- more or fewer workers, as somebody wants ----------------------------------------------------------
@@ -291,13 +298,18 @@ class Membership:
     def scale(self, workers: int, now: float) -> Next:
         """Have `workers` workers from now on: hire the missing ones, or let the last ones go."""
         job, roster, rows = self._job, self.roster, self.redistribution.rows
-        have = sorted({*roster.staying(job.view), *roster.hired, *job.resting, *self._arrived})
+        have = sorted({*roster.staying(job.view), *roster.hired, *job.resting, *self._recalled_and_ready})
         if job.phase == "loading":
             self.wanted = workers
         elif self._ending:
-            job.out.append(Note(f"the job is about to end; it keeps its {len(have)} workers"))
+            job.out.append(Note(f"the job is about to end; it keeps its {counted(len(have), 'worker')}"))
         elif not 1 <= workers <= max(rows or workers, 1):
-            job.out.append(Note(f"{workers} workers cannot share {rows} points; there are {len(have)} as before"))
+            job.out.append(
+                Note(
+                    f"{counted(workers, 'worker')} cannot share {counted(rows, 'point')}; it keeps its "
+                    f"{counted(len(have), 'worker')}"
+                )
+            )
         elif workers > len(have):
             free = (n for n in itertools.count() if n not in have and n not in job.view.workers)
             for number in itertools.islice(free, workers - len(have)):
@@ -309,7 +321,7 @@ class Membership:
     def leave(self, workers: tuple[int, ...], now: float) -> Next:
         """Begin to let these workers go: they give their points to the remaining ones and end."""
         job, roster = self._job, self.roster
-        waiting = {*roster.hired, *job.resting, *self._arrived}
+        waiting = {*roster.hired, *job.resting, *self._recalled_and_ready}
         present = {*roster.staying(job.view), *waiting}
         if self._ending or not present - set(workers):
             job.out.append(Note(f"workers {sorted(workers)} cannot leave in {job.place}"))
@@ -319,7 +331,7 @@ class Membership:
                 hired = worker in roster.hired and worker not in roster.recalled
                 roster.unhire(worker)
                 job.resting.pop(worker, None)
-                self._arrived.pop(worker, None)
+                self._recalled_and_ready.pop(worker, None)
                 self._liveness.forget(worker)
                 job.out.append(EvictWorker(worker, "is not wanted any more", gently=True))
                 if not hired:
@@ -331,6 +343,15 @@ class Membership:
         if not roster.staying(job.view):
             self._call_back(now, urgent=True)
         return Next.BRING_TO_REST if roster.leaving or self.changing or self._admit_arrived() else Next.NOTHING
+
+    def exclude(self, workers: Mapping[int, str], now: float) -> Next:
+        """Begin to let these workers go with their points, for these reasons: what they contributed is subtracted."""
+        for worker, why in sorted(workers.items()):
+            self.roster.excluded.add(worker)
+            self.incidents.append(Incident("excluded", worker, f"is excluded: {why}", now - self._job.began))
+            self._detached_accounts.add(self._job.store.detach(worker))
+        self.redistribution.orphans = True  # all are asked for their points, these as well
+        return Next.BRING_TO_REST
 
     def recount(self, why: str, now: float) -> None:
         """The statistics are wrong, or θ goes back: all points count as unvisited; the change that follows says so."""
@@ -375,9 +396,10 @@ class Membership:
     def subtract_lost(self) -> set[int]:
         """Accounts of the lost are subtracted; returns who shared one, and begins again."""
         again: set[int] = set()
-        for number in sorted(self._detached):
+        for number in sorted(self._detached_accounts):
             again |= set(self._job.store.forget(number)) & set(self._job.view.workers)
-        self._detached.clear()
+        self._detached_accounts.clear()
+        again |= self.roster.excluded  # what they reported meanwhile does not count either
         if self._recounting:
             self._recounting, again = False, set(self._job.view.workers)
             self._job.store.clear_statistics()
@@ -415,7 +437,14 @@ class Membership:
                 job.send(worker, ReleaseJob())
             else:
                 job.out.append(EvictWorker(worker, "leaves", gently=True))
+        for worker in sorted(roster.excluded):
+            view.workers.pop(worker, None)
+            self._liveness.forget(worker)
+            self._orders.forget(worker)
+            self.loaded.pop(worker, None)
+            job.out.append(EvictWorker(worker, "is excluded", gently=True))
         roster.leaving.clear()
+        roster.excluded.clear()
         roster.to_rest.clear()
         roster.newcomers.clear()
         for incident in [i for i in self.incidents if i.resumed is None]:

@@ -79,6 +79,35 @@ FOLLOWED_AT = "validation_iteration"
 rows are looked at again."""
 
 
+class SiteSnapshot(msgspec.Struct, frozen=True):
+    """One group of several that train one model, as this one sees it."""
+
+    group: str
+    state: str
+    round: int
+    """That is open for it."""
+    sent: bool
+    """A contribution of it is there that no result has counted."""
+    waited_for: bool
+    """The open round waits for it."""
+    silent: bool
+    """It has not been heard of for several beats."""
+    age: int | None
+    """Rounds by which its contribution is older than the last result; None: it is not in that."""
+    workers: int
+
+
+class SitesSnapshot(msgspec.Struct, frozen=True):
+    """All groups, and the traffic of this one with their bucket."""
+
+    round: int
+    sites: tuple[SiteSnapshot, ...]
+    why: str = ""
+    """Why the last round ended, where a quorum ended it."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
 class JobSnapshot(msgspec.Struct, frozen=True):
     """The job at one moment."""
 
@@ -133,6 +162,8 @@ class JobSnapshot(msgspec.Struct, frozen=True):
     respond: float = 0.0
     servers: PlacementSnapshot | None = None
     """The parameter servers, where the job has any."""
+    sites: SitesSnapshot | None = None
+    """The groups at several sites, where the job is one of them."""
 
 
 def observe(

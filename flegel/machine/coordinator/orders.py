@@ -38,7 +38,8 @@ class WorkerOrders:
             seen = workers[worker]
             seen.phase, seen.stopping = "training", False
             visits = seen.points if points is None else points[worker]
-            body = Train(round_, visits, seconds.get(worker) if seconds else None, linger, version)
+            own = seconds.get(worker) if seconds else None
+            body = Train(round_, visits, own, linger, version, cursor=action.cursor)
             out.append(Send(worker, body, arrays))
         self.round_of.update(dict.fromkeys(action.workers, round_))
         self.before_last.update((w, self.sent_at[w]) for w in action.workers if w in self.sent_at)

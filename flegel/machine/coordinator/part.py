@@ -100,8 +100,8 @@ class CoordinatorPart:
     """Names of timers that go to `happened`."""
     events: ClassVar[tuple[type, ...]] = ()
     """Events that go to `happened`."""
-    needs_points: ClassVar[bool] = False
-    """Points are moved or stored: simulated workers must hold them, too."""
+    needs_every_report: ClassVar[bool] = False
+    """What it does at an update takes the reports of all workers, so a model must not choose single ones."""
     coordinator: CoordinatorPort
 
     def attach(self, coordinator: CoordinatorPort) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from flegel.core.key_borders import nearest_borders
 from flegel.core.pytree import Array
 from flegel.core.shard import TILE
 from flegel.errors import ProtocolError
@@ -30,9 +31,9 @@ from flegel.sync.policy import View
 class Redistribution:
     """One change of owners after another."""
 
-    def __init__(self, roster: Roster, rows: int) -> None:
-        """`rows`: of the whole data set."""
-        self.rows = rows
+    def __init__(self, roster: Roster, rows: int, keys: Array | None = None) -> None:
+        """`rows`: of the whole data set. `keys`: of each row, where rows of one key stay together."""
+        self.rows, self._keys = rows, keys
         self.phase = ""
         """quieting, asking or sharing; empty while nothing changes."""
         self.orphans = False
@@ -44,6 +45,8 @@ class Redistribution:
         """Answers that each worker has still to give."""
         self._censuses: dict[int, Array] = {}
         self._need: dict[int, int] = {}
+        self._withdrawn: Array | None = None
+        """For each row whether it left with a worker that was excluded; None where none did."""
 
     def forget(self, worker: int) -> None:
         """The worker is lost: it owes nothing, and what it said does not count."""
@@ -116,8 +119,14 @@ class Redistribution:
     def _place_orphans(self, view: View) -> list[Command]:
         """Give points without an owner to newcomers, or to all who stay. Fails where a point has two owners."""
         owners = np.zeros(self.rows, np.int32)
-        for bits in self._censuses.values():
-            owners += np.unpackbits(bits, count=self.rows)
+        for worker, bits in self._censuses.items():
+            listed = np.unpackbits(bits, count=self.rows)
+            if worker in self._roster.excluded:
+                self._withdrawn = listed if self._withdrawn is None else self._withdrawn | listed
+            else:
+                owners += listed
+        if self._withdrawn is not None:
+            owners += self._withdrawn
         if self.rows and owners.max() > 1:
             raise ProtocolError(f"{int((owners > 1).sum())} points have more than one owner.")
         ids = np.flatnonzero(owners == 0)
@@ -128,7 +137,9 @@ class Redistribution:
         heirs = sorted(self._roster.newcomers - self._roster.leaving) or self._roster.staying(view)
         passes = int(min((w.passes for w in view.workers.values() if w.points), default=0.0))
         commands = []
-        for heir, part in zip(heirs, _split(ids, _weights(view, heirs)), strict=True):
+        if self._keys is not None:
+            ids = ids[np.argsort(self._keys[ids], kind="stable")]
+        for heir, part in zip(heirs, self._split(ids, _weights(view, heirs)), strict=True):
             if len(part):
                 commands.append(self._send(heir, AssignPoints(passes=passes), (part,)))
                 self.unvisited.add(heir)
@@ -144,7 +155,8 @@ class Redistribution:
         quota = dict(zip(staying, _weights(view, staying), strict=True))
         total = sum(quota.values()) or 1.0
         few = min(TILE, self.rows // max(len(staying), 1))  # of the slowest, too: nobody learns its speed otherwise
-        wanted = {w: max(int(self.rows * quota[w] / total), few) for w in staying}
+        rows = self.rows - (0 if self._withdrawn is None else int(self._withdrawn.sum()))
+        wanted = {w: max(int(rows * quota[w] / total), few) for w in staying}
         self._need = {w: max(wanted[w] - view.workers[w].points, 0) for w in sorted(self._roster.newcomers)}
         commands = [self._send(w, GiveUpPoints()) for w in sorted(self._roster.leaving) if view.workers[w].points]
         given = sum(view.workers[w].points for w in self._roster.leaving)
@@ -172,15 +184,30 @@ class Redistribution:
         heirs = (
             others or sorted(self._roster.newcomers - {source}) or [w for w in view.workers if w != source] or [source]
         )
-        parts = _split(np.arange(left), _weights(view, heirs))
+        parts = np.split(np.arange(left), _shared(left, _weights(view, heirs))[:-1])
         takers += [(heir, len(part)) for heir, part in zip(heirs, parts, strict=True) if len(part)]
         commands = []
-        for taker, points in takers:
+        for taker, points in self._whole_keys(takers, arrays[0]):
             store.join(source, taker)
             part = tuple(a[at : at + points] for a in arrays)
             commands.append(self._send(taker, AssignPoints(visited=True), part))
             at += points
         return commands
+
+    # -- points that stay together -------------------------------------------------------------------------
+
+    def _split(self, ids: Array, weights: Iterable[float]) -> list[Array]:
+        """Consecutive parts in proportion to the weights, between two keys."""
+        return np.split(ids, self._between_keys(ids, _shared(len(ids), weights))[:-1])
+
+    def _whole_keys(self, takers: list[tuple[int, int]], ids: Array) -> list[tuple[int, int]]:
+        """How many of these points each gets, where it is whole keys; nobody gets none."""
+        ends = self._between_keys(ids, np.cumsum([points for _, points in takers]))
+        sizes = np.diff(ends, prepend=0).tolist()
+        return [(taker, size) for (taker, _), size in zip(takers, sizes, strict=True) if size]
+
+    def _between_keys(self, ids: Array, places: Array) -> Array:
+        return places if self._keys is None else nearest_borders(self._keys[ids], places)
 
 
 def _weights(view: View, workers: list[int]) -> list[float]:
@@ -189,8 +216,7 @@ def _weights(view: View, workers: list[int]) -> list[float]:
     return rates if all(rate > 0 for rate in rates) else [1.0] * len(workers)
 
 
-def _split(ids: Array, weights: Iterable[float]) -> list[Array]:
-    """Consecutive parts in proportion to the weights."""
+def _shared(points: int, weights: Iterable[float]) -> Array:
+    """Where parts of so many points in proportion to the weights end."""
     ends = np.cumsum(list(weights))
-    bounds = np.round(ends / ends[-1] * len(ids)).astype(np.int64)
-    return np.split(ids, bounds[:-1])
+    return np.asarray(np.round(ends / ends[-1] * points).astype(np.int64))

@@ -15,7 +15,7 @@ class Incident:
     """A change of the workers, for the trace and the result."""
 
     kind: str
-    """lost, joined, left; with worker −1: recount (of all points), rest and recall (of several workers)."""
+    """lost, joined, left, excluded; with worker −1: recount (of all points), rest and recall (of several workers)."""
     worker: int
     why: str
     at: float
@@ -38,6 +38,9 @@ class Roster:
         self.newcomers: set[int] = set()
         """Loaded, and without points so far."""
         self.leaving: set[int] = set()
+        """Workers that were asked to leave and still train."""
+        self.excluded: set[int] = set()
+        """Workers that leave with their points, which nobody trains from then on."""
         self.to_rest: set[int] = set()
         """Of the leaving: those that stay at hand."""
         self.recalled: set[int] = set()
@@ -72,6 +75,7 @@ class Roster:
         self.unhire(worker)
         self.newcomers.discard(worker)
         self.leaving.discard(worker)
+        self.excluded.discard(worker)
         self.to_rest.discard(worker)
         limits = active().liveness
         if not fault:
@@ -108,7 +112,7 @@ class Roster:
         return [worker for worker, at in self.hired.items() if now - at > timeout]
 
     def staying(self, view: View) -> list[int]:
-        return [w for w in view.workers if w not in self.leaving]
+        return [w for w in view.workers if w not in self.leaving and w not in self.excluded]
 
 
 def newcomer(view: View, worker: int, former: WorkerView | None) -> WorkerView:

@@ -15,6 +15,7 @@ class StateCollection:
     def __init__(self, job: JobState, liveness: Liveness, wanted: bool) -> None:
         self._job, self._liveness = job, liveness
         self.wanted = wanted
+        """Hidden states are fetched at the end."""
         self.states: dict[int, tuple[Array, Array]] = {}
         """By worker: states of its points, and their numbers."""
 

@@ -6,13 +6,18 @@ itself, with finite numbers, and with the digest that its group told in its beat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError
+from flegel.machine.group.fragments import ALL_FRAGMENTS, Fragments, next_fragment
 from flegel.machine.group.outer_step import outer_step
+from flegel.machine.group.outliers import judge
 from flegel.machine.group.records import Contribution, Entry, RoundResult, decode, digest_of, encode, finite
+from flegel.machine.group.wire import unpacked
 
 OTHER_PACKAGE = "was made with another training package"
 """How the reason ends where nobody can help: what was written is what its group wanted to write."""
@@ -38,8 +43,8 @@ class ReceivedContribution:
 class Contributions:
     """The contributions of the round that is open, and of the last result."""
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], package: str = "") -> None:
-        self._shapes, self._package = list(shapes), package
+    def __init__(self, shapes: Sequence[tuple[int, ...]], package: str = "", fragments: int = 1) -> None:
+        self._fragments, self._package = Fragments(shapes, fragments), package
         self._received: dict[str, ReceivedContribution] = {}
 
     def get(self, key: str) -> ReceivedContribution | None:
@@ -57,9 +62,17 @@ class Contributions:
             return f"{wanted.key} is of {header.group}, round {header.round}"
         if header.package != self._package:
             return f"{wanted.key} {OTHER_PACKAGE}"
-        if header.fields != len(self._shapes) or len(arrays) < header.fields:
+        if not self._fragments.known(header.fragment):
+            return f"{wanted.key} is of a part of θ that this job does not have"
+        shapes = self._fragments.shapes(header.fragment)
+        if header.wire != "full":
+            try:
+                arrays = unpacked(header.wire, arrays, shapes)
+            except DecodeError as error:
+                return f"{wanted.key} cannot be read: {error}"
+        if header.fields != len(shapes) or len(arrays) < header.fields:
             return f"{wanted.key} holds other statistics than this job"
-        if any(a.shape != shape for a, shape in zip(arrays, self._shapes, strict=False)):
+        if any(a.shape != shape for a, shape in zip(arrays, shapes, strict=False)):
             return f"{wanted.key} holds statistics of another shape than this job"
         if not finite(arrays[: header.fields]):
             return f"{wanted.key} holds numbers that are not finite"
@@ -80,11 +93,73 @@ class Contributions:
         outer: str = "",
         base: Sequence[Array] = (),
         velocity: Sequence[Array] = (),
+        counted_before: Mapping[str, tuple[int, int]] | None = None,
+        why: str = "",
+        outliers: str = "keep",
+        previous: RoundResult | None = None,
+        exchanged_in: Sequence[int] = (),
     ) -> bytes:
-        """The round's result: the same entries give the same bytes. `outer` where θ is exchanged."""
+        """The round's result: the same entries give the same bytes. `outer` where θ is exchanged. `counted_before`:
+        of every group, life and round of its last contribution that an earlier result counted. `exchanged_in`: the
+        round of the last exchange of each fragment."""
         ordered = tuple(sorted(entries, key=lambda e: e.group))
+        counted = dict(counted_before or {})
+        for e in ordered:
+            counted[e.group] = max(counted.get(e.group, (0, 0)), (e.life, e.round))
+        said = tuple((group, *counted[group]) for group in sorted(counted))
         if not outer:
-            return encode(RoundResult(round_, ordered, final, 0, by))
-        changes = [(self._received[e.key].header.visits, self._received[e.key].changes) for e in ordered]
-        theta, after = outer_step(outer, base, velocity, changes)
-        return encode(RoundResult(round_, ordered, final, len(theta), by), [*theta, *after])
+            return encode(RoundResult(round_, ordered, final, 0, by, self._package, said, why))
+        header = RoundResult(round_, ordered, final, 0, by, self._package, said, why)
+        return self._stepped(header, outer, base, velocity, outliers, previous, exchanged_in)
+
+    def _stepped(
+        self,
+        header: RoundResult,
+        outer: str,
+        base: Sequence[Array],
+        velocity: Sequence[Array],
+        outliers: str,
+        previous: RoundResult | None,
+        exchanged_in: Sequence[int],
+    ) -> bytes:
+        """A result with the fragments of θ that its contributions change."""
+        received = [self._received[e.key] for e in header.entries]
+        fragments = sorted({f for r in received for f in self._fragments.of(r.header.fragment)})
+        known = {(g, f): (mean, variance, n) for g, f, mean, variance, n in (previous.sizes if previous else ())}
+        theta, after, found = list[Array](), list[Array](), dict[str, str]()
+        for fragment in fragments:
+            changes, factors = list[tuple[float, Sequence[Array]]](), list[float]()
+            for r in received:
+                if fragment not in self._fragments.of(r.header.fragment):
+                    continue
+                parts = self._fragments.take(fragment, r.changes) if r.header.fragment == ALL_FRAGMENTS else r.changes
+                judged = judge(outliers, parts, known.get((r.entry.group, fragment)))
+                known[r.entry.group, fragment] = judged.size
+                if judged.reason:
+                    found[r.entry.group] = judged.reason
+                changes.append((r.header.visits, judged.parts))
+                factors.append(judged.factor)
+            velocities = self._fragments.take(fragment, velocity) if velocity else []
+            new, speed = outer_step(outer, self._fragments.take(fragment, base), velocities, changes, factors)
+            theta, after = [*theta, *new], [*after, *speed]
+        rounds = list(exchanged_in) or [0] * self._fragments.count
+        for fragment in fragments:
+            rounds[fragment] = header.round
+        header = msgspec.structs.replace(
+            header,
+            fields=len(theta),
+            fragments=tuple(fragments),
+            exchanged_in=tuple(rounds),
+            next_fragment=next_fragment(self._unsent(received, fragments), rounds, header.round),
+            sizes=tuple((g, f, *size) for (g, f), size in sorted(known.items()) if outliers != "keep"),
+            outliers=tuple(sorted(found.items())),
+        )
+        return encode(header, [*theta, *after], compress=True)
+
+    def _unsent(self, received: Sequence[ReceivedContribution], fragments: Sequence[int]) -> list[float]:
+        """By how much groups have changed each fragment that is not exchanged now."""
+        changed = [0.0] * self._fragments.count
+        for r in received:
+            if len(r.header.changed) == len(changed):
+                changed = [a + b for a, b in zip(changed, r.header.changed, strict=True)]
+        return [0.0 if fragment in fragments else value for fragment, value in enumerate(changed)]

@@ -1,8 +1,8 @@
 """What happens to a group and what it wants done. Plain records, no decisions.
 
 Between the group (the thread that talks to the bucket) and the coordinator of its job: `Offered`, `StatusChanged` one
-way; `Synchronized`, `GroupJoined`, `GroupLost`, `Waiting`, `Fenced`, `Stalled` the other. At the end: `Evaluated`, and
-`EndsHeard` back.
+way; `Synchronized`, `Withheld`, `GroupJoined`, `GroupLost`, `Waiting`, `Fenced`, `Stalled` the other. At the end:
+`Evaluated`, and `EndsHeard` back.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import msgspec
 
 from flegel.core.pytree import Array
 from flegel.machine.coordinator.events import PartCommand, PartEvent
+from flegel.machine.coordinator.observation import SitesSnapshot
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -41,6 +42,12 @@ class Offered(msgspec.Struct, frozen=True):
     settled: bool
     objective: float | None
     commits: int
+    wire: str = "full"
+    """How changes of θ are written (`wire.py`)."""
+    fragment: int = -1
+    """Of θ that it changes (`fragments.py`); -1: all."""
+    changed: tuple[float, ...] = ()
+    """By how much this group has changed each fragment, where there are several."""
 
 
 class StatusChanged(msgspec.Struct, frozen=True):
@@ -113,12 +120,26 @@ class Synchronized(msgspec.Struct, frozen=True):
     groups: tuple[str, ...]
     together: bool = False
     """Every group that ever took part, and as many as are expected, contributed to this very round."""
+    ages: dict[str, int] = {}
+    """Rounds by which contributions are older than the result, where they are."""
+    why: str = ""
+    """Why the round ended, where a quorum ended it."""
+    link: float = 0.0
+    """Bytes a second that this group can send to the bucket; 0 while that is not known."""
+    fragments: tuple[int, ...] = (0,)
+    """Of θ that are new, where θ is exchanged."""
+    next_fragment: int = 0
+    """Of θ that the next round is for."""
+    outliers: dict[str, str] = {}
+    """Groups whose changes were outliers, and what was done to them."""
 
 
 class RoundOpened(msgspec.Struct, frozen=True):
-    """The first round of a job: there is no result yet."""
+    """The first round of a job: there is no result yet; or one was left out."""
 
     round: int
+    fragment: int = 0
+    """Of θ that it is for."""
 
 
 class GroupJoined(msgspec.Struct, frozen=True):
@@ -160,6 +181,20 @@ class GroupLost(msgspec.Struct, frozen=True):
     group: str
     why: str
     """has left, has been silent for 30 s, …"""
+    stands: bool = False
+    """Its last statistics stay in the model: with a quorum groups may be absent."""
+
+
+class SitesSeen(msgspec.Struct, frozen=True):
+    """Who is there and who is waited for, for people: when that changes, at most once a beat."""
+
+    seen: SitesSnapshot
+
+
+class Withheld(msgspec.Struct, frozen=True):
+    """A contribution that was offered is not sent, and will not be."""
+
+    round: int
 
 
 class EndsHeard(msgspec.Struct, frozen=True):
@@ -174,7 +209,18 @@ class Remark(msgspec.Struct, frozen=True):
 
 StoreCommand = GetObject | PutObject | ListObjects | DeleteObject
 ToCoordinator = (
-    Synchronized | RoundOpened | GroupJoined | GroupLost | Fenced | Excluded | Stalled | Waiting | EndsHeard | Remark
+    Synchronized
+    | RoundOpened
+    | Withheld
+    | GroupJoined
+    | GroupLost
+    | Fenced
+    | Excluded
+    | Stalled
+    | Waiting
+    | EndsHeard
+    | SitesSeen
+    | Remark
 )
 GroupCommand = StoreCommand | ToCoordinator | SendHint
 

@@ -18,15 +18,22 @@ from flegel.core.pytree import Array
 
 
 def outer_step(
-    kind: str, base: Sequence[Array], velocity: Sequence[Array], changes: Sequence[tuple[float, Sequence[Array]]]
+    kind: str,
+    base: Sequence[Array],
+    velocity: Sequence[Array],
+    changes: Sequence[tuple[float, Sequence[Array]]],
+    factors: Sequence[float] = (),
 ) -> tuple[list[Array], list[Array]]:
-    """New θ and new velocity. `changes`: weight and Δ of each group, in a fixed order, so that bits are fixed too."""
+    """New θ and new velocity. `changes`: weight and Δ of each group, in a fixed order, so that bits are fixed too.
+    `factors`: of these weights, where changes are outliers; where all are 0, nothing changes."""
     if not changes:
         raise ValueError("no group changed anything")
     weights = [max(weight, 0.0) if kind == "visits" else 1.0 for weight, _ in changes]
-    total = sum(weights)
-    if total <= 0.0:
-        weights, total = [1.0] * len(changes), float(len(changes))
+    if sum(weights) <= 0.0:
+        weights = [1.0] * len(changes)
+    if factors:
+        weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
+    total = sum(weights) or 1.0
     mean: list[Array] = []
     for at, like in enumerate(base):
         summed = np.zeros(like.shape, np.float64)
@@ -49,6 +56,11 @@ def _sum(base: Array, change: Array) -> Array:
 def less(one: Sequence[Array], other: Sequence[Array]) -> list[Array]:
     """one − other, in float64: differences of float32 weights must not be rounded twice."""
     return [a.astype(np.float64) - b for a, b in zip(one, other, strict=True)]
+
+
+def plus(base: Sequence[Array], change: Sequence[Array]) -> list[Array]:
+    """base + change, in the types of `base`."""
+    return [_sum(b, c) for b, c in zip(base, change, strict=True)]
 
 
 def moved(target: Sequence[Array], now: Sequence[Array], since: Sequence[Array]) -> list[Array]:

@@ -19,8 +19,9 @@ class OwnBeat:
         """`name`: of the group. `life`: the incarnation of its process, larger than those of earlier processes."""
         self.key = MEMBERS + name
         self._life = life
-        self._known = False
-        self._there = False
+        self._object_is_known = False
+        """It was read, or written, since the last failure: `_object_exists` and `_tag` hold."""
+        self._object_exists = False
         self._tag = ""
         self.told: MemberBeat | None = None
         """The last beat that is certainly in the store."""
@@ -28,24 +29,24 @@ class OwnBeat:
 
     def write(self, calls: StoreCalls, content: bytes, now: float) -> bool:
         """True where the put is under way; otherwise what is there has to be read first."""
-        if not self._known:
+        if not self._object_is_known:
             calls.get(self.key, now, MAX_BEAT_BYTES)
             return False
-        mode = "create" if not self._there else "swap" if self._tag else "replace"
+        mode = "create" if not self._object_exists else "swap" if self._tag else "replace"
         return calls.put(self.key, content, now, mode, self._tag)
 
     def stored(self, command: PutObject, event: Answered, now: float) -> None:
         """The answer to a put; one that failed may have happened."""
-        self._known = event.outcome == "done"
-        if self._known:
-            self._there, self._tag, self.told_at = True, event.tag, now
+        self._object_is_known = event.outcome == "done"
+        if self._object_is_known:
+            self._object_exists, self._tag, self.told_at = True, event.tag, now
             self.told, _ = decode(command.content, MemberBeat)
 
     def read(self, event: Answered) -> bool:
         """What is there; True where a process that began later has taken the name."""
         if event.outcome == "failed":
             return False
-        self._known, self._there, self._tag = True, event.outcome != "absent", event.tag
+        self._object_is_known, self._object_exists, self._tag = True, event.outcome != "absent", event.tag
         if event.outcome != "done":
             return False
         try:

@@ -17,6 +17,7 @@ An object is a MessagePack header and the arrays behind it. Sizes are checked be
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -27,17 +28,20 @@ import numpy as np
 
 from flegel.core.pytree import Array
 from flegel.errors import UNDECODABLE, DecodeError
+from flegel.machine.group.byte_planes import from_planes, planes_of
 from flegel.machine.group.data_form import DataForm
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 RECORD_DTYPES = ("<f8", "<f4", "<i8", "<i4", "|u1", "|b1")
-MAX_RECORD_HEADER_BYTES = 16 << 20
-MAX_RECORD_DIMENSIONS = 8
+MAX_RECORD_HEADER_BYTES = 16 << 20  # of a record of another group
+MAX_RECORD_DIMENSIONS = 8  # of an array in it
 MAX_RECORD_SHAPE = 1 << 48
 """Product of all dimensions that are not 0: NumPy refuses empty arrays, too, whose other dimensions exceed 63 bits."""
 RECORD_MARK = b"FLG1"
+MAX_DEFLATED = 1100
+"""Bytes that one byte can stand for: zlib reaches 1,032. So what is unpacked stays in proportion to what was read."""
 
-CURRENT, JOB, MEMBERS, STARTS, ENDS = "current", "job", "members/", "starts/", "ends/"
+CURRENT, PACKAGE_POINTER, MEMBERS, STARTS, ENDS = "current", "job", "members/", "starts/", "ends/"
 MAX_BEAT_BYTES = 64 << 10  # bytes of a beat, of `current` and of `job`: some hundred, and the names of objects
 
 
@@ -55,8 +59,12 @@ class MemberBeat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     round: int
     """The round that is open for it: it has applied the result of the one before."""
     sent: str = ""
-    """The object with its contribution to that round; empty while there is none."""
+    """The object with its contribution, until it knows that a result counts it; empty while there is none."""
     digest: str = ""
+    sent_round: int = 0
+    """The round that was open for it when it made this contribution."""
+    visits: float = 0.0
+    """That this contribution holds."""
     withheld: int = 0
     """The round to which it sends nothing, because its model is not good enough."""
     commits: int = 0
@@ -84,6 +92,12 @@ class Contribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     objective: float | None = None
     commits: int = 0
     package: str = ""
+    wire: str = "full"
+    """How changes of θ are written (`wire.py`)."""
+    fragment: int = -1
+    """Of θ that it changes (`fragments.py`); -1: all."""
+    changed: tuple[float, ...] = ()
+    """By how much this group has changed each fragment, where there are several."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +108,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str
     digest: str
     round: int
-    """In which it was sent; an earlier one where the group has finished since."""
+    """In which it was made; an earlier one where it was late, or the group was absent or has finished since."""
     settled: bool = False
 
 
@@ -107,13 +121,37 @@ class RoundResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every group is at rest: training is over."""
     fields: int = 0
     by: str = ""
+    package: str = ""
+    """Hash of the package of the training that it belongs to."""
+    counted: tuple[tuple[str, int, int], ...] = ()
+    """Of every group that ever contributed: life and round of its last contribution that a result counted. A group that
+    skips results knows by this what of its own is counted, and nobody counts anything twice."""
+    why: str = ""
+    """Why the round ended, where a quorum ended it."""
+    fragments: tuple[int, ...] = ()
+    """Of θ whose new values follow, in this order; then their velocities, where the outer optimizer has any."""
+    exchanged_in: tuple[int, ...] = ()
+    """The round in which each fragment was exchanged last, this one included; 0: it never was."""
+    next_fragment: int = 0
+    """Of the round after this one."""
+    sizes: tuple[tuple[str, int, float, float, int], ...] = ()
+    """Group, fragment, and what is known of the sizes of its changes (`outliers.py`)."""
+    outliers: tuple[tuple[str, str], ...] = ()
+    """Groups whose changes were outliers, and what was done to them."""
+
+    def counted_of(self, group: str) -> tuple[int, int]:
+        """Life and round of the last contribution of a group that was counted; (0, 0) where there is none."""
+        return next(((life, round_) for name, life, round_ in self.counted if name == group), (0, 0))
 
     def life_of(self, group: str) -> int | None:
         return next((entry.life for entry in self.entries if entry.group == group), None)
 
 
 class Current(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest round with a result, and the hash of the package of its training: an earlier one is not joined."""
+
     round: int
+    package: str = ""
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,6 +178,16 @@ class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often groups exchange (`--every`)."""
     made_by: str
     """Name of the group that wrote the package."""
+    statistics_bytes: int = 0
+    """What the statistics of one group take: a joiner must hold those of all."""
+    after: str = ""
+    """Hash of the package of the earlier training in this bucket that this one begins after; empty for the first."""
+    quorum: str = "all"
+    """How many contributions end a round (`--quorum`)."""
+    fragments: int = 1
+    """Parts of θ that are exchanged one at a time (`--fragments`)."""
+    outliers: str = "keep"
+    """What is done to changes that are outliers (`--outliers`)."""
 
 
 class StartRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,6 +195,8 @@ class StartRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     group: str
     data: DataForm
+    after: str = ""
+    """As in `Package`: means for an earlier training are not used."""
 
 
 class EndStatistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,8 +207,14 @@ class EndStatistics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     round: int
 
 
-class PackageRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PackageRef(msgspec.Struct, frozen=True):
+    """The object `job`. Fields of later versions are ignored, so that a group of another one can say what differs."""
+
     sha256: str
+    format: int = 0
+    """Of all objects of the training."""
+    version: str = ""
+    """Of the Flegel that wrote it."""
 
 
 Header = TypeVar(
@@ -169,6 +225,8 @@ Header = TypeVar(
 class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     kind: str
     shape: tuple[int, ...]
+    planes: tuple[int, ...] = ()
+    """Bytes of each byte plane (`byte_planes.py`); empty: the array is written as it is."""
 
 
 def contribution_key(round_: int, group: str, life: int) -> str:
@@ -183,18 +241,21 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def encode(header: msgspec.Struct, arrays: Sequence[Array] = ()) -> bytes:
-    """The same record gives the same bytes."""
-    plain = [np.asarray(a, order="C") for a in arrays]
-    frames = [_Frame(a.dtype.newbyteorder("<").str if a.dtype.itemsize > 1 else a.dtype.str, a.shape) for a in plain]
+def encode(header: msgspec.Struct, arrays: Sequence[Array] = (), compress: bool = False) -> bytes:
+    """The same record gives the same bytes; with `compress`, the same version of zlib does."""
+    frames, bodies = list[_Frame](), list[bytes]()
+    for array in (np.asarray(a, order="C") for a in arrays):
+        kind = array.dtype.newbyteorder("<").str if array.dtype.itemsize > 1 else array.dtype.str
+        planes = planes_of(array) if compress else []
+        frames.append(_Frame(kind, array.shape, tuple(len(plane) for plane in planes)))
+        bodies += planes or [array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()]
     head = msgspec.msgpack.encode((header, frames))
-    bodies = [a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in plain]
     return b"".join([RECORD_MARK, len(head).to_bytes(4, "little"), head, *bodies])
 
 
 def decode(content: bytes, kind: type[Header]) -> tuple[Header, list[Array]]:
     """Header and arrays, which are read-only; raises `DecodeError` alone."""
-    if content[:4] != RECORD_MARK or len(content) < 8:
+    if content[:4] != RECORD_MARK or len(content) < 8:  # mark and length of the header, 4 bytes each
         raise DecodeError("this is no object of a group")
     size = int.from_bytes(content[4:8], "little")
     if size > MAX_RECORD_HEADER_BYTES or 8 + size > len(content):
@@ -206,20 +267,35 @@ def decode(content: bytes, kind: type[Header]) -> tuple[Header, list[Array]]:
     arrays: list[Array] = []
     at = 8 + size
     for frame in frames:
-        if frame.kind not in RECORD_DTYPES or len(frame.shape) > MAX_RECORD_DIMENSIONS:
-            raise DecodeError("it holds an array of an unknown kind")
-        dtype = np.dtype(frame.kind)
-        if min(frame.shape, default=0) < 0 or math.prod(n or 1 for n in frame.shape) > MAX_RECORD_SHAPE:
-            raise DecodeError("it holds an array of a shape that cannot be")
-        count = math.prod(frame.shape)
-        length = count * dtype.itemsize
-        if length > len(content) - at:
-            raise DecodeError("an array is cut off")
-        arrays.append(np.frombuffer(content, dtype, count, at).reshape(frame.shape))
-        at += length
+        array, at = _array(frame, content, at)
+        arrays.append(array)
     if at != len(content):
         raise DecodeError("something follows its arrays")
     return header, arrays
+
+
+def _array(frame: _Frame, content: bytes, at: int) -> tuple[Array, int]:
+    """The array of a frame that begins at this byte, and where it ends."""
+    if frame.kind not in RECORD_DTYPES or len(frame.shape) > MAX_RECORD_DIMENSIONS:
+        raise DecodeError("it holds an array of an unknown kind")
+    dtype = np.dtype(frame.kind)
+    if min(frame.shape, default=0) < 0 or math.prod(n or 1 for n in frame.shape) > MAX_RECORD_SHAPE:
+        raise DecodeError("it holds an array of a shape that cannot be")
+    count = math.prod(frame.shape)
+    if min(frame.planes, default=0) < 0:
+        raise DecodeError("it holds an array of a shape that cannot be")
+    length = sum(frame.planes) if frame.planes else count * dtype.itemsize
+    if length > len(content) - at:
+        raise DecodeError("an array is cut off")
+    if not frame.planes:
+        return np.frombuffer(content, dtype, count, at).reshape(frame.shape), at + length
+    if count > MAX_DEFLATED * max(frame.planes):
+        raise DecodeError("an array is packed smaller than can be")
+    ends = [at + n for n in itertools.accumulate(frame.planes)]
+    planes = [content[end - n : end] for end, n in zip(ends, frame.planes, strict=True)]
+    array = from_planes(planes, dtype, frame.shape, count)
+    array.flags.writeable = False
+    return array, at + length
 
 
 def finite(arrays: Sequence[Array]) -> bool:

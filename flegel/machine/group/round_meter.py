@@ -18,9 +18,10 @@ class RoundMeter:
         self._visits = self._all_visits = 0
         self._points = 1
         self._objective: float | None = None
-        self._before: float | None = None
-        self._began: float | None = None
-        self._sent: tuple[float, int] | None = None
+        self._objective_at_opening: float | None = None
+        self._opened_at: float | None = None
+        self._contribution: tuple[float, int] | None = None
+        """When it was sent, and the visits that it holds."""
 
     def commit(self, visits: int, points: int, objective: float | None) -> None:
         """A barrier of the group; a smaller objective is better."""
@@ -28,29 +29,29 @@ class RoundMeter:
         self._points, self._objective = max(points, 1), objective
 
     def sent(self, now: float) -> None:
-        self._sent = (now, self._visits)
+        self._contribution = (now, self._visits)
 
     def opened(self, now: float, comparable: bool) -> Round | None:
         """A result was applied: the round that it ended; None where nothing was contributed, or by a group that rested.
         `comparable`: with the same groups as before, so that the objective says how much was gained."""
         ended = self._round(now, comparable)
-        self._before = self._objective if comparable else None
-        self._began, self._sent, self._visits = now, None, 0
+        self._objective_at_opening = self._objective if comparable else None
+        self._opened_at, self._contribution, self._visits = now, None, 0
         return ended
 
     def _round(self, now: float, comparable: bool) -> Round | None:
         """The measurements of the round that ends now, for the choice of the next interval; None where no contribution
         was sent. `comparable`: the objective may be compared with the one before, which gives the gain."""
-        if self._sent is None or self._began is None or not self._sent[1]:
+        if self._contribution is None or self._opened_at is None or not self._contribution[1]:
             return None
-        sent_at, visits = self._sent
+        sent_at, visits = self._contribution
         gain = None
-        if comparable and self._before is not None and self._objective is not None:
-            gain = self._before - self._objective
+        if comparable and self._objective_at_opening is not None and self._objective is not None:
+            gain = self._objective_at_opening - self._objective
         whole = active().groups.max_passes_alone * self._points
         return Round(
             visits=visits,
-            seconds=max(now - self._began, 1e-6),
+            seconds=max(now - self._opened_at, 1e-6),
             barrier_cost=max(now - sent_at, 0.0),
             gain=gain,
             full_pass=whole,

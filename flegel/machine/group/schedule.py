@@ -1,7 +1,8 @@
 """When a group contributes to the open round: every T commits, every so many seconds, or by measured costs. Pure.
 
-A joiner (paper 3.1.5) that appears before the synchronization begins defers it to the next commit; one that appears
-while it goes on, or after it, has the next one made at the next commit.
+A joiner (paper 3.1.5) that appears when the next commit would contribute defers that to the commit after it, once in a
+round; one that appears at another time, while a synchronization goes on or after it, has the next one made at the next
+commit. A group that joins contributes at its first commit, whatever its interval is (paper 3.1.4).
 """
 
 from __future__ import annotations
@@ -48,50 +49,59 @@ class SendSchedule:
         self._meter = RoundMeter()
         step = self._interval.first(0.0)
         self.seconds = step.seconds or 0.0
-        self._explains = every.auto
+        self._tells_reasons = every.auto
         self._reason = step.reason
         self.commits = 0
-        self._open = False
+        self._round_is_open = False
         self._due_commit, self._due_at = 0, 0.0
-        self._advance = False
+        self._send_at_next_commit = False
         """A group joined while no round was open: the next contribution is made at the next commit."""
+        self._deferred_in_round = False
+        """The contribution to the open round was deferred for a joiner; a second one does not defer it again."""
 
-    def opened(self, now: float, comparable: bool = False) -> None:
+    def opened(self, now: float, comparable: bool = False, joins: bool = False) -> None:
         """The last result was applied; the next round is open. `comparable`: the same groups as in the last one.
+        `joins`: it is the first round of this group, and the others have made results before.
 
         What the ended round cost may change the interval. The next contribution is due when both a number of commits
-        and a time are reached; at the next commit where another group joined meanwhile (`_advance`).
+        and a time are reached; at the next commit where another group joined meanwhile (`_send_at_next_commit`).
         """
-        self._open = True
+        not_sent, self._round_is_open = self._round_is_open, True
         ended = self._meter.opened(now, comparable)
         if ended is not None:
             step = self._interval.next(ended)
             self.seconds = self.seconds if step.seconds is None else step.seconds
             self._reason = step.reason or self._reason
-        self._due_commit = self.commits + (1 if self._advance else self._commits_between)
-        self._due_at = now if self._advance else now + self.seconds
-        self._advance = False
+        at_next_commit = self._send_at_next_commit or joins
+        due_commit = self.commits + (1 if at_next_commit else self._commits_between)
+        due_at = now if at_next_commit else now + self.seconds
+        # A round that ended without this group does not defer its contribution: a slow group would never send one.
+        self._due_commit = min(self._due_commit, due_commit) if not_sent else due_commit
+        self._due_at = min(self._due_at, due_at) if not_sent else due_at
+        self._send_at_next_commit = self._deferred_in_round = False
 
     def explain(self) -> str:
         """Why a found interval was changed since the last call; empty where it was not, and where it is given."""
         said, self._reason = self._reason, ""
-        return said if self._explains else ""
+        return said if self._tells_reasons else ""
 
     def commit(self, now: float, visits: int = 0, points: int = 0, objective: float | None = None) -> bool:
         """A commit is done: is it time to contribute?"""
         self.commits += 1
         self._meter.commit(visits, points, objective)
-        return self._open and self.commits >= self._due_commit and now >= self._due_at
+        return self._round_is_open and self.commits >= self._due_commit and now >= self._due_at
 
     def sent(self, now: float) -> None:
-        self._open = False
+        self._round_is_open = False
         self._meter.sent(now)
 
     def joined(self, now: float) -> None:
-        """Another group has joined: where no round is open, the next contribution is made at the next commit."""
-        if not self._open:
-            self._advance = True
-        elif self.commits + 1 >= self._due_commit and now >= self._due_at:
-            self._due_commit = self.commits + 2
-        else:
-            return
+        """Another group has joined. The next commit would contribute: the one after it does, and the joiner can take
+        part. Otherwise the next contribution is made at the next commit, also where a result was applied just now: the
+        joiner must not wait for a whole interval."""
+        if not self._round_is_open:
+            self._send_at_next_commit = True
+        elif self.commits + 1 < self._due_commit or now < self._due_at:
+            self._due_commit, self._due_at = self.commits + 1, now
+        elif not self._deferred_in_round:
+            self._due_commit, self._deferred_in_round = self.commits + 2, True

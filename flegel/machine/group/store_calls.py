@@ -27,11 +27,15 @@ class StoreCalls:
         """`poll`: seconds before a call is made again after its first answer without news; waits grow to
         `longest_poll`."""
         self._poll, self._longest = poll, longest_poll
-        self._pending: dict[int, StoreCommand] = {}
-        self._busy: set[tuple[str, str]] = set()
+        self._calls_under_way: dict[int, StoreCommand] = {}
+        self._objects_under_way: set[tuple[str, str]] = set()
+        """Kind of call (get, put, …) and name of the object; likewise below."""
         self._not_before: dict[tuple[str, str], float] = {}
         self._delay: dict[tuple[str, str], float] = {}
         self._number = 0
+        self._began_at: dict[int, float] = {}
+        self.seconds = 0.0
+        """That the call which was answered last took."""
         self.out: list[GroupCommand] = []
         self.answered_at = now
         """When the store answered last."""
@@ -42,8 +46,14 @@ class StoreCalls:
         """Read an object, unless that is under way or it is too early to look again."""
         self._call(("get", key), now, lambda op: GetObject(op, key, largest))
 
-    def list(self, prefix: str, now: float) -> None:
-        self._call(("list", prefix), now, lambda op: ListObjects(op, prefix))
+    def list(self, prefix: str, now: float) -> bool:
+        """True where the call was made."""
+        return self._call(("list", prefix), now, lambda op: ListObjects(op, prefix))
+
+    @property
+    def last_number(self) -> int:
+        """Of the last call that was made; later ones have greater numbers."""
+        return self._number
 
     def delete(self, key: str, now: float) -> None:
         self._call(("delete", key), now, lambda op: DeleteObject(op, key))
@@ -55,22 +65,24 @@ class StoreCalls:
     def _call(self, what: tuple[str, str], now: float, make: Callable[[int], StoreCommand]) -> bool:
         """Issue a command for an object unless a call for it is under way or must still wait after a failure; whether
         it was issued. `what`: the kind of call and the key; `make` builds the command from its number."""
-        if what in self._busy or now < self._not_before.get(what, now):
+        if what in self._objects_under_way or now < self._not_before.get(what, now):
             return False
         self._number += 1
         command = make(self._number)
-        self._pending[self._number] = command
-        self._busy.add(what)
+        self._calls_under_way[self._number] = command
+        self._began_at[self._number] = now
+        self._objects_under_way.add(what)
         self.out.append(command)
         return True
 
     def took(self, event: Answered, now: float) -> StoreCommand | None:
         """The call that was answered; None for an answer to no question."""
-        command = self._pending.pop(event.op, None)
+        command = self._calls_under_way.pop(event.op, None)
         if command is None:
             return None
+        self.seconds = now - self._began_at.pop(event.op)
         what = _what(command)
-        self._busy.discard(what)
+        self._objects_under_way.discard(what)
         if event.outcome == "failed":
             self.failed[what[1]] = event.why or "no answer"
             self._wait(what, now, active().groups.first_retry_delay_seconds, active().groups.max_retry_delay_seconds)
@@ -84,7 +96,7 @@ class StoreCalls:
         return command
 
     def _wait(self, what: tuple[str, str], now: float, first: float, longest: float) -> None:
-        delay = min(max(1.5 * self._delay.get(what, 0.0), first), longest)
+        delay = min(max(1.5 * self._delay.get(what, 0.0), first), longest)  # waits grow by half each time
         self._delay[what], self._not_before[what] = delay, now + delay
 
     def again(self, kind: str, key: str, at: float) -> None:
@@ -99,7 +111,8 @@ class StoreCalls:
     def next_at(self, now: float) -> float:
         """When a delay is over."""
         return min(
-            (at for what, at in self._not_before.items() if at > now and what not in self._busy), default=now + 1
+            (at for what, at in self._not_before.items() if at > now and what not in self._objects_under_way),
+            default=now + 1,
         )
 
 

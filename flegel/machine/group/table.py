@@ -6,68 +6,88 @@ answers: a store that was away for a minute makes no group count as silent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flegel.machine.group.records import MemberBeat
 
 WAITED_FOR = ("training", "resting")
 ENDINGS = {"left": "has left", "excluded": "was excluded", "stalled": "says that it cannot use the bucket"}
 GONE = tuple(ENDINGS)
+LEFT = ("left", "excluded")  # a group that cannot use the bucket may come back
 
 
 @dataclass
 class Member:
     """One other group. `silence`: seconds that it was looked at without a change. `stored`: its last beat in the
-    store; `beat` may be newer where it came directly."""
+    store; `beat` may be newer where it came directly. `joined`: it takes part, and that was told."""
 
     beat: MemberBeat
     looked_at: float
     stored: int
     silence: float = 0.0
+    joined: bool = False
+
+
+@dataclass
+class MemberLook:
+    """One look at all members: a listing, and the beat of everybody who is known. `after`: the number of the last store
+    call before it. `began`: in seconds awake. `read`: members whose beat was looked up, whatever was found."""
+
+    after: int = 0
+    began: float = 0.0
+    is_listed: bool = False
+    read: set[str] = field(default_factory=set)
+
+    def counts(self, number: int) -> bool:
+        """Whether the answer to the call of this number is part of it."""
+        return number > self.after
 
 
 class MemberTable:
     """The newest beat of every other group."""
 
-    def __init__(self, own: str, limit: float, longest_look: float) -> None:
+    def __init__(self, own_name: str, limit: float, longest_look: float) -> None:
         """`limit`: seconds of silence after which a group leaves the table. `longest_look`: of two looks that lie
         further apart only so much counts as watched."""
-        self._own, self._limit, self._longest = own, limit, longest_look
+        self._own_name, self._silence_limit, self._longest_look = own_name, limit, longest_look
         self._members: dict[str, Member] = {}
         self.known: set[str] = set()
         """Names that were listed or heard; listings may be stale, so none is ever taken away."""
 
     def hear(self, beat: MemberBeat, now: float) -> bool:
-        """A beat was read; True where this is a group, or a life of one, that was not in the table."""
-        if beat.group == self._own:
+        """A beat was read; True where from now on a group takes part that did not before: a new one, a new life of one,
+        or one that was silent. One that still loads its rows takes part later."""
+        if beat.group == self._own_name:
             return False
         self.known.add(beat.group)
         member = self._members.get(beat.group)
         if member is None or beat.life > member.beat.life:
-            was_there = member is not None and self._there(member) and member.beat.state in WAITED_FOR
-            self._members[beat.group] = Member(beat, now, beat.beat)
-            return not was_there
-        newer = beat.life == member.beat.life and beat.beat > member.stored
-        back = newer and not self._there(member)
-        member.silence = 0.0 if newer else member.silence + min(max(now - member.looked_at, 0.0), self._longest)
-        member.looked_at = now
-        if newer:
-            member.stored = beat.beat
-            member.beat = max(member.beat, beat, key=lambda b: b.beat)
-        return back
+            member = self._members[beat.group] = Member(beat, now, beat.beat)
+        else:
+            newer = beat.life == member.beat.life and beat.beat > member.stored
+            member.joined = member.joined and self._there(member)
+            passed = min(max(now - member.looked_at, 0.0), self._longest_look)
+            member.silence = 0.0 if newer else member.silence + passed
+            member.looked_at = now
+            if newer:
+                member.stored = beat.beat
+                member.beat = max(member.beat, beat, key=lambda b: b.beat)
+        takes_part = member.beat.state in WAITED_FOR and self._there(member)
+        joins, member.joined = takes_part and not member.joined, takes_part
+        return joins
 
     def missed(self, group: str, now: float) -> None:
         """The store answered, and the beat of this group was not there, or could not be used."""
         member = self._members.get(group)
         if member is not None:
-            member.silence += min(max(now - member.looked_at, 0.0), self._longest)
+            member.silence += min(max(now - member.looked_at, 0.0), self._longest_look)
             member.looked_at = now
 
     def hint(self, beat: MemberBeat) -> None:
         """A beat that came directly. It says what a group does, not that it lives: a group that reaches the others but
         not the store cannot contribute, and must fall silent. One that is not in the table yet is looked up."""
         member = self._members.get(beat.group)
-        if beat.group != self._own:
+        if beat.group != self._own_name:
             self.known.add(beat.group)
         if member is not None and beat.life == member.beat.life and beat.beat > member.beat.beat:
             member.beat = beat
@@ -77,7 +97,7 @@ class MemberTable:
         return [m.beat.address for _, m in sorted(self._members.items()) if m.beat.address and self._there(m)]
 
     def _there(self, member: Member) -> bool:
-        return member.silence <= self._limit
+        return member.silence <= self._silence_limit
 
     def live(self) -> list[MemberBeat]:
         """Groups that are waited for, in the order of their names."""
@@ -96,6 +116,14 @@ class MemberTable:
         """Everybody who is there or has finished."""
         found = [m.beat for _, m in sorted(self._members.items()) if m.beat.state == "finished" or self._there(m)]
         return [beat for beat in found if beat.state not in GONE]
+
+    def beats(self) -> list[MemberBeat]:
+        """Of everybody but those who left or were excluded, whether they are there or not."""
+        return [m.beat for _, m in sorted(self._members.items()) if m.beat.state not in LEFT]
+
+    def left(self) -> set[str]:
+        """Groups that said that they take part no more, and whose statistics go."""
+        return {name for name, m in self._members.items() if m.beat.state in LEFT}
 
     def gone(self) -> set[str]:
         """Groups that were there and will not be waited for: they left, were excluded, or are silent."""

@@ -193,7 +193,9 @@ class MigrationSource:
         del self.in_flight[number]
         # Ten times what an answer takes: a busy receiver is not a lost window.
         self.patience = min(
-            max(0.9 * self.patience, 10 * (now - flight.sent_at), 0.5), active().moves.max_resend_seconds
+            # It shrinks slowly, and never below half a second.
+            max(0.9 * self.patience, 10 * (now - flight.sent_at), 0.5),
+            active().moves.max_resend_seconds,
         )
         self._fit(flight, now)
         self._last_answer_at = now

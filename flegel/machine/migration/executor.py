@@ -87,7 +87,8 @@ class MigrationExecutor:
     def __init__(self, store: PointStore, port: MigrationPort) -> None:
         self.store = store
         self.sending: dict[int, OutboundMove] = {}
-        self._receiving: dict[int, InboundMove] = {}
+        """By number: moves in which this worker gives points."""
+        self._inbound_moves: dict[int, InboundMove] = {}
         self._port = port
 
     # -- orders of the coordinator -------------------------------------------------------------------------
@@ -105,7 +106,7 @@ class MigrationExecutor:
         if why:
             self._port.tell(MoveRefused(order.move, why))
             return
-        self._receiving[order.move] = InboundMove(order.source, MigrationTarget(order.move))
+        self._inbound_moves[order.move] = InboundMove(order.source, MigrationTarget(order.move))
         self._port.tell(MoveReady(order.move, self._port.address()))
 
     def close(self, moves: Iterable[int]) -> None:
@@ -113,8 +114,8 @@ class MigrationExecutor:
         for move in moves:
             if move in self.sending:
                 self._execute(self.sending.pop(move).source.close())
-            if move in self._receiving:
-                self._execute(self._receiving.pop(move).target.close())
+            if move in self._inbound_moves:
+                self._execute(self._inbound_moves.pop(move).target.close())
 
     # -- time ----------------------------------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class MigrationExecutor:
 
     def expects(self, move: int, source: int) -> bool:
         """Windows of this move may come from there."""
-        inbound = self._receiving.get(move)
+        inbound = self._inbound_moves.get(move)
         return inbound is not None and inbound.source == source
 
     def arrived(
@@ -197,7 +198,7 @@ class MigrationExecutor:
         if not self.expects(window.move, source):
             return
         usable = self.store.usable(window) and visible
-        for command in self._receiving[window.move].target.came(window.number, usable):
+        for command in self._inbound_moves[window.move].target.came(window.number, usable):
             match command:
                 case endpoints.StoreWindow():
                     stored = self.store.lay_aside(window, arrays, source, shared)

@@ -66,6 +66,7 @@ class Migrations:
         """`timeout`: seconds without progress after which a move is given up."""
         self._timeout = timeout
         self.open: dict[int, Migration] = {}
+        """By number: moves that are under way."""
         self.full: dict[int, str] = {}
         """Workers that refused to take more, and why."""
         self.bytes = 0
@@ -77,7 +78,7 @@ class Migrations:
         self.notes: list[str] = []
         self.cost = MoveCost()
         """What the finished migrations took."""
-        self._next = 0
+        self._next_number = 0
 
     def busy(self) -> set[int]:
         return {w for m in self.open.values() for w in (m.source, m.target)}
@@ -87,7 +88,7 @@ class Migrations:
         return sum(max(m.points - m.moved, 0) for m in self.open.values())
 
     def begin(self, proposal: Proposal, now: float) -> list[tuple[int, Order]]:
-        number, self._next = self._next, self._next + 1
+        number, self._next_number = self._next_number, self._next_number + 1
         move = Migration(number, proposal.source, proposal.target, proposal.points, proposal.reason, now, heard_at=now)
         self.open[number] = move
         self.count += 1
@@ -158,6 +159,7 @@ class Migrations:
         return changes, orders
 
     def _flow(self, move: Migration) -> list[int]:
+        """Points and bytes that moved between the two workers of this move so far."""
         return self.flows.setdefault((move.source, move.target), [0, 0])
 
     def _learn(self, move: Migration, now: float) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from flegel.configuration.active import active
 from flegel.machine.coordinator.membership import Membership, Next
 from flegel.machine.coordinator.state import JobState
-from flegel.plan.active_workers import ActiveWorkers, BarrierCosts, Worth, best_active_workers
+from flegel.plan.active_workers import ActiveWorkers, BarrierCosts, ValueOfVisits, best_active_workers
 from flegel.sync.policy import Updated, WorkerView
 
 
@@ -30,7 +30,7 @@ class RestingControl:
         """`interval`: as the user gave it. `first`: who trains at the beginning of the job, where some workers rest
         from the beginning. `expected`: relative speeds of workers that were never measured."""
         self.first = first
-        self._interval, self._expected = interval, expected or {}
+        self._interval, self._expected_speeds = interval, expected or {}
         self._costs = BarrierCosts()
         self._members: tuple[int, ...] = ()
         self._rounds = 0
@@ -45,6 +45,8 @@ class RestingControl:
     def at_barrier(self, job: JobState, membership: Membership, updated: Updated, now: float) -> Next:
         """Whether workers are sent to rest or called back after this update."""
         rules = active().resting
+        if len(updated.workers) < len(job.view.workers):  # of single reports nothing is known about barriers
+            return Next.NOTHING
         self._measure(job, updated, now)
         if (
             self._rounds < self._decided_round + rules.rounds_between_decisions
@@ -84,6 +86,7 @@ class RestingControl:
             self._members, self._rounds, self._since = members, -1, now if self._members else job.began
             self._decide_at, self._agreeing, self._decided_round = 0.0, 0, 0
         self._rounds += 1
+        # Of n rounds about a quarter counts fully.
         keep = min(max(rules.speed_memory, 1.0 - 4.0 / max(self._rounds, 1)), rules.long_speed_memory)
         if len(members) <= rules.workers_measured_one_by_one:
             for w in job.view.workers.values():
@@ -96,12 +99,14 @@ class RestingControl:
     def _wanted(self, job: JobState, updated: Updated) -> ActiveWorkers | None:
         """Who should train; None where too little is known, or where these are the workers that train now."""
         if updated.noise is not None and math.isnan(updated.noise):
-            return None
+            return None  # a gradient method whose noise is not measured yet; None: not a gradient method
         rates = self._rates(job)
         if len(rates) < 2 or max(rates.values()) <= 0.0:
             return None
-        worth = Worth(float(job.points), updated.worth, updated.noise, self._interval)
-        wanted = best_active_workers(rates, self._members, self._costs.at, worth)
+        value = ValueOfVisits(
+            points=float(job.points), by_part=updated.worth, noise=updated.noise, interval=self._interval
+        )
+        wanted = best_active_workers(rates, present=self._members, cost=self._costs.at, value=value)
         return None if set(wanted.working) == set(self._members) else wanted
 
     def _rates(self, job: JobState) -> dict[int, float]:
@@ -109,7 +114,7 @@ class RestingControl:
         rates = {w.id: self._rate(w) for w in job.view.workers.values()}
         fastest = max(rates, key=lambda worker: rates[worker])
         for worker, seen in job.resting.items():
-            share = self._expected.get(worker, 1.0) / self._expected.get(fastest, 1.0)
+            share = self._expected_speeds.get(worker, 1.0) / self._expected_speeds.get(fastest, 1.0)
             rates[worker] = self._rate(seen) or rates[fastest] * share
         return rates
 

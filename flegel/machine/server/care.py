@@ -5,7 +5,8 @@ it are sent again from the log, and workers push the reports again that are not 
 is done with the same bits, and nothing is read from a checkpoint. Slices that no living server has come from the
 coordinator's mirror. From then on all owners share one account: copies have totals only.
 
-A server that joins holds copies first, made in the background; the map changes between two folds.
+A server that joins holds copies first, made in the background; the map changes between two folds. A server that is to
+leave keeps its slices until others have copies of all of them; then the map changes without it, and its process ends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from flegel.configuration.active import active
 from flegel.errors import AlgorithmError, WorkerLost
 from flegel.machine.coordinator.events import (
     Command,
@@ -29,6 +31,8 @@ from flegel.machine.coordinator.events import (
     WorkerJoined,
 )
 from flegel.machine.server.assignment import after_loss, copies_first
+from flegel.machine.server.cutting import Cutting
+from flegel.machine.server.events import ScaleServers
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import WorkerFailed
@@ -53,13 +57,14 @@ from flegel.server_messages import (
 
 FIRST_SERVER = 960
 """Servers have the numbers from here on; a cluster has at most 1,024 processes."""
-MAX_SERVERS = 64
-FIRST_MAP_VERSION = 1
-"""Its slices are handed out with it."""
+MAX_SERVERS = 64  # of a job: their numbers fit below 1,024
 REMEMBERED_RECOVERIES = 100
 """Recoveries from losses."""
-MAX_FAILED_STARTS = 5
-"""Starts of one server that fail in a row, or losses of it without a fold in between; then the job has failed."""
+
+
+def is_server(number: int) -> bool:
+    """Whether this is the number of a server, not of a worker."""
+    return FIRST_SERVER <= number < FIRST_SERVER + MAX_SERVERS
 
 
 class ServerCare:
@@ -75,17 +80,22 @@ class ServerCare:
         timeouts: Timeouts,
         replace: bool = True,
         network: NetworkPlan | None = None,
+        cutting: Cutting | None = None,
     ) -> None:
-        """`network`: what is known of the links; None where loads are to be the same."""
+        """`replicas`: copies of each slice, as far as there are servers for them. `network`: what is known of the
+        links; None where loads are to be the same. `cutting`: how θ is to be cut, asked after each fold; None: as it
+        is."""
+        self._cutting = cutting
         self.network = network
         self.group, self._serve, self._replicas, self._replace = group, serve, replicas, replace
         self._timeouts = timeouts
-        self.numbers = tuple(range(FIRST_SERVER, FIRST_SERVER + count))
+        self.wanted = tuple(range(FIRST_SERVER, FIRST_SERVER + count))
+        """Servers that the job should have; one that is up and not among them leaves."""
         self._starting: dict[int, float] = {}
         """By server that is not up yet: when it was started."""
         self._live: dict[int, str] = {}
         """Address of each server that is up."""
-        self._heard: dict[int, float] = {}
+        self._heard_at: dict[int, float] = {}
         self._tries: dict[int, int] = {}
         """By server: starts since one succeeded."""
         self._losses: dict[int, int] = {}
@@ -102,7 +112,7 @@ class ServerCare:
         """Workers that are lost."""
         self._goal: SliceMap | None = None
         """Where slices are to be as soon as copies are complete."""
-        self.lost = self._joins = 0
+        self.lost = self._joins = self._left = 0
         self._lost_at: float | None = None
         """When the first server was lost since the last fold."""
         self._recoveries: list[float] = []
@@ -110,18 +120,25 @@ class ServerCare:
         self.notes: list[str] = []
 
     @property
+    def most(self) -> int:
+        """So many servers can each have a slice, however θ is cut."""
+        return self.group.cuts_into(MAX_SERVERS).count if self._cutting else min(self.group.cuts.count, MAX_SERVERS)
+
+    @property
     def ready(self) -> bool:
         return self._map is not None
 
     def concerns(self, event: Event) -> bool:
+        if isinstance(event, ScaleServers):
+            return True
         if isinstance(event, FromWorker) and isinstance(event.body, TransfersSeen):
             return True
-        return isinstance(event, FromWorker | WorkerDied | WorkerJoined) and event.worker in self.numbers
+        return isinstance(event, FromWorker | WorkerDied | WorkerJoined) and is_server(event.worker)
 
     # -- life cycle ----------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        for number in self.numbers:
+        for number in self.wanted:
             self._start(number, now)
 
     def _start(self, number: int, now: float) -> None:
@@ -132,8 +149,10 @@ class ServerCare:
     def handle(self, event: Event, now: float) -> list[Event]:
         """What happened to a server; returns what the coordinator is to hear."""
         match event:
+            case ScaleServers(servers):
+                self._scale(servers, now)
             case WorkerJoined(number) if number in self._starting:
-                self._heard[number] = now
+                self._heard_at[number] = now
                 self.group.out.send(number, self._serve)
             case WorkerDied(number, why):
                 self._lose(number, why, now)
@@ -141,7 +160,7 @@ class ServerCare:
                 if self.network is not None:
                     self.network.seen(transfers)
             case FromWorker(number, body, arrays):
-                self._heard[number] = now
+                self._heard_at[number] = now
                 return self._answer(number, body, arrays, now)
         return []
 
@@ -172,7 +191,7 @@ class ServerCare:
 
     def look(self, now: float) -> None:
         """Once a second: who is silent, who does not start?"""
-        for number in [n for n in self._live if now - self._heard[n] > self._timeouts.silence]:
+        for number in [n for n in self._live if now - self._heard_at[n] > self._timeouts.silence]:
             self._lose(number, f"was silent for {self._timeouts.silence:g} s", now)
         for number in [n for n, since in self._starting.items() if now - since > self._timeouts.start]:
             self._lose(number, f"did not start within {self._timeouts.start:.0f} s", now)
@@ -201,17 +220,25 @@ class ServerCare:
         )
         recoveries = tuple(round(seconds, 4) for seconds in self._recoveries)
         found = PlacementSnapshot(
-            servers, self.group.cuts.count, self._map.version, lost=self.lost, joined=self._joins, recoveries=recoveries
+            servers,
+            self.group.cuts.count,
+            self._map.version,
+            lost=self.lost,
+            joined=self._joins,
+            left=self._left,
+            wanted=len(self.wanted),
+            most=self.most,
+            recoveries=recoveries,
         )
         if network is None:
             return found
-        cost, best = network.slice_size(len(servers))
+        cost, best = network.slice_cost(len(self._workers)), network.best_slice(len(self._workers))
         return msgspec.structs.replace(
             found,
             matrix=network.matrix(),
             reasons=tuple(network.reasons),
             moves=network.moves,
-            slice_cost=cost,
+            slice_cost=cost or 0.0,
             best_slice=best,
         )
 
@@ -249,6 +276,7 @@ class ServerCare:
                         None,
                     )
                 self._follow_plan()
+                self._cut_anew_where_wanted()
             self._move_to_goal()
         return events
 
@@ -256,15 +284,42 @@ class ServerCare:
         """Ask after each fold whether the measured rates call for another map of slices."""
         if self.network is None:
             return
-        busy = self._goal is not None or len(self._live) < len(self.numbers)
+        busy = self._goal is not None or self._live.keys() != set(self.wanted)
         decision = self.network.after_fold(self._assignment(), len(self._workers), self._replicas, busy)
         if decision is not None and decision.moves:
             self._command(Note(f"servers: {decision.reason}"))
             self._head_for(decision.chosen)
 
+    def _cut_anew_where_wanted(self) -> None:
+        """Other slices, where each server could not have one, or where another size makes rounds shorter."""
+        servers = self._staying()
+        if not self.group.may_be_cut_anew or (self._starting and self._map is not None):
+            return
+        if self._cutting is None:
+            return
+        cuts = self._cutting.anew(self.group.cuts, len(servers), len(self._workers), self._replicas, self.network)
+        if cuts.slices == self.group.cuts.slices:
+            return
+        self._command(Note(f"servers: θ is cut into {cuts.count} slices, {self.group.cuts.count} before"))
+        self._goal = None
+        self.group.cut_anew(cuts)
+        if self.network is not None:
+            self.network.cut_anew(cuts.sizes)
+        shares = self.network.shares(servers, len(self._workers)) if self.network is not None else None
+        self._publish(first_map(cuts.sizes, servers, self._replicas, shares))
+        for server in servers:
+            self.group.hand_out(server, self._assignment().of_server(server), known=True)
+        self._unsure |= self._workers | self._gone
+        self._dismiss_leaving()
+
+    def _staying(self) -> list[int]:
+        """Servers that are up and do not leave; all that are up where only those are."""
+        return [number for number in self._order() if number in self.wanted] or self._order()
+
     def _levelled(self) -> SliceMap:
-        """Loads as the links ask for, where these are known; otherwise the same."""
-        servers = self._order()
+        """Loads as the links ask for, where these are known; otherwise the same. Who leaves has none, unless nobody
+        else is up."""
+        servers = self._staying()
         shares = self.network.shares(servers, len(self._workers)) if self.network is not None else None
         return levelled(self._assignment(), servers, self._replicas, shares)
 
@@ -275,10 +330,7 @@ class ServerCare:
         from the coordinator. Later: it gets copies and then slices by a new plan; all slices where no other server that
         had some is up."""
         if self._map is None:
-            if len(self._live) == len(self.numbers):
-                self._publish(first_map(self.group.cuts.sizes, self._order(), self._replicas))
-                for server in self._live:
-                    self.group.hand_out(server, self._assignment().of_server(server), known=True)
+            self._begin_when_all_are_up()
             return
         self.notes.append(f"server {number - FIRST_SERVER} joined")
         self._joins += 1
@@ -288,12 +340,62 @@ class ServerCare:
         else:
             self._head_for(self._levelled())
 
+    def _begin_when_all_are_up(self) -> None:
+        """The first map, and with it the slices to their servers."""
+        if self._live.keys() == set(self.wanted):
+            self._publish(first_map(self.group.cuts.sizes, self._order(), self._replicas))
+            for server in self._live:
+                self.group.hand_out(server, self._assignment().of_server(server), known=True)
+
+    def _scale(self, count: int, now: float) -> None:
+        """Have so many servers from now on: start the missing ones, or let those with the highest numbers leave."""
+        if not 1 <= count <= self.most:
+            self._command(Note(f"{count} servers: this job can have 1 to {self.most}; it keeps {len(self.wanted)}"))
+            return
+        if count == len(self.wanted):
+            return
+        self._command(Note(f"servers: from {len(self.wanted)} to {count}"))
+        known = [*self.wanted, *(number for number in self._order() if number not in self.wanted)]
+        free = [number for number in range(FIRST_SERVER, FIRST_SERVER + MAX_SERVERS) if number not in known]
+        self.wanted = tuple(sorted((*known, *free)[:count]))
+        for number in self.wanted:
+            if number not in self._live and number not in self._starting:
+                self._tries[number] = self._losses[number] = 0
+                self._start(number, now)
+        for number in [number for number in self._starting if number not in self.wanted]:
+            del self._starting[number]
+            self._command(EvictWorker(number, "is not needed any more", gently=True))
+        if self._map is None:
+            for number in [number for number in self._live if number not in self.wanted]:
+                self._dismiss(number)
+            self._begin_when_all_are_up()
+        elif not self._starting:
+            self._head_for(self._levelled())
+
+    def _dismiss(self, number: int) -> None:
+        """This server holds nothing that others need: its process ends."""
+        del self._live[number]
+        if self.network is not None:
+            self.network.forget(number)
+        self._command(EvictWorker(number, "is not needed any more", gently=True))
+
+    def _dismiss_leaving(self) -> None:
+        """Those that the job does not want any more and that hold no slice and no copy by the map."""
+        holders = set(self._assignment().servers)
+        for number in [n for n in self._order() if n not in self.wanted and n not in holders]:
+            self._dismiss(number)
+            self.notes.append(f"server {number - FIRST_SERVER} left")
+            self._left += 1
+            self._command(Milestone("server left"))
+
     def _head_for(self, goal: SliceMap) -> None:
         """Slices are to move: copies come first, in the background."""
         before = self._assignment()
         self._goal = goal if goal != before else None
         if self._goal is not None:
             self._publish(copies_first(before, goal))
+        else:
+            self._dismiss_leaving()
 
     def _move_to_goal(self) -> None:
         """Copies are complete: between two folds they become the slices."""
@@ -306,6 +408,7 @@ class ServerCare:
         if moved:
             self._unsure |= self._workers | self._gone
             self.group.share()
+        self._dismiss_leaving()
 
     def _publish(self, assignment: SliceMap) -> None:
         """The new map to all servers and workers."""
@@ -324,7 +427,8 @@ class ServerCare:
     # -- losses --------------------------------------------------------------------------------------------
 
     def _lose(self, number: int, why: str, now: float) -> None:
-        """A server is gone: replace it and recover its slices, or fail where it is lost again and again."""
+        """A server is gone: replace it, unless it was to leave, and recover its slices, or fail where it is lost again
+        and again."""
         was_live = self._live.pop(number, None) is not None
         if not was_live and number not in self._starting:  # it was lost already
             return
@@ -338,12 +442,13 @@ class ServerCare:
         if was_live:
             self._lost_at = now if self._lost_at is None else self._lost_at
             self._losses[number] = self._losses.get(number, 0) + 1
+        replace = self._replace and number in self.wanted
         often = max(self._tries[number], self._losses.get(number, 0))
-        if often >= MAX_FAILED_STARTS:
+        if often >= active().liveness.server_failed_starts:
             raise WorkerLost(f"Server {number - FIRST_SERVER} {why}, {often} times in a row.", why)
-        if not (self._replace or self._live):
+        if not (replace or self._live or self._starting):
             raise WorkerLost(f"Server {number - FIRST_SERVER} {why}, and no server is left.", why)
-        if self._replace:
+        if replace:
             self._start(number, now)
         if self._map is not None and was_live and self._live:
             self._recover()
@@ -360,14 +465,14 @@ class ServerCare:
         if orphans:
             self._command(Note(f"{len(orphans)} slices had no copy left; they continue from the coordinator's"))
         self.give_up_hopeless()
-        if not self._replace:
+        if not self._starting:  # else when they are up
             self._head_for(self._levelled())
 
     def _taken(self, server: int, body: SlicesTaken) -> list[Event]:
         """A server says in which state it has the slices that it took over: it does again what came after."""
         group, events = self.group, []
-        if self._map is None or body.map == FIRST_MAP_VERSION:
-            return []
+        if self._map is None or body.map <= group.cut_version:
+            return []  # of another cut, or handed out with the first map of this one
         for number, op in body.slices:
             if self._assignment().primary[number] != server:
                 continue  # somebody else has it by now

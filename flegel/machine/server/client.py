@@ -19,7 +19,7 @@ from flegel.core.pytree import Array
 from flegel.core.sharding import UNCUT
 from flegel.machine.server import unit_parts
 from flegel.machine.server.holders import Holders
-from flegel.machine.server.server import SLICES_PER_MESSAGE
+from flegel.machine.server.server import batches
 from flegel.messages import Answer, Order, Report, Train
 from flegel.server_messages import (
     ParameterSlices,
@@ -73,11 +73,11 @@ class SliceClient:
         """The newest version that is complete here, whether it is asked for or not."""
         self._map: ServerMap | None = None
         self._holders = Holders()
-        self._kept: dict[int, KeptReport] = {}
+        self._kept_reports: dict[int, KeptReport] = {}
         self._assemblies: dict[int, Assembly] = {}
         self._stable: dict[int, int] = {}
         """By slice: the last round of this worker that backups hold."""
-        self._waiting: deque[tuple[Order, tuple[Array, ...]]] = deque()
+        self._waiting_orders: deque[tuple[Order, tuple[Array, ...]]] = deque()
         self._reports: dict[int, tuple[Answer, tuple[Array, ...]]] = {}
         """By round: reports that the coordinator will hear of when the servers have them."""
         self._new = True
@@ -87,22 +87,22 @@ class SliceClient:
     def waits(self) -> bool:
         """An order waits for θ, or a report for servers that have not confirmed it."""
         slices = len(self._map.slices) if self._map is not None else 0
-        return bool(self._waiting) or any(len(report.stored) < slices for report in self._kept.values())
+        return bool(self._waiting_orders) or any(len(report.stored) < slices for report in self._kept_reports.values())
 
     @property
     def kept_rounds(self) -> tuple[int, ...]:
         """Rounds whose reports are kept."""
-        return tuple(self._kept)
+        return tuple(self._kept_reports)
 
     def kept_reports(self) -> list[tuple[int, tuple[Array, ...]]]:
         """Reports that are not stable yet, by round."""
-        return [(round_, report.arrays) for round_, report in self._kept.items()]
+        return [(round_, report.arrays) for round_, report in self._kept_reports.items()]
 
     # -- orders --------------------------------------------------------------------------------------------
 
     def order(self, body: Order, arrays: tuple[Array, ...]) -> list[Push]:
         """An order of the coordinator, to be carried out in turn. A new worker asks for θ at once."""
-        self._waiting.append((body, arrays))
+        self._waiting_orders.append((body, arrays))
         if not self._new or self._map is None:
             return []
         return self._pull_missing(range(len(self._map.slices)))
@@ -110,8 +110,8 @@ class SliceClient:
     def ready_orders(self) -> list[tuple[Order, tuple[Array, ...]]]:
         """Orders that need not wait any more."""
         found = []
-        while self._waiting:
-            body, arrays = self._waiting[0]
+        while self._waiting_orders:
+            body, arrays = self._waiting_orders[0]
             if isinstance(body, Train) and body.version >= 0:
                 ready = self._assemblies.get(body.version)
                 if self.version < body.version and ready is not None and not ready.missing:
@@ -119,36 +119,46 @@ class SliceClient:
                 if self.version < body.version:
                     break
                 arrays = self.parameter
-            self._waiting.popleft()
+            self._waiting_orders.popleft()
             found.append((body, arrays))
         return found
 
     def _wanted(self) -> int:
         """The version that the first order waits for; -1: none."""
-        body = self._waiting[0][0] if self._waiting else None
+        body = self._waiting_orders[0][0] if self._waiting_orders else None
         return body.version if isinstance(body, Train) and body.version > self.version else -1
 
     # -- the map -------------------------------------------------------------------------------------------
 
-    def use_map(self, fresh: ServerMap) -> list[Push]:
+    def use_map(self, new_map: ServerMap) -> list[Push]:
         """Slices changed owner: their new servers get what may be missing there."""
-        if self._map is not None and fresh.version <= self._map.version:
+        if self._map is not None and new_map.version <= self._map.version:
             return []
-        self._map = fresh
-        out = [Push(server, PullSlices(-1)) for server in sorted({*fresh.primary})]
-        changed = self._holders.use(fresh)
-        for round_, report in sorted(self._kept.items()):
+        if self._map is not None and self._map.cut != new_map.cut:
+            self._forget_slices()
+        self._map = new_map
+        out = [Push(server, PullSlices(-1)) for server in sorted({*new_map.primary})]
+        changed = self._holders.use(new_map)
+        for round_, report in sorted(self._kept_reports.items()):
             for number in changed:
                 report.stored.pop(number, None)
             out += self._push(round_, report, changed)
         return out + self._pull_missing(changed)
+
+    def _forget_slices(self) -> None:
+        """θ is cut anew: what is there of a θ that is not complete, and which slices have a report, is not known any
+        more."""
+        self._stable.clear()
+        self._assemblies = {v: assembly for v, assembly in self._assemblies.items() if not assembly.missing}
+        for report in self._kept_reports.values():
+            report.stored.clear()
 
     def retry(self) -> list[Push]:
         """Time has passed: ask again for what is missing, push again what no server has confirmed."""
         out = []
         if self._map is not None:
             out += self._pull_missing(range(len(self._map.slices)))
-            for round_, report in sorted(self._kept.items()):
+            for round_, report in sorted(self._kept_reports.items()):
                 out += self._push(round_, report, [n for n in range(len(self._map.slices)) if n not in report.stored])
         return out
 
@@ -159,7 +169,7 @@ class SliceClient:
         adding to its own. Its body goes to the coordinator once every server has its part. Nothing is pushed while no
         map is known: `use_map` does that later."""
         kept = KeptReport(tuple(np.array(a) for a in arrays))
-        self._kept[body.round] = kept
+        self._kept_reports[body.round] = kept
         self._reports[body.round] = (body, ())
         if self._map is None:
             return []
@@ -173,9 +183,16 @@ class SliceClient:
             by_server.setdefault(self._map.primary[number], []).append(number)
         out = []
         for server, mine in sorted(by_server.items()):
-            for at in range(0, len(mine), SLICES_PER_MESSAGE):
-                out.append(self._part(round_, report, server, mine[at : at + SLICES_PER_MESSAGE]))
+            for some in batches({number: self._bytes(report, number) for number in mine}):
+                out.append(self._part(round_, report, server, some))
         return out
+
+    def _bytes(self, report: KeptReport, number: int) -> int:
+        """Of the cut fields of a slice."""
+        assert self._map is not None
+        fields = zip(report.arrays, self._map.statistics, strict=True)
+        span = self._map.slices[number]
+        return sum(sharding.part(a, axis, *span).nbytes for a, axis in fields if axis != UNCUT)
 
     def _part(self, round_: int, report: KeptReport, server: int, numbers: Sequence[int]) -> Push:
         """A message with these slices of a report. Slices that are zero are only named, sparse ones sent as picked
@@ -211,7 +228,7 @@ class SliceClient:
     def _stored(self, server: int, round_: int, slices: Sequence[int]) -> list[Message]:
         """A server has stored slices of a report; the report's own message to the coordinator is returned once all
         slices are stored."""
-        report = self._kept.get(round_)
+        report = self._kept_reports.get(round_)
         if report is None or self._map is None:
             return []
         report.stored.update((n, server) for n in slices if self._map.primary[n] == server)
@@ -220,16 +237,17 @@ class SliceClient:
         return [self._reports.pop(round_)]
 
     def _take_slices(self, body: ParameterSlices, arrays: tuple[Array, ...]) -> None:
-        """Slices of a newer θ: assemble them, drop reports that are stable on all servers, and use θ once complete."""
-        if self._map is None:
+        """Slices of a newer θ: assemble them, drop reports that are stable on all servers, and use θ once complete.
+        Those of another cut are dropped; they are asked for again with the map that has it."""
+        if self._map is None or body.cut != self._map.cut:
             return
         current = {n for n in body.slices if self._holders.is_current(n, body.map)}
         for number in current:
             self._stable[number] = max(self._stable.get(number, -1), body.stable)
         if len(self._stable) == len(self._map.slices):
             stable = min(self._stable.values())
-            for round_ in [r for r in self._kept if r <= stable and r not in self._reports]:
-                del self._kept[round_]
+            for round_ in [r for r in self._kept_reports if r <= stable and r not in self._reports]:
+                del self._kept_reports[round_]
         if body.version <= self.version or not current:
             return
         axes = self._map.sent

@@ -43,12 +43,12 @@ class Mirror:
         self, cuts: Cuts, parameter: Tree, statistics: Tree, spent: Sequence[str], storage: ArrayStorage
     ) -> None:
         self.parameter, self.statistics = parameter, statistics
-        self._cuts, self._storage = cuts, storage
-        self._kept = tuple(name not in spent for name in pytree.names(statistics))
+        self.cuts, self._storage = cuts, storage
+        self._field_is_kept = tuple(name not in spent for name in pytree.names(statistics))
 
     def begin(self) -> tuple[list[Array], list[Array]]:
         """Arrays to be filled from answers; fields that no answer brings are zero: they are spent."""
-        kept = zip(self._kept, pytree.flatten(self.statistics), strict=True)
+        kept = zip(self._field_is_kept, pytree.flatten(self.statistics), strict=True)
         return (
             [self._storage.empty(a) for a in pytree.flatten(self.parameter)],
             [self._storage.empty(a) if keep else np.zeros(a.shape, a.dtype) for keep, a in kept],
@@ -57,11 +57,11 @@ class Mirror:
     def fill(self, into: tuple[list[Array], list[Array]], body: SlicesFolded, arrays: Sequence[Array]) -> None:
         """Copy the slices of one server's answer into the mirror's arrays."""
         parameter, statistics = into
-        cuts, frames = self._cuts, iter(arrays)
+        cuts, frames = self.cuts, iter(arrays)
         for array, axis in zip(parameter, cuts.parameter, strict=True):
             if axis == UNCUT:
                 array[...] = next(frames)
-        for array, axis, kept in zip(statistics, cuts.statistics, self._kept, strict=True):
+        for array, axis, kept in zip(statistics, cuts.statistics, self._field_is_kept, strict=True):
             if axis == UNCUT and kept:
                 array[...] = next(frames)
         for number in body.slices:
@@ -69,7 +69,7 @@ class Mirror:
             for array, axis in zip(parameter, cuts.parameter, strict=True):
                 if axis != UNCUT:
                     sharding.part(array, axis, *span)[...] = next(frames)
-            for array, axis, kept in zip(statistics, cuts.statistics, self._kept, strict=True):
+            for array, axis, kept in zip(statistics, cuts.statistics, self._field_is_kept, strict=True):
                 if axis != UNCUT and kept:
                     sharding.part(array, axis, *span)[...] = next(frames)
         self._storage.let_go((*parameter, *statistics))

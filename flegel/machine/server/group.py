@@ -20,7 +20,7 @@ import msgspec
 from flegel.algorithm import Algorithm
 from flegel.core import pytree, sharding
 from flegel.core.pytree import Array, Tree
-from flegel.core.sharding import Cuts
+from flegel.core.sharding import Cuts, Partition
 from flegel.errors import ProtocolError
 from flegel.machine.coordinator.events import Command, Event, FoldFinished, Send
 from flegel.machine.server.fold_progress import ArrayStorage, InMemory, Mirror, OpProgress
@@ -31,6 +31,7 @@ from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import Ledger
 from flegel.params.protocol import Fold, Folded
+from flegel.params.sharded import cuts_for
 from flegel.plan.placement.slice_map import SliceMap
 from flegel.server_messages import (
     ChangeAccounts,
@@ -103,13 +104,17 @@ class ServerGroup:
         self.version = 0
         self._reserved = 0
         """The highest version that was used or announced; no version stands for two θ."""
-        self._expected: ExpectReports | None = None
+        self._expected_reports: ExpectReports | None = None
         self._done_version = 0
         """Of θ in the mirror."""
         self.rounds: dict[int, int] = {}
         """By worker: the last round that is in the statistics of the mirror."""
         self.assignment: SliceMap | None = None
         self.map_version = 0
+        self.cut_version = 1
+        """The first map with the present slices."""
+        self._unspent = False
+        """The last fold made no θ: servers hold statistics that the mirror does not have."""
         self.addresses: dict[int, str] = {}
         self.receivers: tuple[int, ...] = ()
         """Workers that were sent the last θ."""
@@ -118,7 +123,7 @@ class ServerGroup:
         self.last_folded: tuple[int, ...] = ()
         """Workers whose reports were in the last fold that is done."""
         self._gap = 0.0
-        self._lost = ""
+        self._damage = ""
         """Why the statistics are not what the points say; told with the next fold."""
 
     # -- the store: what it is asked for at once -----------------------------------------------------------
@@ -141,6 +146,9 @@ class ServerGroup:
 
     def set_remote(self, statistics: Mapping[str, Sequence[Array]]) -> bool:
         raise ProtocolError(f"Statistics of other groups need θ on the coordinator; use {option('servers', 0)}.")
+
+    single_reports = False
+    """Of jobs whose model chooses: servers fold what all workers have reported."""
 
     @property
     def train_version(self) -> int:
@@ -188,11 +196,16 @@ class ServerGroup:
 
     def share(self) -> None:
         """All owners have one account from now on: what each of them contributed is not known."""
+        owners = self._share_book()
+        if owners:
+            self._account("share", *owners)
+
+    def _share_book(self) -> tuple[int, ...]:
         owners = tuple(sorted(self.book.accounts()[1]))
         if owners:
             first = min(owners)
             self.book.restore_accounts({first: pytree.copy(self._empty)}, dict.fromkeys(owners, first))
-            self._account("share", *owners)
+        return owners
 
     def clear_statistics(self) -> None:
         cleared = pytree.copy(self.mirror.statistics)
@@ -256,7 +269,7 @@ class ServerGroup:
         )
         for worker in request.workers:
             self.book.commit(worker, self._empty)
-        expected, self._expected = self._expected, None
+        expected, self._expected_reports = self._expected_reports, None
         if request.update:
             if expected is not None and (expected.after, expected.reports) == (self.op, reports):
                 self.version = expected.version
@@ -280,9 +293,9 @@ class ServerGroup:
             return
         self._reserved += 1
         reports = tuple((worker, (round_,)) for worker, round_ in sorted(rounds.items()))
-        self._expected = ExpectReports(self.op, self._reserved, reports, tuple(sorted(rounds)), place)
+        self._expected_reports = ExpectReports(self.op, self._reserved, reports, tuple(sorted(rounds)), place)
         for server in sorted(set(self.assignment.primary)):
-            self.out.send(server, self._expected)
+            self.out.send(server, self._expected_reports)
 
     def folded(self, body: SlicesFolded, arrays: Sequence[Array]) -> list[Event]:
         """Slices have done an op; the coordinator hears of a fold when all have."""
@@ -303,10 +316,12 @@ class ServerGroup:
         op, before = progress.op, self.mirror.parameter
         del self._progress[op]
         entry = self.log[op].body
-        self._gap, self._lost = progress.gap, self._lost or progress.lost
+        self._gap, self._damage = progress.gap, self._damage or progress.lost
         fold = isinstance(entry, FoldSlices) and entry.update
+        if isinstance(entry, FoldSlices):
+            self._unspent = not entry.update and bool(self.algorithm.statistics.spent)
         if not progress.partial:
-            progress.finish(fold and not progress.diverged and not self._lost)
+            progress.finish(fold and not progress.diverged and not self._damage)
             if op > self.done_op:
                 self.done_op, self._done_version = op, self.log[op].version
         if self._fold is None or self._fold[0] != op:
@@ -323,7 +338,7 @@ class ServerGroup:
     def _answer(self, request: Fold, progress: OpProgress) -> Folded:
         """The answer to a fold that all servers have done: the objective, or why there is none (diverged, or slices
         were lost and all points are counted again)."""
-        lost, self._lost = self._lost, ""
+        lost, self._damage = self._damage, ""
         if not request.update or lost:
             return Folded(request.number, lost=lost and f"counted all points again: {lost}")
         if progress.diverged:
@@ -375,7 +390,27 @@ class ServerGroup:
             assignment.primary,
             assignment.replicas,
             {server: address for server, address in self.addresses.items() if server in used},
+            self.cut_version,
         )
+
+    @property
+    def may_be_cut_anew(self) -> bool:
+        """The mirror holds everything that the servers hold."""
+        idle = self._fold is None and not self._progress and self.op == self.done_op
+        return idle and not self._unspent and not self._damage
+
+    def cut_anew(self, cuts: Cuts) -> None:
+        """Between two folds: these slices from the next map on, each with what the mirror has. All owners share one
+        account from now on: the mirror has totals only."""
+        self.cuts = self.mirror.cuts = cuts
+        self.cut_version = self.map_version + 1
+        self.log.clear()
+        self._expected_reports = None
+        self._share_book()
+
+    def cuts_into(self, wanted: int, partition: Partition | None = None) -> Cuts:
+        """About so many slices of θ."""
+        return cuts_for(self.algorithm, self.parameter, self._zero, wanted, partition)
 
     def hand_out(self, server: int, numbers: Sequence[int], known: bool) -> None:
         """The state of the mirror to the server of these slices. `known`: the owners share one account, that of

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from flegel.configuration.active import active
-from flegel.plan.placement.replanning import PlacementDecision, decide, gain_in_hindsight
+from flegel.plan.placement.published_loads import SCHEMES, decide_each_round
+from flegel.plan.placement.replanning import JUDGED_TRIALS, PlacementDecision, decide, gain_in_hindsight
 from flegel.plan.placement.slice_map import SliceMap
-from flegel.plan.placement.slice_size import SliceCost, best_size
+from flegel.plan.placement.slice_size import SliceCost, best_size, decide_cut
 from flegel.plan.placement.throughput import ThroughputForecast, Transfer
 from flegel.plan.placement.water_filling import LinkLoad, colocated, dedicated, water_filling
 
@@ -25,10 +26,23 @@ class NetworkPlan:
     """One job. `hosts`: where its workers run; processes of one host share its link, and what they send each other does
     not count."""
 
-    def __init__(self, sizes: Sequence[int], beside_workers: bool, hosts: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        beside_workers: bool,
+        hosts: Mapping[int, str],
+        load: str = "network",
+        parameter_bytes: float = 0.0,
+        parameters: int = 0,
+    ) -> None:
         """`sizes`: bytes of each slice. `beside_workers`: servers run on hosts of workers. `hosts`: by number of a
-        process, where it runs."""
+        process, where it runs. `load`: by water-filling where it pays (`network`), or a scheme of `published_loads` in
+        every round. `parameters`, `parameter_bytes`: how many θ has, and the bytes of each."""
         self.sizes = tuple(sizes)
+        self._parameters, self._parameter_bytes = parameters, parameter_bytes
+        self._folds_for_another_size = 0
+        """Folds in a row after which another size of slices would have paid."""
+        self._scheme = SCHEMES.get(load)
         self.enabled = sum(sizes) >= active().placement.least_bytes
         self._beside, self._hosts = beside_workers, dict(hosts)
         self._numbers: dict[str, int] = {}
@@ -84,18 +98,20 @@ class NetworkPlan:
             return None
         remaining = max(active().placement.first_remaining_rounds, self._folds)
         links = self._links(current.servers, workers, self._forecast)
-        found = decide(current, links, replicas, remaining, self._forecast.noise, self._trials)
+        if self._scheme is not None:
+            found = decide_each_round(current, links, replicas, self._scheme)
+        else:
+            found = decide(current, links, replicas, remaining, self._forecast.noise, self._trials)
         self._last_plan = current.primary, found.planned
         self.moves += found.moves
-        if not self.reasons or self.reasons[-1] != found.reason:
-            self.reasons = [*self.reasons, found.reason][-REMEMBERED_DECISIONS:]
+        self._note(found.reason)
         return found
 
     def shares(self, servers: Sequence[int], workers: int) -> dict[int, float] | None:
         """What each of these should carry; None while nothing is known."""
         if not self._forecast.rounds:
             return None
-        return water_filling(self._links(servers, workers, self._forecast), sum(self.sizes)).carried
+        return (self._scheme or water_filling)(self._links(servers, workers, self._forecast), sum(self.sizes)).carried
 
     def _links(self, servers: Sequence[int], workers: int, forecast: ThroughputForecast) -> dict[int, LinkLoad]:
         rates = self._rates(servers, forecast)
@@ -121,9 +137,39 @@ class NetworkPlan:
             for (source, target), rate in sorted(self._forecast.pairs.items())
         )
 
-    def slice_size(self, servers: int) -> tuple[float, int]:
-        """The fitted cost of a slice and the size that it asks for, in bytes; 0 while one size alone was seen."""
-        if self._cost.fitted() is None:
-            return 0.0, 0
-        alpha = self._cost.alpha(servers)
-        return alpha, best_size(sum(self.sizes), alpha, servers, servers)
+    def slice_cost(self, workers: int) -> float | None:
+        """The fixed cost of a slice as fitted to the transfers, in parameters; None: not measured."""
+        alpha = self._cost.alpha(max(workers, 1)) if self._parameter_bytes else None
+        return None if alpha is None else alpha / self._parameter_bytes
+
+    def best_slice(self, workers: int) -> int:
+        """Bytes of θ in a slice that the fitted cost asks for, by Eq. 4; 0: not measured."""
+        alpha = self.slice_cost(workers)
+        size = 0 if alpha is None else best_size(self._parameters, alpha, max(workers, 1))
+        return round(size * self._parameter_bytes)
+
+    def another_size_pays(self, better: int, alpha: float, workers: int, replicas: int) -> bool:
+        """Whether θ should be cut anew into slices of `better` parameters; several folds in a row have to say so."""
+        if not self._forecast.rounds or not self.sizes:
+            return False
+        unit, total = self._parameter_bytes, self._parameters * self._parameter_bytes
+        rate = min(min(side.values(), default=0.0) for side in (self._forecast.sent, self._forecast.received))
+        if rate <= 0:
+            return False
+        remaining = max(active().placement.first_remaining_rounds, self._folds)
+        size = total * max(self.sizes) / sum(self.sizes)  # probes are no slices in this sense
+        found = decide_cut(total, size, better * unit, alpha * unit, workers, rate, remaining, replicas)
+        self._folds_for_another_size = self._folds_for_another_size + 1 if found.wanted else 0
+        if self._folds_for_another_size < JUDGED_TRIALS[0]:
+            return False
+        self._folds_for_another_size = 0
+        self._note(found.reason)
+        return True
+
+    def cut_anew(self, sizes: Sequence[int]) -> None:
+        """θ has other slices: plans for the former ones say nothing of them."""
+        self.sizes, self._last_plan, self._trials = tuple(sizes), None, []
+
+    def _note(self, reason: str) -> None:
+        if not self.reasons or self.reasons[-1] != reason:
+            self.reasons = [*self.reasons, reason][-REMEMBERED_DECISIONS:]

@@ -41,7 +41,7 @@ def frames_of_copies(
     return tuple(frames), zero
 
 
-def with_zeros(arrays: Sequence[Array], body: ReplicateSlices | HoldSlices) -> list[Array]:
+def with_omitted_zero_frames(arrays: Sequence[Array], body: ReplicateSlices | HoldSlices) -> list[Array]:
     """All frames, also those that were left out."""
     given = iter(arrays)
     count = len(arrays) + len(body.zero)
@@ -59,7 +59,7 @@ class ReplicaStore:
     def store(self, body: ReplicateSlices, arrays: Sequence[Array], wanted: Collection[int]) -> None:
         """Copies have come; a newer one is not replaced by an older one."""
         parameter, statistics = self._like
-        arrays = with_zeros(arrays, body)
+        arrays = with_omitted_zero_frames(arrays, body)
         first = len(pytree.names(parameter))
         width = first + len(pytree.names(statistics))
         for at, number in enumerate(body.slices):

@@ -27,9 +27,9 @@ class ReportInbox:
         self._reports: dict[int, dict[int, PushedParts]] = {}
         """By worker, then by round: a worker has few rounds here, a job may have thousands of workers."""
 
-    def put(self, worker: int, round_: int, rest: list[Array], parts: dict[int, list[Array]]) -> None:
+    def put(self, worker: int, round_: int, uncut_fields: list[Array], parts: dict[int, list[Array]]) -> None:
         """Parts by slice."""
-        held = self._reports.setdefault(worker, {}).setdefault(round_, PushedParts(rest)).parts
+        held = self._reports.setdefault(worker, {}).setdefault(round_, PushedParts(uncut_fields)).parts
         for number, arrays in parts.items():
             held.setdefault(number, arrays)
 
@@ -61,20 +61,20 @@ class OpenPulls:
     """Workers that asked for θ of a version that is not here yet."""
 
     def __init__(self) -> None:
-        self._wanted: dict[int, tuple[int, set[int]]] = {}
+        self._wanted_slices: dict[int, tuple[int, set[int]]] = {}
 
     def add(self, worker: int, version: int, missing: set[int]) -> None:
         if missing:
-            known, others = self._wanted.get(worker, (version, set()))
-            self._wanted[worker] = (version, missing | others if known == version else missing)
+            known, others = self._wanted_slices.get(worker, (version, set()))
+            self._wanted_slices[worker] = (version, missing | others if known == version else missing)
 
     def take(self, numbers: Iterable[int], versions: Mapping[int, int]) -> list[tuple[int, list[int]]]:
         """By worker: those of these slices that it waits for and that are here by now, in these versions."""
         found = []
-        for worker, (version, wanted) in list(self._wanted.items()):
+        for worker, (version, wanted) in list(self._wanted_slices.items()):
             ready = [n for n in numbers if n in wanted and versions.get(n, -1) >= version]
             wanted -= set(ready)
             if not wanted:
-                del self._wanted[worker]
+                del self._wanted_slices[worker]
             found.append((worker, ready))
         return found

@@ -17,20 +17,23 @@ import numpy as np
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
 
+UNIT_NUMBER_BYTES = 4
+"""Of the number (int32) that is sent with each unit."""
+
 
 def packed(cut: list[Array], axes: Sequence[int]) -> list[Array]:
     """What has to be sent of these fields, which are cut along these axes."""
     units = cut[0].shape[axes[0]]
     step = max(units // active().transport.sampled_units, 1)
     if units >= active().transport.sampled_units:
-        sample = changed([_picked(a, axis, slice(None, None, step)) for a, axis in zip(cut, axes, strict=True)], axes)
-        if np.count_nonzero(sample) > 0.9 * len(sample):
+        sample = changed([_units(a, axis, slice(None, None, step)) for a, axis in zip(cut, axes, strict=True)], axes)
+        if np.count_nonzero(sample) > active().transport.mostly_changed_share * len(sample):
             return cut
     used = np.flatnonzero(changed(cut, axes))
     if not len(used):
         return []
     size = sum(a.nbytes for a in cut) / units
-    if len(used) * (size + 4) >= active().transport.picked_bytes_share * units * size:
+    if len(used) * (size + UNIT_NUMBER_BYTES) >= active().transport.picked_bytes_share * units * size:
         return cut
     return [used.astype(np.int32), *(np.take(a, used, axis) for a, axis in zip(cut, axes, strict=True))]
 
@@ -53,7 +56,7 @@ def unpacked(part: list[Array], like: Sequence[Array], axes: Sequence[int]) -> l
     whole = [np.zeros_like(a) for a in like]
     if part:
         for into, axis, some in zip(whole, axes, part[1:], strict=True):
-            _picked(into, axis, part[0], some)
+            _set_units(into, axis, part[0], some)
     return whole
 
 
@@ -69,9 +72,11 @@ def fits(part: list[Array], like: Sequence[Array], axes: Sequence[int]) -> bool:
     return inside and [a.shape for a in part[1:]] == shapes
 
 
-def _picked(array: Array, axis: int, units: Array | slice, into: Array | None = None) -> Array:
-    """These units of a field, or, with `into`, write `into` in their place."""
-    place = (slice(None),) * axis + (units,)
-    if into is not None:
-        array[place] = into
-    return array[place]
+def _units(array: Array, axis: int, units: Array | slice) -> Array:
+    """These units of a field that is cut along `axis`."""
+    return array[(slice(None),) * axis + (units,)]
+
+
+def _set_units(array: Array, axis: int, units: Array | slice, values: Array) -> None:
+    """Write `values` in the place of these units of a field."""
+    array[(slice(None),) * axis + (units,)] = values

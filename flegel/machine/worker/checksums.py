@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from flegel.core.precision import SMALLEST_DIVISOR
 from flegel.core.pytree import Array
 
 CHECKED_NUMBERS_PER_FIELD = 1 << 14
 """Numbers of a field that enter its checksum, evenly chosen: all of a large field would take longer than a report."""
+ROUNDINGS_OF_A_SUM = 4096.0
+"""A sum may be off by so many times the precision of its type, because roundings add up."""
 GOLDEN_RATIO_PART = 0.6180339887498949
 """Fractional parts of its multiples are spread evenly, so no two weights of the checksum are related."""
 
@@ -44,6 +47,7 @@ def differences(statistics: Array, reports: Array, kinds: Sequence[Any]) -> Arra
 
     `reports` holds Σ |w·x| of all reports: a sum of them may be off by about that times the precision of its type.
     """
-    rounding = np.array([4096.0 * (2.0**-23 if kind == np.float32 else 2.0**-52) for kind in kinds])
-    room = rounding * np.maximum(statistics[:, 1], reports[:, 1]) + 1e-300
+    precisions = [np.finfo(np.float32 if kind == np.float32 else np.float64).eps for kind in kinds]
+    rounding = ROUNDINGS_OF_A_SUM * np.array(precisions, np.float64)
+    room = rounding * np.maximum(statistics[:, 1], reports[:, 1]) + SMALLEST_DIVISOR
     return np.asarray(np.abs(statistics[:, 0] - reports[:, 0]) / room)

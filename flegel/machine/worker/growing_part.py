@@ -35,15 +35,18 @@ class GrowingPart:
         self._sign = -1.0 if maximize else 1.0
         self.size = first_part(points, columns, numbers, grid)
         """Points of the part; all: it is over."""
-        self.fixed = False
+        self.theta_is_fixed = False
         """θ stays as it is until all of the part has been visited: its points count where another θ put them."""
-        self._at = self._visits = 0
-        self._left = 0
+        self._visited_until = 0
+        """Points of the part that were visited in the present visit of it."""
+        self._visits = 0
+        self._trial_visits_left = 0
         """Visits until the θ that is tried is compared."""
         self._going_back = False
-        self._last: float | None = None
+        """θ was put back to the one before a trial, and the part is visited once more under it."""
+        self._last_objective: float | None = None
         """The objective after the last visit of these points."""
-        self._before, self._gain = 0.0, 0.0
+        self._objective_before_trial, self._gain_without_trial = 0.0, 0.0
         """The objective before a trial; what a visit gains without one."""
 
     @property
@@ -53,20 +56,20 @@ class GrowingPart:
     @property
     def complete(self) -> bool:
         """All of the part has been visited once more: `judge` it."""
-        return self._at >= self.size
+        return self._visited_until >= self.size
 
     def next(self, most: int) -> VisitRun:
         """The next run of at most so many points."""
-        return VisitRun(0, self._at, min(self._at + most, self.size))
+        return VisitRun(0, self._visited_until, min(self._visited_until + most, self.size))
 
     def advance(self, run: VisitRun, reached: int) -> None:
         """The kernel was given `run` and came to `reached`."""
         self._visits += max(reached - run.start, 0)
-        self._at = max(reached, run.start)
+        self._visited_until = max(reached, run.start)
 
     def update_due(self, enough: bool) -> bool:
         """Make θ anew now? `enough`: so many points were visited as an update should rest on."""
-        return self.complete or (enough and not self.fixed)
+        return self.complete or (enough and not self.theta_is_fixed)
 
     def follow(self, local: LocalUpdates) -> list[Array] | None:
         """The part has been visited and θ was made anew: decide, and return the θ to go on with where it is another."""
@@ -82,7 +85,7 @@ class GrowingPart:
 
     def judge(self, objective: float | None) -> Decision:
         """The part has been visited, and this is its objective under the θ that followed."""
-        last, self._last, self._at, self.fixed = self._last, objective, 0, False
+        last, self._last_objective, self._visited_until, self.theta_is_fixed = self._last_objective, objective, 0, False
         noise = None if objective is None or not math.isfinite(objective) else self._noise(objective, self.size)
         if objective is None or noise is None:
             self.size = self._points
@@ -91,44 +94,51 @@ class GrowingPart:
             self._going_back = False
             return self.grow()
         gain = math.inf if last is None else self._sign * (last - objective)
-        if self._left:
+        if self._trial_visits_left:
             return self._tried(objective, gain)
-        if worthwhile(gain, noise) and not self._spent:
+        if worthwhile(gain, noise) and not self._visits_used_up:
             return "go on"
-        self._gain = max(gain, 0.0)
+        self._gain_without_trial = max(gain, 0.0)
         return self._try_next(objective)
 
     def grow(self) -> Decision:
         """Train on a larger part: its new points are visited first."""
-        assert self._last is not None
-        old, noise = self.size, self._noise(self._last, self.size)
-        ended = noise is None or self._spent
-        self.size = self._points if ended else next_part(self._points, old, self._gain, noise or 0.0, self._grid)
-        self._last, self._at, self.fixed, self._left = None, old, False, 0
+        assert self._last_objective is not None
+        old, noise = self.size, self._noise(self._last_objective, self.size)
+        ended = noise is None or self._visits_used_up
+        self.size = (
+            self._points if ended else next_part(self._points, old, self._gain_without_trial, noise or 0.0, self._grid)
+        )
+        self._last_objective, self._visited_until, self.theta_is_fixed, self._trial_visits_left = None, old, False, 0
         return "go on"
 
     @property
-    def _spent(self) -> bool:
+    def _visits_used_up(self) -> bool:
         return self._visits >= active().training.max_passes_over_parts * self._points
 
     def _try_next(self, objective: float) -> Decision:
-        if self._spent:
+        if self._visits_used_up:
             return self.grow()
-        self._before, self._left, self.fixed = objective, active().training.visits_before_comparison, True
+        self._objective_before_trial, self._trial_visits_left, self.theta_is_fixed = (
+            objective,
+            active().training.visits_before_comparison,
+            True,
+        )
         return "try another"
 
     def _tried(self, objective: float, gain: float) -> Decision:
-        """An update of the trial has been made; after the last one, say whether the larger part is kept, a still larger
-        one is tried, or θ goes back."""
-        self._left -= 1
-        if self._left:
+        """The θ under trial was visited once more. After the last visit: if it is no better, go back to the θ before;
+        if it is clearly better, try yet another; otherwise keep it and grow the part."""
+        self._trial_visits_left -= 1
+        if self._trial_visits_left:
             return "go on"
-        gained = self._sign * (self._before - objective)
+        gained = self._sign * (self._objective_before_trial - objective)
         if gained <= 0:
-            self._going_back = self.fixed = True
+            self._going_back = self.theta_is_fixed = True
             return "go back"
-        enough = gained >= active().training.visits_before_comparison * self._gain
-        self._gain = min(self._gain, max(gain, 0.0))
+        enough = gained >= active().training.visits_before_comparison * self._gain_without_trial
+        # Near the optimum visits gain less and less: the last visit of the trial bounds what one gains now.
+        self._gain_without_trial = min(self._gain_without_trial, max(gain, 0.0))
         return self._try_next(objective) if enough else self.grow()
 
 

@@ -31,12 +31,14 @@ class LocalUpdates:
     def __init__(self, parameter: Tree, empty: Tree, call: Call) -> None:
         """`parameter`: θ at the start; `empty`: statistics of zeros; `call` calls hooks of the user's class."""
         self._call = call
-        self._came = self._theta = parameter
-        self._total, self._reported, self._sum = (pytree.copy(empty) for _ in range(3))
-        self._took: deque[float] = deque(maxlen=active().training.remembered_updates)
+        self._ordered_theta = self._theta = parameter
+        """The θ that came with the last order, and the one that was made from it here."""
+        # Of all reports, of the last one, and with the changes since.
+        self._statistics_before_report, self._last_report, self._summed = (pytree.copy(empty) for _ in range(3))
+        self._update_seconds: deque[float] = deque(maxlen=active().training.remembered_updates)
         self.kept: Tree = parameter
         """θ before the last `alternative`."""
-        self._put = False
+        self._theta_was_put = False
         """θ is one that was not made from the statistics."""
         self.number = -1
         """Updates made; -1 before the first round."""
@@ -46,63 +48,65 @@ class LocalUpdates:
     def begin(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """A barrier is over: the last report has been merged, and this is θ. Returns the one to train under: this one,
         unless another was `put` and no update has been made since."""
-        came = pytree.unflatten(self._came, arrays)
-        pytree.add(self._total, self._reported)
-        pytree.clear(self._reported)
+        came = pytree.unflatten(self._ordered_theta, arrays)
+        pytree.add(self._statistics_before_report, self._last_report)
+        pytree.clear(self._last_report)
         if self.number < 0:
             self.number = 0
         elif self.useful:
-            self.useful = _same(self._updated(self._total, self._came), came)
-        self._came = came
-        if self._put and self.useful:
+            self.useful = _same(self._updated(self._statistics_before_report, self._ordered_theta), came)
+        self._ordered_theta = came
+        if self._theta_was_put and self.useful:
             return pytree.flatten(self._theta)
-        self._theta, self._put = came, False
+        self._theta, self._theta_was_put = came, False
         return arrays
 
     def reported(self, statistics: Sequence[Array]) -> None:
         """These changes go into the coming report."""
-        self._reported = pytree.copy(pytree.unflatten(self._total, statistics))
+        self._last_report = pytree.copy(pytree.unflatten(self._statistics_before_report, statistics))
 
     def limit(self, most: int, speed: float, first: int, least: int) -> int:
         """Points until the next update, at so many a second, in multiples of `least`; `first` where nothing is known.
         Never more than `most`."""
         if not self.useful:
             return most
-        seconds = active().training.training_per_update_time * min(self._took, default=0.0)
+        seconds = active().training.training_per_update_time * min(self._update_seconds, default=0.0)
         return min(most, max(int(seconds * speed), first, least) // least * least)
 
     def update(self, statistics: Sequence[Array]) -> list[Array] | None:
         """θ with the changes since the last report; None where the hook's answer is no θ: the coordinator says so."""
-        for held, change, into in zip(pytree.flatten(self._total), statistics, pytree.flatten(self._sum), strict=True):
+        for held, change, into in zip(
+            pytree.flatten(self._statistics_before_report), statistics, pytree.flatten(self._summed), strict=True
+        ):
             np.add(held, change, into)
-        theta = self._updated(self._sum, self._theta)
+        theta = self._updated(self._summed, self._theta)
         arrays = pytree.flatten(theta)
         self.useful = pytree.same_shape(theta, self._theta) and all(np.isfinite(a.sum()) for a in arrays)
         if not self.useful:
             return None
-        self._theta, self._put = theta, False
+        self._theta, self._theta_was_put = theta, False
         self.number += 1
         return arrays
 
     def alternative(self) -> Tree | None:
         """Another θ that the algorithm names; the present one is `kept`."""
         self.kept = self._theta
-        return self._call("alternative", self._sum, self._theta)
+        return self._call("alternative", self._summed, self._theta)
 
     def put(self, theta: Tree) -> list[Array]:
         """Go on with this θ."""
-        self._theta, self._put = pytree.as_typed(theta, self._came), True
+        self._theta, self._theta_was_put = pytree.as_typed(theta, self._ordered_theta), True
         return pytree.flatten(self._theta)
 
     def objective(self) -> float | None:
         """Of the θ that was made last, over the points visited so far."""
-        value = self._call("objective", self._sum, self._theta)
+        value = self._call("objective", self._summed, self._theta)
         return None if value is None else float(value)
 
     def took(self, seconds: float) -> None:
         """The last update took so long. The shortest of the last few counts: in others a worker may have waited for
         its processor."""
-        self._took.append(seconds)
+        self._update_seconds.append(seconds)
 
     def _updated(self, statistics: Tree, theta: Tree) -> Tree:
         made = self._call("updateParameter", statistics, theta)

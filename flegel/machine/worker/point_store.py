@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flegel.core.key_borders import borders
 from flegel.core.pytree import Array
 from flegel.core.shard import Empty, Shard
 from flegel.machine.worker.visit_schedule import BlockId, Segment, Transfer, VisitSchedule
@@ -63,19 +64,27 @@ class OutgoingWindow:
 class PointStore:
     """Shard 0 is native; others came in moves."""
 
-    def __init__(self, shard: Shard, owned: bool = True) -> None:
-        """Not `owned`: the shard only shows what points look like; others will be handed over."""
+    def __init__(self, shard: Shard, owned: bool = True, keys: Array | None = None) -> None:
+        """Not `owned`: the shard only shows what points look like; others will be handed over. `keys`: of all rows, by
+        their number, where rows of one key stay together."""
         self.shards = [shard]
         self.schedule = VisitSchedule(shard.points if owned else 0)
-        self._aside: dict[Transfer, IncomingWindow] = {}
+        self._keys = keys
+        if keys is not None:
+            self.schedule.between_keys = self._between_keys
+        self._windows_aside: dict[Transfer, IncomingWindow] = {}
+        """Windows that came and are not owned yet: ownership changes at a barrier."""
         self._origins: dict[BlockId, tuple[int, Array | None]] = {}
-        self._berths: dict[int, MoveBuffer] = {}
+        """By block that came: the worker that has a copy of it, and the states of that copy where they are known."""
+        self._move_buffers: dict[int, MoveBuffer] = {}
+        """By number of a move: room for its points."""
         self._copies: set[BlockId] = set()
+        """Blocks that were given away, of which inactive copies are here."""
         self.version = 0
         """How often points came or went."""
         self.known_version = -1
         """The version whose points the coordinator knows by number."""
-        self._written: list[tuple[Shard, int, int]] = []
+        self._written_segments: list[tuple[Shard, int, int]] = []
         self._counted_votes = (-1, 0)
         """For which version, and how many."""
         self.fetch: Callable[[Shard, int, int], None] | None = None
@@ -122,6 +131,15 @@ class PointStore:
         self.schedule.resume(runs)
         self.version = version
 
+    def _between_keys(self, number: int, start: int, end: int) -> list[int]:
+        """Places start … end of a shard at which another key begins than the one before, or the shard ends."""
+        shard = self.shards[number]
+        assert self._keys is not None
+        first, last = max(start - 1, 0), min(end + 1, shard.points)
+        inside = borders(self._keys[shard.ids[first:last]]) + first
+        edges = (0, shard.points)
+        return [int(place) for place in inside if start <= place <= end and (first < place < last or place in edges)]
+
     # -- giving --------------------------------------------------------------------------------------------
 
     def cut(self, transfer: Transfer, points: int, peer: int) -> OutgoingWindow | None:
@@ -145,7 +163,7 @@ class PointStore:
 
     def prepare(self, move: int, points: int, room: Empty = np.zeros) -> None:
         """Room for a move, made by `room`; it is filled as windows come."""
-        self._berths[move] = MoveBuffer(self.shards[0], points, room)
+        self._move_buffers[move] = MoveBuffer(self.shards[0], points, room)
 
     def usable(self, window: Window) -> bool:
         """False where the window relies on a copy that is not here."""
@@ -170,31 +188,31 @@ class PointStore:
                 part.state[...] = incoming.state
                 incoming.state = part.state
         elif not window.copied:
-            incoming.place = self._berths[window.move].place(window, arrays)
-        self._aside[(window.move, window.number)] = incoming
+            incoming.place = self._move_buffers[window.move].place(window, arrays)
+        self._windows_aside[(window.move, window.number)] = incoming
         return incoming
 
     def drop(self, move: int) -> None:
         """The move is over; what was not taken is forgotten."""
-        self._berths.pop(move, None)
-        for transfer in [t for t in self._aside if t[0] == move]:
-            del self._aside[transfer]
+        self._move_buffers.pop(move, None)
+        for transfer in [t for t in self._windows_aside if t[0] == move]:
+            del self._windows_aside[transfer]
 
     # -- at the barrier ------------------------------------------------------------------------------------
 
-    def settle(self, given: tuple[Transfer, ...], taken: tuple[Transfer, ...]) -> None:
+    def settle(self, given_windows: tuple[Transfer, ...], taken_windows: tuple[Transfer, ...]) -> None:
         """Ownership changes. Points that were given stay here as inactive copies."""
-        self.version += bool(given or taken)
-        for transfer in given:
+        self.version += bool(given_windows or taken_windows)
+        for transfer in given_windows:
             block = self.schedule.retire(transfer).block
             assert block is not None
             self._copies.add(block)
-        for transfer in taken:
-            self._take(self._aside.pop(transfer))
+        for transfer in taken_windows:
+            self._take(self._windows_aside.pop(transfer))
 
     def take_written(self) -> list[tuple[Shard, int, int]]:
         """Points whose states changes of ownership have written since the last call: shard, first point, end."""
-        written, self._written = self._written, []
+        written, self._written_segments = self._written_segments, []
         return written
 
     def _take(self, incoming: IncomingWindow) -> None:
@@ -229,5 +247,5 @@ class PointStore:
             if incoming.window.lent is None:
                 base = incoming.state
         shard.halted[segment.start : segment.end] = incoming.halted
-        self._written.append((shard, segment.start, segment.end))
+        self._written_segments.append((shard, segment.start, segment.end))
         self._origins[incoming.window.block] = (incoming.peer, base)

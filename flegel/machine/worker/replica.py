@@ -59,27 +59,30 @@ class HeldReports:
     """What a worker has reported and no fold contains yet. A fold that is undone gives it back."""
 
     def __init__(self) -> None:
-        self._held: list[Array] | None = None
-        self._taken: tuple[int, list[Array] | None] = (-1, None)
+        self._unfolded_report: list[Array] | None = None
+        """The sum of what was reported since the last fold."""
+        self._last_fold = -1
+        self._folded_report: list[Array] | None = None
+        """What the last fold took, until it is certain."""
 
     def add(self, arrays: Arrays) -> None:
-        if self._held is None:
-            self._held = [np.array(a) for a in arrays]
+        if self._unfolded_report is None:
+            self._unfolded_report = [np.array(a) for a in arrays]
         else:
-            for into, extra in zip(self._held, arrays, strict=True):
+            for into, extra in zip(self._unfolded_report, arrays, strict=True):
                 np.add(into, extra, into)
 
     def take(self, fold: int) -> Sequence[Array] | None:
         """For this fold; they do not change from now on."""
-        self._taken, self._held = (fold, self._held), None
-        return self._taken[1]
+        self._last_fold, self._folded_report, self._unfolded_report = fold, self._unfolded_report, None
+        return self._folded_report
 
     def give_back(self, fold: int) -> None:
-        if self._taken[0] == fold:
-            self._held, self._taken = self._taken[1], (-1, None)
+        if self._last_fold == fold:
+            self._unfolded_report, self._folded_report, self._last_fold = self._folded_report, None, -1
 
     def clear(self) -> None:
-        self._held, self._taken = None, (-1, None)
+        self._unfolded_report, self._folded_report, self._last_fold = None, None, -1
 
 
 class SliceSum:
@@ -90,14 +93,14 @@ class SliceSum:
         this worker."""
         self.members = [number for number, _ in order.members]
         self._order, self._report = order, report
-        self._here = self.members.index(worker)
+        self._own_slice = self.members.index(worker)
         self._worker = worker
         self._total = total
-        self._fresh = tuple(np.empty_like(a) for a in total)
+        self._new_total = tuple(np.empty_like(a) for a in total)
         self._reports: dict[int, Arrays] = {}
-        self._summed: set[int] = set()
+        self._summed_slices: set[int] = set()
         if report is not None and worker in order.reporting:
-            self._reports[worker] = self._slice(report, self._here)
+            self._reports[worker] = self._slice(report, self._own_slice)
 
     def _slice(self, arrays: Sequence[Array], at: int) -> Arrays:
         count = len(self.members)
@@ -114,8 +117,8 @@ class SliceSum:
     def put(self, sender: int, summed: bool, arrays: Arrays) -> None:
         """Keep a piece that arrived: the slice of `sender`'s report that this worker adds up, or, where `summed`, the
         finished sum of `sender`'s slice."""
-        at = self.members.index(sender) if summed else self._here
-        wanted = self._slice(self._fresh, at)
+        at = self.members.index(sender) if summed else self._own_slice
+        wanted = self._slice(self._new_total, at)
         same = [(a.shape, a.dtype) for a in arrays] == [(a.shape, a.dtype) for a in wanted]
         if not same:
             raise DecodeError(f"worker {sender} sent a slice of statistics of another size or type")
@@ -124,30 +127,30 @@ class SliceSum:
         else:
             for into, piece in zip(wanted, arrays, strict=True):
                 into[...] = piece
-            self._summed.add(sender)
+            self._summed_slices.add(sender)
 
     def take_own_sum(self) -> Arrays | None:
         """The new sum of this worker's slice, as soon as all reports are here, and once."""
-        if self._worker in self._summed or not set(self._order.reporting) <= self._reports.keys():
+        if self._worker in self._summed_slices or not set(self._order.reporting) <= self._reports.keys():
             return None
-        own = self._slice(self._fresh, self._here)
-        for into, before in zip(own, self._slice(self._total, self._here), strict=True):
+        own = self._slice(self._new_total, self._own_slice)
+        for into, before in zip(own, self._slice(self._total, self._own_slice), strict=True):
             into[...] = before
         for worker in self._order.reporting:
             for into, extra in zip(own, self._reports[worker], strict=True):
                 np.add(into, extra, into)
-        self._summed.add(self._worker)
+        self._summed_slices.add(self._worker)
         return own
 
     @property
     def missing(self) -> list[int]:
         """Members whose pieces have not come."""
-        return [member for member in self.members if member not in self._summed]
+        return [member for member in self.members if member not in self._summed_slices]
 
     @property
     def statistics(self) -> Arrays:
         """Complete once nothing is missing."""
-        return self._fresh
+        return self._new_total
 
 
 def digest(arrays: Sequence[Array]) -> int:

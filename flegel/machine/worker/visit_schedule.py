@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from flegel.configuration.active import active
@@ -26,6 +26,8 @@ from flegel.errors import ProtocolError
 
 Transfer = tuple[int, int]
 """A window on its way: (number of the move, number of the window in it)."""
+BetweenKeys = Callable[[int, int, int], Sequence[int]]
+"""Of a shard, from one place to another, both included: the places at which another key begins, or the shard ends."""
 BlockId = tuple[int, int]
 """Points that once moved together and stay together: named after their first transfer."""
 
@@ -79,6 +81,13 @@ class VisitSchedule:
         self._waiting: list[Segment] | None = None
         """What can be trained under this θ, the next one last; None: not looked up since something came, went or was
         locked. A worker may hold thousands of blocks, so that a look at all of them for each would take too long."""
+        self._since_mark: list[VisitRun] | None = None
+        """What was visited since the place was marked, in order; None: no place is marked."""
+        self.between_keys: BetweenKeys | None = None
+        """Where points of one key stay together: places between two keys. Such points move together, and a round does
+        not end among them (`rest_of_key`)."""
+        self._again: list[VisitRun] = []
+        """What comes first because the order went back to the marked place, the next one last."""
 
     # -- what it holds -------------------------------------------------------------------------------------
 
@@ -119,15 +128,21 @@ class VisitSchedule:
 
     # -- training ------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """A new θ: every point may be visited again."""
+    def begin(self, cursor: str = "") -> None:
+        """A new θ: every point may be visited again. `cursor`: "mark" notes this place in the order of visits, "rewind"
+        goes back to it: what was visited since comes first, and its visits count as any others."""
         for segment in self.segments:
             segment.seen = False
         self._tidy()
+        self._again = list(reversed(self._since_mark or ())) if cursor == "rewind" else []
+        if cursor:
+            self._since_mark = [] if cursor == "mark" else None
 
     def next(self, most: int, grid: int = 1) -> VisitRun | None:
         """The next run of at most so many points, up to a multiple of `grid` where there is one; None when all were
         visited under this θ."""
+        if self._again and (again := self._next_again(most)) is not None:
+            return again
         if self._waiting is None:
             able = [s for s in reversed(self.segments) if s.status == "active" and not s.seen]
             self._waiting = sorted(able, key=lambda s: -s.passes)
@@ -147,11 +162,36 @@ class VisitSchedule:
         whole = end // grid * grid
         return VisitRun(first.shard, first.start, whole if whole > first.start else end)
 
+    def _next_again(self, most: int) -> VisitRun | None:
+        """The next run of those that are to be visited again; what has gone to another worker meanwhile is left out."""
+        while self._again:
+            run = self._again[-1]
+            at = self._find(run.shard, run.start)
+            if at is None:
+                self._again.pop()
+                continue
+            segment = self.segments[at]
+            end = min(run.end, segment.end)
+            if segment.status == "active" and not segment.seen:
+                self._split(at, run.start)
+                return VisitRun(run.shard, run.start, min(end, run.start + most))
+            self._visited_again(end)
+        return None
+
+    def _visited_again(self, reached: int) -> None:
+        run = self._again.pop()
+        if reached < run.end:
+            self._again.append(VisitRun(run.shard, reached, run.end))
+
     def advance(self, run: VisitRun, reached: int, first_pass: bool = False) -> None:
         """The kernel was given `run` and came to `reached`. `first_pass`: visits of a part of the points before the
         others have been visited once (`growing_part`); they count as one pass, however many they are."""
         if reached <= run.start:
             return
+        if self._again and (self._again[-1].shard, self._again[-1].start) == (run.shard, run.start):
+            self._visited_again(reached)
+        if self._since_mark is not None:
+            self._since_mark.append(VisitRun(run.shard, run.start, reached))
         at = self._index(run.shard, run.start)
         first = at
         while at < len(self.segments) and self.segments[at].shard == run.shard and self.segments[at].start < reached:
@@ -185,7 +225,8 @@ class VisitSchedule:
             if s.status != "active" or s.anew:
                 continue
             if s.block is None or not _fits(sizes[s.block], room, here):
-                able, kind = _tiles(s) > 0, 0 if s.block is None else -1
+                able, kind = self._window(s, room, here) is not None, 0 if s.block is None else -1
+                able = able and (s.block is None or self.between_keys is None)
             else:  # one that was stopped at half has two segments until its pass is done
                 able, kind = s.points == sizes[s.block], int(s.block in cheap)
             filled = min(levels * _tiles(s) * TILE // room, levels) if s.passes >= last - 1 else -1
@@ -197,14 +238,46 @@ class VisitSchedule:
         if best_rank[0] < 0:
             self._dissolve(best.block)
         if best.block is None:
-            end = best.end // TILE * TILE
-            start = max(-(-best.start // TILE) * TILE, end - room // TILE * TILE)
+            window = self._window(best, room, here)
+            assert window is not None, "a segment that was chosen has whole tiles"
+            start, end = window
             at = self._split(self._index(best.shard, best.start), start)
             self._split(at, end)
             best = self.segments[at]
         best.status, best.transfer = "locked", transfer
         self._waiting = None
         return best
+
+    def _window(self, s: Segment, room: int, here: int) -> tuple[int, int] | None:
+        """The last whole tiles of a segment, about `room` points of the `here` active ones, and whole keys where these
+        stay together: then no tiles but those at whose edges keys begin. None where there are none."""
+        if self.between_keys is None:
+            end = s.end // TILE * TILE
+            start = max(-(-s.start // TILE) * TILE, end - room // TILE * TILE)
+            return (start, end) if start < end else None
+        places = [place for place in self.between_keys(s.shard, s.start, s.end) if place % TILE == 0]
+        if len(places) < 2:
+            return None
+        end = places[-1]
+        start = next((place for place in places if end - place <= room), end)
+        start = start if start < end else places[-2]  # one bundle of keys, even where it is larger than the window
+        return (start, end) if _fits(end - start, room, here) else None
+
+    def rest_of_key(self, run: VisitRun, reached: int) -> VisitRun | None:
+        """What is left of the key among whose points the kernel stopped; None where it stopped between two keys."""
+        if self.between_keys is None or reached <= run.start:
+            return None
+        at = self._find(run.shard, reached)
+        if at is None or self.segments[at].start != reached or self.segments[at].seen:
+            return None
+        segment, scanned = self.segments[at], reached
+        if segment.status != "active":
+            return None
+        while scanned < segment.end:
+            scanned = min(segment.end, reached + max(TILE, 2 * (scanned - reached)))  # keys are mostly small
+            if found := self.between_keys(run.shard, reached, scanned):
+                return None if found[0] == reached else VisitRun(run.shard, reached, found[0])
+        return VisitRun(run.shard, reached, segment.end)
 
     def _sizes(self) -> Counter[BlockId]:
         """Points of each block that can be trained here."""
@@ -277,13 +350,17 @@ class VisitSchedule:
     def part(self, most: int) -> list[Segment]:
         """Give up about so many points for good, those that would be trained last, whole tiles where there are some."""
         gone: list[Segment] = []
-        left = most
+        left, everything = most, most >= self.owned
         for s in sorted(self.held(), key=lambda s: (-s.passes, -s.shard, -s.start)):
             if left <= 0:
                 break
+            start = max(s.start, (s.end - left) // TILE * TILE)
+            if self.between_keys is not None:
+                start = self._start_of_keys(s, s.end - left, everything)
+                if start == s.end:
+                    continue
             if s.block is not None:
                 self._dissolve(s.block)
-            start = max(s.start, (s.end - left) // TILE * TILE)
             at = self._split(self._index(s.shard, s.start), start)
             s = self.segments[at]
             s.status, s.transfer = "away", None
@@ -291,6 +368,16 @@ class VisitSchedule:
             gone.append(s)
             left -= s.points
         return gone
+
+    def _start_of_keys(self, s: Segment, wanted: int, everything: bool) -> int:
+        """Where the last keys of a segment begin that have the points from `wanted` on; unless `everything` is given
+        up, this worker keeps a key."""
+        assert self.between_keys is not None
+        places = [s.start, *(place for place in self.between_keys(s.shard, s.start, s.end) if s.start < place < s.end)]
+        start = max((place for place in places if place <= wanted), default=s.start)
+        if not everything and s.end - start >= self.owned:
+            start = min((place for place in places if place > start), default=s.end)
+        return start
 
     def forget_visits(self) -> None:
         """Every point of this worker counts as not visited."""
@@ -301,10 +388,16 @@ class VisitSchedule:
     # -- borders -------------------------------------------------------------------------------------------
 
     def _index(self, shard: int, position: int) -> int:
+        at = self._find(shard, position)
+        if at is None:
+            raise ProtocolError(f"Point {position} of shard {shard} has no segment; {self._story()}.")
+        return at
+
+    def _find(self, shard: int, position: int) -> int | None:
+        """The segment that has this point; None where no segment has it any more."""
         at = bisect_right(self.segments, (shard, position), key=lambda s: (s.shard, s.start)) - 1
-        if at >= 0 and self.segments[at].shard == shard and position < self.segments[at].end:
-            return at
-        raise ProtocolError(f"Point {position} of shard {shard} has no segment; {self._story()}.")
+        known = at >= 0 and self.segments[at].shard == shard and position < self.segments[at].end
+        return at if known else None
 
     def _story(self) -> str:
         locked = [s.transfer for s in self.segments if s.status == "locked"]

@@ -107,8 +107,9 @@ def unpack(window: Window, arrays: tuple[Array, ...], peer: int) -> IncomingWind
     Raises `DecodeError` where they do not fit.
     """
     points = window.points
-    wanted = 3 if window.changed else 2
+    wanted = 3 if window.changed else 2  # which states changed, where only those came; states; votes
     alone = window.copied or window.lent is not None
+    # With data: those, then features (one frame, or three of sparse rows), labels, ids, perhaps weights.
     if len(arrays) < wanted or (not alone and len(arrays) not in (5, 6, 7, 8)):
         raise DecodeError(f"Window {window.move}.{window.number} has {len(arrays)} frames.")
     halted = arrays[wanted - 1]
@@ -159,10 +160,10 @@ class MoveBuffer:
     """
 
     def __init__(self, native: Shard, points: int, room: Empty = np.zeros) -> None:
-        self._native, self._make = native, room
-        self._room = -(-points // TILE) * TILE
-        self._share: Shard | None = None
-        self._used = 0
+        self._native, self._make_array = native, room
+        self._shard_points = -(-points // TILE) * TILE
+        self._current_shard: Shard | None = None
+        self._used_points = 0
         self._features = self._labels = self._ids = self._weights = np.zeros(0)
 
     def place(self, window: Window, arrays: tuple[Array, ...]) -> tuple[Shard, int]:
@@ -180,9 +181,9 @@ class MoveBuffer:
         fits = data[0].shape == (lead, *native.features.shape[1:]) and state.shape == (lead, *native.state.shape[1:])
         if rest or not fits or data[0].dtype != native.features.dtype:
             raise DecodeError(f"Window {window.move}.{window.number} holds points of another kind.")
-        if self._share is None or self._used + points > self._share.points:
-            self._share, self._used = self._new(max(self._room, points)), 0
-        shard, start = self._share, self._used
+        if self._current_shard is None or self._used_points + points > self._current_shard.points:
+            self._current_shard, self._used_points = self._new(max(self._shard_points, points)), 0
+        shard, start = self._current_shard, self._used_points
         rows, tiles = slice(start, start + points), slice(start // TILE, (start + points) // TILE)
         cut = tiles if shard.layout == "tiles" else rows
         if weights is not None:
@@ -194,7 +195,7 @@ class MoveBuffer:
         if labels.size:
             self._labels[rows] = labels
         shard.state[cut] = state
-        self._used += points
+        self._used_points += points
         return shard, start
 
     def _new(self, points: int) -> Shard:
@@ -202,11 +203,11 @@ class MoveBuffer:
         native = self._native
         assert isinstance(native.features, np.ndarray)
         lead = points // TILE if native.layout == "tiles" else points
-        self._features = self._make((lead, *native.features.shape[1:]), native.features.dtype)
+        self._features = self._make_array((lead, *native.features.shape[1:]), native.features.dtype)
         self._labels = np.zeros(points, native.labels.dtype)
-        self._ids = self._make((points,), native.ids.dtype)
+        self._ids = self._make_array((points,), native.ids.dtype)
         if native.weights is not None:
-            self._weights = self._make((lead, *native.weights.shape[1:]), native.weights.dtype)
+            self._weights = self._make_array((lead, *native.weights.shape[1:]), native.weights.dtype)
         return Shard(
             features=_as(native.features, self._features),
             labels=_as(native.labels, self._labels),

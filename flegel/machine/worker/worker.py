@@ -59,14 +59,18 @@ class TrainerDone(msgspec.Struct, frozen=True):
     """The kernel returned."""
 
     visits: int
-    exhausted: bool
+    order_done: bool
+    """All points that the order asked for were visited."""
     unseen: int
     halted: int
     compute: float
+    """Seconds of computing."""
     began: float
     ended: float
-    call: float = 0.0
+    call_overhead: float = 0.0
     """Seconds that each call of a library takes besides its visits; 0 where that is not known."""
+    abandoned: int = 0
+    """Visits that were abandoned, because a point was too expensive."""
 
 
 class PointsReassigned(msgspec.Struct, frozen=True):
@@ -100,13 +104,14 @@ class BeginLoad(msgspec.Struct, frozen=True):
 
 class BeginTrain(msgspec.Struct, frozen=True):
     """No arrays: go on under the θ of before. `keep`: what is in the aggregator belongs to the coming report.
-    `until`: when the worker's own clock ends the round; what will take longer is not begun."""
+    `until`: when the worker's own clock ends the round; what will take longer is not begun. `cursor`: as in `Train`."""
 
     round: int
     points: int
     arrays: tuple[Array, ...]
     keep: bool = False
     until: float | None = None
+    cursor: str = ""
 
 
 class RaiseFlag(msgspec.Struct, frozen=True):
@@ -194,21 +199,28 @@ class Worker:
     def __init__(self) -> None:
         self.phase = "idle"
         self.round = -1
-        self._told_at = 0.0
+        self._train_order_at = 0.0
+        """When the order to train came: with `_stop_at`, it tells how long the worker took to respond."""
         self._stop_at: float | None = None
+        """When it was told to stop, or its own clock did."""
         self._reported_at: float | None = None
-        self._wait = 0.0
-        self._linger = False
+        self._waited_seconds = 0.0
+        """Before this round, since the last report, without overtime."""
+        self._may_train_overtime = False
         self._points = 0
+        """Points that it holds."""
         self.extra_visits = 0
         """Visits already in the change, of which the next report will tell."""
         self._extra_compute = 0.0
-        self._next: list[
+        self._extra_abandoned = 0
+        """Seconds of computing of these."""
+        self._orders_in_overtime: list[
             tuple[Train | Stop | FetchStates | AuditPoints | ReassignmentOrder, tuple[Array, ...], float]
         ] = []
         """Orders that came in overtime."""
-        self._tending = 0
-        self._stray = 0
+        self._reassignments_under_way = 0
+        """Given to the trainer, which has not answered."""
+        self._results_of_ended_jobs = 0
         """Results that the trainer still owes to jobs that are over."""
 
     def handle(
@@ -220,10 +232,12 @@ class Worker:
         match event:
             case OrderReceived(body, arrays):
                 return self._order(body, arrays, now)
-            case MomentsReady() | ShardReady() | TrainerDone() | PointsReassigned() | TrainerFailed() if self._stray:
-                self._stray -= 1
+            case MomentsReady() | ShardReady() | TrainerDone() | PointsReassigned() | TrainerFailed() if (
+                self._results_of_ended_jobs
+            ):
+                self._results_of_ended_jobs -= 1
             case PointsReassigned(body, arrays):
-                self._tending -= 1
+                self._reassignments_under_way -= 1
                 return self._tended(body, arrays)
             case MomentsReady(moments) if self.phase == "loading":
                 self.phase = "idle"
@@ -233,7 +247,7 @@ class Worker:
                 self._points = loaded.points
                 return [SendReply(loaded)]
             case TrainerDone() if self.phase == "training":
-                return self._commit(event, now)
+                return self._report_round(event, now)
             case TrainerDone() if self.phase in ("overtime", "turning"):
                 return self._end_overtime(event, now)
             case OwnTimer(round=wanted) if self.phase == "training" and wanted == self.round:
@@ -255,16 +269,17 @@ class Worker:
                 return [BeginMoments(body)]
             case LoadShard() if self.phase in ("idle", "ready"):
                 self.phase, self.round, self._reported_at = "loading", -1, None
-                self.extra_visits, self._extra_compute, self._next = 0, 0.0, []
+                self.extra_visits, self._extra_compute, self._orders_in_overtime = 0, 0.0, []
+                self._extra_abandoned = 0
                 if body.kept is not None:  # overtime of a former life belongs to the coming report
                     self.extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
                 return [BeginLoad(body, arrays)]
             case Stop() if self.phase == "turning":
-                self._next.append((body, arrays, now))
+                self._orders_in_overtime.append((body, arrays, now))
             case (
                 Train() | FetchStates() | AuditPoints() | ListPoints() | ResetPoints() | GiveUpPoints() | AssignPoints()
             ) if self.phase in ("overtime", "turning"):
-                self._next.append((body, arrays, now))
+                self._orders_in_overtime.append((body, arrays, now))
                 raised, self.phase = self.phase == "turning", "turning"
                 return [] if raised else [RaiseFlag()]
             case FetchStates() if self.phase == "ready":
@@ -281,8 +296,8 @@ class Worker:
                 return [ApplyOwnership(body)]
             case ReleaseJob():
                 busy = self.phase in ("loading", "training", "overtime", "turning")
-                self._stray += busy + self._tending
-                self._tending, self._next = 0, []
+                self._results_of_ended_jobs += busy + self._reassignments_under_way
+                self._reassignments_under_way, self._orders_in_overtime = 0, []
                 self.phase, self.round, self._reported_at = "idle", -1, None
                 return [RaiseFlag(), DropShard()] if busy else [DropShard()]
             case Exit():
@@ -293,12 +308,12 @@ class Worker:
     def _begin(self, body: Train, arrays: tuple[Array, ...], now: float) -> list[Command]:
         """Begin a round as ordered; the time since the last report counts as waiting, less what was trained
         meanwhile."""
-        self.phase, self.round, self._linger = "training", body.round, body.linger
-        self._told_at, self._stop_at = now, None
+        self.phase, self.round, self._may_train_overtime = "training", body.round, body.linger
+        self._train_order_at, self._stop_at = now, None
         idle = now - self._reported_at if self._reported_at is not None else 0.0
-        self._wait = max(0.0, idle - self._extra_compute)
+        self._waited_seconds = max(0.0, idle - self._extra_compute)
         until = None if body.seconds is None else now + body.seconds
-        begin = BeginTrain(body.round, body.points, arrays, self.extra_visits > 0, until)
+        begin = BeginTrain(body.round, body.points, arrays, self.extra_visits > 0, until, body.cursor)
         return [begin] if until is None else [begin, SetOwnTimer(until, body.round)]
 
     def _raise(self, now: float) -> list[Command]:
@@ -307,44 +322,48 @@ class Worker:
         self._stop_at = now
         return [RaiseFlag()]
 
-    def _commit(self, done: TrainerDone, now: float) -> list[Command]:
+    def _report_round(self, trained: TrainerDone, now: float) -> list[Command]:
         """Report the round. Where points are left and the coordinator allows it, train on them meanwhile (overtime)."""
         self.phase = "ready"
         self._reported_at = now
-        visits, compute = done.visits + self.extra_visits, done.compute + self._extra_compute
+        visits, compute = trained.visits + self.extra_visits, trained.compute + self._extra_compute
         self.extra_visits, self._extra_compute = 0, 0.0
-        asked = self._stop_at if self._stop_at is not None and not done.exhausted else done.ended
+        # The time to respond begins when it was told to stop, or by itself at the end of its order.
+        asked_at = self._stop_at if self._stop_at is not None and not trained.order_done else trained.ended
         report = Report(
             round=self.round,
             visits=visits,
-            exhausted=done.exhausted,
-            unseen=done.unseen,
-            halted=done.halted,
+            exhausted=trained.order_done,
+            unseen=trained.unseen,
+            halted=trained.halted,
             compute=compute,
-            respond=max(0.0, done.began - self._told_at) + max(0.0, now - asked),
-            wait=self._wait,
-            call=done.call,
+            respond=max(0.0, trained.began - self._train_order_at) + max(0.0, now - asked_at),
+            wait=self._waited_seconds,
+            call=trained.call_overhead,
+            abandoned=trained.abandoned + self._extra_abandoned,
         )
-        left = self._points - done.visits
-        if not (self._linger and done.exhausted and left > 0):
+        self._extra_abandoned = 0
+        points_left = self._points - trained.visits
+        if not (self._may_train_overtime and trained.order_done and points_left > 0):
             return [SendReply(report, with_changes=True)]
         self.phase = "overtime"  # points of this shard that θ has not seen yet
-        return [SendReply(report, with_changes=True), BeginTrain(self.round, left, ())]
+        return [SendReply(report, with_changes=True), BeginTrain(self.round, points_left, arrays=())]
 
-    def _end_overtime(self, done: TrainerDone, now: float) -> list[Command]:
+    def _end_overtime(self, trained: TrainerDone, now: float) -> list[Command]:
         """Overtime is over, because a new order came or because all points are done."""
-        self.extra_visits, self._extra_compute = done.visits, done.compute
+        self.extra_visits, self._extra_compute = trained.visits, trained.compute
+        self._extra_abandoned += trained.abandoned
         self.phase = "ready"
-        waiting, self._next = self._next, []
+        waiting, self._orders_in_overtime = self._orders_in_overtime, []
         commands: list[Command] = []
-        for body, arrays, came in waiting:
+        for body, arrays, came_at in waiting:
             commands += self._order(body, arrays, now)
             if isinstance(body, Train):
-                self._told_at = came
+                self._train_order_at = came_at
         return commands
 
     def _tend(self, body: ReassignmentOrder, arrays: tuple[Array, ...]) -> list[Command]:
-        self._tending += 1
+        self._reassignments_under_way += 1
         if isinstance(body, ResetPoints):  # what overtime brought is part of what is dropped
             self.extra_visits, self._extra_compute = 0, 0.0
         return [ReassignPoints(body, arrays)]

@@ -352,13 +352,13 @@ class Balance:
         return now >= self.next_at
 
     def plan(
-        self, loads: Sequence[WorkerLoad], left: TimeLeft, now: float, move_cost: MoveCost | None = None
+        self, loads: Sequence[WorkerLoad], time_left: TimeLeft, now: float, move_cost: MoveCost | None = None
     ) -> BalancePlan:
         """Proposals for the split that begins now."""
         known = [w for w in loads if w.points and w.seconds_per_point < math.inf]
         pass_seconds = typical_pass_seconds(known) if known else 0.0
         rules = self.rules if has_stragglers(known, self.rules) else self.even
-        plan = consider(loads, left.seconds, rules, self.moved, move_cost, left.sure)
+        plan = consider(loads, time_left.seconds, rules, self.moved, move_cost, time_left.sure)
         self.next_at = now + min(rules.replan_passes * pass_seconds, rules.max_plan_age * (now - self.began))
         self.moved.update(worker for p in plan.proposals for worker in (p.source, p.target))
         return plan

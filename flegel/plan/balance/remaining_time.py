@@ -1,9 +1,9 @@
 """Prediction of the remaining training time T of the balance plan (paper Sections 3.3 and 4.2). Pure; no clock.
 
 Each criterion that could end the job gives an estimate; the earliest counts. The paper extrapolates the objective
-linearly. Where progress slows down, that predicts an early end at every barrier and no move pays; so the extrapolation
-uses the exponential decay of recent progress. Where nothing can be predicted, T is the elapsed time, which is also the
-upper limit of the decaying extrapolation.
+linearly (`linear`). Where progress slows down, that predicts an early end at every barrier and no move pays; so the
+extrapolation uses the exponential decay of recent progress. Where nothing can be predicted, T is the elapsed time,
+which is also the upper limit of the decaying extrapolation.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from flegel.configuration.active import active
+from flegel.core.precision import SMALLEST_DIVISOR
 from flegel.job import Criteria
 
 
@@ -32,11 +33,22 @@ class ProgressSample:
     slowest_pass: float
 
 
+class Decay(NamedTuple):
+    """Progress that falls like e^(−rate·t)."""
+
+    rate: float
+    """λ, in 1/s."""
+    change_per_second: float
+    """|Δf| per second now."""
+
+
 class RemainingTime:
     """Is given the state at each barrier; returns T and the criterion that gives it."""
 
-    def __init__(self, criteria: Criteria) -> None:
+    def __init__(self, criteria: Criteria, linear: bool = False) -> None:
+        """`linear`: T = |f − target| / g, as the paper has it, and no guess from the change per pass."""
         self._criteria = criteria
+        self._linear = linear
         self._moments: deque[ProgressSample] = deque()
         self._seconds = 0.0
         self._iteration = 0
@@ -54,7 +66,8 @@ class RemainingTime:
             self._moments.popleft()
 
     def remaining(self) -> TimeLeft:
-        guesses = [g for g in (self._by_limit(), self._by_count(), self._by_target(), self._by_change()) if g]
+        change = None if self._linear else self._by_change()
+        guesses = [g for g in (self._by_limit(), self._by_count(), self._by_target(), change) if g]
         if not guesses:
             return TimeLeft(max(self._seconds, 1e-6), "no criterion predicts an end: the elapsed time")
         return min(guesses)
@@ -82,7 +95,7 @@ class RemainingTime:
         line = gap / speed + 1e-6
         fitted = len(self._moments) >= active().termination.fewest_fitted_barriers
         bent = min(self._bent(gap) if fitted else math.inf, self._seconds)
-        if bent > line:
+        if bent > line and not self._linear:
             return TimeLeft(bent, "objective extrapolated to the target with decaying progress")
         return TimeLeft(line, "objective extrapolated linearly to the target")
 
@@ -91,11 +104,10 @@ class RemainingTime:
         decay = self._decay()
         if decay is None:
             return 0.0
-        rate, speed = decay
-        reach = speed / rate
-        return -math.log1p(-gap / reach) / rate if gap < reach else math.inf
+        reach = decay.change_per_second / decay.rate
+        return -math.log1p(-gap / reach) / decay.rate if gap < reach else math.inf
 
-    def _decay(self) -> tuple[float, float] | None:
+    def _decay(self) -> Decay | None:
         """λ and the present |Δf| per second, from the two halves of the fit; None unless the first was faster."""
         if len(self._moments) < active().termination.fewest_fitted_barriers:
             return None
@@ -106,7 +118,7 @@ class RemainingTime:
         if not (one > two > 0) or apart <= 0:
             return None
         rate = math.log(one / two) / apart
-        return rate, two * math.exp(-rate * (last.seconds - middle.seconds) / 2)
+        return Decay(rate, two * math.exp(-rate * (last.seconds - middle.seconds) / 2))
 
     def _by_change(self) -> TimeLeft | None:
         """Time until the relative change over a pass is within the tolerance.
@@ -115,16 +127,17 @@ class RemainingTime:
         """
         tolerance, decay = self._criteria.tolerance, self._decay()
         if not tolerance or self._criteria.target is not None or decay is None:
-            return None
+            return None  # with a target, a small change ends no job before the target is reached (plan/termination.py)
         first, last = self._moments[0], self._moments[-1]
         passes = last.slowest_pass - first.slowest_pass
         if passes <= 0:
             return None
-        per_pass = abs(first.objective - last.objective) / max(abs(first.objective), 1e-300) / passes
+        above_zero = max(abs(first.objective), SMALLEST_DIVISOR)
+        per_pass = abs(first.objective - last.objective) / above_zero / passes
         if per_pass <= tolerance:
             nearly = "change per pass is nearly within the tolerance"
             return TimeLeft((last.seconds - first.seconds) / passes, nearly)
-        return TimeLeft(math.log(per_pass / tolerance) / decay[0], "change per pass decays to the tolerance")
+        return TimeLeft(math.log(per_pass / tolerance) / decay.rate, "change per pass decays to the tolerance")
 
     def _speed(self) -> float:
         """|Δf| per second over the fit (the paper's linear stage)."""

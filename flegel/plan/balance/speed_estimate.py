@@ -50,7 +50,7 @@ class DecayingMean:
         if self._weight <= 1 or not self._seconds:
             return 1.0
         rounds = self._weight * self._weight / self._weight2
-        few = self._rounds < 3 * active().moves.speed_rounds_per_block
+        few = self._rounds < 3 * active().moves.speed_rounds_per_block  # blocks are too few to estimate from
         square = self._square if few else min(self._square, self._square_of_blocks)
         spread = math.sqrt(square / self._weight) * (1 + 10 / rounds**2)
         return spread * math.sqrt(self._weight2) / self._seconds

@@ -113,7 +113,7 @@ def has_stragglers(loads: Sequence[WorkerLoad], rules: BalanceSettings) -> bool:
     if not loads:
         return False
     usual = sorted(w.seconds_per_point for w in loads)[
-        len(loads) // 4
+        len(loads) // 4  # lower quartile
     ]  # lower quartile: valid also if most workers are slow
     common, allowed = median(w.relative_error for w in loads), error_multiple(len(loads), rules)
     return any(

@@ -19,6 +19,11 @@ PARTS = 2.0 ** (np.arange(-96, 1) / 8)
 """Fractions of a pass, from 1/4096 to 1, at which an algorithm gives the worth of a visit (its `efficiency`)."""
 
 
+MARK, REWIND = "mark", "rewind"
+"""What a round does with the order of visits: note where it begins, or visit again what was visited since it was
+noted."""
+
+
 @dataclass(frozen=True)
 class Round:
     """What one round between two barriers did."""
@@ -43,6 +48,8 @@ class Round:
     """θ stays until every point has been visited with it."""
     alike: bool = False
     """No worker is much slower than the mean: what a barrier costs does not depend on the interval."""
+    alone: bool = False
+    """There is one worker: nobody waits for it at a barrier."""
     indivisible: float = 0.0
     """Seconds of the smallest piece of training that the slowest worker can end with; 0 where that is no matter."""
     call: float = 0.0
@@ -63,6 +70,8 @@ class Step:
     fraction: float = 1.0
     whole: bool = False
     """Everybody goes through its whole share, and `seconds` only says how long that takes."""
+    cursor: str = ""
+    """`MARK`, `REWIND`, or neither."""
 
 
 class Interval(Protocol):

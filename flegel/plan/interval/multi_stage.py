@@ -22,38 +22,18 @@ A stage ends when progress falls below the prediction, or when φ or the speed h
 from __future__ import annotations
 
 import math
-import statistics
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
+from flegel.plan.interval.environment import Recent, apart, environment_change
 from flegel.plan.interval.gradient_noise import best_interval
 from flegel.plan.interval.interval import PARTS, Round, Step, milliseconds
 
 PROBE = (1, 1, 2, 1, 1, 2, 1, 1)
 """Lengths of the rounds of a probe in units of η: two long ones, bracketed by usual ones."""
-
-
-class Recent:
-    """The last few values. Speeds use the median, which ignores one bad round; costs use the mean, because a rare
-    expensive barrier is paid as well."""
-
-    def __init__(self, size: int) -> None:
-        self._values: deque[float] = deque(maxlen=size)
-
-    def add(self, value: float) -> None:
-        self._values.append(value)
-
-    @property
-    def mean(self) -> float:
-        return sum(self._values) / len(self._values) if self._values else 0.0
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self._values) if self._values else 0.0
 
 
 @dataclass(frozen=True)
@@ -143,6 +123,8 @@ class MultiStage:
         match self._state:
             case "measuring":
                 self._state = "starting"
+                if last.laps >= 1.0:  # the first round was a pass already
+                    return self._starting(last)
                 return self._move_to(self._early(last), f"first pass, φ={milliseconds(self._phi.mean)}")
             case "starting":
                 return self._starting(last)
@@ -157,7 +139,7 @@ class MultiStage:
         search begins."""
         if last.laps < 1.0:
             better = self._early(last)
-            if _apart(better, self._eta) > active().interval.environment_change:
+            if apart(better, self._eta) > active().interval.environment_change:
                 return self._move_to(better, f"φ is {milliseconds(self._phi.mean)} by now")
             self._eta = self._clamped(better)
             return self._step()
@@ -172,7 +154,7 @@ class MultiStage:
         self.stage += 1
         self._state = "probing"
         before = self._eta
-        if eta is not None and _apart(eta, self._eta) > active().interval.unchanged_within:
+        if eta is not None and apart(eta, self._eta) > active().interval.unchanged_within:
             self._eta = self._clamped(eta)
         longest = self._longest()
         up = 2.0 * self._eta <= longest
@@ -206,11 +188,11 @@ class MultiStage:
         phi, eta, g = self._phi.mean, self._eta, fit.quality
         wanted = optimal_interval(phi, eta, beta)
         story = f"stage {self.stage}: a={-beta * g / eta:.3g}, b={(1 + beta) * g:.3g}, φ={milliseconds(phi)}"
-        apart = _apart(self._clamped(wanted), eta)
-        if apart <= rules.unchanged_within:
+        ratio = apart(self._clamped(wanted), eta)
+        if ratio <= rules.unchanged_within:
             return self._step(f"{story}; η {milliseconds(eta)} is right")
         step = self._move_to(wanted, story)
-        if apart > rules.probe_again_above:
+        if ratio > rules.probe_again_above:
             return self._new_stage(step.reason)
         return step
 
@@ -250,13 +232,7 @@ class MultiStage:
 
     def _environment(self) -> str:
         """What changed if φ or the total speed did (stragglers or workers came or went); empty if neither did."""
-        rules = active().interval
-        phi, rate = self._at_start
-        if _apart(self._rate.median, rate) > rules.environment_change:
-            return f"speed changed from {rate:.3g} to {self._rate.median:.3g} points/s"
-        if phi > 0 and _apart(self._phi.mean, phi) > rules.environment_change:
-            return f"φ changed from {milliseconds(phi)} to {milliseconds(self._phi.mean)}"
-        return ""
+        return environment_change(self._at_start, (self._phi.mean, self._rate.median))
 
     def _told(self, worth: Array, last: Round) -> Step:
         """η from the algorithm's own g: a part of a pass over all data, even if no round can last so long."""
@@ -267,7 +243,10 @@ class MultiStage:
         if last.laps < 1.0 and self._least > rules.first_measured_part:
             eta = max(eta, self._least * self._longest())
         self._state = "told"
-        if before == "told" and _apart(self._clamped(eta), self._eta) <= rules.unchanged_within:
+        if last.alone and self._phi.mean > rules.whole_pass_alone_above * self._longest():
+            self._eta = self._asked = self._longest()
+            return Step(self._eta, f"a whole pass: a barrier takes {milliseconds(self._phi.mean)}", whole=True)
+        if before == "told" and apart(self._clamped(eta), self._eta) <= rules.unchanged_within:
             return self._step()
         return self._move_to(
             eta, f"{part:.2g} of a pass is best, as the algorithm says, φ={milliseconds(self._phi.mean)}"
@@ -295,7 +274,7 @@ class MultiStage:
         visiting = self._eta - call if self._eta > call else self._eta
         if before == "told":
             eta = min(eta, self._eta + visiting)  # a single estimate may be far off, and a long round shows that late
-        if before == "told" and _apart(eta - call, self._eta - call) <= active().interval.unchanged_within:
+        if before == "told" and apart(eta - call, self._eta - call) <= active().interval.unchanged_within:
             return self._step()
         calls = f" and {milliseconds(call)} a call" if call else ""
         return self._move_to(
@@ -320,8 +299,10 @@ class MultiStage:
         known_error *= max(1.0, abs(fit.elasticity - known) / math.hypot(known_error, error) / 2.0)
         old, new = known_error**-2, error**-2
         beta = (known * old + fit.elasticity * new) / (old + new)
-        self._doubt = rules.error_kept * (old + new) ** -0.5 / slope
-        self._loss = min(max(beta / ((1.0 + beta) * x), 0.0), 1.0 / x) if beta > 0 else 0.0
+        # κ drifts: never as sure as the probes alone.
+        self._doubt = rules.error_growth * (old + new) ** -0.5 / slope
+        # The inverse of β = κx / (1 − κx), below 1 / x but for rounding.
+        self._loss = min(beta / ((1.0 + beta) * x), 1.0 / x) if beta > 0 else 0.0
         return beta
 
     @property
@@ -400,7 +381,7 @@ def optimal_interval(phi: float, eta: float, elasticity: float) -> float:
 
 def fit_elasticity(samples: list[tuple[float, float, float]]) -> Fit | None:
     """Least squares of ln g = c − β·ln n − d·w over (ln n, ln g, w). None if there are too few."""
-    if len(samples) <= 3:
+    if len(samples) <= 3:  # the fit has three coefficients
         return None
     n, g, work = (np.array(column) for column in zip(*samples, strict=True))
     if n.max() <= n.min():
@@ -413,10 +394,3 @@ def fit_elasticity(samples: list[tuple[float, float, float]]) -> Fit | None:
     usual = n <= np.median(n) + 0.1
     quality = float(np.exp(g[usual][-2:].mean()))
     return Fit(-float(solution[1]), math.sqrt(variance * spread) + active().interval.fit_error_floor, quality)
-
-
-def _apart(a: float, b: float) -> float:
-    """Ratio of the larger to the smaller; 1 if both are 0."""
-    if a <= 0 or b <= 0:
-        return 1.0 if a == b else math.inf
-    return max(a / b, b / a)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from flegel.configuration.active import active
+from flegel.plan.interval.environment import Environment, Recent, environment_change
 from flegel.plan.interval.interval import Round, Step, milliseconds
 
 
@@ -21,6 +23,7 @@ class Search:
         self.size = size
         self.factor = factor
         self.settled = False
+        """The search is over: `size` stays."""
         self._grow, self._most = grow, most
         self._best: float | None = None  # progress a second at `size`
         self._gain = self._seconds = 0.0
@@ -68,10 +71,16 @@ class Search:
 class BinarySearch:
     """η by halving, from the time of a full pass of the fastest worker (FSPB)."""
 
-    def __init__(self, first: float | None = None, factor: float = 2.0) -> None:
+    def __init__(self, first: float | None = None, factor: float = 2.0, again: bool = False) -> None:
+        """`again`: search anew when speed or barrier cost have changed since η was settled, as the paper says."""
         self._given = first
         self._factor = factor
+        self._again = again
         self._search: Search | None = Search(first, factor) if first else None
+        rules = active().interval
+        self._phi, self._rate = Recent(rules.barrier_cost_rounds), Recent(rules.speed_rounds)
+        self._settled_at: Environment | None = None
+        """φ and speed when η was settled."""
 
     def first(self, least: float) -> Step:
         if self._given:
@@ -81,6 +90,21 @@ class BinarySearch:
     def next(self, last: Round) -> Step:
         if self._search is None:
             self._search = Search(max(last.seconds - last.barrier_cost, 1e-4), self._factor)
+        if last.visits > 0:
+            self._phi.add(last.barrier_cost)
+            self._rate.add(last.rate)
+        if self._again and self._search.settled and (changed := self._changed()):
+            self._search = Search(max(last.full_pass / max(last.rate, 1e-9), 1e-4), self._factor)
+            self._settled_at = None
+            eta = self._search.trial
+            return Step(eta, f"{changed}: the search begins again at a full pass → η {milliseconds(eta)}")
         text = self._search.feed(last.gain, last.seconds)
         eta = self._search.trial
         return Step(eta, f"{text} → η {milliseconds(eta)}" if text else "")
+
+    def _changed(self) -> str:
+        """What has changed since η was settled; empty where nothing has."""
+        now = (self._phi.mean, self._rate.median)
+        if self._settled_at is None:
+            self._settled_at = now
+        return environment_change(self._settled_at, now)

@@ -40,13 +40,15 @@ def first_map(
     return _replicated(ring, slices, primary, [()] * len(slices), replicas, targets, version)
 
 
-def promoted(current: SliceMap, lost: Collection[int], servers: Collection[int]) -> tuple[SliceMap, tuple[int, ...]]:
+def promoted(
+    current: SliceMap, lost_servers: Collection[int], servers: Collection[int]
+) -> tuple[SliceMap, tuple[int, ...]]:
     """The map right after a loss, without any copy: the first living replica takes over. Second: slices without one.
 
     Those go to the next server of the ring; their content has to come from elsewhere. Load and number of replicas are
     restored by `levelled`, at leisure.
     """
-    alive = sorted(set(servers) - set(lost))
+    alive = sorted(set(servers) - set(lost_servers))
     _check(alive, 0)
     ring = HashRing(alive)
     primary: list[int] = []

@@ -30,11 +30,11 @@ class PlacementDecision:
     """What the rates ask for, whether it is worth it or not."""
 
 
-def gain_in_hindsight(links: Mapping[int, LinkLoad], current: SliceMap, planned: SliceMap) -> float:
+def gain_in_hindsight(links: Mapping[int, LinkLoad], current_map: SliceMap, planned_map: SliceMap) -> float:
     """Share of a round that the plan would have saved, by the rates of a round that the plan has not seen. The gain by
     the rates from which a plan was made is always positive; this one is so only where links differ in truth."""
-    now = slowest(links, current.loads())
-    return 1 - slowest(links, planned.loads()) / now if now > 0 else 0.0
+    now = slowest(links, current_map.loads())
+    return 1 - slowest(links, planned_map.loads()) / now if now > 0 else 0.0
 
 
 def confirmed(trials: Sequence[float]) -> float:
@@ -91,11 +91,11 @@ def decide(
     return PlacementDecision(planned, True, f"moved: {numbers}{by_rounds}{slow}", now, then, cost, planned)
 
 
-def seconds_of_copies(old: SliceMap, new: SliceMap, links: Mapping[int, LinkLoad]) -> float:
+def seconds_of_copies(old_map: SliceMap, new_map: SliceMap, links: Mapping[int, LinkLoad]) -> float:
     """Seconds until the slowest link has sent and received what moves between the maps."""
     sent: dict[int, float] = defaultdict(float)
     received: dict[int, float] = defaultdict(float)
-    for copy in difference(old, new):
+    for copy in difference(old_map, new_map):
         received[copy.target] += copy.size
         if copy.source is not None:
             sent[copy.source] += copy.size

@@ -73,17 +73,17 @@ class Copy:
     as_primary: bool
 
 
-def difference(old: SliceMap, new: SliceMap, lost: Collection[int] = ()) -> tuple[Copy, ...]:
+def difference(old_map: SliceMap, new_map: SliceMap, lost_servers: Collection[int] = ()) -> tuple[Copy, ...]:
     """Copies that lead from one map to the next, by slice, the primary first. Who held a slice before needs none."""
-    if old.slices != new.slices:
-        raise ValueError(f"maps {old.version} and {new.version} cut θ into different slices")
+    if old_map.slices != new_map.slices:
+        raise ValueError(f"maps {old_map.version} and {new_map.version} cut θ into different slices")
     copies: list[Copy] = []
-    for number, size in enumerate(new.slices):
-        living = [server for server in old.holders(number) if server not in lost]
+    for number, size in enumerate(new_map.slices):
+        living = [server for server in old_map.holders(number) if server not in lost_servers]
         source = living[0] if living else None
-        for target in new.holders(number):
+        for target in new_map.holders(number):
             if target not in living:
-                copies.append(Copy(number, size, source, target, target == new.primary[number]))
+                copies.append(Copy(number, size, source, target, target == new_map.primary[number]))
     return tuple(copies)
 
 
@@ -96,7 +96,7 @@ def cut(total: int, size: int, servers: int = 0, probe: int = 0, probes: int = 2
     if total < 1 or size < 1:
         raise UsageError(f"cannot cut {total} parameters into slices of {size}.")
     small = servers * probes if probe else 0
-    probe = min(probe, total // (50 * small)) if small else 0
+    probe = min(probe, total // (50 * small)) if small else 0  # at most 2 % of the total
     small = small if probe else 0
     rest = total - small * probe
     count = max(1, round(rest / size))

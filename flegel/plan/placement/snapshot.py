@@ -36,12 +36,17 @@ class PlacementSnapshot(msgspec.Struct, frozen=True):
     moves: int = 0
     """Plans that moved slices."""
     slice_cost: float = 0.0
-    """What a slice costs besides its size, in bytes that a link carries in that time; 0: not measured."""
+    """What a slice costs besides its size, in parameters that a link carries in that time; 0: not measured."""
     best_slice: int = 0
-    """Bytes, by sqrt(M·α/N) with that cost."""
+    """Bytes of θ, by sqrt(M·α/N) with that cost."""
     lost: int = 0
     joined: int = 0
-    """Since training began."""
+    left: int = 0
+    """Since training began; `left`: because the job was to have fewer."""
+    wanted: int = 0
+    """How many the job should have."""
+    most: int = 0
+    """How many it can have: each has a slice at least."""
     recoveries: tuple[float, ...] = ()
     """Seconds from the detection of a loss to the end of the next fold."""
 
@@ -50,18 +55,20 @@ def lines(placement: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """A snapshot, as plain data, for people: names and what they are."""
     if not placement or not placement.get("servers"):
         return []
-    found = [("servers", f"{len(placement['servers'])}, {placement['slices']} slices, map {placement['map']}")]
-    if placement.get("lost") or placement.get("joined"):
+    count, wanted = len(placement["servers"]), placement.get("wanted", 0)
+    going = f" (going to {wanted})" if wanted and wanted != count else ""
+    found = [("servers", f"{count}{going}, {placement['slices']} slices, map {placement['map']}")]
+    if placement.get("lost") or placement.get("joined") or placement.get("left"):
         longest = max(placement["recoveries"], default=0.0)
-        told = f"{placement['lost']} lost, {placement['joined']} joined"
+        told = f"{placement['lost']} lost, {placement['joined']} joined, {placement.get('left', 0)} left"
         found.append(("changes", told + (f"; next round after {longest:.2f} s at most" if longest else "")))
     found += [(f"server {one['id']}", _server(one)) for one in placement["servers"][:SHOWN_SERVERS]]
     slowest = sorted(placement["matrix"], key=lambda link: link[2])[:SHOWN_SERVERS]
     found += [("link", f"{source} → {target}: {_rate(rate)}") for source, target, rate in slowest]
     found += [("plan", reason) for reason in placement["reasons"][-3:]]
     if placement["slice_cost"]:
-        cost, best = placement["slice_cost"] / 1e3, placement["best_slice"] / 1e6
-        found.append(("slice", f"costs as much as {cost:.0f} kB besides its size; best size {best:.2f} MB"))
+        cost, best = placement["slice_cost"], placement["best_slice"] / 1e6
+        found.append(("slice", f"costs as much as {cost:.0f} parameters besides its size; best size {best:.2f} MB"))
     return found
 
 

@@ -58,19 +58,19 @@ def _check(holds: bool, otherwise: str) -> None:
         raise AlgorithmError(f"The backend breaks its contract: {otherwise}.")
 
 
-def _check_raised_flag(kernel: ShardKernel, mine: Shard, expected: Shard) -> None:
+def _check_raised_flag(kernel: ShardKernel, tested: Shard, reference: Shard) -> None:
     flag = new_flag()
     flag[0] = 1
     kernel.clear_statistics()
-    _check(kernel.run(mine, 0, mine.points, 0, flag) == 0, "points were trained although the flag was up")
-    kernel.fetch_states([mine])
-    _check(np.array_equal(mine.state_rows(), expected.state_rows()), "states changed although the flag was up")
+    _check(kernel.run(tested, 0, tested.points, 0, flag) == 0, "points were trained although the flag was up")
+    kernel.fetch_states([tested])
+    _check(np.array_equal(tested.state_rows(), reference.state_rows()), "states changed although the flag was up")
     _check(not any(a.any() for a in kernel.statistics()), "statistics changed although the flag was up")
 
 
 def _train(kernel: ShardKernel, shard: Shard, pieces: int, iteration: int) -> None:
     """All points, in so many calls that end at the edges of tiles."""
-    edges = [shard.points * piece // pieces // 64 * 64 for piece in range(pieces)]
+    edges = [shard.points * piece // pieces // 64 * 64 for piece in range(pieces)]  # whole tiles
     for start, end in zip(edges, [*edges[1:], shard.points], strict=True):
         if start < end:
             reached = kernel.run(shard, start, end, iteration, new_flag())
@@ -78,41 +78,41 @@ def _train(kernel: ShardKernel, shard: Shard, pieces: int, iteration: int) -> No
 
 
 def _check_two_passes(
-    kernel: ShardKernel, mine: Shard, expected: Shard, algorithm: Algorithm, theta: Tree, empty: Tree, close: float
+    kernel: ShardKernel, tested: Shard, reference: Shard, algorithm: Algorithm, theta: Tree, empty: Tree, close: float
 ) -> None:
     """Two passes must give the same in one call and in several; statistics are cleared between the passes."""
     for iteration, pieces in enumerate((1, 3)):
         total = pytree.copy(empty)
-        interpreted(algorithm)(expected, theta, total, 0, expected.points, iteration, new_flag())
+        interpreted(algorithm)(reference, theta, total, 0, reference.points, iteration, new_flag())
         kernel.clear_statistics()
-        _train(kernel, mine, pieces, iteration)
-        _compare(kernel, mine, expected, total, f"pass {iteration}", close, algorithm.statistics.per_report)
+        _train(kernel, tested, pieces, iteration)
+        _compare(kernel, tested, reference, total, f"pass {iteration}", close, algorithm.statistics.per_report)
 
 
 def _check_states_from_outside(
-    kernel: ShardKernel, mine: Shard, expected: Shard, algorithm: Algorithm, theta: Tree, empty: Tree, close: float
+    kernel: ShardKernel, tested: Shard, reference: Shard, algorithm: Algorithm, theta: Tree, empty: Tree, close: float
 ) -> None:
     """Points that come from another worker bring their states; changes of a resumed job are added to."""
-    for shard in (mine, expected):
+    for shard in (tested, reference):
         shard.state[...] = 0
         shard.halted[...] = 0
-    kernel.put_states([mine])
+    kernel.put_states([tested])
     before = [np.full_like(a, 3.0) for a in pytree.flatten(empty)]
     total = pytree.unflatten(empty, [a.copy() for a in before])
     kernel.clear_statistics()
     kernel.add_statistics(before)
-    interpreted(algorithm)(expected, theta, total, 0, expected.points, 2, new_flag())
-    _train(kernel, mine, 1, 2)
-    _compare(kernel, mine, expected, total, "pass with states from outside", close, algorithm.statistics.per_report)
+    interpreted(algorithm)(reference, theta, total, 0, reference.points, 2, new_flag())
+    _train(kernel, tested, 1, 2)
+    _compare(kernel, tested, reference, total, "pass with states from outside", close, algorithm.statistics.per_report)
 
 
 def _compare(
-    kernel: ShardKernel, mine: Shard, expected: Shard, total: Tree, when: str, close: float, skipped: tuple[str, ...]
+    kernel: ShardKernel, tested: Shard, reference: Shard, total: Tree, when: str, close: float, skipped: tuple[str, ...]
 ) -> None:
     """Votes, states and statistics of a backend against those of the interpreted hooks, after some visits."""
-    kernel.fetch_states([mine])
-    _check(np.array_equal(mine.halted, expected.halted), f"other points voted to halt in the {when}")
-    states, wanted = mine.state_rows(), expected.state_rows()
+    kernel.fetch_states([tested])
+    _check(np.array_equal(tested.halted, reference.halted), f"other points voted to halt in the {when}")
+    states, wanted = tested.state_rows(), reference.state_rows()
     _check(np.allclose(states, wanted, rtol=close, atol=close), f"states differ after the {when}")
     found = kernel.statistics()
     for name, ours, theirs in zip(pytree.names(total), found, pytree.flatten(total), strict=True):

@@ -45,6 +45,9 @@ class ShardKernel(Protocol):
     """Calls that end at multiples of it give the same bits wherever a pass is cut; 1: it does not matter, or nobody
     promises that."""
 
+    abandoned: int
+    """Visits that were abandoned since it was built, because a point was too expensive; 0 where none ever is."""
+
     @property
     def overhead(self) -> float:
         """Seconds that a call of `run` takes besides visits, as far as they were measured."""

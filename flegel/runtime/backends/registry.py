@@ -19,6 +19,7 @@ LIBRARIES: dict[str, str] = {"cuda": "torch", "torch": "torch"}
 """By kind of device: the library that its backend needs beyond those of the engine; also the name of the extra of
 Flegel that installs it."""
 TEAM = "flegel.runtime.backends.numba.team"  # the module of the backend whose kernels several threads run
+ABANDONING = "flegel.runtime.backends.numba.abandoned_visits"  # that of the backend whose visits may be abandoned
 OWN: dict[str, str] = {"network": "flegel.torch.backend"}
 """By name: backends that algorithms ask for themselves (`Kernels.backend`), on whatever device."""
 
@@ -29,12 +30,22 @@ def library_of(device: str, own: str = "") -> str:
     return "torch" if own in OWN else LIBRARIES.get(device.partition(":")[0], "")
 
 
-def choose(device: str, own: str = "", threads: int = 0, fixed_blocks: bool = False) -> Backend:
+def choose(
+    device: str,
+    own: str = "",
+    threads: int = 0,
+    fixed_blocks: bool = False,
+    expensive: str = "fail",
+    point_seconds: float = 0.0,
+) -> Backend:
     """The backend of a device; `own`: the one that an algorithm asks for, on that device. `threads`: of a team, on
-    processors (`numba/team.py`, also for `fixed_blocks`); 0: no team."""
+    processors (`numba/team.py`, also for `fixed_blocks`); 0: no team. `expensive`, `point_seconds`: whether and when
+    visits are abandoned (`numba/abandoned_visits.py`)."""
     kind = device.partition(":")[0]
     if kind not in BACKENDS:
         raise UsageError(f"No backend for the device {device!r}; there are {', '.join(sorted(BACKENDS))}.")
+    if expensive != "fail" and kind == "cpu" and not own:
+        return cast("Backend", import_module(ABANDONING).AbandoningBackend(expensive == "retry", point_seconds))
     if threads and kind == "cpu" and not own:
         return cast("Backend", import_module(TEAM).TeamBackend(threads, fixed_blocks))
     try:

@@ -32,7 +32,7 @@ from flegel.sync import balance_mode
 class CheckpointsOfJob(Part):
     """The state of the job is kept; one that goes on takes over what was kept."""
 
-    once = True
+    forbids_retraining = True
 
     def __init__(self, running: JobRun) -> None:
         super().__init__(running)
@@ -103,7 +103,8 @@ class CheckpointsOfJob(Part):
         algorithm = request.algorithm
         if balance_mode(request.job.sync, request.workers) != "off" and may_rest(request.job):
             session.keep_active_workers(request.workers)
-        held = session.parts(algorithm, request.workers, request.data.columns, request.job.seed)
+        keys = request.data.keys() if request.data.source.keyed and request.resumed else None
+        held = session.parts(algorithm, request.workers, request.data.columns, request.job.seed, keys)
         session.check_forms(algorithm, prepared.parameter, prepared.zero, prepared.state, held)
         limits = hook(algorithm, StateHooks.stateLimits)(prepared.parameter)
         session.check_points(limits, request.data.rows, held)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from flegel.core.pytree import Array
-from flegel.errors import UNDECODABLE, StorageError, UsageError
+from flegel.errors import UNDECODABLE, StorageError, UsageError, in_words
 from flegel.loading.damage import damage_as
 from flegel.machine.checkpoint.shard_states import WorkerState
 from flegel.machine.checkpoint.state_limits import check_position, check_runs, check_state
@@ -62,8 +62,7 @@ def read(store: CheckpointStore) -> StoredJob:
             with damage_as("its content cannot be interpreted"):
                 _fill(stored, store, manifest)
         except (StorageError, OSError) as error:
-            why = str(error) if isinstance(error, StorageError) else error.strerror or str(error)
-            skipped.append(f"checkpoint {stem(manifest.number, manifest.epoch)} was skipped: {why}")
+            skipped.append(f"checkpoint {stem(manifest.number, manifest.epoch)} was skipped: {in_words(error)}")
             continue
         stored.history = manifests[at : at + KEPT_CHECKPOINTS]
         break
@@ -96,9 +95,8 @@ def _manifests(store: CheckpointStore, names: list[str], skipped: list[str]) -> 
                 raise StorageError(f"it is that of {manifest.name}")
             found.append(manifest)
         except (StorageError, OSError, *UNDECODABLE) as error:
-            skipped.append(
-                f"checkpoint {name.removesuffix('.manifest')} was skipped: its manifest cannot be used ({error})"
-            )
+            which, why = name.removesuffix(".manifest"), in_words(error)
+            skipped.append(f"checkpoint {which} was skipped: its manifest cannot be used ({why})")
     if others and not found:
         raise _other_format(store, max(others))
     return sorted(found, key=lambda m: (m.epoch, m.number), reverse=True)
@@ -120,7 +118,7 @@ def _record(
         except UsageError:
             raise
         except (StorageError, OSError, *UNDECODABLE) as error:
-            problem = str(error)
+            problem = in_words(error)
     elif not manifests:
         raise UsageError(f"{store.place} holds no checkpoints of a job.")
     if not manifests:
@@ -168,7 +166,7 @@ def _fill(stored: StoredJob, store: CheckpointStore, manifest: CheckpointManifes
             stored.rows.extend(_rows(get(name)))
         except (StorageError, OSError, TypeError, ValueError, msgpack.UnpackException) as error:  # not for training
             stored.whole_trace = False
-            stored.skipped.append(f"some lines of the trace are lost: {error}")
+            stored.skipped.append(f"some lines of the trace are lost: {in_words(error)}")
 
 
 def _check_part(runs: tuple[tuple[int, int], ...], ids: Array, hidden: Array, votes: Array) -> None:
@@ -216,5 +214,5 @@ def _last_commit(store: CheckpointStore, names: list[str], skipped: list[str]) -
             with damage_as("its content cannot be interpreted"):
                 found.append(_commit(unpack(unseal(store.get(name)))))
         except (StorageError, OSError) as error:
-            skipped.append(f"{name} was skipped: {error}")
+            skipped.append(f"{name} was skipped: {in_words(error)}")
     return max(found, key=lambda c: (c.epoch, c.iteration), default=None)

@@ -44,6 +44,7 @@ def replace(
     place: str | os.PathLike[str],
     *,
     workers: int | None = None,
+    servers: int | str | None = None,
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -55,7 +56,8 @@ def replace(
     that one writes afterwards is refused by its epoch. The class of a job that was submitted as code is run from the
     record, because it was trusted when it was submitted.
     """
-    changes = {} if workers is None else {"workers": workers}
+    given = {"workers": workers, "servers": servers}
+    changes = {name: value for name, value in given.items() if value is not None}
     return resume(
         place,
         changes,
@@ -105,7 +107,7 @@ def resume(
         observers.phase("reading")
         dataset, location, label = job_data(stored.record.job, data, label, store.place, chosen)
         job = msgspec.structs.replace(changed(stored.record.job, changes), data=location, label=label)
-        exact = exact if exact is not None else models()[job.sync.name].repeatable
+        exact = exact if exact is not None else models()[job.sync.model].repeatable
         session = CheckpointSession(store, job.checkpoint_every, stored, exact)
         observers.say(starting_point(session))
         return execute(Request(chosen, dataset, job, cluster, session, observers=observers))
@@ -184,7 +186,8 @@ def same_algorithm(
 
 
 def _recorded_class(record: JobRecord, store: CheckpointStore) -> type[Algorithm]:
-    """The class of the file that the record names, where that is this user's own and the same as ever."""
+    """The class of the file that the record names, where that is this user's own and the same as ever. Its mark
+    (`code_gate.mark_of`) shows that: a keyed hash of path and content, which only who has this user's key can make."""
     name = record.job.algorithm.name
     file, _, cls = (record.class_file or "").rpartition(":")
     why = why_not_own(file, record.class_sha256, record.class_mark, _folder(store)) if file else ""

@@ -176,13 +176,16 @@ class CheckpointSession:
     def outdated(self, algorithm: Algorithm, why: str) -> UsageError:
         return outdated(self.store.place, type(algorithm).__name__, why)
 
-    def parts(self, algorithm: Algorithm, workers: int, columns: int, seed: int) -> list[WorkerState]:
-        """What each worker is to hold; nothing where no states were kept."""
+    def parts(
+        self, algorithm: Algorithm, workers: int, columns: int, seed: int, keys: Array | None = None
+    ) -> list[WorkerState]:
+        """What each worker is to hold; nothing where no states were kept. `keys`: of all rows, where those of one key
+        stay together."""
         if self.stored is None or self.stored.manifest is None:
             return []
         parts = self.stored.parts
         if self.redealt(workers):
-            parts = shard_states.redeal(parts, workers)
+            parts = shard_states.redeal(parts, workers, keys)
         if self.newer and algorithm.state.remade:
             rng = np.random.default_rng(seed)
             parts = [shard_states.unvisited(p, algorithm.initState(p.points, columns, rng)) for p in parts]

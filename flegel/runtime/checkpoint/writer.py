@@ -66,6 +66,7 @@ class Checkpointer:
         which the job continues."""
         self.store, self.record = store, record
         self.written: CheckpointManifest | None = stored.manifest if stored else None
+        """The newest checkpoint that is complete."""
         self._rows = rows
         """The live trace; lines are only ever added."""
         self._history: list[CheckpointManifest] = list(stored.history) if stored else []
@@ -87,8 +88,8 @@ class Checkpointer:
         """No more commands will come; another coordinator writes to this place now, and this one must not; it was
         reported that checkpoints are left out."""
         self._errors: list[str] = []
-        self._changed = threading.Condition()
-        self._busy = 0
+        self._work_changed = threading.Condition()
+        self._files_under_way = 0
         self._threads = [
             threading.Thread(target=self._loop, args=(work,), name=name, daemon=True)
             for work, name in ((self.next_checkpoint, "checkpoints"), (self._next_commit, "commits"))
@@ -102,7 +103,7 @@ class Checkpointer:
 
     def take(self, command: BeginCheckpoint | SaveCheckpointPart | SaveCommit) -> None:
         """Called from the coordinator's loop; returns at once."""
-        with self._changed:
+        with self._work_changed:
             if self._another_writes:
                 return
             match command:
@@ -112,7 +113,7 @@ class Checkpointer:
                     self._add(command)
                 case SaveCommit():
                     self._commit = command
-            self._changed.notify_all()
+            self._work_changed.notify_all()
 
     def _add(self, part: SaveCheckpointPart) -> None:
         """A worker's part of the checkpoint under way; numbers of points that did not change are the last ones."""
@@ -134,22 +135,24 @@ class Checkpointer:
 
     def errors(self) -> list[str]:
         """What went wrong since the last question."""
-        with self._changed:
+        with self._work_changed:
             told, self._errors = self._errors, []
         return told
 
     def settle(self, timeout: float = 60.0) -> bool:
         """Wait until everything that is whole has been tried; False where that took too long."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not (self._ready or self._commit or self._busy), timeout)
+        with self._work_changed:
+            return self._work_changed.wait_for(
+                lambda: not (self._ready or self._commit or self._files_under_way), timeout
+            )
 
     def close(self, timeout: float = 60.0) -> bool:
         """Finish what is whole, end the threads; False where that took too long."""
         deadline = clock.now() + timeout
         idle = self.settle(timeout)
-        with self._changed:
+        with self._work_changed:
             self._closing = True
-            self._changed.notify_all()
+            self._work_changed.notify_all()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(max(deadline - clock.now(), 0.1))
@@ -160,14 +163,14 @@ class Checkpointer:
     def _loop(self, choose: Callable[[], Callable[[], None] | None]) -> None:
         """Thread: carries out what `choose` returns, until closed. Errors are told by `errors` and end nothing."""
         while True:
-            with self._changed:
+            with self._work_changed:
                 work = choose()
                 while work is None:
                     if self._closing:
                         return
-                    self._changed.wait()
+                    self._work_changed.wait()
                     work = choose()
-                self._busy += 1
+                self._files_under_way += 1
             try:
                 work()
             except CoordinatorReplaced:
@@ -175,9 +178,9 @@ class Checkpointer:
             except OSError as error:
                 self._report(f"a checkpoint could not be written to {self.store.place} ({error.strerror or error})")
             finally:
-                with self._changed:
-                    self._busy -= 1
-                    self._changed.notify_all()
+                with self._work_changed:
+                    self._files_under_way -= 1
+                    self._work_changed.notify_all()
 
     def next_checkpoint(self) -> Callable[[], None] | None:
         """What writes the checkpoint that is whole; None: there is none. A thread asks, once `start` was called."""
@@ -192,11 +195,11 @@ class Checkpointer:
         older = (
             f"the last complete one is of iteration {self.written.iteration}" if self.written else "there is none yet"
         )
-        with self._changed:
+        with self._work_changed:
             self._errors.append(f"{text}; training goes on, and {older}")
 
     def _stop_writing(self) -> None:
-        with self._changed:
+        with self._work_changed:
             if not self._another_writes:
                 self._errors.append(f"another coordinator has taken over {self.store.place}; nothing more is written")
             self._another_writes = True

@@ -1,7 +1,8 @@
 """The bucket of a job's groups: a folder, or an object store through obstore. Conditional puts; decides nothing.
 
 Every call returns within its deadline or raises `OSError`; one that raised may have happened all the same. A folder
-makes conditions hold by a lock file, because neither rename nor obstore's own folder store compares tags. Of a folder
+makes conditions hold by a lock, because neither rename nor obstore's own folder store compares tags; a process that is
+frozen does not keep it (`folder_lock.py`). Of a folder
 only regular files are read, up to a size that the caller gives; pipes, devices and links are refused without being
 opened for long, and no name leads out of the folder.
 """
@@ -10,27 +11,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import os
 import re
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from flegel.errors import UsageError
 from flegel.machine.group.records import digest_of
-from flegel.runtime import clock
+from flegel.runtime.group.folder_lock import FolderLock
 from flegel.runtime.group.keys import RefusedObject
 from flegel.wording import option
 
+READABLE_AS_THE_UMASK_ALLOWS = 0o666  # sites may run under several accounts
 KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 MAX_PACKAGE_BYTES = 1 << 30  # bytes of the package, whose size is not known before it is read
 MAX_LISTED_NAMES = 100_000  # of one listing; groups write some ten objects under a name
 CALL_TIMEOUT = "20s"
-LOCK_SECONDS = 20.0  # the deadline of a call to a folder, as that of an object store
+OPEN_UNREAD = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)  # Linux opens pipes and links without touching them
 BY_STAT = "stat:"  # tags of what is too large to be read, or no regular file
 
 
@@ -38,12 +39,20 @@ class Conflict(Exception):
     """The condition of a put did not hold."""
 
 
+class StoredObject(NamedTuple):
+    """An object as it was read."""
+
+    content: bytes
+    tag: str
+    """Another one for each content: `swap` compares it."""
+
+
 class Bucket(Protocol):
     """Raises `OSError` where the store does not answer."""
 
     place: str
 
-    def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
+    def get(self, key: str, largest: int = 0) -> StoredObject | None:
         """Content and tag; None where there is no such object. One of more than `largest` bytes is refused unread
         (0: `MAX_PACKAGE_BYTES`), as is one that is no plain object: `RefusedObject`."""
         ...
@@ -62,8 +71,9 @@ class FolderBucket:
 
     def __init__(self, path: Path) -> None:
         self.path, self.place = path, str(path)
+        self._lock = FolderLock(path)
 
-    def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
+    def get(self, key: str, largest: int = 0) -> StoredObject | None:
         """Read one object. Links and sockets are refused: the folder may be writable by others."""
         largest = largest or MAX_PACKAGE_BYTES
         try:
@@ -79,7 +89,7 @@ class FolderBucket:
         finally:
             os.close(handle)
 
-    def _content(self, handle: int, largest: int) -> tuple[bytes, str]:
+    def _content(self, handle: int, largest: int) -> StoredObject:
         """Content and tag of an open file; refuses what is not a regular file or has more than `largest` bytes."""
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
@@ -90,29 +100,55 @@ class FolderBucket:
             content = file.read(largest + 1)
         if len(content) > largest:
             raise RefusedObject(f"it has more than {largest:,} bytes", _stat_tag(found))
-        return content, digest_of(content)
+        return StoredObject(content, digest_of(content))
 
     def put(self, key: str, content: bytes, mode: str = "replace", expected: str = "") -> str:
-        """Write beside the object and rename. `create` and `swap` compare under a lock and raise Conflict, as
-        conditional writes of object stores do."""
+        """Write beside the object and rename. `create` and `swap` compare and raise Conflict, as conditional writes of
+        object stores do."""
         target = self._file(key)
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
+        scratch = target.parent / f".{secrets.token_hex(8)}.part"
+        handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, READABLE_AS_THE_UMASK_ALLOWS)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
             if mode == "replace":
-                Path(scratch).replace(target)
+                scratch.replace(target)
             else:
-                with self._locked():
-                    held = self._tag(key, expected)
-                    if (mode == "create" and held) or (mode == "swap" and held != expected):
-                        raise Conflict(key)
-                    Path(scratch).replace(target)
+                self._put_where(key, expected if mode == "swap" else "", scratch)
         finally:
             with contextlib.suppress(FileNotFoundError):
-                Path(scratch).unlink()
+                scratch.unlink()
         return digest_of(content)
+
+    def _put_where(self, key: str, expected: str, scratch: Path) -> None:
+        """Rename a file to the object where the tag of that is `expected`; empty: where there is none.
+
+        The content is compared before the lock is taken, since that may take long; under it only whether the file is
+        still the same one. It stays open meanwhile, so that no other file gets its number."""
+        with self._opened(key) as before:
+            if self._tag(key, expected) != expected:
+                raise Conflict(key)
+            self._lock.take(scratch)
+            if self._stat_tag(key) != before:
+                raise Conflict(key)
+            try:
+                scratch.replace(self._file(key))
+            except FileNotFoundError:
+                raise OSError(f"this process was stopped while it wrote {key}, and others went on") from None
+
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[str]:
+        """Keep what is there under a name, whatever it is; its tag by number, size and time, empty where there is
+        nothing."""
+        handle = -1
+        with contextlib.suppress(OSError):  # there is nothing; or, without O_PATH, a link
+            handle = os.open(self._file(key), OPEN_UNREAD | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            yield _stat_tag(os.fstat(handle)) if handle >= 0 else self._stat_tag(key)
+        finally:
+            if handle >= 0:
+                os.close(handle)
 
     def _tag(self, key: str, expected: str) -> str:
         """A tag of the object's present content, to be compared with one that `get` has returned; empty where there is
@@ -123,12 +159,12 @@ class FolderBucket:
             held = self.get(key)
         except RefusedObject as refused:
             return refused.tag
-        return held[1] if held is not None else ""
+        return held.tag if held is not None else ""
 
     def _stat_tag(self, key: str) -> str:
         try:
             return _stat_tag(os.lstat(self._file(key)))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return ""
 
     def names(self, prefix: str) -> list[str]:
@@ -153,25 +189,6 @@ class FolderBucket:
         if not folder.resolve().is_relative_to(self.path.resolve()):
             raise OSError(f"{folder} leads out of the bucket")
         return folder
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """A process that is stopped while it holds the lock delays the others until their deadline, not for ever."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(self.path / ".lock", flags, 0o666)
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise OSError(f"{self.path / '.lock'} is no regular file; remove it")
-            until = clock.now() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if clock.now() > until:
-                        raise OSError(f"another process holds {self.path / '.lock'}") from None
-                    clock.sleep(0.005)
-            yield
 
 
 def _stat_tag(found: os.stat_result) -> str:
@@ -198,7 +215,7 @@ class ObjectBucket:
         except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
             raise UsageError(f"{url} cannot be used as a bucket: {_sentence(error)}.") from None
 
-    def get(self, key: str, largest: int = 0) -> tuple[bytes, str] | None:
+    def get(self, key: str, largest: int = 0) -> StoredObject | None:
         """Content and tag of an object, None where it does not exist; refuses more than `largest` bytes before reading
         them."""
         with self._errors():
@@ -207,7 +224,7 @@ class ObjectBucket:
                 size, tag = answer.meta["size"], str(answer.meta["e_tag"] or "")
                 if size > (largest or MAX_PACKAGE_BYTES):
                     raise RefusedObject(f"it has {size:,} bytes, more than {largest or MAX_PACKAGE_BYTES:,}", tag)
-                return bytes(answer.bytes()), tag
+                return StoredObject(bytes(answer.bytes()), tag)
             except FileNotFoundError:
                 return None
 
@@ -243,7 +260,8 @@ class ObjectBucket:
 
 
 def _sentence(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+    """What a store's error says, without the dump of its client."""
+    return " ".join(str(error).partition("Debug source:")[0].split())[:200].rstrip(".")
 
 
 def _checked(key: str) -> str:

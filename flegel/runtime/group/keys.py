@@ -14,20 +14,21 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from flegel.errors import UNDECODABLE, StorageError, UsageError
+from flegel.errors import UNDECODABLE, StorageError, UsageError, in_words
 from flegel.group_options import GroupSpec
 from flegel.machine.group.records import NAME
 from flegel.wording import option
 
 SEALED_MARK, AUTHENTICATED_MARK = b"FLGS", b"FLGC"
 OWNER = re.compile(r"(members|starts|ends)/(?P<member>[^/]+)|rounds/\d+/(?P<sender>[^/]+)\.[0-9a-f]+")
-MAX_ADDED_BYTES = 1024
+MAX_ADDED_BYTES = 1024  # that signing adds to an object, at most
 
 
 class RefusedObject(Exception):
@@ -51,6 +52,12 @@ class _Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlainObjects:
     """No keys: a checksum over name and content, so that what was cut off, altered or put elsewhere is noticed."""
 
+    code: frozenset[str] = frozenset()
+    """Nobody's code is trusted where nobody signs."""
+
+    def signer(self, content: bytes) -> str:
+        return ""
+
     def seal(self, key: str, content: bytes) -> bytes:
         return b"".join([AUTHENTICATED_MARK, _checksum(key, content), content])
 
@@ -73,13 +80,20 @@ class SignedObjects:
     secret: Any
     public: dict[str, Any]
     cipher: Any = None
+    code: frozenset[str] = frozenset()
+    """Groups whose code may run here, where they have signed the package."""
+
+    def signer(self, content: bytes) -> str:
+        """Who signed an object that `open` has accepted."""
+        size = int.from_bytes(content[4:8], "little")
+        return msgspec.msgpack.decode(content[8 : 8 + size], type=_Frame).signer
 
     def seal(self, key: str, content: bytes) -> bytes:
         """The object as it is stored: signed by this group together with its name, and encrypted where there is a
         common secret."""
         nonce = b""
         if self.cipher is not None:
-            nonce = os.urandom(12)
+            nonce = os.urandom(12)  # bytes, as AES-GCM wants
             content = self.cipher.encrypt(nonce, content, key.encode())
         signature = self.secret.sign(_signed(key, nonce, content))
         frame = msgspec.msgpack.encode(_Frame(self.group, signature, nonce))
@@ -136,6 +150,7 @@ class _KeyFile(msgspec.Struct, forbid_unknown_fields=True):
     secret: str
     groups: dict[str, str]
     encryption: str = ""
+    code: tuple[str, ...] = ()
 
 
 def read_key_file(path: str, group: str) -> Seal:
@@ -149,9 +164,8 @@ def read_key_file(path: str, group: str) -> Seal:
             raise UsageError(f"{option('group_key', path)} is the key of {kept.group}, not of {group}.")
         secret = ed25519.Ed25519PrivateKey.from_private_bytes(_bytes(kept.secret))
         public = {name: ed25519.Ed25519PublicKey.from_public_bytes(_bytes(text)) for name, text in kept.groups.items()}
-        return SignedObjects(
-            kept.group, secret, public, aead.AESGCM(_bytes(kept.encryption)) if kept.encryption else None
-        )
+        cipher = aead.AESGCM(_bytes(kept.encryption)) if kept.encryption else None
+        return SignedObjects(kept.group, secret, public, cipher, frozenset(kept.code))
     except OSError as error:
         raise UsageError(f"{option('group_key', path)} cannot be read ({error.strerror or error}).") from None
     except (*UNDECODABLE, ValueError) as error:
@@ -169,9 +183,9 @@ def check_keys(sites: GroupSpec) -> None:
         )
 
 
-def make_key_files(folder: Path, groups: list[str], encrypt: bool) -> list[Path]:
+def make_key_files(folder: Path, groups: list[str], encrypt: bool, code: Sequence[str] = ()) -> list[Path]:
     """One file for each group, with its secret key and everybody's public keys. Groups that have a file keep their
-    keys, so that others can be added."""
+    keys, so that others can be added. `code`: groups whose code the others run, beside those of before."""
     ed25519, aead = _library()
     folder.mkdir(parents=True, exist_ok=True)
     for name in groups:
@@ -182,12 +196,17 @@ def make_key_files(folder: Path, groups: list[str], encrypt: bool) -> list[Path]
         kept = {path.stem: msgspec.json.decode(path.read_bytes(), type=_KeyFile) for path in files}
         secrets = {name: _bytes(file.secret) for name, file in kept.items()}
     except (*UNDECODABLE, ValueError, OSError) as error:
-        raise UsageError(f"{folder} holds files that are no keys of groups ({error}); choose another folder.") from None
+        raise UsageError(
+            f"{folder} holds files that are no keys of groups ({in_words(error)}); choose another folder."
+        ) from None
     for name in groups:
         if name not in secrets:
             secrets[name] = ed25519.Ed25519PrivateKey.generate().private_bytes_raw()
     shared = next((file.encryption for file in kept.values() if file.encryption), "")
     shared = shared or (_text(aead.AESGCM.generate_key(256)) if encrypt else "")
+    if strangers := [name for name in code if name not in secrets]:
+        raise UsageError(f"--code {strangers[0]} is none of the groups {', '.join(sorted(secrets))}.")
+    trusted = tuple(sorted({*code, *(name for file in kept.values() for name in file.code)}))
     public = {
         name: _text(ed25519.Ed25519PrivateKey.from_private_bytes(raw).public_key().public_bytes_raw())
         for name, raw in sorted(secrets.items())
@@ -195,7 +214,7 @@ def make_key_files(folder: Path, groups: list[str], encrypt: bool) -> list[Path]
     written = []
     for name, raw in sorted(secrets.items()):
         path = folder / f"{name}.json"
-        text = json.dumps(msgspec.to_builtins(_KeyFile(name, _text(raw), public, shared)), indent=1)
+        text = json.dumps(msgspec.to_builtins(_KeyFile(name, _text(raw), public, shared, trusted)), indent=1)
         _write_private(path, text)
         written.append(path)
     return written

@@ -1,7 +1,8 @@
 """The thread that synchronizes a group beside training: carries out the commands of its state machine on the bucket.
 
 Owns the machine; the coordinator's thread only leaves offers and takes news, and never waits. Calls to the store run in
-a few threads of their own, so that beats go on while a large object travels. Decides nothing.
+a few threads of their own, so that beats go on while a large object travels; one that hangs does not keep the process
+from ending. Decides nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
+
+import msgspec
 
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
+from flegel.errors import in_words
 from flegel.machine.group.events import (
     Answered,
     DeleteObject,
@@ -31,6 +35,7 @@ from flegel.machine.group.events import (
     PutObject,
     Remark,
     SendHint,
+    SitesSeen,
     StatusChanged,
     StoreCommand,
     Synchronized,
@@ -38,12 +43,13 @@ from flegel.machine.group.events import (
     ToCoordinator,
     ToGroup,
 )
-from flegel.machine.group.gate import Gate
 from flegel.machine.group.group import Group
+from flegel.params.gate import Gate
 from flegel.runtime import clock
 from flegel.runtime.group.bucket import Bucket, Conflict
 from flegel.runtime.group.keys import RefusedObject, Seal
 from flegel.runtime.group.peers import GroupMessenger
+from flegel.runtime.group.store_threads import StoreThreads
 
 KEPT_ROUND_TIMES = 1000  # rounds
 
@@ -68,17 +74,18 @@ class GroupLink:
         self._machine, self._bucket, self._seal, self._silence = machine, bucket, seal, silence
         self._gate, self._score = gate, score
         self._events: queue.SimpleQueue[GroupEvent | None] = queue.SimpleQueue()
-        self._news: deque[FromGroup] = deque()
-        self._pool = ThreadPoolExecutor(active().groups.concurrent_store_calls, thread_name_prefix="flegel-bucket")
+        self._group_news: deque[FromGroup] = deque()
+        self._store_threads = StoreThreads(active().groups.concurrent_store_calls)
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="flegel-group", daemon=True)
         self._looked_at: float | None = None
         self._closing_at = 0.0
         self.bytes_sent = self.bytes_received = 0
         self.requests = 0
-        self._offered: tuple[int, float] = (0, 0.0)
+        self._last_offer: tuple[int, float] = (0, 0.0)
         self.rounds: deque[tuple[int, float, float]] = deque(maxlen=KEPT_ROUND_TIMES)
         """Round, and when this group contributed to it and had its result; training goes on meanwhile."""
         self.refused: list[str] = []
+        """Sentences about objects that were refused."""
 
     @property
     def base(self) -> list[Array]:
@@ -91,6 +98,7 @@ class GroupLink:
         return self._peers.received if self._peers is not None else 0
 
     def start(self) -> None:
+        self._store_threads.start()
         self._thread.start()
         self._events.put(TimePassed())
 
@@ -107,18 +115,19 @@ class GroupLink:
         """News since the last look; to look is also the coordinator's sign of life."""
         self._looked_at = clock.now()
         found: list[FromGroup] = []
-        while self._news:
-            found.append(self._news.popleft())
+        while self._group_news:
+            found.append(self._group_news.popleft())
         return found
 
     def close(self, state: str) -> None:
         """Say how the group ended, and stop; waits for the last beat, but not for long."""
-        if self._closing_at or not self._thread.is_alive():
+        if self._closing_at:
             return
         self._closing_at = clock.now()
-        self._events.put(StatusChanged(state))
-        self._thread.join(active().groups.last_beat_seconds + 1.0)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._thread.is_alive():
+            self._events.put(StatusChanged(state))
+            self._thread.join(active().groups.last_beat_seconds + 1.0)
+        self._store_threads.close()
 
     # -- its own thread ------------------------------------------------------------------------------------
 
@@ -145,13 +154,13 @@ class GroupLink:
         if type(event) is Offered and (judged := self._judged(event)) is not None:
             event = judged
         if type(event) is Offered:
-            self._offered = (event.round, now)
+            self._last_offer = (event.round, now)
         if type(event) is StatusChanged and hasattr(os, "getloadavg"):
             event = StatusChanged(event.state, event.commits, event.workers, os.getloadavg()[0])
         for command in self._machine.handle(event, now):
             if isinstance(command, StoreCommand):
                 self.requests += 1
-                self._pool.submit(self._call, command)
+                self._store_threads.submit(partial(self._call, command))
             elif isinstance(command, SendHint):
                 if self._peers is not None:
                     self._peers.send(self._machine.name, command.content, self._machine.table.addresses())
@@ -159,25 +168,31 @@ class GroupLink:
                 self._tell(command)
 
     def _tell(self, news: ToCoordinator) -> None:
-        if isinstance(news, Synchronized) and news.round == self._offered[0] and news.included:
-            self.rounds.append((*self._offered, clock.now()))
+        if isinstance(news, Synchronized) and news.round == self._last_offer[0] and news.included:
+            self.rounds.append((*self._last_offer, clock.now()))
+        if isinstance(news, SitesSeen):
+            sent, received = self.bytes_sent, self.bytes_received
+            news = SitesSeen(msgspec.structs.replace(news.seen, bytes_sent=sent, bytes_received=received))
         if isinstance(news, Remark):
             self.refused.append(news.text)
             _log.warning(news.text)
-        self._news.append(FromGroup(news))
+        self._group_news.append(FromGroup(news))
 
     def _judged(self, offer: Offered) -> Offered | None:
         """The offer without its content where the model is not good enough to be sent."""
         if self._gate is None or self._score is None or offer.settled:
             return None
-        score = self._score(offer)
-        if self._gate.passes(score):
-            return None
-        why = self._gate.why(score)
-        if self._gate.excluded:
-            self._news.append(
-                FromGroup(Excluded(f"this group is excluded: {self._gate.failures} times in a row {why}"))
-            )
+        try:
+            score = self._score(offer)
+        except Exception as error:  # noqa: BLE001 - whatever a hook raises must not end the group's thread
+            why = f"the gate cannot score its model ({in_words(error)})"
+            self._tell(Excluded(f"this group is excluded: {why}"))
+        else:
+            if self._gate.passes(score):
+                return None
+            why = self._gate.why(score)
+            if self._gate.excluded:
+                self._tell(Excluded(f"this group is excluded: {self._gate.failures} times in a row {why}"))
         self._tell(Remark(f"nothing was sent to round {offer.round}: {why}"))
         return Offered(offer.round, (), (), 0.0, 0, settled=False, objective=None, commits=offer.commits)
 
@@ -193,11 +208,11 @@ class GroupLink:
                     found = bucket.get(key, largest)
                     if found is None:
                         return Answered(op, "absent")
-                    self.bytes_received += len(found[0])
+                    self.bytes_received += len(found.content)
                     try:
-                        return Answered(op, "done", self._seal.open(key, found[0]), found[1])
+                        return Answered(op, "done", self._seal.open(key, found.content), found.tag)
                     except RefusedObject as refused:
-                        return Answered(op, "refused", why=str(refused), tag=found[1])
+                        return Answered(op, "refused", why=str(refused), tag=found.tag)
                 case PutObject(_, key, content, mode, expected):
                     sealed = self._seal.seal(key, content)
                     self.bytes_sent += len(sealed)
@@ -213,7 +228,7 @@ class GroupLink:
             return Answered(op, "refused", why=str(refused), tag=refused.tag)
         except OSError as error:
             _log.info("bucket: %s", error)
-            return Answered(op, "failed", why=str(error))
+            return Answered(op, "failed", why=in_words(error))
         except Exception as error:  # noqa: BLE001 - a library's own error must not end the group's thread
             _log.warning("bucket: %s", error, exc_info=error)
             return Answered(op, "failed", why=str(error))

@@ -7,28 +7,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from flegel.algorithm import Sample
+from flegel.configuration.active import active
 from flegel.core.pytree import Tree
 from flegel.datasets.rows.scale import Scaling
 from flegel.job import Job
 from flegel.machine.coordinator.events import Event
 from flegel.machine.group.events import ToGroup
+from flegel.machine.group.option_checks import check_group_options
 from flegel.machine.group.part import GroupPart
 from flegel.plan.termination import FAILED_OUTCOMES
 from flegel.runtime.group.keys import check_keys
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.session import GroupSession, open_group
 from flegel.runtime.job.part import Part
+from flegel.wording import option
 
 
 class GroupOfJob(Part):
     """Scaling and θ(0) are those of the first group; contributions and results go through a thread of their own."""
 
-    once = True
+    forbids_retraining = True
     _session: GroupSession
     _exchange: GroupPart
 
     @staticmethod
     def check_job(job: Job) -> None:
+        check_group_options(job.sites)
         check_keys(job.sites)
 
     def open(self) -> None:
@@ -53,8 +57,8 @@ class GroupOfJob(Part):
 
     def agrees(self) -> bool:
         """The package is written, unless another group was first."""
-        running = self.running
-        return self._session.publish(running.prepared.parameter, running.scaling, self.request.data)
+        running, prepared = self.running, self.running.prepared
+        return self._session.publish(prepared.parameter, prepared.zero, running.scaling, self.request.data)
 
     def started(self) -> None:
         prepared = self.running.prepared
@@ -70,7 +74,9 @@ class GroupOfJob(Part):
         return {"alone": False}
 
     def machine(self) -> GroupPart:
-        self._exchange = GroupPart(self._session.exchange())
+        sites = self.request.job.sites
+        longest_wait = active().groups.timeouts_waiting_for_result * sites.group_timeout
+        self._exchange = GroupPart(self._session.exchange(), sites.group_barrier == "wait", longest_wait)
         return self._exchange
 
     @contextlib.contextmanager
@@ -78,7 +84,7 @@ class GroupOfJob(Part):
         yield
         verdict = self.running.machine.verdict
         if verdict is not None and verdict.outcome not in FAILED_OUTCOMES:
-            self._session.ended = "finished"
+            self._session.ended = "excluded" if self._exchange.exchange.excluded else "finished"
 
     def commands(self) -> Mapping[type, Callable[[Any], None]]:
         return {ToGroup: self._link.take}
@@ -98,8 +104,13 @@ class GroupOfJob(Part):
 
 
 def about_groups(sites: dict[str, Any]) -> list[str]:
-    """Groups that were lost, and groups whose rows are in θ and not in the objective."""
+    """Groups that were lost or missing, and groups whose rows are in θ and not in the objective."""
     lost = list(sites.get("without", ()))
+    if sites.get("withheld"):
+        lost.append(
+            f"{sites['withheld']} contributions of this group were not sent: they tell of fewer than "
+            f"{option('least_rows')} rows"
+        )
     missing = sorted(set(sites.get("groups", ())) - set(sites.get("objective_of", ())))
     if not missing:
         return lost

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import zmq
 
-from flegel.errors import UsageError
+from flegel.errors import UsageError, in_words
 from flegel.machine.group.records import MEMBERS, NAME
 from flegel.runtime.group.keys import RefusedObject, Seal
 from flegel.wording import option
@@ -52,14 +52,15 @@ def parse_listen(text: str) -> ListenAddress:
 class GroupMessenger:
     """Exchanges direct messages with other groups: sends from the thread of the group, receives in its own."""
 
-    def __init__(self, listen: str, seal: Seal, heard: Callable[[bytes], None]) -> None:
+    def __init__(self, listen: str, seal: Seal, hear: Callable[[bytes], None]) -> None:
         """`listen` is empty for a group that cannot be reached."""
-        self._seal, self._heard = seal, heard
+        self._seal, self._hear = seal, hear
         self._context = zmq.Context()
         self._public, self._secret = zmq.curve_keypair()
         self._peers: dict[str, zmq.Socket[bytes]] = {}
-        self._over = threading.Event()
+        self._closed_event = threading.Event()
         self.received = self.refused = 0
+        """Messages that were taken, and messages that were not."""
         self.address = ""
         self._thread: threading.Thread | None = None
         if listen:
@@ -75,7 +76,9 @@ class GroupMessenger:
         try:
             found = socket.getaddrinfo(place.own.strip("[]"), place.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            raise UsageError(f"{option('group_listen', listen)}: {place.own} is no known host ({error}).") from None
+            raise UsageError(
+                f"{option('group_listen', listen)}: {place.own} is no known host ({in_words(error)})."
+            ) from None
         family, own = found[0][0], str(found[0][4][0])
         inbox = self._context.socket(zmq.PULL)
         inbox.linger, inbox.maxmsgsize = 0, MAX_PEER_MESSAGE_BYTES
@@ -96,7 +99,7 @@ class GroupMessenger:
 
     def _receive(self) -> None:
         """Take messages of other groups until the end. What is not signed by its sender is counted and ignored."""
-        while not self._over.is_set():
+        while not self._closed_event.is_set():
             if not self._inbox.poll(STOP_CHECK_MILLISECONDS):
                 continue
             frames = self._inbox.recv_multipart()
@@ -110,7 +113,7 @@ class GroupMessenger:
                 self.refused += 1
                 continue
             self.received += 1
-            self._heard(content)
+            self._hear(content)
         self._inbox.close()
 
     def send(self, name: str, content: bytes, addresses: Iterable[str]) -> None:
@@ -143,7 +146,7 @@ class GroupMessenger:
         return peer
 
     def close(self) -> None:
-        self._over.set()
+        self._closed_event.set()
         if self._thread is not None:
             self._thread.join(2.0)
         for peer in self._peers.values():

@@ -1,16 +1,17 @@
 """A job as one group of several: checks its options, joins through the training package, and makes its parts.
 
 The first group writes the package (algorithm, hyper-parameters, θ(0), scaling); all others begin with that, so that
-statistics mean the same everywhere. Source is compared by its hash and never run from the bucket; what the rows are is
-compared in one record (`flegel.machine.group.data_form`), before θ(0) is made and when the package is used.
+statistics mean the same everywhere. Source is compared by its hash, and never run from here: `joining.py` asks the code
+gate for that. What the rows are is compared in one record (`flegel.machine.group.data_form`), before θ(0) is made and
+when the package is used.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,46 +24,56 @@ from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import Dataset
 from flegel.datasets.rows import scale
-from flegel.errors import DecodeError, StorageError, UsageError
+from flegel.errors import DecodeError, UsageError
 from flegel.job import Job
 from flegel.loading.class_source import in_plain, reference
 from flegel.machine.group.data_form import DataForm, difference
 from flegel.machine.group.events import Offered
 from flegel.machine.group.exchange import GroupExchange, additive_fields, exchange_of
-from flegel.machine.group.gate import Gate, parse_gate
+from flegel.machine.group.fragments import Fragments
 from flegel.machine.group.group import ENDED_PHASES, Group, GroupSettings
-from flegel.machine.group.outer_step import moved
+from flegel.machine.group.option_checks import check_exchange_options, check_group_options
+from flegel.machine.group.outer_step import plus
+from flegel.machine.group.quorum import parse_grace, parse_quorum
 from flegel.machine.group.records import (
-    JOB,
+    CURRENT,
     MAX_BEAT_BYTES,
     MAX_RECORD_HEADER_BYTES,
     MEMBERS,
     NAME,
+    PACKAGE_POINTER,
     STARTS,
+    Contribution,
+    Current,
     MemberBeat,
     Package,
-    PackageRef,
+    RoundResult,
     StartRows,
     decode,
     digest_of,
     encode,
     finite,
+    result_key,
 )
 from flegel.machine.group.schedule import parse_every
 from flegel.machine.group.waiting import WaitReports, missing_groups
 from flegel.messages import TreeLayout
+from flegel.params.gate import Gate
 from flegel.params.tree_layout import build, form_of
 from flegel.runtime import clock
-from flegel.runtime.group.bucket import Conflict, open_bucket
+from flegel.runtime.group.bucket import open_bucket
+from flegel.runtime.group.joining import check_memory
 from flegel.runtime.group.keys import KeyMissing, RefusedObject, check_keys, read_key_file
 from flegel.runtime.group.link import GroupLink
+from flegel.runtime.group.package_store import GROUP_FORMAT, PackageStore, StoredPackage
 from flegel.runtime.group.peers import GroupMessenger, parse_listen
-from flegel.runtime.job.request import open_job_data
+from flegel.runtime.job.gate_score import gate_scorer, new_gate
 from flegel.wording import option
 
 _log = logging.getLogger(__name__)
 
-GROUP_FORMAT = 2
+START_POLL_SECONDS = 0.05
+"""Between two looks for the rows of other groups, from which θ(0) is made."""
 
 
 class GroupSession:
@@ -73,19 +84,30 @@ class GroupSession:
         self._job, self._algorithm = job, algorithm
         self.exchange_kind = exchange_of(algorithm)
         self._every = parse_every(job.sites.every)
+        self._quorum, self._grace = parse_quorum(str(job.sites.quorum)), parse_grace(job.sites.grace)
+        check_exchange_options(job.sites, self.exchange_kind, type(algorithm).__name__)
+        check_group_options(job.sites)
         check_keys(job.sites)
         self._seal = read_key_file(job.sites.group_key, job.sites.group)
         self._bucket = open_bucket(job.sites.bucket)
+        self._store = PackageStore(self._bucket, self._seal, job.sites.group)
         self._gate = self._make_gate()
         """Whether a change of θ is good enough to be sent; None: all are."""
         if job.sites.group_listen:
             parse_listen(job.sites.group_listen)
         self._submitted_hyper = _plain(algorithm)
         """Hyper-parameters as the user gave them, before any hook ran: all groups must agree in them."""
-        self._package: tuple[Package, list[Array]] | None = None
+        self._package: StoredPackage | None = None
+        self._earlier: StoredPackage | None = None
+        """Where this group begins a new training in the bucket of an earlier one: the package of that, with its last θ;
+        None where its rows or settings are others than now, so that training begins afresh."""
+        self._after = ""
+        """Hash of the package of the earlier training; empty where there is none."""
+        self._pointer_tag = ""
+        """Of the object `job` that named the earlier package, which a new training replaces."""
         self._data_form: DataForm | None = None
         """What the rows of this group are; None until they are read."""
-        self._ignored: set[str] = set()
+        self._ignored_objects: set[str] = set()
         """Objects that were not used for θ(0), and were told of."""
         self._life = 0
         """Tells this process from earlier ones with the name of this group: it is larger than theirs."""
@@ -98,21 +120,8 @@ class GroupSession:
     def _make_gate(self) -> Gate | None:
         """The check of this group's own changes against its rows for the gate, before they are sent; None where the job
         asks for none."""
-        job = self._job
-        if not job.sites.gate and not job.sites.gate_data:
-            return None
-        if self.exchange_kind == "statistics":
-            raise UsageError(
-                f"{option('gate')} cannot be used with {type(self._algorithm).__name__}: groups exchange its "
-                "statistics, and "
-                "points that are withheld would be missing in the sums."
-            )
-        if not (job.sites.gate and job.sites.gate_data):
-            raise UsageError(
-                f"{option('gate')} says which score is good enough, {option('gate_data')} names rows to "
-                "score; give both."
-            )
-        return Gate(parse_gate(job.sites.gate), job.sites.gate_failures)
+        sites = self._job.sites
+        return new_gate(sites) if (sites.gate or sites.gate_data) and not sites.gates_workers else None
 
     # -- the training package ------------------------------------------------------------------------------
 
@@ -120,20 +129,117 @@ class GroupSession:
         """Read the package where there is one, and take the algorithm's settings from it."""
         self._data_form = form_of_data(data, self._job)
         self._life = self._new_life()
-        found = self._with_retries(self._read_package, "package")
-        if found is not None:
+        found = self._store.retried(self._store.read, "package")
+        if found is None:
+            return
+        if self._job.sites.new_training and self._store.retried(lambda: self._is_over(found), "current"):
+            self._begin_after(found, data)
+        else:
             self._use(found, data)
+
+    # -- an earlier training in the same bucket ------------------------------------------------------------
+
+    def _is_over(self, found: StoredPackage) -> bool:
+        """Whether the training of a package has ended: its last result is final, or nobody who takes part in it changes
+        its beat. One without a result has just begun."""
+        sha = found.sha256
+        result, _ = self._newest_result(sha)
+        return result is not None and (result.final or not self._somebody_trains(sha))
+
+    def _newest_result(self, package: str) -> tuple[RoundResult | None, list[Array]]:
+        """The result that `current` names, where it is of the training of this package."""
+        held = self._bucket.get(CURRENT, MAX_BEAT_BYTES)
+        if held is None:
+            return None, []
+        current, _ = decode(self._seal.open(CURRENT, held.content), Current)
+        key = result_key(current.round)
+        stored = self._bucket.get(key) if current.package == package else None
+        if stored is None:
+            return None, []
+        return decode(self._seal.open(key, stored.content), RoundResult)
+
+    def _somebody_trains(self, package: str) -> bool:
+        """Whether the beat of a group with this package changes while it is watched."""
+        names = [name for name in self._bucket.names(MEMBERS) if NAME.fullmatch(name.removeprefix(MEMBERS))]
+        first = {name: self._held_beat(name) for name in names if name != MEMBERS + self._job.sites.group}
+        watched = {n: b for n, b in first.items() if b and b.package == package and b.state not in ENDED_PHASES}
+        until = clock.now() + active().groups.watched_beats * self._beat_seconds
+        while watched and clock.now() < until:
+            clock.sleep(0.1)
+            for name, before in watched.items():
+                held = self._held_beat(name)
+                if held is not None and (held.life, held.beat) != (before.life, before.beat):
+                    return True
+        return False
+
+    def _begin_after(self, found: StoredPackage, data: Dataset) -> None:
+        """Begin a new training with the last θ of an earlier one, where this group trains the same; else afresh."""
+        self._after = found.sha256
+        pointer = self._store.retried(lambda: self._bucket.get(PACKAGE_POINTER, MAX_BEAT_BYTES), PACKAGE_POINTER)
+        self._pointer_tag = pointer.tag if pointer is not None else ""
+        try:
+            self._check_same(found.header, data)
+        except UsageError as why:
+            _log.warning("the new training in %s does not begin with θ of the earlier one: %s", self._bucket.place, why)
+            return
+        theta = self._store.retried(lambda: self._last_parameter(found), "current")
+        if theta is not None:
+            self._take_hyper(found.header)
+            self._earlier = StoredPackage(found.header, [*theta, *found.arrays[len(theta) :]])
+
+    def _last_parameter(self, found: StoredPackage) -> list[Array] | None:
+        """The fields of θ after the last result of a training; None where they cannot be told from its objects."""
+        result, arrays = self._newest_result(found.sha256)
+        name, names = found.header.parameter
+        fields = list(found.arrays[: max(len(names), 1)])
+        if result is not None and result.fields:
+            additive = self._algorithm.placement.additive
+            held = [a for field, a in zip(names or (name,), fields, strict=True) if not names or field in additive]
+            replaced = iter(self._merged(found.header.fragments, held, result, arrays))
+            fields = [
+                next(replaced, a) if not names or field in additive else a
+                for field, a in zip(names or (name,), fields, strict=True)
+            ]
+        elif result is not None:
+            for entry in result.entries:
+                found_entry = self._bucket.get(entry.key)
+                content = self._seal.open(entry.key, found_entry.content) if found_entry is not None else b""
+                if digest_of(content) == entry.digest:
+                    header, sent = decode(content, Contribution)
+                    theta = sent[header.fields :]
+                    if [a.shape for a in theta] == [a.shape for a in fields]:
+                        return list(theta)
+            return None
+        return fields
+
+    def _merged(self, count: int, base: list[Array], newest: RoundResult, arrays: list[Array]) -> list[Array]:
+        """θ of a training: the newest value of each fragment, as far as its result can be read, else that of θ(0)."""
+        fragments = Fragments([field.shape for field in base], count)
+        for round_ in sorted(set(newest.exchanged_in) - {0}):
+            result, parts = newest, arrays
+            if round_ != newest.round:
+                stored = self._bucket.get(result_key(round_))
+                if stored is None:
+                    continue
+                result, parts = decode(self._seal.open(result_key(round_), stored.content), RoundResult)
+            rest = parts[: result.fields]
+            for fragment in result.fragments if rest else ():
+                many = len(fragments.shapes(fragment))
+                if newest.exchanged_in[fragment] == round_:
+                    base = fragments.put(fragment, base, rest[:many])
+                rest = rest[many:]
+        return base
 
     def _new_life(self) -> int:
         """The number that tells this process of the group from earlier ones: larger than that of the last one. Refused
         where that process still changes its beat."""
         name, key = self._job.sites.group, MEMBERS + self._job.sites.group
         began = clock.now()
-        first = self._with_retries(lambda: self._held_beat(key), key)
+        first = self._store.retried(lambda: self._held_beat(key), key)
         watched = active().groups.watched_beats * self._beat_seconds
         while first is not None and first.state not in ENDED_PHASES and clock.now() - began < watched:
             clock.sleep(0.1)
-            held = self._with_retries(lambda: self._held_beat(key), key)
+            held = self._store.retried(lambda: self._held_beat(key), key)
             if held is not None and (held.life, held.beat) != (first.life, first.beat):
                 raise UsageError(
                     f"Another process takes part as {name} in {self._bucket.place}; give this group another name, or "
@@ -145,34 +251,24 @@ class GroupSession:
         """The last beat that a process of this group wrote; None where there is none, or it cannot be read."""
         try:
             held = self._bucket.get(key, MAX_BEAT_BYTES)
-            return None if held is None else decode(self._seal.open(key, held[0]), MemberBeat)[0]
+            return None if held is None else decode(self._seal.open(key, held.content), MemberBeat)[0]
         except (RefusedObject, DecodeError):
             return None
 
     @property
     def _beat_seconds(self) -> float:
-        return min(1.0, self._job.sites.group_timeout / 5)
+        return min(1.0, self._job.sites.group_timeout / 5)  # five beats within the limit of silence
 
-    def _read_package(self) -> tuple[Package, list[Array]] | None:
-        """What the first group stored for all: the class and θ(0). None while there is nothing yet."""
-        pointer = self._bucket.get(JOB, MAX_BEAT_BYTES)
-        if pointer is None:
-            return None
-        ref, _ = decode(self._seal.open(JOB, pointer[0]), PackageRef)
-        key = f"package/{ref.sha256}"
-        if not re.fullmatch("[0-9a-f]{64}", ref.sha256):
-            raise RefusedObject("job names no package")
-        held = self._bucket.get(key)
-        if held is None:
-            raise OSError(f"{key} is not there")
-        content = self._seal.open(key, held[0])
-        if digest_of(content) != ref.sha256:
-            raise RefusedObject(f"{key} is not what its name says")
-        return decode(content, Package)
-
-    def _use(self, found: tuple[Package, list[Array]], data: Dataset) -> None:
+    def _use(self, package_found: StoredPackage, data: Dataset) -> None:
         """Train what the first group trains: refuse another class, other hyper-parameters or another form of data."""
-        package, algorithm, place = found[0], self._algorithm, self._bucket.place
+        self._check_same(package_found.header, data)
+        check_memory(package_found, self._bucket)
+        self._package = package_found
+        self._take_hyper(package_found.header)
+
+    def _check_same(self, package: Package, data: Dataset) -> None:
+        """Raise `UsageError` with what differs between a package and this job."""
+        algorithm, place = self._algorithm, self._bucket.place
         ref = reference(algorithm)
         if (ref.name, digest_of(ref.source.encode())) != (package.algorithm, digest_of(package.source.encode())):
             same = "another version of it" if ref.name == package.algorithm else package.algorithm
@@ -183,15 +279,19 @@ class GroupSession:
                 raise UsageError(
                     f"The groups of {place} train with {name}={theirs!r}, and this one has {own!r}; use the same."
                 )
-        if (
-            package.format != GROUP_FORMAT
-            or package.exchange != self.exchange_kind
-            or package.outer != self._outer_step
-        ):
+        if package.exchange != self.exchange_kind or package.outer != self._outer_step:
             raise UsageError(f"The groups of {place} use {option('outer', package.outer or 'mean')}; use the same.")
+        if parse_quorum(package.quorum) != self._quorum:
+            raise UsageError(f"The groups of {place} use {option('quorum', package.quorum)}; use the same.")
+        if (package.fragments, package.outliers) != (self._job.sites.fragments, self._job.sites.outliers):
+            same = f"{option('fragments', package.fragments)} and {option('outliers', package.outliers)}"
+            raise UsageError(f"The groups of {place} use {same}; use the same.")
         if why := difference(package.data, form_of_data(data, self._job), f"The groups of {place}"):
             raise UsageError(why)
-        self._package = found
+
+    def _take_hyper(self, package: Package) -> None:
+        """The hyper-parameters with which θ of the package was made."""
+        algorithm = self._algorithm
         hyper = {k: v for k, v in package.hyper.items() if v is not None}
         for name, value in type(algorithm)(**hyper).hyper().items():
             setattr(algorithm, name, value)
@@ -199,19 +299,25 @@ class GroupSession:
     @property
     def _outer_step(self) -> str:
         """How changes of θ are applied to it (`--outer`); empty where groups exchange statistics."""
-        return self._job.sites.outer if self.exchange_kind == "parameters" else ""
+        if self.exchange_kind != "parameters":
+            return ""
+        if self._job.sites.outer != "auto":
+            return self._job.sites.outer
+        return "visits" if self._quorum.given else "mean"  # a late change may hold the work of several rounds
 
     def scaling(self) -> scale.Scaling | None:
         """How the first group scales its columns."""
-        if self._package is None or self._package[0].data.scale == "none":
+        package = self._package or self._earlier
+        if package is None or package.header.data.scale == "none":
             return None
-        return scale.Scaling(*(np.array(a) for a in self._package[1][-2:]))
+        return scale.Scaling(*(np.array(a) for a in package.arrays[-2:]))
 
     def parameter(self) -> Tree | None:
-        """θ(0) of the package; None where this is the first group."""
-        if self._package is None:
+        """θ(0) of the package, or the last θ of the training before; None where this is the first group."""
+        stored = self._package or self._earlier
+        if stored is None:
             return None
-        package, arrays = self._package
+        package, arrays = stored.header, stored.arrays
         name, fields = package.parameter
         count = max(len(fields), 1)
         return build(TreeLayout(name, fields), tuple(np.array(a) for a in arrays[:count]), self._algorithm)
@@ -221,30 +327,44 @@ class GroupSession:
         sample where the algorithm, the rows or scaled columns do not allow that. `waits` is told for whom it waits."""
         job = self._job
         if not self._algorithm.placement.starts_from_means or job.sites.groups < 2 or job.scale != "none":
-            return sample
-        own = representatives(sample, np.random.default_rng(job.seed))
+            return self._own_start(sample)
+        own = representatives(sample, np.random.default_rng(job.seed), job.sites.least_rows)
         if own is None or self._data_form is None:
-            return sample
+            return self._own_start(sample)
         key = STARTS + job.sites.group
-        content = self._seal.seal(key, encode(StartRows(job.sites.group, self._data_form), own))
-        self._with_retries(lambda: self._bucket.put(key, content), key)
+        content = self._seal.seal(key, encode(StartRows(job.sites.group, self._data_form, self._after), own))
+        self._store.retried(lambda: self._bucket.put(key, content), key)
         began = clock.now()
         reports = WaitReports()
         while True:
-            found = self._with_retries(self._starts, STARTS)
-            late = clock.now() - began > job.sites.group_timeout
-            made = self._with_retries(lambda: self._bucket.get(JOB, MAX_BEAT_BYTES), JOB)
-            if len(found) >= job.sites.groups or late or made is not None:
+            found = self._store.retried(self._starts, STARTS)
+            waited_long = clock.now() - began > job.sites.group_timeout
+            pointer = self._store.retried(lambda: self._bucket.get(PACKAGE_POINTER, MAX_BEAT_BYTES), PACKAGE_POINTER)
+            # θ(0) has been chosen: this group will begin with that one
+            package_exists = pointer is not None and pointer.tag != self._pointer_tag
+            if len(found) >= job.sites.groups or waited_long or package_exists:
                 break
             missing = missing_groups(len(found), job.sites.groups, job.sites.group_timeout)
             report = reports.look(f"{missing} to choose θ(0)", at_once=True, now=clock.now())
             if report is not None:
                 waits(report.why)
-            clock.sleep(0.05)
+            clock.sleep(START_POLL_SECONDS)
         found[job.sites.group] = list(own)  # also where it was damaged or removed meanwhile
         rows = np.concatenate([found[group][0] for group in sorted(found)])
         weights = np.concatenate([found[group][1] for group in sorted(found)])
+        if not len(rows):
+            return self._own_start(sample)
         return Sample(rows.astype(np.asarray(sample.features[:1]).dtype), None, len(rows), sample.columns, weights)
+
+    def _own_start(self, sample: Sample) -> Sample:
+        """The sample from which this group alone makes θ(0), where its rows may be shown."""
+        least, alone = self._job.sites.least_rows, self.exchange_kind == "statistics" or self._job.scale != "none"
+        if alone and sample.points < least:
+            raise UsageError(
+                f"This site has {sample.points} rows, fewer than {option('least_rows', least)}, and θ(0) would tell of "
+                "them; start a larger site first."
+            )
+        return sample
 
     def _starts(self) -> dict[str, list[Array]]:
         """Means and weights by group, as far as they can be seen. Files that no group wrote are left alone; a group
@@ -252,6 +372,7 @@ class GroupSession:
         found: dict[str, list[Array]] = {}
         assert self._data_form is not None
         own, columns = self._job.sites.group, self._data_form.columns
+        # Twice what float64 means and weights take.
         largest = 2 * 8 * active().starts.group_representatives * (columns + 1) + MAX_RECORD_HEADER_BYTES
         for key in self._bucket.names(STARTS):
             group = key.removeprefix(STARTS)
@@ -259,18 +380,18 @@ class GroupSession:
                 held = self._bucket.get(key, largest) if NAME.fullmatch(group) and group != own else None
                 if held is None:
                     continue
-                header, arrays = decode(self._seal.open(key, held[0]), StartRows)
+                header, arrays = decode(self._seal.open(key, held.content), StartRows)
             except KeyMissing:
                 raise
             except (RefusedObject, DecodeError) as error:
-                if key not in self._ignored:
-                    self._ignored.add(key)
+                if key not in self._ignored_objects:
+                    self._ignored_objects.add(key)
                     _log.warning("%s is not used for θ(0): %s", key, error)
                 continue
-            if header.group != group:
+            if header.group != group or header.after != self._after:
                 continue
             if why := difference(header.data, self._data_form, group):
-                self._with_retries(lambda: self._bucket.delete(STARTS + own), STARTS + own)
+                self._store.retried(lambda: self._bucket.delete(STARTS + own), STARTS + own)
                 raise UsageError(f"{why} If {group} does not take part, remove {key} from {self._bucket.place}.")
             means, weights = (*arrays, None, None)[:2]
             if _are_means(means, weights, columns):
@@ -278,7 +399,7 @@ class GroupSession:
         found[own] = []
         return found
 
-    def publish(self, parameter: Tree, scaling: scale.Scaling | None, data: Dataset) -> bool:
+    def publish(self, parameter: Tree, zero: Tree, scaling: scale.Scaling | None, data: Dataset) -> bool:
         """Write the training package to the bucket, and use the one that is there afterwards. True where that is this
         group's own; False where another group was first: its θ(0) and scaling are then to be prepared again."""
         if self._package is not None:
@@ -296,53 +417,19 @@ class GroupSession:
             outer=self._outer_step,
             every=self._job.sites.every,
             made_by=self._job.sites.group,
+            statistics_bytes=sum(a.nbytes for a in pytree.flatten(zero)),
+            after=self._after,
+            quorum=str(self._job.sites.quorum),
+            fragments=self._job.sites.fragments,
+            outliers=self._job.sites.outliers,
         )
         scales = [] if scaling is None else [np.asarray(column, dtype=np.float64) for column in scaling]
         content = encode(package, [*pytree.flatten(parameter), *scales])
-        found = self._with_retries(lambda: self._written_package(content), "package")
-        mine = digest_of(encode(found[0], found[1])) == digest_of(content)
-        self._use(found, data)
-        return mine
-
-    def _written_package(self, content: bytes) -> tuple[Package, list[Array]]:
-        """The package that all groups use: this one, unless somebody was first."""
-        self._write_package(content)
-        found = self._read_package()
-        if found is None:
-            raise OSError("job was removed as soon as it was written")
-        return found
-
-    def _write_package(self, content: bytes) -> None:
-        """Store the package under its checksum, and the object that names it, unless there is one already."""
-        sha, seal = digest_of(content), self._seal
-        key = f"package/{sha}"
-        self._bucket.put(key, seal.seal(key, content))
-        try:
-            self._bucket.put(JOB, seal.seal(JOB, encode(PackageRef(sha))), "create")
-        except Conflict:
-            return  # somebody was first, or this is the second try of a put that has happened
-
-    def _with_retries(self, call: Callable[[], Any], what: str) -> Any:
-        """What `call` returns, tried again while the bucket fails, for `BUCKET_START_SECONDS`; after that, and for
-        objects that are refused, an error. `what`: the name of the object, for its sentence."""
-        began = clock.now()
-        while True:
-            try:
-                return call()
-            except KeyMissing:
-                raise UsageError(
-                    f"The objects in {self._bucket.place} are signed, and this group has no key; give "
-                    f"{option('group_key')} with the key file of {self._job.sites.group}."
-                ) from None
-            except (RefusedObject, DecodeError) as error:
-                told = "The training package" if what == "package" else what
-                raise StorageError(
-                    f"{told} in {self._bucket.place} was refused: {error}; use a new bucket for a new job."
-                ) from None
-            except OSError as error:
-                if clock.now() - began > active().groups.store_start_seconds:
-                    raise StorageError(f"{self._bucket.place} cannot be used as a bucket ({error}).") from None
-                clock.sleep(0.2)
+        write = partial(self._store.write, content, self._pointer_tag)
+        package_found: StoredPackage = self._store.retried(write, "package")
+        is_own = package_found.sha256 == digest_of(content)
+        self._use(package_found, data)
+        return is_own
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -358,12 +445,17 @@ class GroupSession:
             name=job.sites.group,
             life=self._life,
             exchange=self.exchange_kind,
-            outer=job.sites.outer,
+            outer=self._outer_step,
+            fragments=job.sites.fragments,
+            outliers=job.sites.outliers,
+            quorum=self._quorum,
+            grace=self._grace,
             silence=job.sites.group_timeout,
             beat=self._beat_seconds,
             least_groups=job.sites.groups,
             address=peers.address if peers is not None else "",
-            package=digest_of(encode(*self._package)) if self._package is not None else "",
+            package=self._package.sha256 if self._package is not None else "",
+            # more than any contribution takes; 1 MiB for headers.
             largest=8 * sum(a.nbytes for a in (*pytree.flatten(zero), *pytree.flatten(parameter))) + (1 << 20),
         )
         machine = Group(settings, [a.shape for a in sent], self._base, clock.now())
@@ -385,33 +477,35 @@ class GroupSession:
 
     def _scorer(self, parameter: Tree) -> Callable[[Offered], float]:
         """A function that scores an offered change on this group's rows for the gate."""
-        rows = open_job_data(self._job, self._job.sites.gate_data, self._algorithm).read()
         algorithm = self._algorithm
+        model_score = gate_scorer(self._job, algorithm, self.scaling())
 
         def score(offer: Offered) -> float:
-            """The accuracy where there is one, else minus the objective."""
-            fields = iter(moved(self._score_base, offer.arrays, [np.zeros(())] * len(offer.arrays)))
+            """How good θ of the offer is: its own where statistics are exchanged; else that of the last result plus the
+            offered change, where fields that are not additive stay."""
+            additive = iter([] if offer.parameter else self._changed(offer))
             named = zip(pytree.names(parameter), pytree.flatten(parameter), strict=True)
             bare = not pytree.is_bundle(parameter)
-            theta = [next(fields) if name in algorithm.placement.additive or bare else a for name, a in named]
-            found = algorithm.evaluate(rows.features, rows.labels, pytree.unflatten(parameter, theta))
-            if found is None:
-                raise UsageError(
-                    f"{option('gate')} needs `evaluate`, which {type(algorithm).__name__} does not define."
-                )
-            return float(found.metrics.get("accuracy", -found.objective))
+            theta = list(offer.parameter) or [
+                next(additive) if name in algorithm.placement.additive or bare else a for name, a in named
+            ]
+            return model_score(pytree.unflatten(parameter, theta))
 
         return score
 
-    @property
-    def _score_base(self) -> list[Array]:
-        """θ of the last result."""
+    def _changed(self, offer: Offered) -> list[Array]:
+        """Additive fields of θ of the last result, with an offered change."""
         assert self.link is not None
-        return self.link.base
+        base = self.link.base
+        fragments = Fragments([field.shape for field in base], self._job.sites.fragments)
+        return fragments.put(offer.fragment, base, plus(fragments.take(offer.fragment, base), offer.arrays))
 
     def exchange(self) -> GroupExchange:
         """The coordinator's part."""
-        return GroupExchange(self._algorithm, self._every, self._job.sites.group_timeout, self._base)
+        sites = self._job.sites
+        return GroupExchange(
+            self._algorithm, self._every, sites.group_timeout, self._base, sites.least_rows, sites.wire, sites.fragments
+        )
 
     def summary(self, exchange: GroupExchange) -> dict[str, Any]:
         """Rounds, and the traffic of this group with the bucket, for the result of the job."""
@@ -425,6 +519,13 @@ class GroupSession:
             "objective_of": sorted({self._job.sites.group, *exchange.evaluated}),
             "agreed_in": exchange.round - 1 if exchange.agreed and exchange.together else None,
             "without": exchange.without(),
+            "ages": dict(exchange.ages),
+            "withheld": exchange.withheld,
+            "fragments": exchange.fragments.count,
+            "outliers": dict(exchange.outliers),
+            "goodput": None if exchange.goodput is None else round(exchange.goodput, 4),
+            "wire": exchange.form.wire or "full",
+            "link_bytes_per_second": round(exchange.form.link),
             "bytes_sent": link.bytes_sent,
             "bytes_received": link.bytes_received,
             "requests": link.requests,

@@ -29,8 +29,8 @@ class BackgroundJob(Observer):
         self.name = name
         self._future: Future[Result] = Future()
         self._control: JobControl | None = None
-        self._seen: JobSnapshot | None = None
-        self._said: list[str] = []
+        self._snapshot: JobSnapshot | None = None
+        self._lines_said: list[str] = []
         self._cancelled = False
         here = contextvars.copy_context()  # with the settings that hold where the job is submitted
         Thread(target=here.run, args=(self._execute, run), name=name, daemon=True).start()
@@ -52,13 +52,13 @@ class BackgroundJob(Observer):
         """Keep what the job tells its observers: remarks, the latest snapshot, and the means to end it."""
         match event:
             case RemarkMade(text):
-                self._said.append(text)
+                self._lines_said.append(text)
             case JobBegan(control=control):
                 self._control = control
                 if self._cancelled:
                     control.end(CANCELLED)
             case JobSeen(seen):
-                self._seen = seen
+                self._snapshot = seen
             case JobEnded():
                 self._control = None
 
@@ -94,16 +94,16 @@ class BackgroundJob(Observer):
 
     def progress(self) -> JobSnapshot | None:
         """What it does at this moment; None before it trains."""
-        return self._seen
+        return self._snapshot
 
     def logs(self) -> list[str]:
         """Remarks of the job so far."""
-        return list(self._said)
+        return list(self._lines_said)
 
-    def scale(self, workers: int) -> None:
-        """Have so many workers from now on."""
+    def scale(self, workers: int | None = None, servers: int | None = None) -> None:
+        """Have so many workers, or parameter servers, from now on."""
         if self._control is not None:
-            self._control.scale(workers)
+            self._control.scale(workers, servers)
 
     def __repr__(self) -> str:
         return f"<job {self.name} on this host, {self.state}>"

@@ -43,7 +43,7 @@ def _of_request(running: JobRun) -> dict[str, Any]:
         "algorithm": algorithm,
         "name": type(algorithm).__name__.lower() if is_built_in(algorithm) else type(algorithm).__name__,
         "dataset": data.summary(),
-        "sync": request.job.sync.name,
+        "sync": request.job.sync.model,
         "workers": request.workers,
         "placement": choice.kind if choice else "processes",
         "seed": request.job.seed,
@@ -73,7 +73,9 @@ def _of_machine(running: JobRun) -> dict[str, Any]:
         "rows": [vars(row) for row in machine.trace],
         "worker": workers,
         "utilization": utilization(workers),
+        "sync_choice": machine.state.policy.choice,
         "staleness": dict(sorted(machine.commits.staleness.items())),
+        "abandoned": machine.commits.abandoned,
         "parameter": parameter,
         "warnings": [*remarks(machine), *never_predicted(algorithm, running.prepared.sample, parameter)],
         "description": description(algorithm, machine.store.statistics, machine.parameter),
@@ -89,8 +91,9 @@ def _objective(machine: Coordinator) -> float | None:
     count = machine.state.final_count
     if count is not None and count.objective is not None:
         return count.objective
-    if machine.verdict is not None and machine.verdict.outcome == "diverged" and machine.step_back.value is not None:
-        return machine.step_back.value
+    best = machine.step_back.best_objective
+    if machine.verdict is not None and machine.verdict.outcome == "diverged" and best is not None:
+        return best
     return next((row.estimate for row in reversed(machine.trace) if row.estimate is not None), None)
 
 

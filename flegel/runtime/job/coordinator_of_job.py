@@ -42,7 +42,8 @@ def make_coordinator(running: JobRun) -> Coordinator:
         shards=running.shards,
         timeouts=running.timeouts,
         rows=request.data.rows,
-        replace=job.replace,
+        keys=running.keys,
+        replace_lost_workers=job.replace,
         rounding=rounding(request.data.dtype),
     )
 

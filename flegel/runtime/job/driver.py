@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
-from flegel.errors import WorkerLost
+from flegel.errors import WorkerLost, in_words
 from flegel.machine.coordinator.events import (
     Command,
     Done,
@@ -123,9 +123,11 @@ class JobDriver:
         ports: Ports | None = None,
         shift: float = 0.0,
     ) -> None:
+        """`watch`: called when observers may look. `ports`: of the parts of the job. `shift`: seconds that a resumed
+        job has trained before."""
         self._ports = ports or Ports()
         self._machine, self._cluster, self._show_observers = machine, cluster, watch
-        self._shift = shift
+        self._seconds_before_resume = shift
         self._timers: list[tuple[float, int, Timer]] = []
         """A heap: when, a number that keeps timers of the same time in order, the timer."""
         self._timer_order = itertools.count()
@@ -140,8 +142,8 @@ class JobDriver:
         """When the cluster is to start a spare process, after a worker joined."""
         self._queued_events: deque[Event] = deque()
         """Events that commands caused; the machine hears them after the present event."""
-        self._done: Done | None = None
-        self._arrays: tuple[Array, ...] = ()
+        self._end_of_job: Done | None = None
+        self._last_arrays: tuple[Array, ...] = ()
         self._packed_arrays = EMPTY
         """The arrays that were sent last, and how they are packed: the same θ goes to many workers."""
         self._collector = GarbageCollection()
@@ -154,7 +156,7 @@ class JobDriver:
         """Messages of former incarnations of workers that were refused."""
 
     def _now(self) -> float:
-        return clock.now() + self._shift
+        return clock.now() + self._seconds_before_resume
 
     def run(self, release_rows: bool = True) -> None:
         """Run the loop until the machine is done, with signals deferred while the engine is at work."""
@@ -171,7 +173,7 @@ class JobDriver:
             self._execute(self._machine.start(self._now()))
             self._follow_up()
             woken = True
-            while self._done is None:
+            while self._end_of_job is None:
                 self._signals.deliver()
                 now = self._now()
                 if woken or now >= self._look_at:  # not after each message: it is a look at every process
@@ -185,16 +187,16 @@ class JobDriver:
                 for arrivals in self._ports.arrivals:
                     for news in arrivals():
                         self._deliver(news)
-                if self._done is not None:
+                if self._end_of_job is not None:
                     break
                 woken = not self._receive()
-            over = self._done is not None and self._done.error is None
+            over = self._end_of_job is not None and self._end_of_job.error is None
         finally:
             self._collector.work()
             if release_rows or not over:
                 self._cluster.end_job()
-        if self._done.error is not None:
-            raise self._done.error
+        if self._end_of_job.error is not None:
+            raise self._end_of_job.error
 
     def _due(self) -> float:
         """When there is something to do besides listening."""
@@ -212,7 +214,7 @@ class JobDriver:
                 self._collector.rest()
             messages += 1
             self._take_message(envelope, arrays)
-            if self._done is not None or self._now() >= self._due():
+            if self._end_of_job is not None or self._now() >= self._due():
                 break
         if messages:
             self._pause_at = self._now() + active().liveness.quiet_seconds
@@ -241,7 +243,7 @@ class JobDriver:
     def _deliver(self, event: Event) -> None:
         """Tell the machine of an event and carry out its commands; events that these cause come after it, never in the
         middle."""
-        if self._done is None and (commands := self._machine_answer(event)):
+        if self._end_of_job is None and (commands := self._machine_answer(event)):
             self._execute(commands)
         if self._queued_events:
             self._follow_up()
@@ -252,14 +254,14 @@ class JobDriver:
         signals = self._signals
         try:
             signals.open = True
-            if signals.came:
+            if signals.pending_signals:
                 signals.deliver()
-            return self._machine.handle(event, clock.now() + self._shift)
+            return self._machine.handle(event, clock.now() + self._seconds_before_resume)
         finally:
             signals.open = False
 
     def _follow_up(self) -> None:
-        while self._queued_events and self._done is None:
+        while self._queued_events and self._end_of_job is None:
             self._execute(self._machine_answer(self._queued_events.popleft()))
 
     def _report_deaths(self, now: float) -> None:
@@ -296,7 +298,7 @@ class JobDriver:
                 self._signals.open = False
 
     def _fire_timers(self, now: float) -> None:
-        while self._timers and self._timers[0][0] <= now and self._done is None:
+        while self._timers and self._timers[0][0] <= now and self._end_of_job is None:
             self._deliver(heapq.heappop(self._timers)[2])
 
     def _execute(self, commands: list[Command]) -> None:
@@ -305,8 +307,8 @@ class JobDriver:
         send = self._cluster.send
         for command in commands:
             if type(command) is Send:
-                if command.arrays is not self._arrays:  # θ goes to everybody: made ready once
-                    self._arrays, self._packed_arrays = (
+                if command.arrays is not self._last_arrays:  # θ goes to everybody: made ready once
+                    self._last_arrays, self._packed_arrays = (
                         command.arrays,
                         PackedArrays(command.arrays).broadcast(zmq_frames.shared),
                     )
@@ -334,7 +336,7 @@ class JobDriver:
                     _log.info("milestone: %s", what)
                     self._look_at = -math.inf  # observers see it at once, and not at their next turn
                 case Done():
-                    self._done = command
+                    self._end_of_job = command
                 case PartCommand():
                     self._ports.commands[type(command)](command)
 
@@ -347,7 +349,7 @@ class JobDriver:
                 self._admit(worker)
         except (WorkerLost, OSError) as error:
             self._awaiting_hello.discard(worker)
-            self._queued_events.append(WorkerDied(worker, f"could not be started ({error})"))
+            self._queued_events.append(WorkerDied(worker, f"could not be started ({in_words(error)})"))
 
     def _admit(self, worker: int) -> None:
         self._awaiting_hello.discard(worker)

@@ -12,6 +12,7 @@ from flegel.algorithm import Algorithm
 from flegel.algorithms import BUILTINS
 from flegel.errors import AlgorithmError, UsageError, nearest, own_traceback
 from flegel.loading.code_gate import Consent, import_file, read_source, source_hash
+from flegel.loading.syntax_tree import parse_source
 
 FROM_FILE = "flegel_file_"
 
@@ -72,7 +73,7 @@ def _existing(path: Path, sha256: str = "") -> bytes:
 
 def _classes(path: Path, content: bytes) -> list[str]:
     try:
-        body = ast.parse(content).body
+        body = parse_source(content).body
     except (SyntaxError, ValueError) as error:  # ValueError: null bytes
         raise UsageError(f"{path} is not valid Python: {error}.") from None
     return [node.name for node in body if isinstance(node, ast.ClassDef)]

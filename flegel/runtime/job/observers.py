@@ -107,13 +107,13 @@ class Observers:
     """All observers of one job, as one."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._all = list(observers)
+        self._observers = list(observers)
 
     def add(self, observer: Observer) -> None:
-        self._all.append(observer)
+        self._observers.append(observer)
 
     def __iter__(self) -> Iterator[Observer]:
-        return iter(tuple(self._all))
+        return iter(tuple(self._observers))
 
     def phase(self, name: str, hook: str = "") -> None:
         self.tell(PhaseBegan(name, hook))
@@ -133,7 +133,7 @@ class Observers:
         except Exception as error:  # whatever it is, training goes on
             if observer.required:
                 raise
-            self._all.remove(observer)
+            self._observers.remove(observer)
             name = type(observer).__name__
             _log.warning("%s failed and was removed", name, exc_info=error)
             self.say(f"{name} raised {type(error).__name__}: {error}; it gets nothing more, and training goes on.")
@@ -152,18 +152,35 @@ class JobControl:
         self._observers = observers or Observers()
         self._why = ""
         self._cluster: Scalable | None = None
+        self._servers_of_job: int | str = 0
+        self._servers_wanted: int | None = None
+        self.most_servers = 0
+        """Into so many slices θ can be cut; 0: that is not known yet."""
 
-    def bind(self, cluster: Scalable) -> None:
-        self._cluster = cluster
+    def bind(self, cluster: Scalable, servers: int | str) -> None:
+        """`servers`: the job's option."""
+        self._cluster, self._servers_of_job = cluster, servers
 
     def end(self, why: str) -> None:
         """End training with what there is as its result; the first reason counts."""
         self._why = self._why or why
 
-    def scale(self, workers: int) -> None:
-        """Have so many workers from now on; raises `UsageError` for an impossible number."""
-        if self._cluster is not None:
+    def scale(self, workers: int | None = None, servers: int | None = None) -> None:
+        """Have so many workers, or parameter servers, from now on; raises `UsageError` for an impossible number."""
+        if self._cluster is None:
+            return
+        if servers is not None:
+            from flegel.job import check_server_change
+
+            check_server_change(self._servers_of_job, servers, self.most_servers)
+            self._servers_wanted = servers
+        if workers is not None:
             self._cluster.scale(workers)
+
+    def take_servers(self) -> int | None:
+        """How many parameter servers somebody has asked for since the last call; None: nobody has."""
+        wanted, self._servers_wanted = self._servers_wanted, None
+        return wanted
 
     def say(self, text: str) -> None:
         """Tell people something; only while this observer is shown an event."""

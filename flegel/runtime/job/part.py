@@ -61,6 +61,8 @@ class JobRun:
     """Stage load: the workers."""
     source: dict[str, Any] = field(default_factory=dict)
     """Stage load: how workers read their rows."""
+    keys: Array | None = None
+    """Stage load: the key of each row, where rows of one key stay together."""
     owners: list[Array] = field(default_factory=list)
     """Numbers of the rows of each worker, where an earlier run decided that."""
     resting: ActiveWorkers | None = None
@@ -77,13 +79,16 @@ class JobRun:
 
     @property
     def timeouts(self) -> Timeouts:
-        return Timeouts(silence=self.request.job.worker_timeout, hook=self.request.job.hook_timeout)
+        job = self.request.job
+        # A worker that may abandon a visit does so by itself after `hook_timeout`, and has time to go on.
+        hook = job.hook_timeout if job.expensive == "fail" else 3 * job.hook_timeout
+        return Timeouts(silence=job.worker_timeout, hook=hook)
 
 
 class Part:
     """A part without any effect; subclasses override what they need."""
 
-    once: ClassVar[bool] = False
+    forbids_retraining: ClassVar[bool] = False
     """Training cannot begin a second time in the same run, because others have seen it."""
 
     def __init__(self, running: JobRun) -> None:

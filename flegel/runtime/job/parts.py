@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+from flegel.group_options import GroupSpec
 from flegel.job import Job
 from flegel.runtime.job.part import JobRun, Part
 from flegel.runtime.job.request import Request, may_rest
@@ -36,7 +37,9 @@ def _always(request: Request) -> bool:
 
 def _balances(request: Request) -> bool:
     """Points move; a model that does not exist is refused later."""
-    return request.job.sync.name in models() and balance_mode(request.job.sync, request.workers) != "off"
+    if request.job.sites.gates_workers:  # it judges each worker by points of its own
+        return False
+    return request.job.sync.model in models() and balance_mode(request.job.sync, request.workers) != "off"
 
 
 PARTS = (
@@ -53,8 +56,19 @@ PARTS = (
         "groups",
         "flegel.runtime.group.part:GroupOfJob",
         lambda r: bool(r.job.sites.group or r.job.sites.bucket),
-        early=lambda job: bool(job.sites.group_key or job.sites.group_listen),
+        early=lambda job: job.sites != GroupSpec(),
         folders=("flegel.runtime.group", "flegel.machine.group"),
+    ),
+    PartLine(
+        "gate of workers",
+        "flegel.runtime.parts.worker_gate:GateOfWorkers",
+        lambda r: r.job.sites.gates_workers,
+        folders=("flegel.machine.worker_gate", "flegel.params.gated"),
+    ),
+    PartLine(
+        "expensive points",
+        "flegel.runtime.parts.expensive_points:ExpensivePoints",
+        lambda r: r.job.expensive != "fail",
     ),
     PartLine("stragglers", "flegel.runtime.parts.stragglers:SlowWorkers", lambda r: bool(r.job.straggler)),
     PartLine(
@@ -81,7 +95,8 @@ PARTS = (
     PartLine(
         "audit",
         "flegel.runtime.parts.audit:Audits",
-        lambda r: r.job.audit != "off",
+        # neither statistics without abandoned visits nor those without withheld reports are what all points say
+        lambda r: r.job.audit != "off" and r.job.expensive == "fail" and not r.job.sites.gates_workers,
         folders=("flegel.machine.audit",),
     ),
     PartLine(

@@ -30,10 +30,13 @@ class Choice(NamedTuple):
     reason: str = ""
 
 
-def choose(training: float, starting: float) -> Choice:
+def choose(training_seconds: float, starting_seconds: float) -> Choice:
     """Threads where training is expected to be over before processes have started."""
-    if training < starting:
-        return Choice("threads", f"{_seconds(training)} of training are expected, processes take {_seconds(starting)}")
+    if training_seconds < starting_seconds:
+        return Choice(
+            "threads",
+            f"{_seconds(training_seconds)} of training are expected, processes take {_seconds(starting_seconds)}",
+        )
     return Choice("processes")
 
 
@@ -45,6 +48,7 @@ def early_choice(request: Request, needed: Kind | None = None) -> Choice | None:
     if needed is not None or not is_built_in(request.algorithm):
         return Choice(needed or "processes")
     seconds = rough_seconds(request)
+    # The guess is rough: clearly longer than to start processes.
     if seconds > 4 * active().processors.cold_start_seconds:
         return Choice("processes")
     return None if has_code(request) else Choice("threads")  # these read their rows while something compiles
@@ -71,7 +75,7 @@ class JobCluster:
         self._leased = contextlib.ExitStack()
         self.choice = Choice("processes") if request.cluster is not None else early_choice(request, needed)
         self._cluster = request.cluster
-        self._began = 0.0
+        self._began_at = 0.0
 
     def __enter__(self) -> JobCluster:
         self._leased.__enter__()

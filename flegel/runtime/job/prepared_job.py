@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from contextvars import copy_context
 from copy import copy
 from functools import partial
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from flegel.algorithm import MOST_CLASSES, Algorithm, Sample, keep_contributions
 from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.hook_limits import BUILT_IN_START_SECONDS, COMPILING_SECONDS
+from flegel.core.parallel_parts import GivenThreads, giving
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse, check_state, make_shard, unit_rows
 from flegel.core.stop_flag import new_flag
@@ -36,14 +36,12 @@ from flegel.runtime import clock
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.backends.numba.interpreted_loop import fold_change, interpreted
 from flegel.runtime.backends.numba.kernels import Built, build_kernel, choice_of, warm
-from flegel.runtime.job.compiler_thread import CompilerThread
+from flegel.runtime.job.compiler_thread import CompilerThread, compiled
 from flegel.runtime.job.request import Request
 from flegel.runtime.job.teams import NotCompiled
-from flegel.runtime.system.signals import DeferredSignals
+from flegel.runtime.processes.blas_threads import by_one_thread
+from flegel.runtime.system.processors import computing_threads
 from flegel.runtime.worker.current_hook import EnteredHook
-
-PROBE_ROWS = 256
-
 
 _loaded: set[Hashable] = set()
 """Classes, their kernels and the forms of all arrays for which this process has code in memory: a further job of the
@@ -86,7 +84,7 @@ class PreparedJob:
         self.request, self.algorithm, self._parts = request, request.algorithm, parts
         self.compiler: CompilerProcess | None = None
         """A process that compiles the kernel, where there is one."""
-        self.sample = take_sample(request.data, request.job.seed)
+        self.sample = take_sample(request.data, request.job.seed)._replace(class_names=request.data.classes)
         if self.algorithm.accepts.labels == "classes":
             self.sample = with_classes(self.sample, request.data)
         for part in parts:
@@ -100,7 +98,7 @@ class PreparedJob:
         self._hook("validate", self.sample)
         self.parameter: Tree = self._first_parameter()
         presented = pytree.presented(self.parameter)
-        count = min(PROBE_ROWS, self.sample.points)
+        count = min(active().starts.probe_rows, self.sample.points)
         visit = visit_hook(type(self.algorithm))
         self._guard(visit, lambda: keep_contributions(self.algorithm, self.sample, presented))
         self.state: Array = self._hook("initState", count, self.sample.columns, np.random.default_rng(0))
@@ -126,7 +124,8 @@ class PreparedJob:
             for part in self._parts:
                 drawn = part.joint_sample(drawn)
             given = (drawn, rng) if request.start is None else (request.start, self.sample, rng)
-            fresh = self._hook(hook, *given)
+            with giving(GivenThreads(request.job.threads or computing_threads(), by_one_thread)):
+                fresh = self._hook(hook, *given)
         typed = self.algorithm.placement.typed
         parameter: Tree = hook_values.tree(fresh, hook, lambda v: pytree.starting(v, typed))
         for part in self._parts:
@@ -145,13 +144,9 @@ class PreparedJob:
             self.compiler.wait()
         if self.request.interpreted:
             return self._interpreted(Built(interpreted(self.algorithm), "interpreted", self.request.interpreted))
-        shard = self._shard(PROBE_ROWS, self.state)
-        with DeferredSignals():  # a handler that raised in a callback of the compiler would be ignored there
-            built: Built = self._guard(
-                visit_hook(type(self.algorithm)),
-                lambda: build_kernel(self.algorithm, shard, self.parameter, self.zero, cold=self.request.resumed),
-                extra=COMPILING_SECONDS,
-            )
+        shard = self._shard(active().starts.probe_rows, self.state)
+        build = partial(build_kernel, self.algorithm, shard, self.parameter, self.zero, cold=self.request.resumed)
+        built: Built = self._guard(visit_hook(type(self.algorithm)), lambda: compiled(build), extra=COMPILING_SECONDS)
         if built.kind != "interpreted":
             return built
         if self.request.otherwise is not None:
@@ -176,7 +171,7 @@ class PreparedJob:
         """
         if not is_built_in(self.algorithm) or self.algorithm.kernels.backend or self.request.resumed:
             return None
-        shard = self._shard(PROBE_ROWS, self.state)
+        shard = self._shard(active().starts.probe_rows, self.state)
         with EnteredHook("kernel"):
             own = hook(self.algorithm, KernelHooks.kernel)(shard)
         if own is None:
@@ -184,7 +179,7 @@ class PreparedJob:
         choice = choice_of(self.algorithm, shard)
         types = (type(self.algorithm), choice, shard.layout, *map(_form, (*_arrays(shard), *self._trees())))
         if types not in _loaded:
-            work = partial(copy_context().run, self._warm, own, shard, types)
+            work = partial(self._warm, own, shard, types)
             with contextlib.suppress(RuntimeError):  # no room for a thread: whoever needs the code compiles it
                 ending.enter_context(CompilerThread(work))
         return Built(own, "hand-written", choice)
@@ -289,12 +284,16 @@ class PreparedJob:
 
 def take_sample(data: Dataset, seed: int) -> Sample:
     """All rows in their order where they are few; else the first `starts.head_rows`, then others drawn evenly."""
+    rules = active().starts
     most = sample_rows(data.columns, data.sparse)
     if data.rows <= most:
         rows = data.read() if data.in_memory else data.draw(data.rows, seed)
         return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)
-    head = data.source.take(np.array([[0, active().starts.head_rows]]))
-    rows = data.draw(most - active().starts.head_rows, seed)
+    if data.in_memory and not data.sparse:
+        rows = data.draw(most - rules.head_rows, seed, rules.head_rows)
+        return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)
+    head = data.source.take(np.array([[0, rules.head_rows]]))
+    rows = data.draw(most - rules.head_rows, seed)
     labels, weights = (
         None if a is None or b is None else np.concatenate([a, b])
         for a, b in ((head.labels, rows.labels), (head.weights, rows.weights))
@@ -305,8 +304,8 @@ def take_sample(data: Dataset, seed: int) -> Sample:
 def with_classes(sample: Sample, data: Dataset) -> Sample:
     """The sample with the classes of all rows: a sample lacks rare ones. Reads labels where the sample has not all."""
     if sample.labels is not None and len(sample.labels) == data.rows:
-        return sample._replace(classes=np.unique(sample.labels), class_names=data.classes)
-    return sample._replace(classes=data.label_values(MOST_CLASSES), class_names=data.classes)
+        return sample._replace(classes=np.unique(sample.labels))
+    return sample._replace(classes=data.label_values(MOST_CLASSES))
 
 
 def sample_rows(columns: int, sparse: bool) -> int:

@@ -30,7 +30,7 @@ from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.system.device_memory import rows_on_devices
 from flegel.runtime.system.processors import available_processors
 from flegel.sync import balance_mode, make_policy
-from flegel.wording import listener, option
+from flegel.wording import counted, listener, option
 
 
 class EarlierRun(Protocol):
@@ -83,6 +83,8 @@ class Request:
         former = self.session.former_job if self.session is not None else None
         job = self.job if former is None else former
         workers, algorithm = job.workers or self.workers, self.algorithm
+        if job.partition == "shuffle" and algorithm.statistics.constant and not self.data.source.keyed:
+            return FirstPartition("contiguous")  # the order of visits changes nothing, and rows are copied in one piece
         if job.partition != "shuffle" or balance_mode(job.sync, workers) == "off":
             return FirstPartition(job.partition)
         devices = parse_devices(job.device, job.gpus, workers)
@@ -103,6 +105,7 @@ class Request:
         job, policy = self.job, make_policy(self.job.sync)
         flexible = policy.flexible and policy.all_report and job.sync.interval is None
         able = self.algorithm.learning.local_updates and flexible
+        able = able and not self.data.source.keyed  # θ is not made anew in the middle of a key
         return self.workers == 1 and able and not self.resumed and job.topology == "coordinator"
 
     @property
@@ -121,6 +124,7 @@ def open_job_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
         data,
         label=job.label,
         weight=job.weight,
+        keep_together=job.keep_together,
         columns=job.columns,
         drop=job.drop,
         categorical=job.categorical,
@@ -167,11 +171,14 @@ def check_numbers(request: Request) -> None:
     if not 1 <= request.workers <= MAX_WORKERS:
         raise UsageError(f"The number of workers must be 1 to {MAX_WORKERS}, not {request.workers}.")
     check_options(request.job)
+    if str(request.job.servers) == "0" and request.job.server_load != "network":
+        shown = option("server_load", request.job.server_load)
+        raise UsageError(f"{shown} divides θ among parameter servers; give {option('servers')} too.")
     configured_limit()
     cls = type(request.algorithm)
     halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
-    halts = halts or defines(request.algorithm, LearningHooks.finished)
+    halts = halts or defines(request.algorithm, LearningHooks.finished) or request.algorithm.statistics.constant
     request.job.criteria.check(has_objective=cls.objective is not Algorithm.objective, halts=halts)
 
 
@@ -188,11 +195,21 @@ def check_data(request: Request) -> None:
             f"The rows of {data.name} have weights, which {name} ignores; count each point dataPoint.weight times in "
             "updateDataPoint and declare `accepts = Accepts(weighted=True)` on the class, or omit the weights."
         )
+    if request.job.missing == "keep" and not algorithm.accepts.gaps:
+        raise UsageError(f"{name} does not know gaps; use {option('missing', 'mean')}, or an algorithm that does.")
+    if request.job.missing == "keep" and request.job.scale != "none":
+        raise UsageError(f"Columns with gaps that are kept cannot be scaled; leave {option('scale')} out.")
     if algorithm.accepts.supervised and not data.labelled:
         given = "give them as the third argument, run(algorithm, X, y), or " if listener() == "python" else ""
         advice = f"{given}name their column with {option('label')}"
         raise DataError(f"{name} needs labels, but {data.name} has none; {advice}.")
+    if data.source.keyed and parse(request.job.partition).kind != "shuffle":
+        shown = option("partition", request.job.partition)
+        raise UsageError(f"{shown} and {option('keep_together')} both say who owns which rows; omit one of them.")
     if any(share == 0 for _, share in parse(request.job.partition).shares):
         raise UsageError(f"{option('partition', request.job.partition)}: every worker needs rows; leave `none` out.")
     if request.workers > data.rows:
-        raise UsageError(f"{request.workers} workers are more than the {data.rows} points of {data.name}; use fewer.")
+        raise UsageError(
+            f"{counted(request.workers, 'worker')} are more than the {counted(data.rows, 'point')} of {data.name}; use "
+            "fewer."
+        )

@@ -20,7 +20,7 @@ import msgpack
 import msgspec
 import numpy as np
 
-from flegel.algorithm import Algorithm
+from flegel.algorithm import Algorithm, Evaluation
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.datasets import Scaling, Treatment
@@ -36,11 +36,11 @@ from flegel.loading.documents import read_json, read_records
 from flegel.loading.regular_files import MAX_DOCUMENT_BYTES, read_regular
 from flegel.messages import TreeLayout
 from flegel.params.tree_layout import build, form_of
-from flegel.results.prediction import answer, class_names, model_of, predict, score
+from flegel.results.prediction import answer, class_names, evaluate, model_of, predict, score
 from flegel.results.result import Result, estimator, module_of
 from flegel.wording import option
 
-FORMAT = 1
+FORMAT = 1  # version of a saved result
 
 
 class ModelManifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -144,6 +144,11 @@ class Model:
         """How good the model is on these rows, as `Result.score`."""
         with self._told_damage():
             return score(self, self.treatment, features, labels)
+
+    def evaluate(self, features: Any, labels: Any = None) -> Evaluation:
+        """The objective and other figures on these rows, as `Result.evaluate`."""
+        with self._told_damage():
+            return evaluate(self, self.treatment, features, labels)
 
     def predict(self, features: Any) -> Array:
         """What the model says about rows of a frame, an array or a file; class names where it was trained on names."""
@@ -358,7 +363,7 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
             raise UsageError(f"There is no folder {path}{nearest(str(path), beside, otherwise)}")
         raise UsageError(f"{path} holds no saved model (there is no model.json in it).")
     try:
-        manifest = _manifest(path)
+        manifest = read_manifest(path)
         fields = manifest.parameter.fields or ("value",)
         state = ("__state__",) if manifest.has_state else ()
         arrays = read_npz(path / "model.npz", (*fields, *state), ("__shift__", "__factor__"))
@@ -373,7 +378,7 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
     return Model(manifest, arrays, algorithm)
 
 
-def _manifest(path: Path) -> ModelManifest:
+def read_manifest(path: Path) -> ModelManifest:
     """Read model.json of a saved result and check what it says; `StorageError` where that cannot be."""
     content = read_regular(path / "model.json", MAX_DOCUMENT_BYTES)
     with damage_as("model.json cannot be read"):

@@ -16,6 +16,18 @@ def partition_source(request: Request) -> dict[str, Any]:
     return {"kind": "dataset", "description": request.data.describe(), "partition": request.partition}
 
 
+def with_keys(running: JobRun, source: dict[str, Any]) -> dict[str, Any]:
+    """The source with the key of each row, where rows of one key stay together; workers look up those of theirs."""
+    request = running.request
+    if not request.data.source.keyed:
+        return source
+    running.keys = request.data.keys()
+    shared = running.cluster.new_array(running.keys.shape, running.keys.dtype)
+    shared.array[...] = running.keys
+    running.ending.callback(shared.close)
+    return {**source, "keys": shared.describe()}
+
+
 def shared_rows(running: JobRun) -> dict[str, Any]:
     """Rows that only this process has are copied to where all workers can read them, until the job ends."""
     request = running.request

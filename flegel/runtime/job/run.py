@@ -39,7 +39,7 @@ from flegel.runtime.job.parts import parts_of
 from flegel.runtime.job.placement import JobCluster
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request, check_data, check_numbers, default_workers
-from flegel.runtime.job.rows_of_job import partition_source, shared_rows
+from flegel.runtime.job.rows_of_job import partition_source, shared_rows, with_keys
 from flegel.runtime.job.teams import NotCompiled
 from flegel.runtime.processes import fork_server
 from flegel.runtime.processes.blas_threads import by_one_thread
@@ -53,8 +53,7 @@ def execute(request: Request) -> Result:
         return _execute(request)
     except NotCompiled as tried:
         assert request.otherwise is not None
-        workers, name = request.otherwise.workers, type(request.algorithm).__name__
-        request.observers.say(f"{workers} workers: hooks of {name} do not compile, and interpreted ones take turns")
+        request.observers.say(tried.sentence(type(request.algorithm).__name__, request.otherwise.workers or 1))
         return _execute(replace(request, job=request.otherwise, otherwise=None, interpreted=tried.note))
 
 
@@ -141,21 +140,21 @@ def load(running: JobRun) -> None:
     source = first(part.source() for part in running.parts)
     if source is None:
         source = shared_rows(running) if request.data.in_memory else partition_source(request)
-    running.source = source
-    request.control.bind(running.cluster)
+    running.source = with_keys(running, source)
+    request.control.bind(running.cluster, request.job.servers)
     for part in running.parts:
         part.loading()
     running.cluster.wait_ready()
 
 
 def train(running: JobRun) -> None:
-    """Train to the end; once more where a part has removed the cause of an error."""
+    """Train to the end; again whenever a part has removed the cause of an error."""
     while True:
         try:
             return _train_once(running)
         except FlegelError as error:
-            again = any(part.recovers(error) for part in running.parts)
-            if not again or any(part.once for part in running.parts):
+            recovered = any(part.recovers(error) for part in running.parts)
+            if not recovered or any(part.forbids_retraining for part in running.parts):
                 raise
 
 

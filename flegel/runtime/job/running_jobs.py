@@ -141,10 +141,10 @@ class JobNote(Observer):
 
 
 @contextlib.contextmanager
-def noted(algorithm: str, data: str, workers: int | None) -> Iterator[JobNote]:
+def announced_as_running(algorithm: str, data: str, workers: int | None) -> Iterator[JobNote]:
     """Around a job: who looks sees it, until it ends in whatever way."""
     pid, number = os.getpid(), next(_numbers)
-    _remove_old(pid, int(clock.now() // CLEANED_EVERY_SECONDS))
+    _remove_old_once(pid, int(clock.now() // CLEANED_EVERY_SECONDS))
     folder = _own_folder()
     path = folder / f"{pid}-{number}.job" if folder is not None else None
     note = JobNote(path, RunningJob(pid, _own_birth(pid), f"{algorithm}-{pid}", algorithm, data, workers, clock.now()))
@@ -156,8 +156,8 @@ def noted(algorithm: str, data: str, workers: int | None) -> Iterator[JobNote]:
 
 
 @lru_cache(maxsize=1)
-def _remove_old(pid: int, minute: int) -> None:
-    """What killed processes have left: by the first job of each process, and now and then by another."""
+def _remove_old_once(pid: int, period: int) -> None:
+    """Remove what killed processes have left. Cached: done once in a process and a period of time."""
     running()
 
 

@@ -15,13 +15,14 @@ from flegel.algorithm import Algorithm, visit_hooks
 from flegel.configuration.active import active
 from flegel.datasets import Dataset
 from flegel.declarations.kernels import KernelHooks
-from flegel.declarations.optional import defines, hook
+from flegel.declarations.optional import defines
 from flegel.job import Job
 from flegel.loading.class_source import is_built_in
 from flegel.params.ledger import sums_alone
 from flegel.runtime.job.request import pass_work
 from flegel.runtime.system.processors import computing_threads
 from flegel.sync import models
+from flegel.wording import counted
 
 _lock = threading.Lock()
 _in_use = 0
@@ -45,26 +46,37 @@ class NotCompiled(Exception):
         super().__init__(note)
         self.note = note
 
+    def sentence(self, name: str, workers: int) -> str:
+        """What the user is told of a class of this name, which so many workers train instead."""
+        return f"{counted(workers, 'worker')}: hooks of {name} do not compile, and interpreted ones take turns"
 
-def obstacle(algorithm: Algorithm, columns: int) -> str:
+
+def obstacle(algorithm: Algorithm) -> str:
     """Why threads cannot visit points of this class together; empty where they can."""
     name = type(algorithm).__name__
     if algorithm.kernels.backend:
         return f"{name} trains with a library that has threads of its own"
     if not sums_alone(algorithm):
         return f"{name} merges statistics in its own way"
-    if defines(algorithm, KernelHooks.localParameter):
+    if defines(algorithm, KernelHooks.localParameter) and not _sees_theta_itself(algorithm):
         return f"{name} changes its parameters between two points"
-    own = hook(algorithm, KernelHooks.team_obstacle)(columns)
-    return f"{name} {own}" if own else ""
+    return ""
+
+
+def _sees_theta_itself(algorithm: Algorithm) -> bool:
+    """A class may define `localParameter` for some of its solvers only. A hand-written kernel trains on a copy of θ by
+    what was gathered since the barrier; where no field of the statistics is used up at a barrier there is no copy."""
+    return defines(algorithm, KernelHooks.kernel) and not algorithm.statistics.spent
 
 
 def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
     """The team of a job that was given no number of workers. Several workers where a class, a model or an option is
     about them; then the reason says so."""
-    if reason := obstacle(algorithm, data.columns):
+    if reason := obstacle(algorithm):
         return TeamChoice(0, reason)
-    model = models().get(job.sync.name)
+    if job.expensive != "fail":
+        return TeamChoice(0, "a visit that may be abandoned has a thread of its own")
+    model = models().get(job.sync.model)
     if model is None or not model.all_report:
         return TeamChoice(0, f"{job.sync.name} is about several workers")
     about_workers = {
@@ -73,7 +85,9 @@ def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
         "topologies": job.topology != "coordinator",
         "servers": str(job.servers) != "0",
         "groups": job.sites.group or job.sites.bucket,
+        "gates": job.sites.gates_workers,
         "partitions": job.partition != "shuffle",
+        "keys": job.keep_together is not None,
     }
     for name, given in about_workers.items():
         if given:

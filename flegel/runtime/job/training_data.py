@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flegel.algorithm import Algorithm
+from flegel.configuration.active import using
 from flegel.datasets import Dataset, hold_out
 from flegel.errors import UsageError
 from flegel.job import Job
@@ -17,7 +18,8 @@ from flegel.wording import option
 def open_training_data(job: Job, data: Any, algorithm: Algorithm) -> Dataset:
     """The rows to train on, without those that `validate` holds out."""
     check_early(job)
-    rows = open_job_data(job, data, algorithm)
+    with using(job.settings):
+        rows = open_job_data(job, data, algorithm)
     if not job.validate:
         return rows
     if type(algorithm).evaluate is Algorithm.evaluate:

@@ -31,15 +31,15 @@ class WarmClusters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[Kind, AnyCluster] = {}
+        self._idle_clusters: dict[Kind, AnyCluster] = {}
         self._surroundings: dict[Kind, object] = {}
-        self._of_parent: list[object] = []
+        self._clusters_of_parent: list[object] = []
         """Clusters of the process that this one was forked from: never touched, so never finalized here."""
 
     def waiting(self, kind: Kind) -> int:
         """How many workers of this kind wait for a job."""
         with self._lock:
-            found = self._idle.get(kind)
+            found = self._idle_clusters.get(kind)
             return found.workers if found is not None and self._surroundings[kind] == _surroundings(kind) else 0
 
     @contextlib.contextmanager
@@ -59,7 +59,7 @@ class WarmClusters:
         """An idle cluster of this kind, where there is one that still fits (same environment), scaled up where it has
         too few workers; else a new one."""
         with self._lock:
-            found = self._idle.pop(kind, None)
+            found = self._idle_clusters.pop(kind, None)
             usable = found is not None and self._surroundings.pop(kind) == _surroundings(kind)
         if found is not None and usable:
             if workers > found.workers:
@@ -77,16 +77,16 @@ class WarmClusters:
             with contextlib.suppress(FlegelError, OSError):
                 cluster.end_workers()
         with self._lock:
-            if kind in self._idle:
+            if kind in self._idle_clusters:
                 return False
-            self._idle[kind], self._surroundings[kind] = cluster, _surroundings(kind)
+            self._idle_clusters[kind], self._surroundings[kind] = cluster, _surroundings(kind)
             return True
 
     def close(self) -> None:
         """End all workers that wait; a later job starts others."""
         with self._lock:
-            clusters = list(self._idle.values())
-            self._idle.clear()
+            clusters = list(self._idle_clusters.values())
+            self._idle_clusters.clear()
             self._surroundings.clear()
         for cluster in clusters:
             cluster.close()
@@ -95,10 +95,10 @@ class WarmClusters:
         """Drop all clusters in a forked process: their workers belong to the parent, which must not wait for this
         process."""
         self._lock = threading.Lock()
-        for cluster in self._idle.values():
-            self._of_parent.append(cluster)
+        for cluster in self._idle_clusters.values():
+            self._clusters_of_parent.append(cluster)
             cluster.forget()
-        self._idle.clear()
+        self._idle_clusters.clear()
         self._surroundings.clear()
 
 

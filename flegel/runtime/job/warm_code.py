@@ -122,7 +122,7 @@ def compile_case(case: Case) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlegelWarning)
         execute(Request(case.algorithm, data, job))
-        if not obstacle(case.algorithm, case.columns):
+        if not obstacle(case.algorithm):
             with compiling_loops():
                 execute(Request(case.algorithm, data, msgspec.structs.replace(job, threads=2)))
     if (

@@ -11,7 +11,7 @@ from flegel.machine.balance.part import BalancePart
 from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.plan.balance.planner import Balance
 from flegel.runtime.job.part import Part
-from flegel.sync import balance_mode
+from flegel.sync import balance_mode, matching
 
 
 class BalancedPoints(Part):
@@ -36,4 +36,4 @@ class BalancedPoints(Part):
             rules = replace(active().balance_sparing, epsilon=1.0)
             plan = Balance(rules, rules)
             return BalancePart(BalanceControl(mode, criteria, plan=plan, crowded=crowded, past=False))
-        return BalancePart(BalanceControl(mode, criteria, crowded=crowded))
+        return BalancePart(BalanceControl(mode, criteria, crowded=crowded, matching=matching(request.job.sync)))

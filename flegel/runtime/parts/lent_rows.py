@@ -19,7 +19,7 @@ class LentRows(Part):
     def source(self) -> dict[str, Any] | None:
         """None where the rows have to be copied. Workers of a resumed job have those that they had, in any order."""
         request, data = self.request, self.request.data
-        if self.running.owners or data.sparse:
+        if self.running.owners or data.sparse or data.source.keyed:
             return None
         if not suits(data.rows, data.columns, data.dtype.itemsize, request.partition):
             return None
@@ -40,7 +40,7 @@ class LentRows(Part):
         if not self._lent or not isinstance(error, OutOfReach):
             return False
         process_memory.remember_refusal()
-        if any(part.once for part in self.running.parts):
+        if any(part.forbids_retraining for part in self.running.parts):
             return False
         self._lent = False
         self.running.source = shared_rows(self.running)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from flegel.configuration.active import active
 from flegel.job import AlgorithmRef
 from flegel.loading.class_source import plain_hyper, reference
 from flegel.machine.coordinator.coordinator import Coordinator
@@ -17,8 +18,6 @@ from flegel.runtime import clock
 from flegel.runtime.job.observers import JobBegan, JobEnded, JobEvent, JobSeen, Observer, Observers
 from flegel.runtime.job.part import JobRun, Part
 from flegel.runtime.job.teams import NotCompiled
-
-SWITCH = 5e-4  # seconds after which a thread of an observer yields the interpreter; Python's 5 ms would delay barriers
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +39,8 @@ class LookSchedule:
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
-        self._due: dict[int, float] = {}
-        self._told: dict[int, int] = {}
+        self._next_look_at: dict[int, float] = {}
+        self._barriers_told: dict[int, int] = {}
 
     def look(
         self,
@@ -53,15 +52,15 @@ class LookSchedule:
         """Show the job to those whose turn it is; to all of them when it is over. `shift`: of the job's clock;
         `followed`: figures of rows that are held out."""
         now, over = clock.now(), machine.phase == "over"
-        due = [o for o in self._observers if over or now >= self._due.get(id(o), 0.0)]
+        due = [o for o in self._observers if over or now >= self._next_look_at.get(id(o), 0.0)]
         if not due:
             return
         shown = max(SHOWN if o.shown is None else o.shown for o in due)
         seen = observe(machine, now=now + shift, shown=shown, hosts=hosts, followed=followed)
         for observer in due:
-            self._due[id(observer)] = now + observer.every
-            begin = self._told.get(id(observer), 0)
-            self._told[id(observer)] = len(machine.trace)
+            self._next_look_at[id(observer)] = now + observer.every
+            begin = self._barriers_told.get(id(observer), 0)
+            self._barriers_told[id(observer)] = len(machine.trace)
             self._observers.show(observer, JobSeen(seen, machine.trace[begin:]))
 
 
@@ -81,7 +80,7 @@ class ObserversPart(Part):
         or error."""
         switch = sys.getswitchinterval()
         if any(observer.threaded for observer in self._observers):
-            sys.setswitchinterval(min(switch, SWITCH))
+            sys.setswitchinterval(min(switch, active().processors.observer_switch_seconds))
         try:
             yield
         except NotCompiled:  # it begins again, with other workers

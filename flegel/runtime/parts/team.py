@@ -24,7 +24,7 @@ class ThreadsOfWorkers(Part):
 
     @property
     def _obstacle(self) -> str:
-        return obstacle(self.request.algorithm, self.request.data.columns)
+        return obstacle(self.request.algorithm)
 
     def check(self) -> None:
         if self.threads > 1 and self._obstacle:

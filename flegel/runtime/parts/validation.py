@@ -36,9 +36,9 @@ class Validation:
     def __init__(self, algorithm: Algorithm, held: HeldOut, scaling: Scaling | None) -> None:
         """`held`: the rows that are not trained, a part of which is evaluated while training. `scaling`: of columns, as
         in training."""
-        self._algorithm, self._held, self._scaling = algorithm, held, scaling
-        self._few = self._rows(active().termination.validated_numbers)
-        self._due, self._passes = 0.0, 0
+        self._algorithm, self._held_out_rows, self._scaling = algorithm, held, scaling
+        self._sampled_rows = self._rows(active().termination.validated_numbers)
+        self._next_look_at, self._passes_at_last_look = 0.0, 0
         self.latest: dict[str, float] = {}
         """Figures of the last look, as they are shown."""
         self.course: list[dict[str, float]] = []
@@ -47,22 +47,27 @@ class Validation:
     def look(self, machine: Coordinator) -> None:
         """Evaluate where the slowest worker has made another pass."""
         passes, now = int(machine.state.totals.slowest_pass), clock.now()
-        if machine.phase == "over" or not machine.trace or passes <= self._passes or now < self._due:
+        if (
+            machine.phase == "over"
+            or not machine.trace
+            or passes <= self._passes_at_last_look
+            or now < self._next_look_at
+        ):
             return
-        self._passes = passes
-        self._note(machine, *self._few, machine.commits.final_parameter())
+        self._passes_at_last_look = passes
+        self._note(machine, *self._sampled_rows, machine.commits.final_parameter())
         took = clock.now() - now
-        self._due = now + took + took / active().termination.validation_share_of_time
+        self._next_look_at = now + took + took / active().termination.validation_share_of_time
 
     def finish(self, machine: Coordinator, parameter: Tree) -> dict[str, Any]:
         """The figures of all held-out rows under the final θ, and the course, for the result."""
         features, labels = self._rows(active().termination.validated_numbers_at_end)
         self._note(machine, features, labels, parameter)
         self.latest.pop(FOLLOWED_AT)
-        return {"rows": len(self._held.ids), "course": self.course}
+        return {"rows": len(self._held_out_rows.ids), "course": self.course}
 
     def _rows(self, numbers: int) -> tuple[Array | Sparse, Array | None]:
-        rows = self._held.read(max(1, numbers // max(1, self._held.whole.columns)))
+        rows = self._held_out_rows.read(max(1, numbers // max(1, self._held_out_rows.whole.columns)))
         if self._scaling is None:
             return rows.features, rows.labels
         own = rows.features if isinstance(rows.features, Sparse) else np.array(rows.features)

@@ -38,7 +38,7 @@ MAX_PENDING_REQUESTS = 64
 """Requests without an answer. Each holds a descriptor in flight, and the kernel limits those."""
 START_TIMEOUT_SECONDS = 120.0
 """Seconds to wait for an answer of the server."""
-STARTED, ENDED = 1, 2
+STARTED, ENDED = 1, 2  # kinds of messages of the fork server
 IMPORTED_ON_REQUEST = ("torch", "numba")
 """What the server imports when it is told to; the request is the number -1, -2, … instead of one of a worker."""
 _REQUEST, _ANSWER = struct.Struct("!q"), struct.Struct("!bqq")
@@ -96,8 +96,14 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def send_signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            if self.returncode is None and self.pid and self.pidfd is not None:
+        """Where the server has not forked it yet, it counts as ended, and is killed as soon as it is there: the server
+        may import a library for seconds before."""
+        if self.known_pid is None and self.returncode is None:
+            self._server.receive()
+        if self.known_pid is None:
+            self.returncode = -number if self.returncode is None else self.returncode
+        elif self.returncode is None and self.pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def set_ended(self, code: int) -> None:
@@ -129,6 +135,7 @@ class ForkServer:
         self._children: dict[int, ForkedProcess] = {}
         self._imported: set[str] = set()
         self.alive = True
+        """The server process answers."""
 
     def fileno(self) -> int:
         """Readable when the server has answered something."""
@@ -182,6 +189,9 @@ class ForkServer:
             child = self._children[number]
             if kind == STARTED:
                 child.known_pid, child.pidfd = value, descriptors[0]
+                if child.returncode is not None:  # nobody wants it any more
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             else:
                 child.set_ended(value)
                 del self._children[number]
@@ -303,7 +313,8 @@ def _import(library: str) -> None:
 
 
 def _reap(owner: socket.socket, children: dict[int, int]) -> None:
-    """Collect children that have ended and tell the owner their exit codes."""
+    """Collect children that have ended and tell the owner their exit codes. `children`: process id → number of the
+    request by which the owner knows it."""
     with contextlib.suppress(ChildProcessError):  # there are none
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -37,7 +37,7 @@ class Reading(NamedTuple):
 class HostLoad(NamedTuple):
     """Load between two readings."""
 
-    foreign: float | None
+    other_programs_share: float | None
     """Processor time of other programs, as a share of what all usable cores offer."""
     steal: float | None
     average: float | None
@@ -46,8 +46,8 @@ class HostLoad(NamedTuple):
     @property
     def disturbance(self) -> str:
         """Why a measurement should not be trusted; empty if it can be."""
-        if self.foreign is not None and self.foreign > DISTURBING_FOREIGN_SHARE:
-            return f"other programs took {self.foreign:.0%} of the processors"
+        if self.other_programs_share is not None and self.other_programs_share > DISTURBING_FOREIGN_SHARE:
+            return f"other programs took {self.other_programs_share:.0%} of the processors"
         if self.steal is not None and self.steal > DISTURBING_STEAL_SHARE:
             return f"the hypervisor took {self.steal:.0%} of the time"
         return ""

@@ -67,16 +67,16 @@ class CalledWorker(TrainerPort):
         """`held`: arrays of the caller, opened without a copy."""
         self._trainer = Trainer(held.open, same_process=True, piped=False)
         self._executor = WorkerExecutor(self)
-        self.sent: deque[Message] = deque()
+        self.sent_messages: deque[Message] = deque()
         self._job, self._in_job = "", False
-        self._next = 0
+        self._next_sequence = 0
         self._timer: tuple[float, int] | None = None
         self._beat_at = 0.0
 
     def begin_job(self, job: str) -> None:
         """From now on what it sends belongs to this job; what is left of another one is dropped."""
         self._job = job
-        self.sent.clear()
+        self.sent_messages.clear()
 
     def order(self, body: Order, arrays: tuple[Array, ...]) -> None:
         """An order of the coordinator; what follows from it at once is done when this returns."""
@@ -115,9 +115,9 @@ class CalledWorker(TrainerPort):
 
     def send(self, body: Answer, arrays: tuple[Array, ...] = (), now: float = 0.0) -> None:
         """Copies of the arrays: training goes on in those that were reported."""
-        envelope = Envelope(self._job, 0, 0, 0, self._next, body)
-        self._next += 1
-        self.sent.append((envelope, tuple(_copied(array) for array in arrays)))
+        envelope = Envelope(self._job, 0, 0, 0, self._next_sequence, body)
+        self._next_sequence += 1
+        self.sent_messages.append((envelope, tuple(_copied(array) for array in arrays)))
 
     def post(self, body: Answer, arrays: tuple[Array, ...]) -> None:
         self._trainer.results.put(Posted(self._job, body, arrays))  # type: ignore[arg-type]
@@ -152,22 +152,22 @@ class InlineCluster:
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(16)
-        self._held = HeldArrays()
+        self._held_arrays = HeldArrays()
         self._worker: CalledWorker | None = None
-        self._closed = False
+        self._is_closed = False
         self._jobs = 0
 
     # -- life cycle ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        if self._worker is None and not self._closed:
-            self._worker = CalledWorker(self._held)
+        if self._worker is None and not self._is_closed:
+            self._worker = CalledWorker(self._held_arrays)
 
     def wait_ready(self) -> None:
         """It is there as soon as it is started."""
 
     def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close()
@@ -194,10 +194,10 @@ class InlineCluster:
             self._worker.order(ReleaseJob(), ())
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
-        return self._held.hold(np.empty(shape, dtype))
+        return self._held_arrays.hold(np.empty(shape, dtype))
 
     def lend_array(self, array: Array) -> JobArray | None:
-        return self._held.hold(array)
+        return self._held_arrays.hold(array)
 
     def crowded(self, workers: int) -> bool:
         return False
@@ -209,10 +209,10 @@ class InlineCluster:
 
     def receive(self, timeout: float) -> Iterator[Message]:
         worker = self._here()
-        if not worker.sent:
+        if not worker.sent_messages:
             worker.wait(timeout)
-        while worker.sent:
-            yield worker.sent.popleft()
+        while worker.sent_messages:
+            yield worker.sent_messages.popleft()
 
     def _here(self) -> CalledWorker:
         if self._worker is None:

@@ -13,10 +13,11 @@ from typing import get_args
 import msgspec
 import zmq
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, UsageError, WorkerLost
 from flegel.messages import Answer, Envelope, Exit, LoadShard, Order, Report, Train
-from flegel.params.parameter_changes import CHANGES_FROM_BYTES, ParameterChanges
+from flegel.params.parameter_changes import ParameterChanges
 from flegel.params.tree_layout import without_statistics
 from flegel.runtime.processes.endpoints import Endpoint
 from flegel.runtime.processes.worker_registry import WorkerRegistry
@@ -103,7 +104,7 @@ class JobMailbox:
     def _train(self, worker: int, body: Train, theta: PackedArrays) -> tuple[Train, PackedArrays]:
         """θ where this worker reads it in place, else all of it or the rows that it lacks."""
         arrays = theta if self._buffers is None else self._buffers.order(worker, body, theta)
-        if arrays is not theta or sum(a.nbytes for a in theta.arrays) < CHANGES_FROM_BYTES:
+        if arrays is not theta or sum(a.nbytes for a in theta.arrays) < active().transport.theta_changes_from_bytes:
             self._changes.forget(worker)
             return body, arrays
         version, since, found = self._changes.order(worker, body.round, theta.arrays)
@@ -123,7 +124,11 @@ class JobMailbox:
     def _load(self, worker: int, load: LoadShard, arrays: PackedArrays) -> tuple[LoadShard, PackedArrays]:
         """Large statistics, which are zeros, stay here."""
         load = self._with_buffers(worker, load, arrays)
-        if load.forms or load.version >= 0 or sum(a.nbytes for a in arrays.arrays) < CHANGES_FROM_BYTES:
+        if (
+            load.forms
+            or load.theta_on_servers
+            or sum(a.nbytes for a in arrays.arrays) < active().transport.theta_changes_from_bytes
+        ):
             return load, arrays
         load, rest = without_statistics(load, arrays.arrays)
         if self._loads[0] is not arrays:  # θ goes to everybody: made ready once

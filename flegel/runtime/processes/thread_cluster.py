@@ -35,7 +35,7 @@ class ThreadEndpoint(LocalEndpoint):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held = HeldArrays()
+        self._held_arrays = HeldArrays()
 
     @property
     def context(self) -> zmq.Context[Any]:
@@ -47,13 +47,13 @@ class ThreadEndpoint(LocalEndpoint):
         return job_sockets.bind_inside(listener)
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> JobArray:
-        return self._held.hold(np.empty(shape, dtype))
+        return self._held_arrays.hold(np.empty(shape, dtype))
 
     def lend_array(self, array: Array, readers: int | None) -> JobArray | None:
-        return self._held.hold(array)
+        return self._held_arrays.hold(array)
 
     def open_array(self, description: dict[str, Any]) -> Array:
-        return self._held.open(description)
+        return self._held_arrays.open(description)
 
 
 class WorkerThread:
@@ -61,7 +61,7 @@ class WorkerThread:
 
     def __init__(self, config: WorkerConfig, endpoint: ThreadEndpoint) -> None:
         """Start a worker in a thread that looks like a process to its cluster: closing `stdin` ends it."""
-        self._read, write = os.pipe()
+        self._stdin_reader, write = os.pipe()
         self.stdin: IO[bytes] | None = os.fdopen(write, "wb")
         self.returncode: int | None = None
         self._thread = threading.Thread(
@@ -73,11 +73,11 @@ class WorkerThread:
         """In the thread: the loop of a worker; `returncode` is set when it ends."""
         code = 1
         try:
-            code = WorkerLoop(config, endpoint).run(self._read)
+            code = WorkerLoop(config, endpoint).run(self._stdin_reader)
         except Exception:  # noqa: BLE001 - printed, and ends this worker only, as in a process of its own
             traceback.print_exc()
         finally:
-            os.close(self._read)
+            os.close(self._stdin_reader)
             self.returncode = code
 
     def poll(self) -> int | None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from flegel.runtime.processes.cluster_protocol import Cluster
 
-MAX_WORKERS = 1024
+MAX_WORKERS = 1024  # processes of a cluster
 
 
 class WorkerCluster:
@@ -54,7 +54,7 @@ class WorkerCluster:
         self._mailbox = JobMailbox(endpoint, self.registry)
         self._job = self.token
         self._jobs = 0
-        self._busy = False
+        self._in_job = False
         self._requests: deque[ScaleTo | LeaveJob] = deque()
 
     # -- life cycle ------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class WorkerCluster:
     def close(self) -> None:
         """Ask workers to end, then force them; afterwards no process, socket or memory of the cluster is left."""
         with DeferredSignals():
-            self._busy = False
+            self._in_job = False
             for worker, process in self.registry.processes.items():
                 if process.poll() is None and worker in self.registry.ready:
                     with contextlib.suppress(zmq.ZMQError, FlegelError):
@@ -122,7 +122,7 @@ class WorkerCluster:
     def new_job(self) -> str:
         """A name that fences this job's messages from those of earlier ones."""
         self._jobs += 1
-        self._busy = True
+        self._in_job = True
         self._job = f"{self.token}/{self._jobs}"
         self._mailbox.begin_job(self._job, self.workers)
         self.registry.set_job(self._job)
@@ -130,7 +130,7 @@ class WorkerCluster:
 
     def end_job(self) -> None:
         """Workers drop the data of the job."""
-        self._busy = False
+        self._in_job = False
         self._mailbox.end_job()
         self._requests.clear()
         for worker, process in self.registry.processes.items():
@@ -222,13 +222,13 @@ class WorkerCluster:
         """
         _check_count(workers)
         self.workers = workers
-        if self._busy:
+        if self._in_job:
             self._requests.append(ScaleTo(workers))
 
     def drain(self, worker: int) -> None:
         """Have this worker, for instance one whose host is about to go, hand its points over and end. May be called
         from any thread."""
-        if not self._busy:
+        if not self._in_job:
             raise UsageError(f"No job is running, so worker {worker} has nothing to hand over.")
         self._requests.append(LeaveJob(worker))
 

@@ -21,6 +21,7 @@ class WorkerRegistry:
         self.sequencers: dict[int, Sequencer] = {}
         """One for each worker that was ever started: it has the current incarnation."""
         self.ready: set[int] = set()
+        """Workers that have said hello."""
         self.hosts: dict[int, str] = {}
         """Where the last incarnation of each worker said that it runs."""
         self.former: dict[tuple[int, int], Sequencer] = {}
@@ -86,10 +87,12 @@ class WorkerRegistry:
         self._launcher.job_ended()
 
     def close(self) -> None:
-        """End all processes, those that were asked to end included."""
+        """End all processes, those that were asked to end included. Who has not said hello has nothing to finish."""
         everyone = [*self.processes.values(), *self.departing]
         for process in everyone:
             close_stdin(process)
+        for worker in self.processes.keys() - self.ready:
+            self.processes[worker].kill()
         for process in everyone:
             end_process(process)
         self.processes.clear()

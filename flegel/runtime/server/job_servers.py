@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
-from flegel.configuration.active import active_changes
+from flegel.configuration.active import active, active_changes
 from flegel.core import pytree
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError
 from flegel.loading.class_source import reference
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import MAX_SERVERS, ServerCare
+from flegel.machine.server.cutting import Cutting
 from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import FrameSpec
 from flegel.params.sharded import cuts_for, sharding_of
 from flegel.params.tree_layout import form_of, forms_of
-from flegel.plan.placement.slice_size import slices_of_job
+from flegel.plan.placement.slice_size import SliceRule
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -24,7 +26,7 @@ from flegel.runtime.processes.worker_cluster import MAX_WORKERS
 from flegel.runtime.server.file_arrays import FILE_ARRAY_FROM_BYTES, FileArrays
 from flegel.runtime.system.freed_memory import return_freed_memory
 from flegel.server_messages import ServeJob
-from flegel.wording import option
+from flegel.wording import counted, option
 
 
 def check_servers_fit(request: Request) -> None:
@@ -49,7 +51,7 @@ def check_servers_fit(request: Request) -> None:
         )
     most = MAX_WORKERS - MAX_SERVERS
     if request.workers > most:
-        raise UsageError(f"With parameter servers a job has at most {most} workers.")
+        raise UsageError(f"With parameter servers a job has at most {counted(most, 'worker')}.")
 
 
 def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeouts: Timeouts) -> ServerCare:
@@ -58,20 +60,27 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
     hosts = {worker: cluster.hosts().get(worker, "") for worker in range(request.workers)}
     beside = job.servers == "colocated"
     count = len(set(hosts.values())) if beside else int(job.servers)
-    parameters = sum(a.size for a in pytree.flatten(prepared.parameter))
-    wanted = slices_of_job(parameters, count, request.workers)
-    cuts = cuts_for(algorithm, prepared.parameter, prepared.zero, wanted)
+    arrays = pytree.flatten(prepared.parameter)
+    parameters, size = sum(a.size for a in arrays), sum(a.nbytes for a in arrays)
+    measured = job.server_load != "even" and 2 * size >= active().placement.least_bytes
+    make = partial(cuts_for, algorithm, prepared.parameter, prepared.zero)
+    cutting = Cutting(SliceRule(parameters, job.server_load, measured), make)
+    cuts = cutting.cut(count, request.workers)
     count = min(count, cuts.count)
     debug = bool(os.environ.get("FLEGEL_DEBUG"))
     group = ServerGroup(algorithm, prepared.parameter, prepared.zero, cuts, storage=FileArrays())
-    large = sum(a.nbytes for a in pytree.flatten(prepared.parameter)) >= FILE_ARRAY_FROM_BYTES
+    large = size >= FILE_ARRAY_FROM_BYTES
     if large:
         return_freed_memory()
     serve = ServeJob(
         reference(algorithm), _form(prepared.parameter), _form(prepared.zero), debug, large, active_changes()
     )
-    network = NetworkPlan(cuts.sizes, beside, hosts) if job.server_load == "network" else None
-    return ServerCare(group, serve, count, min(job.replicas, count - 1), timeouts, job.replace, network)
+    network = None
+    if job.server_load != "even":
+        network = NetworkPlan(
+            cuts.sizes, beside, hosts, job.server_load, size / max(parameters, 1), parameters=parameters
+        )
+    return ServerCare(group, serve, count, job.replicas, timeouts, job.replace, network, cutting)
 
 
 def unsent_forms(request: Request, prepared: PreparedJob) -> tuple[FrameSpec, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import zmq
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError
 from flegel.messages import Envelope
@@ -79,7 +80,7 @@ class ServerLinks:
 def lasting(arrays: tuple[Array, ...]) -> PackedArrays:
     """Slices of θ, reports and copies are made anew each time and never written to: large ones are not copied."""
     packed = PackedArrays(arrays)
-    large = any(a.nbytes >= zmq_frames.SENT_WITHOUT_COPY_FROM_BYTES for a in packed.arrays)
+    large = any(a.nbytes >= active().transport.sent_without_copy_from_bytes for a in packed.arrays)
     return packed.broadcast(zmq_frames.lasting) if large else packed
 
 

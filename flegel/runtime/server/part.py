@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from flegel.core import pytree
 from flegel.core.pytree import Tree
+from flegel.machine.coordinator.events import Event
+from flegel.machine.server.events import ScaleServers
 from flegel.machine.server.part import ServersPart
 from flegel.params.protocol import ParameterStore
 from flegel.runtime.job.part import Part
@@ -30,8 +33,13 @@ class ServersOfJob(Part):
     def machine(self) -> ServersPart:
         running = self.running
         self._care = server_care(self.request, running.prepared, running.cluster, running.timeouts)
+        self.request.control.most_servers = self._care.most
         self._forms = unsent_forms(self.request, running.prepared)
         return ServersPart(self._care)
+
+    def asks(self) -> Iterable[Event]:
+        wanted = self.request.control.take_servers()
+        return () if wanted is None else (ScaleServers(wanted),)
 
     def store(self) -> ParameterStore:
         return self._care.group

@@ -17,29 +17,32 @@ class TransferTimer:
     """What arrives at one process."""
 
     def __init__(self, me: int) -> None:
-        self._me = me
-        self._zero: float | None = None
-        self._since: dict[int, float] = {}
-        self._seen: list[tuple[int, int, int, float, float]] = []
+        self._own_number = me
+        self._first_transfer_at: float | None = None
+        self._transfer_began: dict[int, float] = {}
+        """By sender: when the message that is under way began."""
+        self._transfers: list[tuple[int, int, int, float, float]] = []
 
     def announced(self, source: int, now: float) -> None:
-        if self._zero is None:
-            self._zero = now
-        self._since[source] = now
+        if self._first_transfer_at is None:
+            self._first_transfer_at = now
+        self._transfer_began[source] = now
 
     def arrived(self, source: int, arrays: Sequence[Array], now: float) -> None:
         """Several messages behind one announcement follow each other without a pause."""
-        began = self._since.get(source)
-        if began is not None and self._zero is not None and worth_timing(arrays):
+        began = self._transfer_began.get(source)
+        if began is not None and self._first_transfer_at is not None and worth_timing(arrays):
             size = sum(a.nbytes for a in arrays)
-            self._seen.append((source, self._me, size, began - self._zero, now - self._zero))
-            self._since[source] = now
+            self._transfers.append(
+                (source, self._own_number, size, began - self._first_transfer_at, now - self._first_transfer_at)
+            )
+            self._transfer_began[source] = now
 
     def take(self) -> TransfersSeen | None:
         """All transfers that were timed since the last call."""
-        if not self._seen:
+        if not self._transfers:
             return None
-        seen = TransfersSeen(tuple(self._seen))
-        self._zero, self._seen = None, []
-        self._since.clear()
+        seen = TransfersSeen(tuple(self._transfers))
+        self._first_transfer_at, self._transfers = None, []
+        self._transfer_began.clear()
         return seen

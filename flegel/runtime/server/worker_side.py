@@ -28,9 +28,12 @@ class ServedWorker:
         send: Callable[[Answer, tuple[Array, ...]], None],
     ) -> None:
         """`load`, `arrays`: the order to load a shard, whose first arrays are θ. `send` sends to the coordinator."""
-        if load.forms:
+        first_theta_from_servers = bool(load.forms)
+        if first_theta_from_servers:  # slices of a large θ come and go, and the C library would keep their memory
             return_freed_memory()
-        self._client = SliceClient(arrays[: len(load.parameter.fields) or 1], -1 if load.forms else load.version)
+        # -1, before every version: what came with the order are zeros in the form of θ (`with_stand_ins`).
+        version = -1 if first_theta_from_servers else load.version
+        self._client = SliceClient(arrays[: len(load.parameter.fields) or 1], version)
         self._links, self._executor, self._send = links, executor, send
         self._retry_after, self._retry_at = active().transport.slice_retry_seconds, float("inf")
         self._timer = TransferTimer(links.sequencer.worker)

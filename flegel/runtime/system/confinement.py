@@ -18,22 +18,22 @@ from pathlib import Path
 
 import msgspec
 
-from flegel.errors import FlegelError
+from flegel.errors import FlegelError, in_words
 from flegel.runtime import clock
 from flegel.runtime.system.parent_death import die_with_parent
 
-CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWIPC = 0x10000000, 0x00020000, 0x08000000
-MS_BIND, MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV = 0x1000, 0x4000, 0x40000, 0x2, 0x4
+CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWIPC = 0x10000000, 0x00020000, 0x08000000  # linux/sched.h
+MS_BIND, MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV = 0x1000, 0x4000, 0x40000, 0x2, 0x4  # linux/mount.h
 MOUNT_SETATTR, LANDLOCK_CREATE, LANDLOCK_RESTRICT = 442, 444, 446  # the same on every architecture
-MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 1, -100, 0x8000
-SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS, SCOPE_SINCE = 1, 2, 6
-PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
-CAPABILITY_VERSION = 0x20080522
+MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 1, -100, 0x8000  # linux/mount.h, linux/fcntl.h
+SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS, SCOPE_SINCE = 1, 2, 6  # linux/landlock.h, and the version that has them
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38  # linux/prctl.h
+CAPABILITY_VERSION = 0x20080522  # linux/capability.h, the third
 MAX_PRIVATE_COPY_BYTES = 256 << 20
 """Largest size of what a job changes in folders that it has a private copy of."""
 JOIN_TIMEOUT_SECONDS = 60.0
 """Seconds for a process of the same job to arrange its namespace, which this one joins."""
-PROBE_TIMEOUT_SECONDS = 60.0
+PROBE_TIMEOUT_SECONDS = 60.0  # for a trial in a process of its own
 
 
 class Confinement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ def confine(plan: Confinement) -> None:
             _limit_signals()
         _give_up_rights()
     except OSError as error:
-        raise FlegelError(f"A process could not be isolated: {error}.") from None
+        raise FlegelError(f"A process could not be isolated: {in_words(error)}.") from None
     parent = os.getppid()
     die_with_parent()  # a change of rights may have cleared it
     if os.getppid() != parent:
@@ -230,7 +230,7 @@ def why_impossible(strict: bool = False) -> str:
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"Namespaces could not be tried: {error}."
+        return f"Namespaces could not be tried: {in_words(error)}."
     lines = [*found.stdout.splitlines(), *found.stderr.splitlines()]
     return "" if found.returncode == 0 else (lines or ["The trial died without a word."])[-1]
 

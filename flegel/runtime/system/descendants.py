@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 MAX_DESCENDANT_SEARCHES = 20
 """Looks for descendants; one that forks faster than that is left to its own limits."""
 

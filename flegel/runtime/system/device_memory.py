@@ -10,7 +10,8 @@ import ctypes
 import os
 from collections.abc import Mapping
 
-USABLE_DEVICE_MEMORY_SHARE = 0.7  # of the free memory, by rows: statistics, states and blocks under way need some, too
+from flegel.configuration.active import active
+
 FEATURE_BYTES = 4  # bytes of a feature on a device
 LABEL_AND_STATE_BYTES = 32  # bytes of a row's label and state, roughly
 
@@ -26,7 +27,7 @@ def rows_on_devices(devices: Mapping[int, str], columns: int) -> dict[int, int]:
         if device.startswith("cuda") and (free := free_memory(_number(device))) is not None:
             sharing = sum(other == device for other in devices.values())
             found[worker] = int(
-                USABLE_DEVICE_MEMORY_SHARE * free / sharing / (FEATURE_BYTES * columns + LABEL_AND_STATE_BYTES)
+                active().gpu.usable_memory_share * free / sharing / (FEATURE_BYTES * columns + LABEL_AND_STATE_BYTES)
             )
     return found
 

@@ -11,7 +11,7 @@ import ctypes
 
 RETURNED_FROM_BYTES = 1 << 20
 """Bytes from which on a block is the system's."""
-M_MMAP_THRESHOLD = -3
+M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def return_freed_memory() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
 

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-GROUP_AND_OTHERS_MODE = 0o077
+GROUP_AND_OTHERS_MODE = 0o077  # bits of a mode that a private file has not
 
 
 def keep_private(folder: Path) -> None:

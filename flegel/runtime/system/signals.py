@@ -33,7 +33,7 @@ def terminate(number: int, frame: FrameType | None = None) -> NoReturn:
 
 
 def raise_lost_signal() -> None:
-    """Raise what a handler raised in vain."""
+    """Raise what a handler raised in vain. Asked wherever a command begins to wait for something without a limit."""
     if _terminated:
         raise Terminated(ExitCode.TERMINATED)
 
@@ -43,18 +43,18 @@ class Signals:
 
     def __init__(self) -> None:
         self.why, self.exit_code = "", 0
-        self._before: dict[int, Any] = {}
+        self._former_handlers: dict[int, Any] = {}
 
     def __call__(self) -> str:
         return self.why
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._came) for number in REASONS}
+            self._former_handlers = {number: signal.signal(number, self._came) for number in REASONS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._former_handlers.items():
             signal.signal(number, handler)
 
     def _came(self, number: int, frame: FrameType | None) -> None:
@@ -74,8 +74,9 @@ class DeferredSignals:
 
     def __init__(self) -> None:
         self.open = False
-        self.came: deque[int] = deque()
-        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        """Handlers run at once."""
+        self.pending_signals: deque[int] = deque()
+        self._former_handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def __enter__(self) -> DeferredSignals:
         """From now on SIGINT and SIGTERM are noted and delivered later; only in the main thread, where Python handles
@@ -92,23 +93,23 @@ class DeferredSignals:
         for number in REASONS:
             handler = signal.getsignal(number)
             if callable(handler):
-                self._before[number] = handler
+                self._former_handlers[number] = handler
                 signal.signal(number, self._note)
 
     def __exit__(self, *_: object) -> None:
         self.open = True  # should a handler raise before all are as they were, the others work all the same
-        for number, handler in self._before.items():
+        for number, handler in self._former_handlers.items():
             signal.signal(number, handler)
         self.deliver()
 
     def deliver(self) -> None:
         """Run the handlers of what has come."""
-        while self.came:
-            number = self.came.popleft()
-            self._before[number](number, None)
+        while self.pending_signals:
+            number = self.pending_signals.popleft()
+            self._former_handlers[number](number, None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.open or len(self.came) >= SIGNALS_BEFORE_IMMEDIATE_EXIT:
-            self._before[number](number, frame)
+        if self.open or len(self.pending_signals) >= SIGNALS_BEFORE_IMMEDIATE_EXIT:
+            self._former_handlers[number](number, frame)
         else:
-            self.came.append(number)
+            self.pending_signals.append(number)

@@ -15,24 +15,24 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.core.shard import NUMBERS
 from flegel.errors import DecodeError, UsageError
 from flegel.messages import NO_FRAMES, Body, Envelope, FrameSpec
 
 MAX_HEADER_BYTES = 1 << 20  # decoded, hostile bytes take up to eighty times their size
-MAX_FRAMES = 256
-MAX_FRAME_BYTES = 4 << 30
-MAX_DIMENSIONS = 8
+MAX_FRAMES = 256  # of a message
+MAX_FRAME_BYTES = 4 << 30  # of an array
+MAX_DIMENSIONS = 8  # of an array
 DTYPES = {name: np.dtype(name).itemsize for name in sorted(NUMBERS)}
 PACKED_UP_TO_BYTES = 32 << 10
 """Arrays of together at most so many bytes travel in the header's frame; larger ones are not worth the copy."""
 PACKED_FIRST_BYTE = 0xC1
 """First byte of a frame that holds header and arrays. No MessagePack begins with it."""
 PACKED_PREFIX_BYTES = 4  # bytes: that one, and the length of the header
-ARRAY_ALIGNMENT_BYTES = 8
+ARRAY_ALIGNMENT_BYTES = 8  # of arrays inside of a frame
 
-QUIET_ABOVE = 4 << 10
 _BAD = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError, MemoryError)
 
 Some = TypeVar("Some")
@@ -175,7 +175,7 @@ def unpack(decoder: msgspec.msgpack.Decoder[Some], data: Any) -> Some:
 
     The garbage collector rests meanwhile: it would look again and again through what a long message brings.
     """
-    rests = gc.isenabled() and memoryview(data).nbytes > QUIET_ABOVE
+    rests = gc.isenabled() and memoryview(data).nbytes > active().transport.collector_rests_above_bytes
     if rests:
         gc.disable()
     try:
@@ -317,11 +317,11 @@ class Sequencer:
 
     def __init__(self, job: str, epoch: int, worker: int, incarnation: int) -> None:
         self.job, self.epoch, self.worker, self.incarnation = job, epoch, worker, incarnation
-        self._next = 0
+        self._next_number = 0
 
     def wrap(self, body: Body, packed_arrays: PackedArrays = EMPTY) -> list[Any]:
-        number = self._next
-        self._next += 1
+        number = self._next_number
+        self._next_number += 1
         fence = (self.job, self.epoch, self.worker, self.incarnation, number)
         envelope = Envelope(*fence, body, packed_arrays.frames, packed_arrays.slot)
         return encode(envelope, packed_arrays)

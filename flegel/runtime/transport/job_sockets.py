@@ -20,7 +20,7 @@ import zmq
 
 from flegel.runtime.transport.curve import KeyPair, ZapAuthenticator, apply_limits, secure_dialer, secure_listener
 
-MAX_MESSAGE_BYTES = 4 << 30
+MAX_MESSAGE_BYTES = 4 << 30  # of a frame; ZeroMQ closes a connection that sends more
 INPROC = "inproc://"
 QUEUED_MESSAGES = 10_000  # messages; far more than the protocols of a job ever have under way
 ABSTRACT = os.name == "posix" and os.path.exists("/proc/self/fd")  # noqa: PTH110 - asked once, at import
@@ -42,7 +42,7 @@ class JobSockets:
     def __init__(self, keys: JobKeys | None = None, context: zmq.Context[Any] | None = None) -> None:
         """`context`: that of a coordinator in this process, which ends it; without one, sockets have their own."""
         self.keys = keys
-        self._shared = context is not None
+        self._context_is_shared = context is not None
         self.context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._authenticator: ZapAuthenticator | None = None
 
@@ -104,7 +104,7 @@ class JobSockets:
         if self._authenticator is not None:
             self._authenticator.stop()
             self._authenticator = None
-        if not self._shared:
+        if not self._context_is_shared:
             self.context.term()
 
 

@@ -13,7 +13,7 @@ import zmq
 
 from flegel.runtime.transport import zmq_frames
 
-SELECTABLE = 1024
+SELECTABLE = 1024  # FD_SETSIZE: descriptors from here on are not for select
 
 
 class Poller:
@@ -26,20 +26,20 @@ class Poller:
     def __init__(self, socket: zmq.Socket[bytes], pipes: Sequence[int] = ()) -> None:
         """Watch a ZeroMQ socket and file descriptors (`pipes`) together."""
         self._sockets = [socket]
-        self._own = int(socket.getsockopt(zmq.FD))
+        self._socket_descriptor = int(socket.getsockopt(zmq.FD))
         self._pipes: set[int] = set()
         self._always: set[int] = set()
-        self._many = select.epoll() if hasattr(select, "epoll") else None
-        if self._many is not None:
-            self._many.register(self._own, select.EPOLLIN)
+        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        if self._epoll is not None:
+            self._epoll.register(self._socket_descriptor, select.EPOLLIN)
         for pipe in pipes:
             self.add(pipe)
 
     def add(self, pipe: int) -> None:
         self._pipes.add(pipe)
-        if self._many is not None:
+        if self._epoll is not None:
             try:
-                self._many.register(pipe, select.EPOLLIN)
+                self._epoll.register(pipe, select.EPOLLIN)
             except PermissionError:  # a plain file, or nothing at all: it can be read at any time
                 self._always.add(pipe)
 
@@ -48,8 +48,8 @@ class Poller:
         self._pipes.discard(pipe)
         if pipe in self._always:
             self._always.discard(pipe)
-        elif self._many is not None:
-            self._many.unregister(pipe)
+        elif self._epoll is not None:
+            self._epoll.unregister(pipe)
 
     def watch(self, socket: zmq.Socket[bytes]) -> None:
         """Wait for this socket, too."""
@@ -62,20 +62,20 @@ class Poller:
         self.drop(int(socket.getsockopt(zmq.FD)))
 
     def close(self) -> None:
-        if self._many is not None:
-            self._many.close()
+        if self._epoll is not None:
+            self._epoll.close()
 
     def wait(self, timeout: float) -> list[int]:
         """Until something can be read, at most so long; the pipes that can. The sockets are for the caller to try."""
         ready = any(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN for socket in self._sockets)
         seconds = 0.0 if ready or self._always else max(timeout, 0.0)
-        if self._many is None:
-            readable, _, _ = select.select([self._own, *self._pipes], [], [], seconds)
-        elif self._many.fileno() < SELECTABLE:
-            found, _, _ = select.select([self._many], [], [], seconds)
-            readable = [fd for fd, _ in self._many.poll(0)] if found else []
+        if self._epoll is None:
+            readable, _, _ = select.select([self._socket_descriptor, *self._pipes], [], [], seconds)
+        elif self._epoll.fileno() < SELECTABLE:
+            found, _, _ = select.select([self._epoll], [], [], seconds)
+            readable = [fd for fd, _ in self._epoll.poll(0)] if found else []
         else:  # in a process with very many open files, to the millisecond
-            readable = [fd for fd, _ in self._many.poll(seconds)]
+            readable = [fd for fd, _ in self._epoll.poll(seconds)]
         return [pipe for pipe in (*readable, *self._always) if pipe in self._pipes]
 
 

@@ -24,8 +24,8 @@ from flegel.errors import DecodeError, OutOfReach
 
 MAX_RANGES_PER_CALL = 1024  # ranges of one call; the kernel takes no more
 PROCESS_MARK_BYTES = 16  # bytes
-PR_GET_DUMPABLE, PR_SET_PTRACER = 3, 0x59616D61
-CAP_SYS_PTRACE = 19
+PR_GET_DUMPABLE, PR_SET_PTRACER = 3, 0x59616D61  # linux/prctl.h
+CAP_SYS_PTRACE = 19  # linux/capability.h
 _refused: list[bool] = []
 PTRACE_SCOPE_FILE = Path("/proc/sys/kernel/yama/ptrace_scope")
 

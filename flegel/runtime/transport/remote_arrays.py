@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 ANSWER_BYTES = 4 << 20  # bytes of one answer
 ANSWERS_REQUESTED_AHEAD = 4  # pieces that are asked for before the first has come
 ANSWER_TIMEOUT_SECONDS = 60.0  # seconds without a piece until the reader gives up
+IDLE_SECONDS = 3600.0  # between two turns of a thread that is woken by a request or by its end
 
 Dial = Callable[[str], "zmq.Socket[bytes]"]
 """How a reader connects to the process that has an array."""
@@ -67,7 +68,7 @@ class ArrayServer:
     def _loop(self) -> None:
         """The thread: answer requests for rows until it is woken to end."""
         try:
-            while not wait_any([self._socket], self._wakeup, 3600.0):
+            while not wait_any([self._socket], self._wakeup, IDLE_SECONDS):
                 with contextlib.suppress(zmq.Again):
                     while True:
                         self._answer(self._socket.recv_multipart(zmq.NOBLOCK))

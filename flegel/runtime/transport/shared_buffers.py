@@ -31,7 +31,7 @@ from flegel.messages import LoadShard, Report, ShardLoaded, SharedBufferRef, Tra
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.transport.codec import PackedArrays, padded_size
 
-SLOTS_IN_TURN = 2
+SLOTS_IN_TURN = 2  # of a sender: one is read while the other is written
 MAX_SLOT_BYTES = 1 << 30  # bytes of all slots for θ; they take memory only when they are used
 SHARED_BUFFERS_VARIABLE = "FLEGEL_SHARED_BUFFERS"
 """`off` in the environment: arrays always travel, even inside a host."""

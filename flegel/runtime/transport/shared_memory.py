@@ -36,7 +36,7 @@ from flegel.runtime.transport.remote_arrays import Dial, RemoteArray
 ANONYMOUS = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()
 SEGMENT_NAME_PREFIX = "flegel-"
 PREPARED_FROM_BYTES = 1 << 20  # bytes from which on fresh memory is prepared ahead
-PREPARED_STEP_BYTES = 8 << 20
+PREPARED_STEP_BYTES = 8 << 20  # of one call to the system
 PREPARING_THREADS = 4  # threads that prepare memory, where there are four times as many processors
 OF_THIS_PROCESS = -1  # in place of a descriptor: an array of this process
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14

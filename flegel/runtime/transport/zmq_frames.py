@@ -12,8 +12,8 @@ from typing import Any
 import zmq
 from zmq.backend import Socket as _Compiled
 
-SENT_WITHOUT_COPY_FROM_BYTES = 1 << 20
-"""From here on a copy costs more than the notice that the memory may be used again."""
+from flegel.configuration.active import active
+
 _MORE = int(zmq.SNDMORE)
 _AT_ONCE = int(zmq.NOBLOCK)
 _EVENTS = int(zmq.EVENTS)
@@ -31,7 +31,11 @@ def shared(part: Any) -> zmq.Frame:
 
 def lasting(part: Any) -> Any:
     """A part that does not change until it has left: a large one is sent without a copy."""
-    return zmq.Frame(part, copy=False) if memoryview(part).nbytes >= SENT_WITHOUT_COPY_FROM_BYTES else part
+    return (
+        zmq.Frame(part, copy=False)
+        if memoryview(part).nbytes >= active().transport.sent_without_copy_from_bytes
+        else part
+    )
 
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[Any], route: bytes | None = None) -> None:

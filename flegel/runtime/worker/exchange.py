@@ -42,16 +42,16 @@ class PieceExchange:
     """Sends and receives the pieces of folds for one worker. All methods but `drop` and `close` are for the trainer
     thread."""
 
-    def __init__(self, sockets: JobSockets, near: str, worker: int, incarnation: int) -> None:
-        """`near`: the address of the coordinator, by which this host's own address is found."""
-        self._sockets, self._near, self.worker = sockets, near, worker
+    def __init__(self, sockets: JobSockets, coordinator_address: str, worker: int, incarnation: int) -> None:
+        """`coordinator_address`: the address of the coordinator, by which this host's own address is found."""
+        self._sockets, self._coordinator_address, self.worker = sockets, coordinator_address, worker
         self._sequencer = Sequencer("", 0, worker, incarnation)
         self._listener: zmq.Socket[bytes] | None = None
         self._address = ""
         self._links: dict[str, zmq.Socket[bytes]] = {}
         self._pieces_before_order: dict[int, list[Piece]] = {}
         """By number of a fold that the coordinator has not ordered here yet: pieces that arrived already."""
-        self._dropped = -1
+        self._last_dropped_fold = -1
         """Number of the last fold that the coordinator has dropped."""
         self._wakeup, self._wakeup_writer = -1, -1
 
@@ -59,14 +59,14 @@ class PieceExchange:
         """Open a socket for the pieces of other workers and return its address. Each job has a new one, so that no
         piece of an earlier job arrives."""
         self.close()
-        self._dropped = -1
+        self._last_dropped_fold = -1
         self._wakeup, self._wakeup_writer = os.pipe()
-        self._listener, self._address = self._sockets.listen(self._near)
+        self._listener, self._address = self._sockets.listen(self._coordinator_address)
         return self._address
 
     def drop(self, fold: int) -> None:
         """Leave this fold and all before it. Called by the I/O thread."""
-        self._dropped = max(self._dropped, fold)
+        self._last_dropped_fold = max(self._last_dropped_fold, fold)
         with contextlib.suppress(OSError):
             os.write(self._wakeup_writer, b"!")
 
@@ -106,7 +106,7 @@ class PieceExchange:
                         self._send(addresses[member], StatisticsPiece(order.fold, summed=True), own)
             if not part.missing:
                 return part.statistics
-            if self._dropped >= order.fold:
+            if self._last_dropped_fold >= order.fold:
                 return None
             if deadline.passed(clock.now()):
                 raise ProtocolError(f"workers {part.missing} sent nothing for {limit:.0f} s in {order.place}")

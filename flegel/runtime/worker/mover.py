@@ -50,6 +50,9 @@ from flegel.runtime.worker.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
+IDLE_SECONDS = 3600.0
+"""Between two turns of a thread that waits for nothing but orders."""
+
 
 class JobOrder(NamedTuple):
     """An order of the coordinator, and the job that it belongs to."""
@@ -73,13 +76,13 @@ class Mover:
         self,
         sockets: JobSockets,
         trainer: Trainer,
-        near: str,
+        coordinator_address: str,
         worker: int,
         incarnation: int,
         same_process: bool = False,
     ) -> None:
         """`same_process`: all workers are in this process."""
-        self._sockets, self._trainer, self._near = sockets, trainer, near
+        self._sockets, self._trainer, self._coordinator_address = sockets, trainer, coordinator_address
         self._worker, self._incarnation = worker, incarnation
         self.answers: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
         self._inbox: SimpleQueue[JobOrder | DeferredWork | None] = SimpleQueue()
@@ -158,7 +161,7 @@ class Mover:
 
     def _sleep(self) -> float:
         due = self._executor.due() if self._executor is not None else None
-        return max(due - clock.now(), 0.0) if due is not None else 3600.0
+        return max(due - clock.now(), 0.0) if due is not None else IDLE_SECONDS
 
     def _take_work(self, item: JobOrder | DeferredWork) -> None:
         """Do what an order of the I/O thread, or work that the trainer handed back, asks for. Orders of a job that is
@@ -218,7 +221,7 @@ class Mover:
 
     def address(self) -> str:
         if self._listener is None:
-            self._listener, self._address = self._sockets.listen(self._near)
+            self._listener, self._address = self._sockets.listen(self._coordinator_address)
         return self._address
 
     def prepare(self, store: PointStore, order: ReceivePoints) -> str:
@@ -247,7 +250,7 @@ class Mover:
 
     def _shares_memory(self, address: str) -> bool:
         """The worker at this address can read the memory of this one."""
-        return same_host(address, self._near) and shared_points.wanted()
+        return same_host(address, self._coordinator_address) and shared_points.wanted()
 
     def ship(self, order: SendPoints, window: OutgoingWindow, full: bool) -> None:
         shared = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.core.key_borders import order_by_key
 from flegel.core.pytree import Array
 from flegel.core.shard import Shard, make_shard
 from flegel.datasets.rows import scale
@@ -31,17 +32,20 @@ class PointReassigner:
         scaling: tuple[Array, ...],
         columns: int,
         open_array: OpenArray = open_shared,
+        keys: Array | None = None,
     ) -> None:
         """`layout` of shards, `scaling`: shift and factor of each column, `columns` after that; `open_array` opens
-        arrays that another process describes."""
+        arrays that another process describes. `keys`: of all rows, where those of one key stay together."""
+        self._keys = keys
         self._open_array = open_array
         self._load, self._algorithm, self._layout, self._scaling = load, algorithm, layout, scaling
         self._columns = columns
         self._rng = np.random.default_rng([load.seed, load.index, load.count])
 
     def unvisited(self, ids: Array) -> Shard:
-        """In random order: numbers come in the order of the data, which may be sorted."""
-        ids = self._rng.permutation(ids)
+        """In random order: numbers come in the order of the data, which may be sorted. Rows of one key stay beside
+        each other where they are to."""
+        ids = self._rng.permutation(ids) if self._keys is None else ids[order_by_key(self._keys[ids], self._rng)]
         return self._shard(ids, self.fresh_states(len(ids)))
 
     def visited(self, ids: Array, states: Array) -> Shard:

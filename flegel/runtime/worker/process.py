@@ -112,7 +112,7 @@ class WorkerLoop(TrainerPort):
         self._trainer = Trainer(open_array, same_process=coordinator_process is not None, exchange=self._exchange)
         place = (config.address, config.worker, config.incarnation)
         self._mover = Mover(self._sockets, self._trainer, *place, same_process=coordinator_process is not None)
-        self._posted: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
+        self._posted_answers: SimpleQueue[tuple[str, Answer, tuple[Array, ...]]] = SimpleQueue()
         self._sequencer = Sequencer(config.token, 0, config.worker, config.incarnation)
         self._last_sequence = -1
         """The number of the last message that was taken in."""
@@ -128,7 +128,7 @@ class WorkerLoop(TrainerPort):
         """When this worker is to stop by its own clock, and the round in which."""
         self._beat_at = clock.now()
         self._in_job = False
-        self._alive, self._exit_code = True, 0
+        self._is_running, self._exit_code = True, 0
         self._connection: ConnectionMonitor | None = None
         own = identity(config.worker, config.incarnation)
         self._socket = self._sockets.to_coordinator(config.address, own, self._monitor)
@@ -165,7 +165,7 @@ class WorkerLoop(TrainerPort):
         wakeup = self._trainer.wakeup
         poller = self._poller = Poller(self._socket, (wakeup, parent))
         try:
-            while self._alive:
+            while self._is_running:
                 now = clock.now()
                 due = min(self._beat_at, self._timer[0] if self._timer else float("inf"))
                 pipes = poller.wait(due - now)
@@ -200,15 +200,15 @@ class WorkerLoop(TrainerPort):
                 self._server_client.retry(now)
             if self._connection is not None and (why := self._connection.lost(now)):
                 _log.warning("%s; it ends.", why)
-                self._alive, self._exit_code = False, DISCONNECTED_EXIT_CODE
+                self._is_running, self._exit_code = False, DISCONNECTED_EXIT_CODE
 
     def _take_results(self) -> None:
         """Pass results of the trainer to the machine, and send answers of trainer and mover; those of an earlier job
         are dropped."""
         while not self._trainer.results.empty():
             self._executor.handle(self._trainer.results.get(), clock.now())
-        while not self._posted.empty():
-            job, answer, arrays = self._posted.get()
+        while not self._posted_answers.empty():
+            job, answer, arrays = self._posted_answers.get()
             if job == self._sequencer.job:
                 self.send(answer, arrays)
         while not self._mover.answers.empty():
@@ -247,7 +247,7 @@ class WorkerLoop(TrainerPort):
                     arrays = self._parameter.take(envelope.body.number, envelope.body.since, arrays)
                 except ProtocolError as error:  # to train under a mixture would be worse than to be replaced
                     _log.error("%s; it ends.", str(error).rstrip("."))
-                    self._alive, self._exit_code = False, DISCONNECTED_EXIT_CODE
+                    self._is_running, self._exit_code = False, DISCONNECTED_EXIT_CODE
                     return
             if new_job:
                 self._sequencer.job, self._sequencer.epoch = envelope.job, envelope.epoch
@@ -273,17 +273,17 @@ class WorkerLoop(TrainerPort):
     def _join_servers(self, order: object, arrays: tuple[Array, ...]) -> None:
         """A new job: this process serves θ, gets θ from servers, or has nothing to do with them."""
         self._leave_servers()
-        poller, mine = self._poller, (self._sequencer.job, self._config.worker, self._config.incarnation)
+        poller, identity = self._poller, (self._sequencer.job, self._config.worker, self._config.incarnation)
         assert poller is not None
         if isinstance(order, ServeJob):
             from flegel.runtime.server.shell import ServerShell  # most workers have no servers
 
-            self._server = ServerShell(order, self._sockets, poller, self._config.address, *mine, self.send)
-        elif isinstance(order, LoadShard) and order.version >= 0:
+            self._server = ServerShell(order, self._sockets, poller, self._config.address, *identity, self.send)
+        elif isinstance(order, LoadShard) and order.theta_on_servers:
             from flegel.runtime.server.links import ServerLinks
             from flegel.runtime.server.worker_side import ServedWorker
 
-            links = ServerLinks(self._sockets, poller, *mine)
+            links = ServerLinks(self._sockets, poller, *identity)
             self._server_client = ServedWorker(order, arrays, links, self._executor, self._send_now)
 
     def _leave_servers(self) -> None:
@@ -333,11 +333,11 @@ class WorkerLoop(TrainerPort):
         self._trainer.order(machine.DropShard())
 
     def quit(self) -> None:
-        self._alive = False
+        self._is_running = False
 
     def post(self, body: Answer, arrays: tuple[Array, ...]) -> None:
         """From the trainer thread; the I/O thread sends it."""
-        self._posted.put((self._sequencer.job, body, arrays))
+        self._posted_answers.put((self._sequencer.job, body, arrays))
         self._trainer.wake_io()
 
     def send(self, body: Answer, arrays: tuple[Array, ...] = (), now: float = 0.0) -> None:
@@ -361,7 +361,7 @@ class WorkerLoop(TrainerPort):
             zmq_frames.send(self._socket, self._sequencer.wrap(body, packed))
         except zmq.Again:
             _log.warning("the coordinator does not read; it ends.")
-            self._alive, self._exit_code = False, DISCONNECTED_EXIT_CODE
+            self._is_running, self._exit_code = False, DISCONNECTED_EXIT_CODE
 
 
 class ConnectionMonitor:
@@ -376,20 +376,20 @@ class ConnectionMonitor:
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
         self._monitor = socket.get_monitor_socket(events)
         self._deadline = Deadline(FIRST_CONTACT_SECONDS, clock.now())
-        self._made = False
+        self._connection_was_made = False
 
     def lost(self, now: float) -> str:
         """Why there is no coordinator to work for; empty while there is."""
         while (event := next_event(self._monitor)) is not None:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._made = True
+                self._connection_was_made = True
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 return "the coordinator does not know its key (any more)"
-            elif self._made:
+            elif self._connection_was_made:
                 return "the connection to the coordinator broke"
         return (
             ""
-            if self._made or not self._deadline.passed(now)
+            if self._connection_was_made or not self._deadline.passed(now)
             else f"no coordinator answered within {FIRST_CONTACT_SECONDS:.0f} s"
         )
 
@@ -398,7 +398,7 @@ class ConnectionMonitor:
         self._monitor.close(linger=0)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 14)  # more than a job has workers
 def identity(worker: int, incarnation: int) -> bytes:
     """The name under which an incarnation of a worker dials. Asked twice for every message."""
     return f"{worker}.{incarnation}".encode()

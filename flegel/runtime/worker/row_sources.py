@@ -14,6 +14,8 @@ from flegel.core.shard import Sparse
 from flegel.core.unit_rows import unit_dense, unit_entries
 from flegel.datasets import Rows, read_rows, read_shard, stream_shard
 from flegel.datasets.rows import scale
+from flegel.datasets.rows.keys import deal_keys
+from flegel.datasets.rows.partition import parse
 from flegel.errors import DataError, ProtocolError
 from flegel.messages import LoadShard
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray, open_shared
@@ -191,7 +193,7 @@ def load_rows(
         if moved and ids is not None and load.source.get("kind") == "dataset":
             rows = open_ids(load.source, ids, open_array)
         else:
-            if load.source.get("kind") == "dataset" and ids is None and not scaling:
+            if load.source.get("kind") == "dataset" and ids is None and not scaling and "keys" not in load.source:
                 where = load.source["description"], load.index, load.count, load.source["partition"], load.seed
                 if (streamed := stream_shard(*where)) is not None:
                     return ShardRows(*streamed)
@@ -208,15 +210,22 @@ def _fetched(load: LoadShard, scaling: tuple[Array, ...], ids: Array | None, ope
     return ShardRows(scaled, labels, own, weights)
 
 
-def _check_ids(found: Array, wanted: Array | None) -> None:
-    if wanted is not None and not np.array_equal(found, wanted):
+def _check_ids(found_ids: Array, wanted_ids: Array | None) -> None:
+    if wanted_ids is not None and not np.array_equal(found_ids, wanted_ids):
         raise DataError("The rows of this shard are not those of the checkpoint; the data have changed.")
+
+
+def open_keys(source: dict[str, Any], open_array: OpenArray) -> Array | None:
+    """The key of each row of the whole data; None where rows need not stay together."""
+    return None if "keys" not in source else np.asarray(open_array(source["keys"])[:])
 
 
 def _open_rows(source: dict[str, Any], index: int, count: int, seed: int, open_array: OpenArray) -> Rows:
     """The rows of partition `index` of `count`, as `source` describes them: read from a data set, or opened in shared
     memory, dense or sparse."""
     if source.get("kind") == "dataset":
+        if (keys := open_keys(source, open_array)) is not None:
+            return open_ids(source, deal_keys(keys, count, parse(source["partition"]), seed)[index], open_array)
         return read_shard(source["description"], index, count, source["partition"], seed)
     if source.get("kind") != "memory":
         raise ProtocolError(f"Rows of kind {source.get('kind')!r} are not known.")

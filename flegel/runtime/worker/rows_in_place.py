@@ -23,8 +23,6 @@ from flegel.errors import DataError
 from flegel.runtime.transport.process_memory import ProcessArray
 from flegel.runtime.transport.shared_memory import JobArray
 
-SHORTEST_RANGE_BYTES = 2048
-"""Adjacent rows that are fetched by one call, at least: the call costs about as much as copying so many bytes."""
 MAX_COLUMNS_IN_PLACE = 1 << 16  # a window has 64 rows at least, and a worker holds two windows
 FETCHED_ROWS_AT_ONCE = 1 << 13  # rows of another process that are fetched at a time
 
@@ -51,14 +49,13 @@ class RowsInPlace:
 
 def suits(rows: int, columns: int, itemsize: int, partition: str) -> bool:
     """Whether rows of this kind are fetched more quickly than they are copied for everybody."""
+    rules = active().transport
     kind, block = parse(partition).kind, rows_of_block(rows, columns)
     side_by_side = kind == "contiguous" or (
-        kind == "shuffle" and (block > 1 or columns * itemsize >= SHORTEST_RANGE_BYTES)
+        kind == "shuffle" and block * columns * itemsize >= rules.rows_in_place_range_bytes
     )
     return (
-        side_by_side
-        and rows * columns * itemsize >= active().transport.rows_in_place_from_bytes
-        and columns <= MAX_COLUMNS_IN_PLACE
+        side_by_side and rows * columns * itemsize >= rules.rows_in_place_from_bytes and columns <= MAX_COLUMNS_IN_PLACE
     )
 
 
@@ -103,14 +100,14 @@ def fetch_own(source: dict[str, Any], index: int, count: int, seed: int, open_ar
     return FetchedRows(found, labels, ids, weights)
 
 
-def fetch_ids(source: dict[str, Any], wanted: Array, open_array: OpenArray) -> Rows:
+def fetch_ids(source: dict[str, Any], wanted_ids: Array, open_array: OpenArray) -> Rows:
     """Rows by their numbers, in this order, whoever owned them before."""
-    ordered = np.argsort(wanted)
-    own = OwnRows(compress(wanted[ordered]), FETCHED_ROWS_AT_ONCE)
-    found = [_fetched(source[name], own, wanted[ordered], open_array) for name in ("features", "labels", "weights")]
+    ordered = np.argsort(wanted_ids)
+    own = OwnRows(compress(wanted_ids[ordered]), FETCHED_ROWS_AT_ONCE)
+    found = [_fetched(source[name], own, wanted_ids[ordered], open_array) for name in ("features", "labels", "weights")]
     features, labels, weights = (None if a is None else a[np.argsort(ordered)] for a in found)
     assert features is not None
-    return Rows(features, labels, wanted, weights)
+    return Rows(features, labels, wanted_ids, weights)
 
 
 def _fetched(described: dict[str, Any] | None, own: OwnRows, ids: Array, open_array: OpenArray) -> Array | None:

@@ -36,7 +36,7 @@ def make_shareable(shard: Shard) -> None:
     """Move what lies in private memory to where neighbours can read it, as far as there is room for the copy."""
     f = shard.features
     size = sum(a.nbytes for a in f[:3]) if isinstance(f, Sparse) else f.nbytes
-    if size < shared_memory.free() / 4:
+    if size < shared_memory.free() / 4:  # a quarter: other workers of this host lend, too
         if isinstance(f, Sparse):
             indptr, indices, values = (shared_memory.lendable(a) for a in f[:3])
             shard.features = Sparse(indptr, indices, values, f.columns)

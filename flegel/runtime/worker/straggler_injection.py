@@ -15,17 +15,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
 from flegel.core.shard import TILE
 from flegel.core.stop_flag import new_flag
 from flegel.plan.stragglers import NONE, Slowdown, Stragglers
 from flegel.runtime import clock
 
-COMPUTING_SECONDS_BETWEEN_SLEEPS = 0.002
-"""Of a worker that is slowed by a factor; the call itself takes a part of it."""
-SHORTEST_SLEEP_SECONDS = 0.0001  # the operating system makes shorter sleeps longer than asked for
 _SPIN = EntryPoint("flegel.core.atomic_flag", "spin")
-SLEEP_CHECK_SECONDS = 0.00025  # seconds: how often a worker that sleeps for a factor looks up
 
 
 class StragglerInjection:
@@ -35,40 +32,41 @@ class StragglerInjection:
         """`stragglers`: what the job asks for. `elapsed`: seconds of training before this worker began."""
         self._stragglers, self._worker, self._workers = stragglers, worker, workers
         self._elapsed = elapsed
-        self._began: float | None = None
-        self._debt = 0.0
-        self._size = 0
+        self._began_at: float | None = None
+        self._owed_seconds = 0.0
+        self._chunk_points = 0
         self._load: BusyThreads | None = None
         self.now = NONE
 
     def look(self, now: float) -> Slowdown:
         """What holds this worker back at this moment."""
-        if self._began is None:
-            self._began = now - self._elapsed
-        self.now = self._stragglers.slowdown(self._worker, self._workers, now - self._began)
+        if self._began_at is None:
+            self._began_at = now - self._elapsed
+        self.now = self._stragglers.slowdown(self._worker, self._workers, now - self._began_at)
         self._press(self.now.load)
         return self.now
 
     def slice(self, cursor: int, left: int, points: int, least: int) -> int:
         """Where to stop next, so that sleeps fall where they should: a multiple of `least`, or the end."""
-        size = self.now.every if self.now.pause else max(self._size, TILE)
+        size = self.now.every if self.now.pause else max(self._chunk_points, TILE)
         end = cursor + max(size, least)
         end -= end % least
         return min(max(end, cursor + 1), cursor + left, points)
 
     def pay(self, points: int, compute: float, flag: Any) -> None:
         """Sleep for what was computed. Parts of a pause are carried over, and what a signal leaves of other sleep."""
-        self._debt += self.now.delay(points, compute)
+        rules = active().training
+        self._owed_seconds += self.now.delay(points, compute)
         if compute > 0:
-            self._size = int(points / compute * COMPUTING_SECONDS_BETWEEN_SLEEPS)
+            self._chunk_points = int(points / compute * rules.computing_between_sleeps_seconds)
         if self.now.pause:
-            due = self._debt // self.now.pause * self.now.pause
+            due = self._owed_seconds // self.now.pause * self.now.pause
             if due:
                 clock.sleep(due)
-                self._debt -= due
+                self._owed_seconds -= due
             return
-        while self._debt >= SHORTEST_SLEEP_SECONDS and not flag[0]:
-            self._debt -= clock.sleep(min(self._debt, SLEEP_CHECK_SECONDS))
+        while self._owed_seconds >= rules.shortest_sleep_seconds and not flag[0]:
+            self._owed_seconds -= clock.sleep(min(self._owed_seconds, rules.sleep_check_seconds))
 
     def close(self) -> None:
         self._press(0)
@@ -88,8 +86,8 @@ class BusyThreads:
         """Pin this worker to one core and start `threads` threads there that compute without purpose."""
         self.threads = threads
         self._stop = new_flag()
-        self._before = os.sched_getaffinity(0)
-        cores = sorted(self._before)
+        self._former_affinity = os.sched_getaffinity(0)
+        cores = sorted(self._former_affinity)
         self._cores = {cores[worker % len(cores)]}
         self._pin(self._cores)
         for _ in range(threads):
@@ -101,7 +99,7 @@ class BusyThreads:
 
     def stop(self) -> None:
         self._stop[0] = 1
-        self._pin(self._before)
+        self._pin(self._former_affinity)
 
     def _pin(self, cores: set[int]) -> None:
         for thread in Path("/proc/self/task").iterdir():

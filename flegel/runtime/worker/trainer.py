@@ -75,7 +75,7 @@ from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE, EnteredHook, HookRecord
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
-from flegel.runtime.worker.row_sources import open_rows
+from flegel.runtime.worker.row_sources import open_keys, open_rows
 from flegel.runtime.worker.rows_in_place import OpenArray
 from flegel.runtime.worker.shard_loading import ResumedArrays, growing_part, load_shard
 from flegel.runtime.worker.straggler_injection import StragglerInjection
@@ -139,7 +139,7 @@ class Trainer:
         self.store: PointStore | None = None
         self._kernel: ShardKernel | None = None
         self._interruptions: SimpleQueue[tuple[PointStore, Callable[[PointStore], None]]] = SimpleQueue()
-        self._halted = False
+        self._hook_stopped = False
         """The flag is up because the round is over, not only to interrupt the kernel."""
         self.visits = 0
         """Grows while the kernel runs; heartbeats report it as progress."""
@@ -148,10 +148,12 @@ class Trainer:
         self._reassigner: PointReassigner | None = None
         self._audit: ShardAudit | None = None
         self._injection: StragglerInjection | None = None
-        self._measured: tuple[Any, Rows] | None = None
-        self._unreported = (0, 0.0)
-        self._local: LocalUpdates | None = None  # of a worker that is alone
-        self._part: GrowingPart | None = None  # of the same one, in the beginning
+        self._measured_rows: tuple[Any, Rows] | None = None
+        self._unreported_work = (0, 0.0)
+        self._stopped_at: tuple[VisitRun, int] | None = None
+        """The last call of the kernel: what it was given, and where it stopped."""
+        self._local_updates: LocalUpdates | None = None  # of a worker that is alone
+        self._growing_part: GrowingPart | None = None  # of the same one, in the beginning
         self._thread = threading.Thread(target=self._loop, name="trainer", daemon=True)
         self._thread.start()
 
@@ -159,13 +161,13 @@ class Trainer:
         self, command: BeginMoments | BeginLoad | BeginTrain | BeginFold | ApplyOwnership | ReassignPoints | DropShard
     ) -> None:
         if isinstance(command, BeginTrain):
-            self._halted = False
+            self._hook_stopped = False
             self.flag[0] = 0
         self._orders.put(command)
 
     def halt(self) -> None:
         """The round is over: return from the kernel and report."""
-        self._halted = True  # first, so that `_serve_interruptions` cannot take this signal for an interruption
+        self._hook_stopped = True  # first, so that `_serve_interruptions` cannot take this signal for an interruption
         self.flag[0] = 1
 
     def interrupt(self, store: PointStore, work: Callable[[PointStore], None]) -> None:
@@ -215,7 +217,7 @@ class Trainer:
     @property
     def unreported(self) -> tuple[int, float]:
         """Visits and seconds whose changes are in the statistics and were not reported. For the trainer thread."""
-        return self._unreported
+        return self._unreported_work
 
     def audit(
         self, store: PointStore, order: AuditPoints, theta: tuple[Array, ...], reported: tuple[float, ...]
@@ -293,8 +295,8 @@ class Trainer:
         come to it in the middle of the next job."""
         if self._kernel is not None:
             self._kernel.close()
-        self.store = self._measured = self._reassigner = self._kernel = self._audit = None
-        self._algorithm = self._local = self._part = None
+        self.store = self._measured_rows = self._reassigner = self._kernel = self._audit = None
+        self._algorithm = self._local_updates = self._growing_part = None
         if self._exchange is not None:
             self._exchange.close()
         if self._injection is not None:
@@ -306,7 +308,7 @@ class Trainer:
     def _serve_interruptions(self) -> None:
         """The flag is up: do what the kernel was interrupted for, and lower the flag unless the round is over."""
         self.flag[0] = 0
-        if self._halted:
+        if self._hook_stopped:
             self.flag[0] = 1
         self._run_interruptions()
 
@@ -332,14 +334,16 @@ class Trainer:
 
     def _measure(self, order: MeasureMoments) -> MomentsReady:
         rows = open_rows(order.source, order.index, order.count, order.seed, open_array=self._open_array)
-        self._measured = ((order.source, order.index, order.count, order.seed), rows)
+        self._measured_rows = ((order.source, order.index, order.count, order.seed), rows)
         return MomentsReady(tuple(np.asarray(m) for m in scale.moments(rows.features)))
 
     def _reassign(self, command: ReassignPoints) -> PointsReassigned:
         """Carry out an order about points that change owner, with the kernel's states fetched before and put back after
         where they are concerned."""
         assert self.store is not None and self._reassigner is not None and self._kernel is not None
-        self._local = self._part = None  # what it has reported is no longer what its points have contributed
+        self._local_updates = self._growing_part = (
+            None  # what it has reported is no longer what its points have contributed
+        )
         order, states = command.order, isinstance(command.order, GiveUpPoints | ResetPoints)
         if states:  # those of points that come are brought with them
             self._kernel.fetch_states(self.store.shards)
@@ -358,15 +362,22 @@ class Trainer:
             self._kernel.close()
         with EnteredHook(CLASS_MODULE_CODE):
             algorithm = self._algorithm = instantiate(load.algorithm, Consent.SUBMITTED)
-        self._in_batches, self._visits = algorithm.kernels.in_batches, visit_hook(type(algorithm))
-        resumed: ResumedArrays | None = None
+        self._in_batches, self._visits, resumed = algorithm.kernels.in_batches, visit_hook(type(algorithm)), None
         if load.kept is not None:
+            # States, votes, ids; then the statistics that were not reported.
             behind = 3 + (max(len(load.statistics.fields), 1) if load.kept.visits else 0)
             states, halted, ids, *unreported = arrays[-behind:]
             arrays, resumed = arrays[:-behind], ResumedArrays(states, halted, ids, tuple(unreported))
         scaling = arrays[-2:] if load.scaled else ()
-        backend = choose(load.device, algorithm.kernels.backend, load.threads, load.fixed_blocks)
-        measured, self._measured = self._measured, None
+        backend = choose(
+            load.device,
+            algorithm.kernels.backend,
+            load.threads,
+            load.fixed_blocks,
+            load.expensive,
+            load.point_seconds,
+        )
+        measured, self._measured_rows = self._measured_rows, None
         shard = load_shard(
             load,
             algorithm,
@@ -378,18 +389,20 @@ class Trainer:
             self._set_doing,
             self._same_process,
         )
-        split = max(len(load.parameter.fields), 1)
+        split, keys = max(len(load.parameter.fields), 1), open_keys(load.source, self._open_array)
         parameter = build(load.parameter, arrays[:split], algorithm)
         empty = build(load.statistics, arrays[split : len(arrays) - len(scaling)], algorithm)
         self._kernel = kernel = backend.build(algorithm, shard, parameter, empty, load.interpret)
-        self.store, self.visits = PointStore(shard, owned=not load.empty), 0
+        self.store, self.visits = PointStore(shard, owned=not load.empty, keys=keys), 0
         self.store.fetch = lambda part, start, end: kernel.fetch_states([part], start, end)
-        self._reassigner = PointReassigner(load, algorithm, shard.layout, scaling, shard.columns, self._open_array)
+        self._reassigner = PointReassigner(
+            load, algorithm, shard.layout, scaling, shard.columns, self._open_array, keys
+        )
         if load.audit:
             self._audit = self._audit_of(load, algorithm, shard, parameter, empty)
-        self._unreported, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
-        self._local = LocalUpdates(parameter, empty, self._call_hook) if load.alone else None
-        self._part = growing_part(algorithm, shard, parameter) if load.alone and load.growing else None
+        self._unreported_work, self._deadline = (0, 0.0), DeadlineEstimate(load.count - 1)
+        self._local_updates = LocalUpdates(parameter, empty, self._call_hook) if load.alone else None
+        self._growing_part = growing_part(algorithm, shard, parameter) if load.alone and load.growing else None
         if load.kept is not None and resumed is not None:
             self._resume(load.kept, kernel, self.store, resumed)
         self._injection = None
@@ -417,44 +430,49 @@ class Trainer:
 
         return ShardAudit(Recount(algorithm, self._kernel, parameter, empty, fresh_states), shard.ids)
 
-    def _resume(self, kept: CheckpointPart, kernel: ShardKernel, store: PointStore, resumed: ResumedArrays) -> None:
+    def _resume(
+        self, checkpoint: CheckpointPart, kernel: ShardKernel, store: PointStore, arrays: ResumedArrays
+    ) -> None:
         """Votes, passes and unreported changes of a checkpoint; its states came with the shard."""
-        store.resume(kept.runs, resumed.halted, kept.version)
+        store.resume(checkpoint.runs, arrays.halted, checkpoint.version)
         kernel.put_states(store.shards)
-        if kept.visits:
-            self._unreported = (kept.visits, kept.compute)
+        if checkpoint.visits:
+            self._unreported_work = (checkpoint.visits, checkpoint.compute)
             kernel.clear_statistics()
-            kernel.add_statistics(resumed.statistics)
+            kernel.add_statistics(arrays.statistics)
 
     def _train(self, order: BeginTrain) -> TrainerDone:
         """Visit points until the order's number is reached, none is left, or the coordinator's signal stops it."""
-        store, kernel, local = self.store, self._kernel, self._local
+        store, kernel, local = self.store, self._kernel, self._local_updates
         assert store is not None and kernel is not None
         schedule, began, batched = store.schedule, clock.now(), active().training.batched_call_multiple
+        abandoned_before, self._stopped_at = kernel.abandoned, None
         if order.arrays:
             kernel.set_parameter(order.arrays if local is None else local.begin(order.arrays))
-            schedule.begin()
+            schedule.begin(order.cursor)
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
         least = TILE if store.shards[0].layout == "tiles" else batched if self._in_batches else 1
         injection = self._injection if self._injection is not None and self._injection.look(began).injected else None
         visits, grid = 0, kernel.grid if order.until is None and local is None else 1
-        if points > 0 and self._halted:
+        if points > 0 and self._hook_stopped:
             visits = self._smallest_step(kernel, store, least, order.round)
-        while visits < points and not self._halted:
+        while visits < points and not self._hook_stopped:
             if injection:
                 injection.pay(0, 0.0, self.flag)
             if self.flag[0]:
+                visits += self._finish_key(kernel, store, order.round)
                 self._serve_interruptions()
                 continue
             first = max(least, kernel.least_points, grid)
             most = self._step_size(order, points - visits, visits, first, least, kernel.overhead)
             most = most if local is None else local.limit(most, self._speed, kernel.least_points, least)
-            part = in_use(self._part, local)
-            if part is None and self._part is not None:  # the objective is known as soon as the first pass is over
+            part = in_use(self._growing_part, local)
+            if part is None and self._growing_part is not None:  # the first pass ends: then the objective is known
                 left = schedule.unseen
-                points, self._part = (min(points, visits + left), self._part) if left else (points, None)
+                points = min(points, visits + left) if left else points
+                self._growing_part = self._growing_part if left else None
             run = None if not most else part.next(most) if part is not None else schedule.next(most, grid)
             if run is None:
                 exhausted = most > 0
@@ -472,20 +490,29 @@ class Trainer:
             enough = done == most and visits < points
             if local is not None and local.useful and (enough if part is None else part.update_due(enough)):
                 self._update_parameter(kernel, local, part)
+        visits += self._finish_key(kernel, store, order.round)
         if local is not None:
             local.reported(kernel.statistics())
         ended = clock.now()
-        self._unreported = (0, 0.0) if order.arrays else (visits, ended - began)
+        self._unreported_work = (0, 0.0) if order.arrays else (visits, ended - began)
         exhausted = exhausted or visits >= points
         votes = store.votes(counted_anew=kernel.kind != "torch")
         call = kernel.overhead if self._in_batches else 0.0
-        return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call)
+        abandoned = kernel.abandoned - abandoned_before
+        return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call, abandoned)
 
     def _smallest_step(self, kernel: ShardKernel, store: PointStore, least: int, round_: int) -> int:
         """The signal came before the order. One step is made all the same: else short rounds would make no progress."""
-        part = in_use(self._part, self._local)
+        part = in_use(self._growing_part, self._local_updates)
         run = part.next(least) if part is not None else store.schedule.next(least)
         return 0 if run is None else self._step(kernel, store, run, run.end, round_, new_flag(), part)
+
+    def _finish_key(self, kernel: ShardKernel, store: PointStore, round_: int) -> int:
+        """Where rows of one key stay together, a round does not end among them: the rest of the last one is visited
+        whatever the signal says."""
+        if self._stopped_at is None or (rest := store.schedule.rest_of_key(*self._stopped_at)) is None:
+            return 0
+        return self._step(kernel, store, rest, rest.end, round_, new_flag())
 
     def _fold(self, command: BeginFold) -> None:
         """Add the reports of all workers to this worker's copy of the statistics; nothing where the fold is dropped
@@ -526,18 +553,25 @@ class Trainer:
         """Call the kernel once; returns how many points it trained."""
         reached = kernel.run(store.shards[run.shard], run.start, end, round_, flag)
         store.schedule.advance(run, reached, first_pass=part is not None)
+        self._stopped_at = (run, reached)
         if part is not None:
             part.advance(run, reached)
         done = reached - run.start
         self.visits += done
         return done
 
-    def _step_size(self, order: BeginTrain, left: int, visits: int, first: int, least: int, overhead: float) -> int:
+    def _step_size(
+        self, order: BeginTrain, points_left: int, visits: int, first: int, least: int, overhead: float
+    ) -> int:
         """Points of the next call, so that heartbeats report progress four times a second even in a pass of an hour;
         0: the worker's own clock would end the round before the call returns."""
-        most = min(left, max(int(self._speed * active().training.visits_shown_every_seconds), first))
+        most = min(points_left, max(int(self._speed * active().training.visits_shown_every_seconds), first))
         if order.until is not None and (visits or self._in_batches):
-            rest, known = order.until - clock.now(), self._deadline
-            fitting = known.batch(rest, least, not visits, overhead) if self._in_batches else known.fitting(rest, least)
+            seconds_left, deadline = order.until - clock.now(), self._deadline
+            fitting = (
+                deadline.batch(seconds_left, least, not visits, overhead)
+                if self._in_batches
+                else deadline.fitting(seconds_left, least)
+            )
             most = most if fitting is None else min(most, fitting)
         return most

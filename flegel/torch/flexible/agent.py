@@ -21,15 +21,11 @@ from flegel.torch.flexible.membership import (
     MembershipLimits,
     Observation,
     Seen,
-    after_pause,
+    SignsOfLife,
     is_abandoned,
     next_generation,
 )
-
-LOOK_SECONDS = 0.1  # between two signs of life, and between two looks at those of others
-URGENT_LOOK_SECONDS = 0.02  # the same while a message has failed or a generation is being connected: all ranks wait
-MEETING_SECONDS = 1800.0  # that the first ranks wait for each other, as in PyTorch's init_process_group
-STORE_SECONDS = 10.0  # that an operation of the store may take before it counts as gone
+from flegel.torch.flexible.rank_settings import rank_settings
 
 
 class RankExcluded(FlegelError):
@@ -46,7 +42,7 @@ def open_store(address: str) -> Callable[[], dist.Store]:
     kind, _, place = address.partition("://")
     if kind == "tcp" and ":" in place:
         host, port = place.rsplit(":", 1)
-        limit = clock.span(STORE_SECONDS)
+        limit = clock.span(rank_settings().store_operation_seconds)
         return lambda: dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=limit)
     raise UsageError(f"{address!r} is no address of a store: give tcp://HOST:PORT, where `flegel ddp-store` runs.")
 
@@ -68,12 +64,16 @@ class Agent:
         self.own = int(self._store.add("identities", 1))
         self._changed, self._born = threading.Condition(), clock.now()
         self._latest, self._groups = Generation(), dict[int, Connection]()
+        self._former: frozenset[int] = frozenset()
         self._building = 0
         self._wants, self._beat = "join", 0
         self._waits: tuple[int, float] | None = None
+        self._compiling, self._signing = False, threading.Lock()
         self.entered = 0
         """The generation in which this process trains."""
-        self._seen: dict[int, tuple[bytes, float]] = {}
+        self._known: set[int] = set()
+        """Identities whose signs are read."""
+        self._signs = SignsOfLife(self._born)
         self._gone: set[int] = set()
         self._failed: dict[int, float] = {}
         self._ended: BaseException | None = None
@@ -92,6 +92,14 @@ class Agent:
     def goes_on(self) -> None:
         self._waits = None
 
+    def compiles(self, begins: bool) -> None:
+        """PyTorch begins to compile, or has ended. The beginning is told at once: this process's own thread may not get
+        Python's lock for a while."""
+        self._compiling = begins
+        if begins:
+            with contextlib.suppress(RuntimeError, dist.DistError):
+                self._sign(self._client())
+
     def check(self) -> None:
         """Raises what has ended this membership, if anything."""
         if self._ended is not None:
@@ -108,6 +116,7 @@ class Agent:
 
     def await_generation(self, after: int) -> tuple[Generation, Connection]:
         """The newest one above this number, once it is connected; the store's answer decides about its end."""
+        rules = rank_settings()
         with self._changed:
             while True:
                 self.check()
@@ -116,12 +125,12 @@ class Agent:
                     for old in [n for n in self._groups if n < number]:
                         self._groups.pop(old).leave()
                     return self._latest, found
-                if not self._latest.number and clock.now() - self._born > MEETING_SECONDS:
+                if not self._latest.number and clock.now() - self._born > rules.first_meeting_seconds:
                     raise FlegelError(
-                        f"Fewer than {self._limits.ranks} ranks came within {MEETING_SECONDS:.0f} s: start all of them "
-                        "with the same address and run, or give join(…, ranks=…) a smaller number."
+                        f"Fewer than {self._limits.ranks} ranks came within {rules.first_meeting_seconds:.0f} s: "
+                        "start all of them with the same address and run, or give join(…, ranks=…) a smaller number."
                     )
-                self._changed.wait(LOOK_SECONDS)
+                self._changed.wait(rules.sign_of_life_seconds)
 
     def report_failure(self, number: int) -> None:
         """A message failed in this generation."""
@@ -154,7 +163,7 @@ class Agent:
             self._ended = FlegelError("This process has left the training.")
             with contextlib.suppress(RuntimeError, dist.DistError):
                 self._client().set("left", "1")
-                self._client().set(f"alive/{self.own}", f"{self._beat + 1} leave -1")
+                self._sign(self._client())
         with self._changed:
             while self._groups:
                 self._groups.popitem()[1].leave()
@@ -162,34 +171,39 @@ class Agent:
     # -- in a thread of its own ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Until the end: sign that this process lives, see who else does, propose or follow the next generation."""
-        last = clock.now()
-        times: dict[int, float] = {}
-        while self._ended is None:
-            try:
-                self._sign()
-                now = clock.now()
-                view = self._look(times, last, now)
-                last = now
-                self._follow()
-                if is_abandoned(self.own, view, self._limits):
-                    self._end(TrainingEnded("The training has ended: all its ranks have left it, or are lost."))
-                    return
-                reap()
-                proposal = next_generation(self.own, view, self._limits)
-                if proposal is not None and proposal.number == self._latest.number + 1:
-                    self._store.compare_set(f"generation/{proposal.number}", "", proposal.to_text())
-                    self._follow()
-            except (RuntimeError, dist.DistError) as error:
-                self._end(
-                    FlegelError(
-                        f"The store at which ranks meet is gone ({str(error).splitlines()[0][:120]}): start it again, "
-                        "and all ranks from a checkpoint."
-                    )
+        """Until the end. Whatever ends this thread ends the membership, and is raised where the training waits: nobody
+        else would notice that signs of life have stopped."""
+        try:
+            self._keep_in_touch()
+        except (RuntimeError, dist.DistError) as error:
+            self._end(
+                FlegelError(
+                    f"The store at which ranks meet is gone ({str(error).splitlines()[0][:120]}): start it again, "
+                    "and all ranks from a checkpoint."
                 )
+            )
+        except Exception as error:  # noqa: BLE001 - raised in the training's thread
+            self._end(error)
+
+    def _keep_in_touch(self) -> None:
+        """Sign that this process lives, see who else does, propose or follow the next generation."""
+        rules = rank_settings()
+        while self._ended is None:
+            self._sign()
+            view = self._look(clock.now())
+            self._follow()
+            if is_abandoned(self.own, view, self._limits):
+                self._end(TrainingEnded("The training has ended: all its ranks have left it, or are lost."))
                 return
+            reap()
+            proposal = next_generation(self.own, view, self._limits)
+            if proposal is not None and proposal.number == self._latest.number + 1:
+                self._store.compare_set(f"generation/{proposal.number}", "", proposal.to_text())
+                self._follow()
             with self._changed:
-                self._changed.wait(URGENT_LOOK_SECONDS if self._is_urgent() else LOOK_SECONDS)
+                self._changed.wait(
+                    rules.urgent_sign_of_life_seconds if self._is_urgent() else rules.sign_of_life_seconds
+                )
 
     def _is_urgent(self) -> bool:
         """Ranks wait for the next generation."""
@@ -197,28 +211,34 @@ class Agent:
             self._building > max(self._groups, default=0) and self._latest.broken == self._latest.number - 1
         )
 
-    def _sign(self) -> None:
-        """Write this process's sign of life into the store."""
-        self._beat += 1
-        waits = self._waits
-        self._store.set(f"alive/{self.own}", f"{self._beat} {self._wants} {waits[0] if waits else -1}")
+    def _sign(self, store: dist.Store | None = None) -> None:
+        """Write this process's sign of life into the store, from one thread at a time, so the last one is the newest.
+        `store`: another connection than that of this process's own thread."""
+        with self._signing:
+            self._beat += 1
+            waits = self._waits
+            sign = f"{self._beat} {self._wants} {waits[0] if waits else -1} {int(self._compiling)}"
+            (store or self._store).set(f"alive/{self.own}", sign)
 
-    def _look(self, times: dict[int, float], last: float, now: float) -> Observation:
+    def _look(self, now: float) -> Observation:
         """Read the signs of life of all other processes."""
         count = int(self._store.add("identities", 0))
         for identity in range(1, count + 1):
-            if identity not in self._seen and identity not in self._gone and self._store.check([f"alive/{identity}"]):
-                self._seen[identity] = (b"", now)
-                times[identity] = now
-        after_pause(times, last, now, self._limits)
-        known = sorted(self._seen)
+            known = identity in self._known or identity in self._gone
+            if not known and self._store.check([f"alive/{identity}"]):
+                self._known.add(identity)
+        self._signs.look(now, self._limits)
+        known_ones = sorted(self._known)
         seen: dict[int, Seen] = {}
-        for identity, value in zip(known, self._store.multi_get([f"alive/{i}" for i in known]), strict=True):
-            if value != self._seen[identity][0]:
-                self._seen[identity] = (value, now)
-                times[identity] = now
-            _, wants, arrived = value.decode().split()
-            seen[identity] = Seen(now - times[identity], wants, int(arrived))
+        for identity, value in zip(known_ones, self._store.multi_get([f"alive/{i}" for i in known_ones]), strict=True):
+            try:
+                _, wants, arrived, compiling = value.decode().split()
+            except ValueError:
+                raise FlegelError(
+                    f"Process {identity} writes its signs of life in another way: start all ranks with the same "
+                    "version of Flegel."
+                ) from None
+            seen[identity] = self._signs.read(identity, value, wants, int(arrived), compiling == "1")
         self._forget_the_long_gone(seen)
         waits, latest = self._waits, self._latest
         return Observation(
@@ -228,13 +248,15 @@ class Agent:
             self._failure(latest, now),
             now - waits[1] if waits else 0.0,
             waits[0] if waits else -1,
+            self._former,
         )
 
     def _forget_the_long_gone(self, seen: dict[int, Seen]) -> None:
         """Processes that ended long ago are asked no more; identities are not used again."""
         for identity, one in seen.items():
             if identity not in self._latest.members and one.silent > 10 * self._limits.silence:
-                del self._seen[identity]
+                self._known.remove(identity)
+                self._signs.forget(identity)
                 self._gone.add(identity)
 
     def _failure(self, latest: Generation, now: float) -> float | None:
@@ -252,6 +274,7 @@ class Agent:
             with self._changed:
                 was_member = self.own in self._latest.members
                 self._latest = Generation.from_text(text)
+                self._former |= frozenset(self._latest.members)
                 self._changed.notify_all()
             if was_member and self.own not in self._latest.members:
                 self._end(

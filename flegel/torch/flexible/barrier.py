@@ -11,13 +11,19 @@ Decides nothing: `pace.py` and `deal.py` do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from flegel.errors import UsageError
 from flegel.torch.flexible.compression import CompressedSum
+from flegel.torch.flexible.connection import GroupMessages
 from flegel.torch.flexible.pace import REPORT_FIELDS, RankReport
+
+_requires_grad = attrgetter("requires_grad")
 
 
 def report_tensor(module: torch.nn.Module, ranks: int) -> torch.Tensor:
@@ -50,11 +56,16 @@ class PooledBarrier:
     """Sums over ranks, divided by the samples of all ranks; one object for each wrapped module."""
 
     def __init__(
-        self, module: torch.nn.Module, group: Any, report: torch.Tensor, broken: Callable[[BaseException], None]
+        self,
+        module: torch.nn.Module,
+        group: Any,
+        report: torch.Tensor,
+        exchanging: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`report` is a parameter of DDP. `broken` is called when a message between ranks fails."""
-        self.broken = broken
-        self.group = group
+        """`report` is a parameter of DDP. `exchanging`: around messages between ranks, which may
+        fail or wait for a rank that does not come."""
+        self._exchanging = exchanging
+        self.group, self._messages = group, GroupMessages(group)
         self._begin(module, report.device, dist.get_rank(group), dist.get_world_size(group))
         self._report = report
         self._row = torch.zeros(report.shape, dtype=report.dtype)
@@ -67,7 +78,7 @@ class PooledBarrier:
         """The running backward pass is the one that synchronizes."""
         self.complete = False
         """Gradients are the mean over all ranks; the optimizer has not stepped yet."""
-        self.square = self.pooled = 0.0
+        self.local_square = self.pooled_square = 0.0
         """‖ΣG‖² of this rank's gradient sum, and of that over all ranks, where they are measured."""
         self.weight = 1
         """Samples of the iteration, by which its gradients, means over them, are multiplied; 1 where they are sums."""
@@ -77,22 +88,26 @@ class PooledBarrier:
         """Sums over the iterations since the last barrier."""
         self._iteration: dict[torch.nn.Parameter, torch.Tensor] = {}
         """Gradients of the running iteration, not multiplied yet."""
-        self._sending = False
-        """A synchronizing backward pass has begun."""
+        self._rest: dict[torch.nn.Parameter, torch.Tensor] = {}
+        """Sums over backward passes after the one that synchronized, before the step: part of the next barrier."""
         self.reopened = False
         """The iteration synchronizes more than once, so norms of its local gradients are not known."""
         self.reports: list[RankReport] = []
         """Of all ranks at the last barrier."""
         self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._frozen = [p for p in module.parameters() if not p.requires_grad]
         self._hooks: list[Any] = []
         """Of the parameters, during one backward pass."""
-        self._squares: list[torch.Tensor] = []
+        self._local_norms: list[torch.Tensor] = []
+        """Norms of this rank's gradients, one for each parameter, where they are measured."""
         self.filling = False
         """Parameters may be unused, and ranks may have kept gradients of some: every rank sends all of them."""
         self.compressed: CompressedSum | None = None
         """How buckets are summed, if not in full precision."""
-        self.measuring = self.checking = False
-        """The norms of this barrier's gradients are wanted, for the noise scale; that of the sum is."""
+        self.measuring = False
+        """The norms of this barrier's gradients are wanted, for the noise scale."""
+        self.checking = False
+        """The norm of their sum over all ranks is wanted."""
         self.report_of: Callable[[], RankReport]
         """Called when a synchronizing backward pass begins."""
         self.arrive: Callable[[], None] = lambda: None
@@ -104,20 +119,35 @@ class PooledBarrier:
         """Called while a backward pass begins; returns the gradient of the reports. What does not synchronize is kept
         when it has ended."""
         queue = torch.autograd.Variable._execution_engine.queue_callback
+        if self.complete and not self.synchronizing:
+            self._put_aside()
+            return None
         if self.complete:
             self._reopen()
         if not self.synchronizing:
             queue(self._keep)
             return None
-        if self._sending:
-            return None
-        self._sending = True
         self._numbers[:] = self.report_of()
         self._fill()
         self._watch_parameters()
         self._report.grad = None
         queue(self._sent)
         return self._row.to(self.device, copy=True)
+
+    def check_frozen(self, unused: bool) -> None:
+        """Refuse parameters that were frozen or released since the model was wrapped: DDP would wait for gradients that
+        do not come, or leave out others, whose weights would go apart. `unused`: it looks for those without any."""
+        if any(map(_requires_grad, self._frozen)):
+            raise UsageError(
+                "Parameters were frozen when the model was wrapped and are not any more, so ranks would not exchange "
+                "their gradients: wrap the model again, or wrap it before anything is frozen, with "
+                "find_unused_parameters=True."
+            )
+        if not unused and not all(map(_requires_grad, self._parameters)):
+            raise UsageError(
+                "Parameters were frozen (requires_grad=False) after the model was wrapped, so ranks would wait for "
+                "their gradients: pass FlexibleDDP(…, find_unused_parameters=True), or freeze them before."
+            )
 
     def _fill(self) -> None:
         """What was kept becomes `.grad`, to which the backward pass adds; in usual micro-batches."""
@@ -143,12 +173,12 @@ class PooledBarrier:
         trained = [p for p in self._parameters if p.requires_grad]  # some may have been frozen since they were wrapped
         if factor != 1.0:
             self._hooks += [p.register_hook(lambda gradient: gradient * factor) for p in trained]
-        self._squares = []
+        self._local_norms = []
         if self.measuring:
 
             def measure(parameter: torch.Tensor) -> None:
                 if parameter.grad is not None and not parameter.grad.is_sparse:
-                    self._squares.append(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32))
+                    self._local_norms.append(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32))
 
             self._hooks += [p.register_post_accumulate_grad_hook(measure) for p in trained]
 
@@ -161,25 +191,27 @@ class PooledBarrier:
         """After the synchronizing backward pass, before PyTorch waits for the sums."""
         self._unwatch_parameters()
         self.arrive()
-        torch.autograd.Variable._execution_engine.queue_callback(self._summed_up)
+        torch.autograd.Variable._execution_engine.queue_callback(self.summed_up)
 
-    def _summed_up(self) -> None:
+    def summed_up(self) -> None:
         """Gradients are the mean over ranks of what they sent, and become the mean over all samples."""
-        self._sending = False
         received = self._report.grad
         if received is None:
             return
         reports = RankReport.of_means(received.numpy(force=True))
-        counts = [report.samples for report in reports]
-        if not all(counts):
-            return  # a parameter got no gradient, so nothing was sent: DDP explains it in the next forward pass
         self.leave()
+        if not all(map(any, reports)):  # a row of zeros: nothing was sent
+            unused = sum(p.grad is None for p in self._parameters)
+            raise UsageError(
+                f"{unused or 'Some'} parameters got no gradient in this backward pass, so ranks would wait for them: "
+                "pass FlexibleDDP(…, find_unused_parameters=True), or use all parameters in every forward pass."
+            )
         self.reports = reports
-        total = sum(counts)
+        total = sum([report.samples for report in reports])
         if self.filling:
             self._forget_unused()
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        if total != self.unit * self.ranks:
+        if total not in (0.0, self.unit * self.ranks):  # 0: all batches were empty
             factor = self.unit * self.ranks / total
             if any(gradient.is_sparse for gradient in gradients):
                 for gradient in gradients:
@@ -196,14 +228,14 @@ class PooledBarrier:
                 parameter.grad = None
 
     def _measure(self, gradients: list[torch.Tensor], total: float) -> None:
-        self.square = self.pooled = 0.0
+        self.local_square = self.pooled_square = 0.0
         dense = [gradient for gradient in gradients if not gradient.is_sparse]
         if (self.measuring or self.checking) and dense:
             norms = torch.stack([norm.float() for norm in torch._foreach_norm(dense)])
-            self.pooled = total * total * float(norms.double().square().sum())
-        if self._squares:
-            self.square = self.unit**2 * float(torch.stack(self._squares).double().square().sum())
-            self._squares = []
+            self.pooled_square = total * total * float(norms.double().square().sum())
+        if self._local_norms:
+            self.local_square = self.unit**2 * float(torch.stack(self._local_norms).double().square().sum())
+            self._local_norms = []
 
     def _reopen(self) -> None:
         """Another backward pass of the iteration whose gradients are the mean of all ranks already, as where two losses
@@ -225,6 +257,21 @@ class PooledBarrier:
         # views lie in the buckets of DDP, which the next backward pass fills
         _join(self._iteration, {p: g.detach().clone() if g._is_view() else g.detach() for p, g in found.items()}, 1.0)
 
+    def _put_aside(self) -> None:
+        """A backward pass that does not synchronize begins after the one that did: the optimizer steps with the mean of
+        all ranks as it is, and what is derived now counts at the next barrier."""
+        means = {p: p.grad for p in self._parameters if p.grad is not None}
+        for parameter in means:
+            parameter.grad = None
+
+        def keep() -> None:
+            found = {p: p.grad.detach().mul(float(self.weight)) for p in self._parameters if p.grad is not None}
+            _join(self._rest, found, 1.0)
+            for parameter in self._parameters:
+                parameter.grad = means.get(parameter)
+
+        torch.autograd.Variable._execution_engine.queue_callback(keep)
+
     def commit(self) -> None:
         """The optimizer would step: the gradients of the iteration join the sums, by its samples."""
         found, self._iteration = self._iteration, {}
@@ -243,14 +290,14 @@ class PooledBarrier:
     def finish(self) -> None:
         """The optimizer steps with the mean of all ranks."""
         self.complete = self.synchronizing = self.reopened = False
-        self._kept.clear()
+        self._kept, self._rest = self._rest, {}
         self._iteration.clear()
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP's hook for a bucket where gradients are sent with fewer bits: the mean of the ranks, as DDP makes it. Not
         overlapped, since it is for links that are slower than the computation. Reports are sent as they are."""
         buffer, compressed = bucket.buffer(), self.compressed
-        try:
+        with self._exchanging():
             if compressed is None or not compressed.fits(buffer):
                 dist.all_reduce(buffer, group=self.group)
                 buffer.div_(self.ranks)
@@ -260,25 +307,26 @@ class PooledBarrier:
                 exact = table.clone() if table is not None else None
                 if table is not None:
                     table.zero_()
-                compressed.sum(bucket.index(), buffer)
+                compressed.sum(bucket.index(), buffer, self._messages)
+                compressed.count()
                 buffer.div_(self.ranks)
                 if table is not None and exact is not None:
                     dist.all_reduce(exact, group=self.group)
                     table.copy_(exact.div_(self.ranks))
-        except RuntimeError as error:
-            self.broken(error)
-            raise
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done
 
     def average_buffers(self, module: torch.nn.Module, samples: float, total: float) -> None:
-        """Running statistics, such as those of BatchNorm, averaged over ranks by samples, in one message."""
+        """Running statistics, such as those of BatchNorm, averaged over ranks by samples, in one message. A rank
+        without samples adds nothing: 0 times an infinite value, as masks have, is none."""
         found = [b for b in module.buffers() if b.is_floating_point() and b.numel()]
-        if not found:
+        if not found or not total:  # all ranks had empty batches
             return
-        flat = torch.cat([b.detach().reshape(-1).to(torch.float32) for b in found]).mul_(samples / total)
-        dist.all_reduce(flat, group=self.group)
+        flat = torch.cat([b.detach().reshape(-1).to(torch.float32) for b in found])
+        flat = flat.mul_(samples / total) if samples else torch.zeros_like(flat)
+        with self._exchanging():
+            dist.all_reduce(flat, group=self.group)
         at = 0
         for one in found:
             one.copy_(flat[at : at + one.numel()].view_as(one))

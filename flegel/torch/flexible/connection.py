@@ -18,12 +18,34 @@ import torch.distributed as dist
 
 from flegel.runtime import clock
 from flegel.torch.flexible.agreement import Broken
-
-ASK_SECONDS = 0.0005  # between two questions whether a message of NCCL has ended
-WAIT_STEP = clock.span(0.05)  # after which a wait looks whether the generation is still whole
+from flegel.torch.flexible.rank_settings import rank_settings
 
 _left_behind: list[Connection] = []
 _lock = threading.Lock()
+
+
+class GroupMessages:
+    """The side of `Connection` that a barrier needs, over a process group whose ranks do not change."""
+
+    def __init__(self, group: Any) -> None:
+        self.rank, self.ranks, self._group = dist.get_rank(group), dist.get_world_size(group), group
+
+    def sum(self, values: torch.Tensor) -> Any:
+        """Over all ranks, in place, under way."""
+        return dist.all_reduce(values, group=self._group, async_op=True)
+
+    def device(self, values: torch.Tensor) -> torch.device:
+        return values.device
+
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Any:
+        return dist.all_to_all_single(received, sent, group=self._group, async_op=True)
+
+    def all_gather(self, gathered: torch.Tensor, content: torch.Tensor) -> Any:
+        return dist.all_gather(list(gathered.split(content.numel())), content, group=self._group, async_op=True)
+
+    def wait(self, works: Sequence[Any], check: Callable[[], None]) -> None:
+        for work in works:
+            work.wait()
 
 
 class Connection:
@@ -63,8 +85,22 @@ class Connection:
 
     def sum(self, values: torch.Tensor) -> Any:
         """Over all ranks, in place, under way."""
-        backend = self._nccl if self._nccl is not None and values.is_cuda else self._backend
-        return self._begin(lambda: backend.allreduce([values]))
+        return self._begin(lambda: self._carrier(values).allreduce([values]))
+
+    def device(self, values: torch.Tensor) -> torch.device:
+        """Where bytes must lie to be sent: gloo's lie on the processor."""
+        return values.device if self._nccl is not None else torch.device("cpu")
+
+    def _carrier(self, values: torch.Tensor) -> Any:
+        return self._nccl if self._nccl is not None and values.is_cuda else self._backend
+
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> Any:
+        """An equal part to each rank, under way."""
+        return self._begin(lambda: self._carrier(sent).alltoall_base(received, sent, [], []))
+
+    def all_gather(self, gathered: torch.Tensor, content: torch.Tensor) -> Any:
+        """The same from every rank to all, under way."""
+        return self._begin(lambda: self._carrier(content)._allgather_base(gathered, content))
 
     def send(self, values: torch.Tensor, rank: int) -> Any:
         return self._begin(lambda: self._backend.send([values], rank, 0))
@@ -74,15 +110,16 @@ class Connection:
 
     def wait(self, works: Sequence[Any], check: Callable[[], None]) -> None:
         """`check` raises once waiting is of no use."""
+        rules = rank_settings()
         for work in works:
             while True:
                 try:
                     if self._nccl is None:
-                        work.wait(WAIT_STEP)
+                        work.wait(clock.span(rules.generation_check_seconds))
                     elif work.is_completed():
                         work.wait()
                     else:  # a wait for NCCL returns at once, and the GPU waits: it is asked instead
-                        clock.sleep(ASK_SECONDS)
+                        clock.sleep(rules.nccl_poll_seconds)
                         check()
                         continue
                     break

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-INTERVALS_AHEAD = 2.0  # that a rank's claims cover: the running interval and one of reserve
+from flegel.torch.flexible.rank_settings import rank_settings
 
 Span = tuple[int, int]
 
@@ -99,6 +99,7 @@ class Deal:
         self.part, odd = divmod(self.pool, self.ranks)
         for rank in range(self.ranks):
             self._claim(rank, self.part + (rank < odd))
+        self.final = self.part < self.least  # what an interrupted run has left is too little for a step of all ranks
 
     def advance(
         self,
@@ -107,9 +108,10 @@ class Deal:
         batch: int,
         ahead: int,
         least: int = 1,
-        intervals: float = INTERVALS_AHEAD,
+        intervals: float | None = None,
     ) -> None:
-        """After a barrier: count what was trained, take back what no loader has read, claim for the next `intervals`.
+        """After a barrier: count what was trained, take back what no loader has read, claim for the next `intervals`
+        (None: `claimed_intervals` of the settings).
 
         `ahead`: the most that any loader reads ahead."""
         self.batch = max(self.batch, batch)
@@ -197,15 +199,16 @@ class Deal:
         self.barriers_left = max(1, min([*fits, wanted]))
 
     def _deal(
-        self, progress: Sequence[RankProgress], interval: float, ahead: int, intervals: float = INTERVALS_AHEAD
+        self, progress: Sequence[RankProgress], interval: float, ahead: int, intervals: float | None = None
     ) -> None:
         """Take back what no loader has read, and claim for each rank as many samples as it will need; the last ones are
         divided by speed."""
         for rank, one in enumerate(progress):
             self._give_back(rank, self.trained[rank] + one.ahead)
         wanted = []
+        claimed = rank_settings().claimed_intervals if intervals is None else intervals
         for rank, one in enumerate(progress):
-            need = intervals * interval * one.rate + ahead + 2 * self.batch
+            need = claimed * interval * one.rate + ahead + 2 * self.batch
             missing = max(0, math.ceil(need) - self.outstanding(rank))
             wanted.append(-(-missing // self.batch) * self.batch)
         if any(one.closed for one in progress) or self.pool - sum(wanted) < self.ranks * self.batch:
@@ -316,8 +319,8 @@ def level(held: Sequence[int], rates: Sequence[float], pool: int, batch: int, cl
         if odd and sum(shares) + odd <= pool:
             shares[rank] = odd
     need = [rank for rank in range(ranks) if held[rank] + shares[rank] == 0]
-    for rank in need:
-        shares[rank] += min(batch, max(0, (pool - sum(shares)) // len(need)))
+    for done, rank in enumerate(need):
+        shares[rank] += min(batch, max(0, (pool - sum(shares)) // (len(need) - done)))
     left = pool - sum(shares)
     blocks, odd = divmod(left, batch)
     if blocks:

@@ -13,10 +13,9 @@ import torch
 
 from flegel.errors import UsageError
 from flegel.torch.flexible.barrier import PooledBarrier
-from flegel.torch.flexible.connection import Connection
+from flegel.torch.flexible.connection import Connection, GroupMessages
 from flegel.torch.flexible.pace import REPORT_FIELDS, RankReport
-
-MESSAGE_BYTES = 25 << 20  # of gradients at most: PyTorch's buckets have the same size
+from flegel.torch.flexible.rank_settings import rank_settings
 
 
 @dataclass
@@ -53,7 +52,7 @@ class HealingBarrier(PooledBarrier):
         for parameter in self._parameters:
             nbytes = parameter.numel() * parameter.element_size()
             fits = found and found[-1][0].dtype == parameter.dtype and found[-1][0].device == parameter.device
-            if not fits or size + nbytes > MESSAGE_BYTES:
+            if not fits or size + nbytes > rank_settings().message_bytes:
                 found.append([])
                 size = 0
             found[-1].append(parameter)
@@ -123,9 +122,24 @@ class HealingBarrier(PooledBarrier):
         small = torch.cat([table.view(-1), self._used.double()])
         sums = [flat.clone() for flat in self._local]
         buffers = self._flat_buffers() if self.averaging else None
-        works = [connection.sum(values) for values in (small, *sums, *([] if buffers is None else [buffers]))]
-        connection.wait(works, check)
+        self._sum_all(connection, sums, [small, *([] if buffers is None else [buffers])], check)
         return BarrierResult(sums, small[: table.numel()].view_as(table), small[table.numel() :], buffers)
+
+    def _sum_all(
+        self,
+        connection: Connection | GroupMessages,
+        flats: list[torch.Tensor],
+        others: list[torch.Tensor],
+        check: Callable[[], None],
+    ) -> None:
+        """Over all ranks, in place: `flats` with 8 bits where that is asked for and pays, all else as it is."""
+        compressed = self.compressed if connection.ranks > 1 else None
+        eight = [compressed is not None and compressed.fits(flat) for flat in flats]
+        plain = [flat for flat, small in zip(flats, eight, strict=True) if not small]
+        connection.wait([connection.sum(values) for values in (*others, *plain)], check)
+        for number, flat in enumerate(flats):
+            if compressed is not None and eight[number]:
+                compressed.sum(number, flat, connection, check)
 
     def _own_row(self, rank: int, ranks: int) -> torch.Tensor:
         """The table of reports in which only this rank has written."""
@@ -142,10 +156,11 @@ class HealingBarrier(PooledBarrier):
     def accept(self, result: BarrierResult) -> list[RankReport]:
         """The mean over all samples becomes `.grad`; the reports of all ranks."""
         reports = [RankReport(*row) for row in result.table.tolist()]
+        self._count_remainders()
         total = sum(r.samples for r in reports)
-        self.square = self.pooled = 0.0
+        self.local_square = self.pooled_square = 0.0
         if self.measuring:
-            self.square, self.pooled = _square(self._local), _square(result.sums)
+            self.local_square, self.pooled_square = _square(self._local), _square(result.sums)
         for flat in result.sums:
             flat.div_(max(total, 1.0))
         views = self._parts(result.sums)
@@ -154,6 +169,11 @@ class HealingBarrier(PooledBarrier):
         self._accept_buffers(result, total)
         self._local = []
         return reports
+
+    def _count_remainders(self) -> None:
+        """What roundings of this barrier have left out is added at the next one."""
+        if self.compressed is not None:
+            self.compressed.count()
 
     def _accept_buffers(self, result: BarrierResult, total: float) -> None:
         """Running statistics become the mean over all samples."""
@@ -167,5 +187,7 @@ class HealingBarrier(PooledBarrier):
         """Drop all gradients: this process begins again without any."""
         self.finish()
         self._local = []
+        if self.compressed is not None:
+            self.compressed.forget()
         for parameter in self._parameters:
             parameter.grad = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import io
 import sys
+import weakref
 from collections.abc import Generator
 from typing import Any, Protocol
 
@@ -34,10 +35,9 @@ from flegel.torch.flexible.connection import Connection, keep_until_exit
 from flegel.torch.flexible.exchange import BarrierResult
 from flegel.torch.flexible.joining import Meeting
 from flegel.torch.flexible.membership import Generation, MembershipLimits, without
-from flegel.torch.flexible.pace import BarrierPace
+from flegel.torch.flexible.pace import BarrierPace, RankReport
+from flegel.torch.flexible.rank_settings import rank_settings
 from flegel.torch.flexible.sampler import FlexibleSampler
-
-REJOIN_SECONDS = 0.5  # before a process asks again to be given the state
 
 
 class HealedModel(Protocol):
@@ -72,7 +72,23 @@ class Healer:
         self.seconds_lost = 0.0
         """From failures until the next generation was entered, as far as this rank waited for it."""
         self._due = False
+        self._watch_compiler()
         atexit.register(self.close)
+
+    def _watch_compiler(self) -> None:
+        """Others are told while PyTorch compiles a part of the module, in the first forward pass or for another shape
+        of inputs. Wrapping a module has imported the compiler already."""
+        from torch._dynamo.callback import callback_handler
+
+        this = weakref.ref(self)
+
+        def told(begins: bool) -> None:
+            healer = this()
+            if healer is not None and healer._agent is not None:
+                healer._agent.compiles(begins)
+
+        callback_handler.register_start_callback(lambda *_: told(True))
+        callback_handler.register_end_callback(lambda *_: told(False))
 
     # -- for the model ---------------------------------------------------------------------------------------
 
@@ -101,7 +117,7 @@ class Healer:
                 self._drive(self.log.enter())
                 return
             except RankExcluded:
-                clock.sleep(REJOIN_SECONDS)
+                clock.sleep(rank_settings().rejoin_seconds)
 
     def _gpu(self) -> torch.device | None:
         """Whose sums go by NCCL, if ranks have met to use it."""
@@ -154,7 +170,7 @@ class Healer:
     def apply_barrier(self, result: Any) -> None:
         """The reports tell whether all ranks are connected to a later generation: they enter it before the next
         iteration."""
-        prepared = {int(row[-1]) for row in result.table.tolist()}
+        prepared = {int(RankReport(*row).generation) for row in result.table.tolist()}
         self._model.settle(result)
         self._due = len(prepared) == 1 and prepared.pop() > self.log.generation.number
 

@@ -85,7 +85,7 @@ def train_interval(
 ) -> Any:
     """Micro-batches up to the one with which ranks synchronize; `output`: of the forward pass of the first. Returns the
     output of the last, whose backward pass and step are left to the trainer."""
-    while not model.barrier.synchronizing:
+    while not model.ends_interval():
         backward(output)
         for optimizer in optimizers:
             optimizer.step()

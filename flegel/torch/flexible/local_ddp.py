@@ -12,33 +12,16 @@ from types import MethodType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from flegel.errors import UsageError
 from flegel.runtime import clock
 from flegel.torch.flexible import iteration
 from flegel.torch.flexible.compression import CompressedSum
-from flegel.torch.flexible.connection import Connection
-from flegel.torch.flexible.ddp import FlexibleDDP
+from flegel.torch.flexible.connection import Connection, GroupMessages
+from flegel.torch.flexible.ddp import FlexibleDDP, ForwardPass
 from flegel.torch.flexible.exchange import BarrierResult, HealingBarrier
 from flegel.torch.flexible.outer import OuterOptimizer
 from flegel.torch.flexible.pace import BarrierPace, RankReport
-from flegel.torch.flexible.watchdog import Watchdog
-
-
-class GroupMessages:
-    """The side of `Connection` that a barrier needs, over a process group whose ranks do not change."""
-
-    def __init__(self, group: Any) -> None:
-        self.rank, self.ranks, self._group = dist.get_rank(group), dist.get_world_size(group), group
-
-    def sum(self, values: torch.Tensor) -> Any:
-        """Over all ranks, in place, under way."""
-        return dist.all_reduce(values, group=self._group, async_op=True)
-
-    def wait(self, works: Sequence[Any], check: Callable[[], None]) -> None:
-        for work in works:
-            work.wait()
 
 
 class LocalStepsBarrier(HealingBarrier):
@@ -58,23 +41,18 @@ class LocalStepsBarrier(HealingBarrier):
         flats = [torch.cat([moved[p].reshape(-1) for p in chunk]) for chunk in self._chunks]
         table = self._own_row(connection.rank, connection.ranks)
         buffers = self._flat_buffers() if self.averaging else None
-        eight = [self.compressed is not None and self.compressed.fits(flat) for flat in flats]
-        plain = [flat for flat, small in zip(flats, eight, strict=True) if not small]
-        whole = (table, *plain, *([] if buffers is None else [buffers]))
-        connection.wait([connection.sum(values) for values in whole], check)
-        for number, (flat, small) in enumerate(zip(flats, eight, strict=True)):
-            if small and self.compressed is not None:
-                self.compressed.sum(number, flat)
+        self._sum_all(connection, flats, [table, *([] if buffers is None else [buffers])], check)
         return BarrierResult(flats, table, torch.zeros(0), buffers)
 
     def accept(self, result: BarrierResult) -> list[RankReport]:
         """The outer step, along the mean over ranks: each local step of each rank counts alike."""
         reports = [RankReport(*row) for row in result.table.tolist()]
+        self._count_remainders()
         finite = True
         for flat in result.sums:
             flat.div_(len(reports))
             finite = finite and bool(torch.isfinite(flat).all())
-        self.pooled = 0.0 if finite else math.inf
+        self.pooled_square = 0.0 if finite else math.inf
         self.outer.step(self._parts(result.sums))
         self._accept_buffers(result, sum(r.samples for r in reports))
         return reports
@@ -91,13 +69,15 @@ class CountedPace(BarrierPace):
         super().__init__(fixed=1.0)
         self._steps = steps
 
-    def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
+    def barrier(self, reports: Sequence[RankReport], pooled: float, barriers: int = 1) -> None:
         self.interval = self._steps * max(r.unit for r in reports)
 
 
 class LocalStepsDDP(FlexibleDDP):
     """Wraps a module as `FlexibleDDP` does; `optimizer.step` steps on this rank, and some of the steps end with a
     barrier."""
+
+    _in_buckets = False
 
     def __init__(
         self,
@@ -134,14 +114,12 @@ class LocalStepsDDP(FlexibleDDP):
         )
         self.barrier: LocalStepsBarrier = LocalStepsBarrier(self.module, device, self.outer)
         self.barrier.report_of = self._report
-        self.healer, self.watchdog = self._healing(timeout, compress), None
+        self.barrier.compressed = CompressedSum() if compress else None
+        self.healer = self._healing(timeout)
         if self.healer is not None:
             return
-        self.watchdog = Watchdog(self.process_group, timeout, self.number)
         self._messages = GroupMessages(self.process_group)
         self.barrier.rank, self.barrier.ranks = self._messages.rank, self._messages.ranks
-        if compress:
-            self.barrier.compressed = CompressedSum(self.process_group, self.barrier.ranks)
 
     # -- one iteration -------------------------------------------------------------------------------------
 
@@ -150,9 +128,9 @@ class LocalStepsDDP(FlexibleDDP):
             self._meet()  # not all optimizers of this model have stepped in the last iteration
         return super().forward(*inputs, **named)
 
-    def _decide(self, count: int) -> bool:
+    def _decide(self, made: ForwardPass) -> bool:
         self._stepping = {id(one) for one in self._optimizers}
-        return super()._decide(count)
+        return super()._decide(made)
 
     def _rate_sum(self) -> float:
         """Steps are those of one rank, and so are their rates."""
@@ -241,7 +219,7 @@ class LocalStepsDDP(FlexibleDDP):
         """All ranks exchange how far they have moved, and have the same weights afterwards."""
         self._exchange_due = False
         self._ready = self._now()
-        self._seconds = self._ready - self._own.opened
+        self._seconds = self._ready - self._timings.opened
         self.barrier.averaging, self.barrier.window = self._averaging, self._window
         if self.healer is not None:
             ended = self.healer.exchange()
@@ -249,12 +227,9 @@ class LocalStepsDDP(FlexibleDDP):
             if not ended:
                 return  # the interval goes on: this rank was given samples of a lost one
         elif self.watchdog is not None:
-            self.watchdog.arrive(self.barriers)
-            try:
+            self.watchdog.arrive(self.barriers, self._ready)
+            with self._explaining():
                 result = self.barrier.reduce_all(self._messages, lambda: None)
-            except RuntimeError as error:
-                self.watchdog.broken(error)
-                raise
             self.watchdog.leave()
             self._tell_exchange()
             self.settle(result)

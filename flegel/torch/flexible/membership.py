@@ -8,16 +8,10 @@ was excluded: it has to join again under another identity. Never reads a clock a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-SILENCE_AFTER_FAILURE_SECONDS = 0.4
-"""Without a sign of life, once a message has failed in the generation: four signs of life are missing then, and many
-more of processes that have seen the failure."""
-
-
-ABANDONED_SILENCES = 10.0
-"""Silence of all members, in limits of silence, after which a process that waits to join gives up."""
+from flegel.torch.flexible.rank_settings import rank_settings
 
 
 @dataclass(frozen=True)
@@ -50,6 +44,11 @@ class Seen:
     """"join", "train" or "leave"."""
     arrived: int = -1
     """The position in the log of entries at which it waits for others; -1 while it computes."""
+    compiling: bool = False
+    """It has said that PyTorch compiles a part of its module: signs of life may be missing meanwhile."""
+    heard: bool = True
+    """A sign of life came while the observer looked. One that the observer found when it began to look, or looked
+    again after a pause, may be the last one of a process that ended long ago."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +75,16 @@ class Observation:
     waited: float = 0.0
     """Seconds that this process has waited for others."""
     arrived: int = -1
+    former: frozenset[int] = frozenset()
+    """Members of all generations until now. One that was excluded joins under another identity: what it still writes
+    under this one, because it does not know of it yet, is no wish to join."""
 
 
 def next_generation(own: int, view: Observation, limits: MembershipLimits) -> Generation | None:
     """What this process proposes, if anything. Removals come before growth: they are urgent."""
     latest, seen = view.latest, view.seen
-    joining = sorted(m for m, s in seen.items() if s.wants == "join" and s.silent <= limits.silence)
-    joining = [m for m in joining if m not in latest.members]
+    joining = sorted(m for m, s in seen.items() if s.wants == "join" and s.heard and s.silent <= limits.silence)
+    joining = [m for m in joining if m not in latest.members and m not in view.former]
     if not latest.members:
         if latest.number or len(joining) < limits.ranks:
             return None
@@ -93,7 +95,7 @@ def next_generation(own: int, view: Observation, limits: MembershipLimits) -> Ge
     if gone:
         left = tuple(m for m in latest.members if m not in gone)
         return Generation(latest.number + 1, left, latest.number, "; ".join(gone.values()))
-    limit = min(SILENCE_AFTER_FAILURE_SECONDS, limits.silence)
+    limit = min(rank_settings().silence_after_failure_seconds, limits.silence)
     if view.failed is not None:
         if view.failed <= 2 * limit:
             return None
@@ -106,27 +108,55 @@ def next_generation(own: int, view: Observation, limits: MembershipLimits) -> Ge
 
 def _gone(view: Observation, limits: MembershipLimits) -> dict[int, str]:
     """Members that cannot take part any more, and why."""
-    limit = min(SILENCE_AFTER_FAILURE_SECONDS, limits.silence) if view.failed is not None else limits.silence
+    rules = rank_settings()
+    silence = limits.silence
+    if view.failed is not None:
+        silence = min(rules.silence_after_failure_seconds, silence)
     found: dict[int, str] = {}
     for member in view.latest.members:
         one = view.seen.get(member)
         if one is None:
             continue
+        timeout = max(rules.compile_seconds, limits.timeout) if one.compiling else limits.timeout
         if one.wants == "leave":
             found[member] = f"{member} has left"
-        elif one.silent > limit:
+        elif one.silent > (max(rules.compiling_silence_seconds, silence) if one.compiling else silence):
             found[member] = f"{member} gave no sign of life for {one.silent:.1f} s"
-        elif view.waited > limits.timeout and one.arrived < view.arrived:
-            found[member] = f"{member} did not arrive within {limits.timeout:.0f} s"
+        elif view.waited > timeout and one.arrived < view.arrived:
+            found[member] = f"{member} did not arrive within {timeout:.0f} s"
     return found
 
 
-def after_pause(times: dict[int, float], last: float, now: float, limits: MembershipLimits) -> None:
-    """A process that did not look for a while (frozen, or short of processor time) cannot say who was silent meanwhile:
-    the silence of others begins anew. `times`: when the last sign of life of each came."""
-    if now - last > 0.5 * min(SILENCE_AFTER_FAILURE_SECONDS, limits.silence):
-        for member in times:
-            times[member] = now
+class SignsOfLife:
+    """When the last sign of life of each other process came, by the clock of the one that looks."""
+
+    def __init__(self, now: float) -> None:
+        self._looked = now
+        self._last: dict[int, tuple[Hashable, float]] = {}
+        """The sign, and when it was new."""
+        self._heard: set[int] = set()
+
+    def look(self, now: float, limits: MembershipLimits) -> None:
+        """Signs are read next. A process that did not look for a while (frozen, or short of processor time) cannot say
+        who was silent meanwhile: the silence of others begins anew, and who wants to join has to show that it lives.
+        """
+        if now - self._looked > 0.5 * min(rank_settings().silence_after_failure_seconds, limits.silence):
+            self._last = {identity: (sign, now) for identity, (sign, _) in self._last.items()}
+            self._heard.clear()
+        self._looked = now
+
+    def read(self, identity: int, sign: Hashable, wants: str, arrived: int, compiling: bool = False) -> Seen:
+        """What is known of a process with this sign; the same as before tells that it is still silent."""
+        known = self._last.get(identity)
+        if known is None or known[0] != sign:
+            self._last[identity] = (sign, self._looked)
+        if known is not None and known[0] != sign:
+            self._heard.add(identity)
+        return Seen(self._looked - self._last[identity][1], wants, arrived, compiling, identity in self._heard)
+
+    def forget(self, identity: int) -> None:
+        del self._last[identity]
+        self._heard.discard(identity)
 
 
 def is_abandoned(own: int, view: Observation, limits: MembershipLimits) -> bool:
@@ -135,7 +165,9 @@ def is_abandoned(own: int, view: Observation, limits: MembershipLimits) -> bool:
     if not latest.number or own in latest.members:
         return False
     ones = [view.seen[member] for member in latest.members if member in view.seen]
-    return all(one.wants == "leave" or one.silent > ABANDONED_SILENCES * limits.silence for one in ones)
+    return all(
+        one.wants == "leave" or one.silent > rank_settings().abandoned_after_silences * limits.silence for one in ones
+    )
 
 
 def without(latest: Generation, joiners: set[int]) -> Generation:

@@ -15,29 +15,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flegel.plan.interval.gradient_noise import GradientNoise, NoiseInterval, from_reports, gain
+from flegel.plan.interval.gradient_noise import (
+    GradientNoise,
+    NoiseInterval,
+    from_reports,
+    gain,
+)
 from flegel.plan.interval.interval import FixedInterval, Interval, Round
+from flegel.torch.flexible.rank_settings import rank_settings
 
-BARRIERS_PER_MEASUREMENT = 4  # once the noise scale is known: two norms cost as much as reading all parameters twice
-REMEMBERED_INTERVALS = 8  # whose micro-batches' durations predict the next one
-REMEMBERED_WAITS, REMEMBERED_WAIT_SECONDS = 32, 5.0
-"""Barriers whose waiting counts, and seconds of training, if these are more: pauses of a second are seen in them,
-however short micro-batches are, although the longest one is left out."""
-FIRST_JUDGED_BARRIER = 4  # before it timings are those of the start: compiling, first allocations, empty caches
-INTERVAL_WAITS = 2.0
-"""Shortest interval in mean waits of a barrier: a third of the time is waited then, where delays are as long as the
-interval and come at random. A longer interval waits less, but its steps are worth less."""
-UNEVEN_RATIO, EVEN_RATIO = 1.5, 1.25
-"""Of the interval to a micro-batch of the fastest rank. From 1.5 on that rank would make two; the lower one keeps ranks
-near the limit from changing at every barrier."""
 LEARNING_RATE_RULES = ("auto", "none", "linear", "sqrt", "adascale")
-TOLD_BATCH_RATIO = 1.5  # of the samples of a step to those of DDP, from which "auto" warns that it changes the rate
 RULES_OF_OPTIMIZERS = {
     **dict.fromkeys(("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam", "Adagrad", "RMSprop"), "sqrt"),
     "SGD": "adascale",
 }
-LEAST_NOISE_WEIGHT = 0.8
-"""Weight of the noise estimate from which it is used: about 16 estimates, because a single one is mostly chance."""
 
 
 def learning_rate_factor(rule: str, batch: float, reference: float, scale: float | None) -> float:
@@ -65,7 +56,8 @@ class RankReport(NamedTuple):
 
     samples: float = 0.0
     seconds: float = 0.0
-    """From the end of the last barrier until its last gradient is ready; the backward pass counts as the last one."""
+    """From the end of the last barrier until its last gradient is ready; the backward pass counts as the last one.
+    After barriers without reports, the mean over these intervals."""
     unit: float = 0.0
     """Seconds of one micro-batch: the median of the last intervals."""
     cost: float = 0.0
@@ -94,6 +86,8 @@ class RankReport(NamedTuple):
     """The latest generation of ranks to whose members it is connected, where ranks heal."""
     rate: float = 0.0
     """Learning rates of its optimizers, added up: the same on all ranks, where these step with the same gradient."""
+    silent: float = 0.0
+    """1 if this is no report: equally fast ranks trained a usual micro-batch (even_run.py). Other columns are 0."""
 
     @classmethod
     def of_means(cls, table: Any) -> list[RankReport]:
@@ -109,37 +103,67 @@ FRACTIONS = ("seconds", "unit", "cost", "square", "rate")
 COUNTS = [at for at, name in enumerate(RankReport._fields) if name not in FRACTIONS]
 
 
+class WaitedBarrier(NamedTuple):
+    """What one barrier tells about waiting. Seconds."""
+
+    waited: float
+    """By a rank for the one that came last, on average over these ranks."""
+    longest: float
+    """Of the rank that came last, since the barrier before."""
+    step: float
+    """That ranks with one micro-batch in an interval would have taken: a micro-batch of the rank that came last."""
+
+
 class BarrierWaits:
-    """Seconds that ranks waited at the last barriers for the one that came last, on average over these ranks."""
+    """How long ranks waited at the last barriers for the one that came last."""
 
     def __init__(self) -> None:
-        self._last: deque[tuple[float, float]] = deque()
-        """Seconds waited, and seconds of the whole interval."""
-        self._waited = self._trained = self._longest = 0.0
+        self._last: deque[WaitedBarrier] = deque()
+        self._sum_waited = self._sum_longest = self._sum_step = 0.0
+        self.longest = 0.0
+        """The longest wait."""
 
     @property
     def barriers(self) -> int:
         return len(self._last)
 
-    def add(self, seconds: Sequence[float]) -> None:
-        """What each rank has spent until it arrived."""
-        longest = max(seconds)
+    def add(self, seconds: Sequence[float], counts: Sequence[float] | None = None, barriers: int = 1) -> None:
+        """What each rank has spent until it arrived, on average over so many barriers, and on how many micro-batches,
+        if not on one each."""
+        rules = rank_settings()
+        longest = max(seconds)  # of the rank that came last
         waited = (longest * len(seconds) - sum(seconds)) / max(len(seconds) - 1, 1)
-        self._last.append((waited, longest))
-        self._waited, self._trained = self._waited + waited, self._trained + longest
-        self._longest = max(self._longest, waited)
-        while len(self._last) > REMEMBERED_WAITS and self._trained - self._last[0][1] > REMEMBERED_WAIT_SECONDS:
-            waited, trained = self._last.popleft()
-            self._waited, self._trained = self._waited - waited, self._trained - trained
-            if waited == self._longest:
-                self._longest = max(one for one, _ in self._last)
+        step = longest
+        if counts is not None:
+            step = max(own / max(count, 1.0) for own, count in zip(seconds, counts, strict=True))
+        longest *= barriers
+        self._last.append(WaitedBarrier(waited, longest, step))
+        self._change_sums(waited, longest, step)
+        self.longest = max(self.longest, waited)
+        while (
+            len(self._last) > rules.remembered_waits
+            and self._sum_longest - self._last[0].longest > rules.remembered_wait_seconds
+        ):
+            oldest = self._last.popleft()
+            self._change_sums(-oldest.waited, -oldest.longest, -oldest.step)
+            if oldest.waited == self.longest:
+                self.longest = max(one.waited for one in self._last)
+
+    def _change_sums(self, waited: float, longest: float, step: float) -> None:
+        self._sum_waited, self._sum_longest = self._sum_waited + waited, self._sum_longest + longest
+        self._sum_step += step
 
     @property
     def mean(self) -> float:
         """Of a barrier. The longest wait is left out: a single delay says nothing about the next ones."""
-        if len(self._last) < FIRST_JUDGED_BARRIER:
+        if len(self._last) < rank_settings().first_judged_barrier:
             return 0.0
-        return (self._waited - self._longest) / (len(self._last) - 1)
+        return (self._sum_waited - self.longest) / (len(self._last) - 1)
+
+    @property
+    def mean_step(self) -> float:
+        """Seconds of a step with one micro-batch of each rank, waiting included."""
+        return self._sum_step / len(self._last) if self._last else 0.0
 
 
 class BarrierPace:
@@ -158,35 +182,57 @@ class BarrierPace:
     def measures(self, barrier: int) -> bool:
         """Whether the gradients of this barrier are measured; the same answer on all ranks. The noise scale is of no
         use while every micro-batch ends with a barrier."""
+        rules = rank_settings()
         if self.even:
             return False
-        return self.noise.weight < LEAST_NOISE_WEIGHT or barrier % BARRIERS_PER_MEASUREMENT == 0
+        return self.noise.weight < rules.least_noise_weight or barrier % rules.barriers_per_noise_measurement == 0
 
-    def barrier(self, reports: Sequence[RankReport], pooled: float) -> None:
-        """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry."""
+    def barrier(self, reports: Sequence[RankReport], pooled: float, barriers: int = 1) -> None:
+        """`pooled`: ‖ΣG‖² over all ranks at the barrier before this one, whose `square`s the reports carry.
+        `barriers`: since the last reports."""
         if self._fixed is None:
-            self._judge(reports)
+            self._judge(reports, barriers)
         if self.even:
-            self.interval = max([r.unit for r in reports])
+            # The latest where it is shorter: a module that is compiled in the first micro-batch takes seconds there,
+            # and an epoch that is dealt by such a median would end with the next barrier.
+            self.interval = max([min(r.unit, r.seconds) for r in reports])
             self._counts = ()
             return
         known = len(self._counts) == len(reports) and 0.0 < pooled < math.inf
         if known and all(0.0 < r.square < math.inf for r in reports):
             self.noise = self.noise.add(from_reports([r.square for r in reports], self._counts, pooled))
         self._counts = tuple(r.samples for r in reports)
-        self.interval = self._adjuster.next(self._round(reports)).seconds or 0.0
+        ended = self._round(reports)
+        self.interval = self._adjuster.next(ended).seconds or 0.0
         if self._fixed is None:
-            self.interval = max(self.interval, INTERVAL_WAITS * self._waits.mean)
+            self.interval = max(self.interval, self._asked_by_waiting(ended, reports))
 
-    def _judge(self, reports: Sequence[RankReport]) -> None:
+    def _asked_by_waiting(self, ended: Round, reports: Sequence[RankReport]) -> float:
+        """Seconds. A rank that pauses now and then is waited for less often in intervals as long as its pauses, whose
+        steps are worth less: so long intervals if they progress faster than steps of one micro-batch of each rank. 0
+        until the noise scale is known, which many short steps tell soonest."""
+        if ended.noise is None:
+            return 0.0
+        rules, pause, cost = rank_settings(), self._waits.longest, ended.barrier_cost
+        rate = sum(r.batch / r.unit for r in reports if r.unit > 0.0)
+        seconds = (1.0 + 1.0 / rules.longest_interval_in_waits) * pause + cost
+        reference = sum(r.batch for r in reports)
+        steps = gain(rate * pause, reference, ended.noise) if rate * pause > reference else 1.0
+        if steps * (self._waits.mean_step + cost) < seconds:
+            return 0.0
+        return rules.longest_interval_in_waits * self._waits.mean
+
+    def _judge(self, reports: Sequence[RankReport], barriers: int) -> None:
         """Whether ranks are even: in the interval that the slowest one and the waiting ask for, the fastest one makes
         one micro-batch. Ranks that count as even become uneven by a larger ratio than they become even again by."""
-        self._waits.add([r.seconds for r in reports])
-        if self._waits.barriers < FIRST_JUDGED_BARRIER:
+        rules = rank_settings()
+        counts = None if self.even else [r.samples / max(r.batch, 1.0) for r in reports]
+        self._waits.add([r.seconds for r in reports], counts, barriers)
+        if self._waits.barriers < rules.first_judged_barrier:
             return
         units = [r.unit for r in reports]
-        ratio = max(max(units), INTERVAL_WAITS * self._waits.mean) / max(min(units), 1e-9)
-        self.even = ratio < (UNEVEN_RATIO if self.even else EVEN_RATIO)
+        ratio = max(max(units), rules.longest_interval_in_waits * self._waits.mean) / max(min(units), 1e-9)
+        self.even = ratio < (rules.uneven_from_ratio if self.even else rules.even_below_ratio)
 
     def regroup(self) -> None:
         """Other ranks from now on: costs and counts were those of another world. The noise is that of the data."""
@@ -216,7 +262,7 @@ class BarrierPace:
             full_pass=samples,
             points=samples,
             laps=0.0,
-            noise=self.noise.scale if self.noise.weight >= LEAST_NOISE_WEIGHT else None,
+            noise=self.noise.scale if self.noise.weight >= rank_settings().least_noise_weight else None,
             indivisible=max(r.unit for r in reports),
         )
 
@@ -227,18 +273,22 @@ class RankTimings:
     time, whatever it does: reading, copying, logging. Only evaluation is not, nor what precedes the first micro-batch
     of all."""
 
-    means: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_INTERVALS))
-    computed: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_INTERVALS))
+    mean_batch_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=rank_settings().remembered_intervals))
+    last_batch_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=rank_settings().remembered_intervals))
     """Seconds from the beginning of a forward pass to its gradients: what a batch takes once it is read."""
     opened: float = 0.0
     """When the last barrier ended; later by what was spent on evaluation."""
     count: int = 0
     begun: float = 0.0
     latest: float = 0.0
+    excluded: float = 0.0
+    """Spent on evaluation since the last barrier."""
+    intervals: int = 0
+    """Barriers that have ended."""
 
     def begin(self, now: float) -> None:
         """A micro-batch begins: it was read already."""
-        if not self.means and not self.count:
+        if not self.mean_batch_seconds and not self.count:
             self.opened = now  # loaders and kernels start once in a training
         if self.count:
             self.latest = now - self.begun
@@ -246,37 +296,39 @@ class RankTimings:
 
     def exclude(self, seconds: float) -> None:
         """Spent on evaluation."""
+        self.excluded += seconds
         self.opened += seconds
         self.begun += seconds
 
     def ready(self, now: float) -> float:
         """The gradient of the synchronized micro-batch is complete; seconds of this rank since the last barrier."""
-        self.means.append((now - self.opened) / max(self.count, 1))
-        self.computed.append(now - self.begun)
+        self.mean_batch_seconds.append((now - self.opened) / max(self.count, 1))
+        self.last_batch_seconds.append(now - self.begun)
         return now - self.opened
 
     def open(self, now: float) -> None:
         """A barrier ended."""
-        self.opened, self.count, self.latest = now, 0, 0.0
+        self.opened, self.count, self.latest, self.excluded = now, 0, 0.0, 0.0
+        self.intervals += 1
 
     @property
     def typical(self) -> float:
         """Seconds of a micro-batch: the median of the last intervals, so that one delay does not lengthen all ranks'
         next interval."""
-        return median(self.means) if self.means else 0.0
+        return median(self.mean_batch_seconds) if self.mean_batch_seconds else 0.0
 
     @property
-    def unit(self) -> float:
+    def batch_seconds(self) -> float:
         """Seconds of a micro-batch, foreseen: as typical, or as the latest if that took longer."""
         return max(self.typical, self.latest)
 
     def is_last(self, now: float, interval: float) -> bool:
-        """Whether the end of the one that begins now is nearer to the deadline than that of a further one: where the
-        interval is a few micro-batches long, a small delay must not cost one of them.
+        """Whether the micro-batch that begins now is the last one before the barrier: its end is nearer to the deadline
+        than that of a further one. Where the interval is a few micro-batches long, a small delay must not cost one.
 
         The batch that begins was read and is trained in any case, so what its reading took may be looked at: whether
         it is trained was decided before it (a stopping time)."""
-        if not self.means:
-            return True
-        unit = self.unit
-        return now - self.opened + min(median(self.computed), unit) + 0.5 * unit > interval
+        if not self.mean_batch_seconds:
+            return True  # nothing is measured yet: synchronize after the first
+        batch = self.batch_seconds
+        return now - self.opened + min(median(self.last_batch_seconds), batch) + 0.5 * batch > interval

@@ -20,11 +20,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from flegel.errors import UsageError
 from flegel.torch.flexible import iteration
-from flegel.torch.flexible.deal import INTERVALS_AHEAD, Deal, NextEpoch, RankProgress, Span
+from flegel.torch.flexible.deal import Deal, NextEpoch, RankProgress, Span
 from flegel.torch.flexible.joining import current
 from flegel.torch.flexible.pace import BarrierPace, RankReport
+from flegel.torch.flexible.rank_settings import rank_settings
 
-EVEN_BARRIERS = 16  # of ranks that are equally fast, for which claims are made at once: dealing costs 0.1 ms and more
 READER_FRAMES = 4  # of the stack, between a sampler and its loader's iterator: the batch sampler, and two calls
 
 _iterated: list[weakref.ref[FlexibleSampler]] = []
@@ -38,6 +38,19 @@ def active() -> FlexibleSampler | None:
             return found
         _iterated.pop()
     return None
+
+
+def _check_only(found: FlexibleSampler) -> None:
+    """Refuse another sampler whose loader hands out batches while a model is trained with those of `found`: barriers
+    deal the samples of one, and the other's would be lost or trained on several ranks."""
+    for other in {one() for one in _iterated}:
+        if other is not None and other is not found and other.is_read_beside(found):
+            raise UsageError(
+                "Two shuffled FlexibleSamplers are read in one loop, as by zip(loader, other), and barriers can deal "
+                "the samples of one only: put both data sets into one that returns a sample of each "
+                "(torch.utils.data.StackDataset), or give the second loader another sampler; for evaluation use "
+                "FlexibleSampler(data, shuffle=False)."
+            )
 
 
 def _reader() -> Any:
@@ -98,6 +111,8 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._reader: weakref.ref[Any] | None = None
         self._drawn = self._handed = self._ended_with = 0
         self._closed = False
+        self._beside = (0, -1)
+        """Another sampler that was read meanwhile, and the claims that the loader of this one had read by then."""
         self._last_samples = (0, 0)
         """Samples that each of the last two iterations of the training loop took from the loader."""
         self._decided = False
@@ -114,6 +129,8 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         self._spent: list[float] = []
         self._since: list[int] = []
         """Seconds and samples of each rank since claims were made."""
+        self.silent = 0
+        """Barriers since the last reports (even_run.py); each rank took one batch for each."""
         self._adopted = False
         """The deal is that of a peer: the next iteration goes on with it."""
         self._segments: list[tuple[int, int]] = []
@@ -192,13 +209,16 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         least = max(self._least, self._own_batch if self.drop_last else 1)
         deal = self._next.begin(positions, self._batch, least, self._interval, self._ahead, self._skipped)
         self.deal = deal
-        self._barriers_claimed, self._spent, self._since = 0, [], []
-        if deal.done and deal.pool + sum(map(deal.claimed, range(self.ranks))):
+        self._barriers_claimed, self._spent, self._since, self.silent = 0, [], [], 0
+        left = deal.pool + sum(map(deal.claimed, range(self.ranks)))
+        if left and not self._skipped and (deal.done or left < self.ranks * deal.least):
             raise UsageError(
                 f"{samples} samples are too few: {self.ranks} ranks need {self.ranks * deal.least} for one step, since "
                 "the loader drops smaller batches or gradients of several batches are accumulated."
             )
         self.training, self._begun = not deal.done, self._begun + 1
+        if deal.done:  # a run that was interrupted has left less than one iteration of every rank
+            self._skipped, self._finished = (), True
         _iterated.append(weakref.ref(self))
         return deal
 
@@ -224,24 +244,38 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         dropped = self._reader is not None and self._reader() is None and not self._decided
         return (self.training and not dropped) or self.has_remainder()
 
+    def is_read_beside(self, other: FlexibleSampler) -> bool:
+        """Whether batches were taken from here between two iterations that were trained with those of `other`."""
+        if not self.training or self._reader is None or self._reader() is None:
+            return False
+        before, self._beside = self._beside, (id(other), self._drawn)
+        return before[0] == id(other) and self._drawn > before[1] >= 0
+
     def has_remainder(self) -> bool:
         """The epoch's last barrier was passed, and the script trains what was left below one iteration."""
         return self._finished and self._begun > 0 and self.handed() > self._ended_with
 
-    def decide(self, count: int, in_time: bool) -> bool:
+    def handed_by_loader(self) -> int | None:
+        """`handed`, if the loader can be asked; otherwise samples are counted when a model is trained with them."""
+        return self.handed() if self._reader is not None else None
+
+    def decide(self, count: int, in_time: bool, handed: int | None = None) -> bool:
         """Whether the iteration that begins is the last before a barrier: by time (`in_time`: that is up), or because
         the rank's claims end. Never after the last barrier of an epoch: what is left for a rank is below one iteration
         (`has_remainder`), and the other ranks would wait at a barrier for it.
 
-        `count`: samples of the model's micro-batch; the loader's are counted by the loader, where it can be asked."""
+        `count`: samples of the model's micro-batch; the loader's are counted by the loader, where it can be asked:
+        `handed` when the iteration's first forward pass began."""
         deal = self.deal
         if deal is None:
             return True
         self._decided = True
+        if len(_iterated) > 1:
+            _check_only(self)
         if self._reader is None:
             self._own_batch = max(self._own_batch, count)
             self._handed = min(self._handed + count, self._drawn)
-        handed = self.handed()
+        handed = self.handed() if handed is None else handed
         if self._handed_at_begin:
             samples = handed - self._handed_at_begin  # of the iteration that has just ended
             before = self._last_samples[1] if self._measured else samples
@@ -264,16 +298,18 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
     def _least_own(self) -> int:
         return self._iteration_samples if self._iteration_samples > self._own_batch or self.drop_last else 1
 
-    def progress(self) -> LoaderProgress:
-        """What this rank reports at a barrier."""
+    def progress(self, to_come: int = 0) -> LoaderProgress:
+        """What this rank reports at a barrier. `to_come`: batches that may follow before the step. They count as taken:
+        with too few samples left for another iteration, no barrier may be planned for one."""
         if self.deal is None or not self.training:
             return LoaderProgress(epoch=self._begun)
         handed = self.handed()
         if not self._measured:  # the first iteration, which may take several batches
             samples = handed - self._handed_at_begin + self._own_batch
             self._last_samples = (samples, samples)
+        handed = max(handed, min(handed + to_come * self._own_batch, self.deal.claimed(self.rank)))
         return LoaderProgress(
-            self._drawn - handed,
+            max(0, self._drawn - handed),
             handed - self.deal.trained[self.rank],
             self._iteration_samples,
             self._least_own,
@@ -286,7 +322,10 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         if self.deal is None or not self.training:
             return
         self._interval = pace.interval
-        self._spent = [r.seconds + spent for r, spent in zip(reports, self._spent or [0.0] * len(reports), strict=True)]
+        barriers, self.silent = self.silent + 1, 0
+        self._barriers_claimed = max(0, self._barriers_claimed - barriers + 1)
+        before = self._spent or [0.0] * len(reports)
+        self._spent = [barriers * r.seconds + spent for r, spent in zip(reports, before, strict=True)]
         if pace.even and self._barriers_claimed > 0:
             self._barriers_claimed -= 1
             self._since = [int(r.taken) for r in reports]
@@ -301,17 +340,44 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             for r, rate in zip(reports, self._rates, strict=True)
         ]
         runs = pace.even and not self.reopens
-        intervals = INTERVALS_AHEAD * EVEN_BARRIERS if runs else INTERVALS_AHEAD
+        rules = rank_settings()
+        intervals = rules.claimed_intervals * (rules.even_barriers_claimed if runs else 1)
         self.deal.advance(progress, pace.interval, self._batch, self._ahead, self._least, intervals)
         least = min(self.deal.outstanding(rank) for rank in range(self.ranks)) - self._ahead
-        if runs and not self.deal.final and least > (EVEN_BARRIERS + 1) * self._batch:
-            self._barriers_claimed = EVEN_BARRIERS - 1
+        if runs and not self.deal.final and least > (rules.even_barriers_claimed + 1) * self._batch:
+            self._barriers_claimed = rules.even_barriers_claimed - 1
         else:
             self._barriers_claimed = 0
         self._reopen()
         if self.deal.done:
             self.training, self._skipped, self._finished, self._ended_with = False, (), True, self.handed()
             self._next.end(self.ranks, self._rates)
+
+    def silent_barriers(self) -> int:
+        """Barriers that may follow without reports of this sampler's progress: claims suffice for them, and the loader
+        can be asked whether each step takes one batch."""
+        return self._barriers_claimed if self.training and self._reader is not None else 0
+
+    def reader(self) -> weakref.ref[Any] | None:
+        return self._reader
+
+    def resume(self, batches: int) -> None:
+        """So many iterations of one batch each were made since the last decision."""
+        if self._handed_at_begin:
+            self._handed_at_begin += batches * self._own_batch
+
+    def partly_silent(self, reports: Sequence[RankReport]) -> None:
+        """A barrier at which some ranks reported."""
+        taken = [
+            known + self._own_batch if r.silent else int(r.taken)
+            for r, known in zip(reports, self._trained_since(), strict=True)
+        ]
+        self._barriers_claimed = max(0, self._barriers_claimed - self.silent - 1)
+        self._since, self.silent = taken, 0
+
+    def _trained_since(self) -> list[int]:
+        """Samples of each rank since claims were made, until the last barrier."""
+        return [known + self.silent * self._own_batch for known in self._since or [0] * self.ranks]
 
     # -- ranks that heal -------------------------------------------------------------------------------------
 
@@ -396,7 +462,11 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """The same on all ranks after a barrier. Another number of ranks may go on with it."""
-        spans = self.deal.trained_spans(self._since) if self.deal is not None and self.training else list(self._skipped)
+        spans = (
+            self.deal.trained_spans(self._trained_since())
+            if self.deal is not None and self.training
+            else list(self._skipped)
+        )
         if self._finished:
             spans = [(0, len(self.dataset))]
         state = {"epoch": self.epoch, "seed": self.seed, "samples": len(self.dataset), "trained": spans}

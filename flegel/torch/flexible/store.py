@@ -7,7 +7,7 @@ import torch.distributed as dist
 from flegel.errors import UsageError
 from flegel.runtime import clock
 
-IDLE_SECONDS = 3600.0  # between two turns of a process that only waits for its end
+TURN_SECONDS = 3600.0  # between two turns of a process that only waits for its end
 
 
 def serve(host: str, port: int) -> None:
@@ -21,4 +21,4 @@ def serve(host: str, port: int) -> None:
         ) from None
     print(f"Ranks meet at tcp://{host}:{store.port}", flush=True)
     while True:
-        clock.sleep(IDLE_SECONDS)
+        clock.sleep(TURN_SECONDS)

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
+from tests import needs
+
+needs.library("starlette")
+needs.library("uvicorn")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cluster"))
 
 from daemon_cluster import DaemonCluster

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import threading
 import urllib.error
 import urllib.request
@@ -16,25 +15,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
-sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("needs Chromium (Debian: apt-get install chromium)", allow_module_level=True)
+from tests import needs
 
-import flegel  # noqa: E402
-from flegel.algorithms.kmeans import KMeans  # noqa: E402
-from flegel.dashboard.frames import RunHistory  # noqa: E402
-from flegel.dashboard.hub import Hub  # noqa: E402
-from flegel.dashboard.local_job import JobDashboard  # noqa: E402
-from flegel.dashboard.saved_runs import read_run  # noqa: E402
-from flegel.dashboard.server import DashboardServer  # noqa: E402
-from flegel.machine.coordinator.events import TraceRow  # noqa: E402
-from flegel.machine.coordinator.observation import IncidentSnapshot, JobSnapshot, WorkerSnapshot  # noqa: E402
-from flegel.results.result import Result  # noqa: E402
+needs.library("starlette")
+needs.library("uvicorn")
+sync_api = needs.library("playwright.sync_api")
 
-pytestmark = pytest.mark.processes
+import flegel
+from flegel.algorithms.kmeans import KMeans
+from flegel.dashboard.frames import RunHistory
+from flegel.dashboard.hub import Hub
+from flegel.dashboard.local_job import JobDashboard
+from flegel.dashboard.saved_runs import read_run
+from flegel.dashboard.server import DashboardServer
+from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.coordinator.observation import IncidentSnapshot, JobSnapshot, WorkerSnapshot
+from flegel.results.result import Result
+
+pytestmark = [pytest.mark.processes, needs.programs("chromium")]
 expect = sync_api.expect
 HOSTILE = '<img src=x onerror="window.broken=1">' + "x" * 3000 + "\u202eRTL עברית"
 
@@ -42,7 +40,7 @@ HOSTILE = '<img src=x onerror="window.broken=1">' + "x" * 3000 + "\u202eRTL עב
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=needs.path_of("chromium"), args=["--no-sandbox"])
         yield browser
         browser.close()
 

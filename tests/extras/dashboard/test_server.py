@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("starlette")
-pytest.importorskip("uvicorn")
-pytest.importorskip("httpx")
+from tests import needs
+
+needs.library("starlette")
+needs.library("uvicorn")
+needs.library("httpx")
 
 from starlette.testclient import TestClient
 

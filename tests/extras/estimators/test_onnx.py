@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("skl2onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+from tests import needs
 
-import flegel  # noqa: E402
-from flegel.algorithms.gmm import GMM  # noqa: E402
-from flegel.algorithms.kmeans import KMeans  # noqa: E402
-from flegel.algorithms.lr import LR  # noqa: E402
-from flegel.algorithms.nmf import NMF  # noqa: E402
-from flegel.cli.main import app  # noqa: E402
+needs.library("skl2onnx")
+onnxruntime = needs.library("onnxruntime")
+
+import flegel
+from flegel.algorithms.gmm import GMM
+from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.lr import LR
+from flegel.algorithms.nmf import NMF
+from flegel.cli.main import app
 
 RNG = np.random.default_rng(0)
 ROWS = np.abs(RNG.normal(size=(400, 4)) + 5 * RNG.integers(3, size=(400, 1)))

@@ -1,4 +1,4 @@
-"""A Slurm of two nodes on this host for tests: munge, one slurmctld, two slurmd, in one folder.."""
+"""A Slurm of two nodes on this host for tests: munge, one slurmctld, two slurmd, in one folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests import needs
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "scancel", "setpriv")
 CONFIG = """ClusterName=test
@@ -38,18 +40,6 @@ PartitionName=all Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def missing() -> str:
-    """Why there can be no Slurm here; empty where there can."""
-    absent = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
-    if absent:
-        return f"no {', '.join(absent)} here: apt-get install --no-install-recommends slurm-wlm munge"
-    return "" if os.geteuid() == 0 else "only root can start Slurm's daemons for a test"
-
-
-def _path() -> str:
-    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-
-
 @contextmanager
 def slurm(folder: Path) -> Iterator[Path]:
     """Daemons and `SLURM_CONF`, `MUNGE_SOCKET` in the environment; all of it is gone afterwards."""
@@ -59,7 +49,7 @@ def slurm(folder: Path) -> Iterator[Path]:
     for name in ("state", "spool-n1", "spool-n2"):
         (folder / name).mkdir()
     before = {name: os.environ.get(name) for name in ("SLURM_CONF", "PATH")}
-    os.environ.update(SLURM_CONF=str(config), PATH=_path())
+    os.environ.update(SLURM_CONF=str(config), PATH=needs.search_path())
     daemons: list[subprocess.Popen[bytes]] = []
     try:
         daemons.append(_munged(folder))

@@ -9,8 +9,9 @@ import pytest
 from launch_checks import check_loses_a_slave, check_nothing_is_left, check_trains
 
 from flegel.cluster.launch.dask import DaskCluster
+from tests import needs
 
-distributed = pytest.importorskip("distributed", reason="pip install 'flegel[dask]'")
+distributed = needs.library("distributed")
 
 
 @pytest.mark.processes

@@ -13,9 +13,10 @@ from flegel.cluster.launch.kubernetes_api import from_kubeconfig
 from flegel.cluster.launch.processes.ticket import SlaveTicket
 from flegel.errors import UsageError
 from flegel.runtime.transport.curve import new_key_pair
+from tests import needs
 
-yaml = pytest.importorskip("yaml", reason="pip install pyyaml")
-validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+yaml = needs.library("yaml")
+validate = needs.library("kubernetes_validate")
 
 PACKAGING = Path(__file__).resolve().parents[3] / "packaging"
 MANIFESTS = PACKAGING / "kubernetes" / "flegel.yaml"

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import sys
-from pathlib import Path
 
 import psutil
 import pytest
 from launch_checks import check_loses_a_slave, check_nothing_is_left, check_trains
 
 from flegel.cluster.launch.mpi import MpiCluster
+from tests import needs
 
-if not Path(sys.executable).with_name("mpiexec").exists() and shutil.which("mpiexec") is None:
-    pytest.skip("no mpiexec here: pip install 'flegel[mpi]'", allow_module_level=True)
+pytestmark = needs.programs("mpiexec")
 
 
 @pytest.mark.processes

@@ -10,9 +10,10 @@ from launch_checks import check_collection, check_loses_a_slave, check_nothing_i
 import flegel
 from flegel.algorithms.kmeans import KMeans
 from flegel.cluster.launch.ray import RayCluster
+from tests import needs
 
-ray = pytest.importorskip("ray", reason="pip install 'flegel[ray]'")
-pytest.importorskip("ray.data", reason="pip install 'ray[data]'")
+ray = needs.library("ray")
+needs.library("ray.data")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,14 +11,17 @@ from pathlib import Path
 
 import pytest
 from launch_checks import check_loses_a_slave, check_nothing_is_left, check_trains, until
-from slurm_host import missing, slurm
+from slurm_host import PROGRAMS, slurm
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
 from flegel.cluster.launch.slurm import SlurmCluster, SlurmPlacer, scancel
+from tests import needs
 
-if missing():
-    pytest.skip(missing(), allow_module_level=True)
+pytestmark = [
+    needs.programs(*PROGRAMS),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can start Slurm's daemons for a test"),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)

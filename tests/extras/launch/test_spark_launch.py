@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +13,10 @@ from launch_checks import check_collection, check_loses_a_slave, check_nothing_i
 
 from flegel.cluster.launch.spark import SparkCluster, new_session
 from flegel.errors import UsageError
+from tests import needs
 
-pyspark = pytest.importorskip("pyspark", reason="pip install 'flegel[spark]'")
-if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-    pytest.skip("Spark needs Java 17 or newer: apt-get install openjdk-17-jre-headless", allow_module_level=True)
+pyspark = needs.library("pyspark")
+pytestmark = needs.programs("java")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from flegel.torch import FlexibleDDP, FlexibleSampler
 
 EVERY = 3  # barriers between two snapshots
+PAUSE = 0.003  # seconds of a batch, at least: 15 barriers and more in the epoch, however fast the machine is
 
 
 def main() -> None:
@@ -41,6 +43,7 @@ def main() -> None:
             torch.nn.functional.mse_loss(model(features), target).backward()
             for index in indices.tolist():
                 print(life, model.barriers, index, file=log)
+            time.sleep(PAUSE)
             optimizer.step()
             if model.stepped and model.barriers % EVERY == 0 and life == "0" and rank == 0:
                 kept = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import os
@@ -19,7 +20,7 @@ import torch.utils.checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from flegel.errors import FlegelWarning, UsageError
-from flegel.torch import FlexibleDDP, FlexibleSampler
+from flegel.torch import FlexibleDDP, FlexibleSampler, LocalStepsDDP
 
 COLUMNS = 6
 
@@ -142,7 +143,7 @@ def unused(rank: int) -> dict[str, Any]:
 
 def lost(rank: int) -> dict[str, Any]:
     """The last rank freezes in the middle; the others must end with a sentence."""
-    model = FlexibleDDP(network(), endless=True, interval=0.02, timeout=8.0)
+    model = FlexibleDDP(network(), endless=True, interval=0.02, timeout=30.0)
     optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
     x, y = rows(64)
     for step in range(100_000):
@@ -295,7 +296,7 @@ def counted(rank: int) -> dict[str, Any]:
             optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01)
         else:
             model = FlexibleDDP(net, endless=True, **options)
-            model.pace._judge = lambda _: None  # equal, whatever this machine does
+            model.pace._judge = lambda *_: None  # equal, whatever this machine does
             optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
 
         def train(steps: int, model: Any = model, optimizer: Any = optimizer) -> None:
@@ -322,12 +323,13 @@ def counted(rank: int) -> dict[str, Any]:
 
 
 def compressed(rank: int) -> dict[str, Any]:
-    """Gradients with 8 bits beside full precision: 30 barriers of a network with 20,000 weights, rank 0 slow."""
+    """Gradients with 8 bits beside full precision: 30 barriers of a network with 20,000 weights."""
     found = {}
     for kind in ("none", "int8"):
         torch.manual_seed(0)
         net = torch.nn.Sequential(torch.nn.Linear(COLUMNS, 2000), torch.nn.Tanh(), torch.nn.Linear(2000, 1))
         model = FlexibleDDP(net, endless=True, compress=kind, bucket_cap_mb=0.03)
+        model.pace._judge = lambda *_: None  # equal, whatever this machine does: steps of the same samples
         optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.001))
         x, y = rows(512)
         losses = []
@@ -457,8 +459,36 @@ def accumulated(rank: int, told: bool) -> dict[str, Any]:
     return {"seen": gather(seen), "parameters": gather(flat(model)), "barriers": model.barriers, "worst": worst}
 
 
+def incomplete(rank: int, anew: bool) -> dict[str, Any]:
+    """Steps after every fourth batch, nothing said by `no_sync`. The first epoch has five batches for rank 0 and four
+    for rank 1, so only rank 0 begins the second one with an incomplete group; `anew`: batches are counted in each
+    epoch, otherwise in all of them."""
+    data = indexed(65)
+    sampler = FlexibleSampler(data)
+    model = FlexibleDDP(network(), timeout=20.0)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    seen: list[list[int]] = []
+    made, clipped = 0, []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        seen.append([])
+        made = 0 if anew else made
+        for features, target, index in DataLoader(data, batch_size=8, sampler=sampler):
+            made += 1
+            (torch.nn.functional.mse_loss(model(features), target) / 4).backward()
+            seen[-1] += index.tolist()
+            if made % 4 == 0:
+                norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+                optimizer.step()
+                optimizer.zero_grad()
+                clipped += [norm] if model.stepped else []
+    return {"seen": gather(seen), "parameters": gather(flat(model)), "barriers": model.barriers,
+            "clipped": gather(clipped)}  # fmt: skip
+
+
 def left_early(rank: int, alike: bool) -> dict[str, Any]:
-    """`break` in the middle of an epoch: at the same barrier on all ranks, or after as many batches on each."""
+    """`break` in the middle of an epoch: at the same barrier on all ranks, or after a number of batches, fewer on the
+    rank that is faster: whatever the machine does, it leaves before the other one."""
     data = indexed(2000)
     sampler = FlexibleSampler(data)
     model = FlexibleDDP(network(), timeout=20.0)
@@ -473,7 +503,7 @@ def left_early(rank: int, alike: bool) -> dict[str, Any]:
                 torch.nn.functional.mse_loss(model(features), target).backward()
                 time.sleep(0.02 if rank == 0 else 0.001)
                 optimizer.step()
-                if (model.stepped and model.barriers == until) if alike else made == 20:
+                if (model.stepped and model.barriers == until) if alike else made == (20 if rank == 0 else 12):
                     break
     except UsageError as error:
         said = str(error)
@@ -506,11 +536,318 @@ def stopped(rank: int) -> dict[str, Any]:
     return {"left": gather(left), "told": gather(told)}
 
 
+def evaluated(rank: int, on: list[int], kind: str, tuned: bool, interval: float | None) -> dict[str, Any]:
+    """Forward passes without a backward pass, on some of the ranks, wherever a script may make them, and of another
+    size than those that are trained. `tuned`: from the second barrier on all is trained in eval mode, as where the
+    statistics of BatchNorm are frozen. Weights stay as they are, so the gradient of each barrier is known."""
+    model = FlexibleDDP(network(), endless=True, timeout=20.0, interval=interval)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.0))
+    x, y = rows(40_000)
+    mine: list[tuple[torch.Tensor, torch.Tensor]] = []
+    at, worst = 20_000 * rank, 0.0
+
+    def evaluate() -> None:
+        if rank not in on:
+            return
+        before = model.training
+        model.train(kind == "train mode")
+        with torch.no_grad() if kind == "no gradients" else contextlib.nullcontext():
+            for size in (37, 11):
+                torch.nn.functional.mse_loss(model(x[:size]), y[:size])
+        model.train(before)
+
+    while model.barriers < 4:
+        model.train(not tuned or model.barriers < 2)
+        optimizer.zero_grad()
+        for _ in range(2):  # gradients of two micro-batches are accumulated
+            evaluate()
+            part = x[at : at + 8], y[at : at + 8]
+            at += 8
+            mine.append(part)
+            loss = torch.nn.functional.mse_loss(model(part[0]), part[1]) / 2
+            evaluate()
+            loss.backward()
+        got = [p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]
+        time.sleep(0.004 if rank == 0 and interval is not None else 0.0)
+        complete = model.barrier.complete
+        optimizer.step()
+        evaluate()
+        if complete:
+            parts = [part for parts in gather(mine) for part in parts]
+            plain = network()
+            torch.nn.functional.mse_loss(
+                plain(torch.cat([p[0] for p in parts])), torch.cat([p[1] for p in parts])
+            ).backward()
+            exact = torch.cat([p.grad.reshape(-1) for p in plain.parameters() if p.grad is not None])
+            worst = max(worst, float((torch.cat(got) - exact).abs().max() / exact.abs().max()))
+            mine = []
+    return {"worst": gather(worst), "samples": 2 * model.samples_seen, "trained": sum(gather(at - 20_000 * rank))}
+
+
+def all_evaluated(rank: int) -> dict[str, Any]:
+    """On one rank and on all, with gradients and without, while ranks train in train mode and in eval mode; with equal
+    ranks and with intervals in which one makes more iterations than the other."""
+    kinds: list[tuple[list[int], str, bool]] = [
+        ([0], "eval mode", False),
+        ([0], "no gradients", False),
+        ([0], "train mode", False),
+        ([0, 1], "eval mode", False),
+        ([], "", True),
+        ([0], "eval mode", True),
+        ([1], "no gradients", True),
+    ]
+    return {f"{kind}, {dt}": evaluated(rank, *kind, dt) for dt in (None, 0.01) for kind in kinds}
+
+
+def evaluated_in_epochs(rank: int) -> dict[str, Any]:
+    """A loss of other data on rank 0 in the middle of each epoch, with gradients, while a sampler deals the indices."""
+    data = indexed(611)
+    sampler = FlexibleSampler(data)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    model = FlexibleDDP(network())
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    seen: list[list[int]] = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        seen.append([])
+        for made, (features, target, index) in enumerate(loader):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(features), target).backward()
+            optimizer.step()
+            seen[-1] += index.tolist()
+            if rank == 0 and made % 4 == 2:
+                model.eval()
+                for others, wanted, _ in DataLoader(indexed(40), batch_size=16):
+                    torch.nn.functional.mse_loss(model(others), wanted)
+                model.train()
+    return {"seen": gather(seen), "parameters": gather(flat(model)), "samples": model.samples_seen}
+
+
+def unseen(rank: int) -> dict[str, Any]:
+    """Outputs in an object of the script's own, in which no tensor can be found."""
+
+    class Outputs:
+        def __init__(self, value: torch.Tensor) -> None:
+            self.value = value
+
+    class Hidden(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x: torch.Tensor) -> Outputs:
+            return Outputs(self.inner(x))
+
+    model = FlexibleDDP(Hidden(), endless=True)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    x, y = rows(8)
+    torch.nn.functional.mse_loss(model(x).value, y).backward()
+    try:
+        optimizer.step()
+    except UsageError as error:
+        return {"said": gather(str(error))}
+    return {"said": []}
+
+
+def calls_of(work: Any) -> int:
+    """Calls of Python and C functions that it makes in this thread."""
+    made = 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+def silent(rank: int) -> dict[str, Any]:
+    """Equal ranks: most barriers carry no report. Then things that end a run of these on one rank or on both, each
+    beside one process that trains the samples of both ranks."""
+    found: dict[str, Any] = {"calls": {}, "parameters": {}}
+    x, y = rows(4000)
+    model = FlexibleDDP(network(), endless=True, timeout=30.0)
+    model.pace._judge = lambda *_: None  # equal, whatever this machine does
+    model._run.waiting_share = 1e9
+    plain = torch.nn.parallel.DistributedDataParallel(network(), gradient_as_bucket_view=True)
+    pairs = [(one, torch.optim.SGD(one.parameters(), lr=0.05, momentum=0.9)) for one in (model, plain)]
+    model.optimizer(pairs[0][1])
+    for one, optimizer in pairs:
+
+        def train(steps: range, one: Any = one, optimizer: Any = optimizer) -> None:
+            for at in steps:
+                part = slice(16 * at + 8 * rank, 16 * at + 8 * rank + 8)
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(one(x[part]), y[part]).backward()
+                optimizer.step()
+
+        train(range(40))
+        name = type(one).__name__
+        found["calls"][name] = calls_of(lambda train=train: train(range(40, 72))) / 32
+        found["parameters"][name] = gather(flat(one))
+    optimizer, kinds = pairs[0][1], ["ragged", "evaluated", "zeroed", "twice", "two passes"]
+    seen, worst, reported = 72 * 16, {}, 0
+    for step in range(len(kinds) * 20):
+        kind = kinds[step // 20] if step % 20 == 19 else ""
+        if step % 20 == 0:
+            model._expected = 1  # the next iteration has one backward pass again
+            alone = network()
+            alone.load_state_dict(model.module.state_dict())
+            inner = torch.optim.SGD(alone.parameters(), lr=0.05, momentum=0.9)
+            inner.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        sizes = [8, 5 if kind == "ragged" else 8]
+        parts = [slice(seen, seen + sizes[0]), slice(seen + sizes[0], seen + sum(sizes))]
+        seen += sum(sizes)
+        silent_before = model._run.left > 0
+        for net, one, part in ((model, optimizer, parts[rank]), (alone, inner, slice(parts[0].start, parts[1].stop))):
+            one.zero_grad()
+            if kind == "evaluated" and rank == 0:
+                torch.nn.functional.mse_loss(net(x[:3]), y[:3])
+            if kind == "two passes":
+                torch.nn.functional.mse_loss(net(x[part]), y[part]).backward()
+            loss = torch.nn.functional.mse_loss(net(x[part]), y[part])
+            loss.backward(retain_graph=kind == "twice")
+            if kind == "twice":
+                loss.backward()
+            if kind == "zeroed":
+                one.zero_grad()
+                torch.nn.functional.mse_loss(net(x[part]), y[part]).backward()
+            reported += net is model and not model._run.pending
+            one.step()
+        assert silent_before or not kind, "it happens in a run"
+        off = max(abs(a - b) for a, b in zip(flat(model), flat(alone), strict=True))
+        worst[kind] = max(worst.get(kind, 0.0), off)
+    return {**found, "worst": worst, "reported": reported, "barriers": model.barriers, "samples": model.samples_seen,
+            "seen": seen, "left": gather(flat(model))}  # fmt: skip
+
+
+def saved_in_a_run(rank: int) -> dict[str, Any]:
+    """What `state_dict` says after barriers of an epoch, beside what all ranks have trained by then."""
+    data = indexed(3000)
+    sampler = FlexibleSampler(data)
+    model = FlexibleDDP(network())
+    model.pace._judge = lambda *_: None
+    model._run.waiting_share = 1e9
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    seen: list[int] = []
+    wrong, silent = 0, 0
+    for features, target, index in DataLoader(data, batch_size=4, sampler=sampler):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(features), target).backward()
+        silent += model._run.pending
+        optimizer.step()
+        seen += index.tolist()
+        if model.stepped and model.barriers % 7 == 0:
+            order, spans = sampler.order(), sampler.state_dict()["trained"]
+            saved = {order[at] for start, end in spans for at in range(start, end)}
+            wrong += saved != {i for rank in gather(seen) for i in rank}
+    return {"wrong": wrong, "silent": silent, "seen": gather(seen), "barriers": model.barriers}
+
+
+def frozen(rank: int) -> dict[str, Any]:
+    """Parameters that are frozen or released after the model was wrapped."""
+    said = []
+    for before, after, options in (
+        (True, False, {}), (False, True, {}), (True, False, {"find_unused_parameters": True}),
+    ):  # fmt: skip
+        net = network()
+        net[0].requires_grad_(before)
+        model = FlexibleDDP(net, endless=True, **options)
+        optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+        x, y = rows(8)
+        try:
+            for step in range(4):
+                net[0].requires_grad_(before if step < 2 else after)
+                optimizer.zero_grad()
+                torch.nn.functional.mse_loss(model(x), y).backward()
+                optimizer.step()
+            said.append("")
+        except UsageError as error:
+            said.append(str(error))
+    return {"said": gather(said)}
+
+
+def derived_twice(rank: int) -> dict[str, Any]:
+    """Two backward passes over the first forward pass."""
+    model = FlexibleDDP(network(), endless=True)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    x, y = rows(8)
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    try:
+        optimizer.step()
+    except UsageError as error:
+        return {"said": gather(str(error))}
+    return {"said": gather("")}
+
+
+def unused_untold(rank: int) -> dict[str, Any]:
+    """A branch that the second forward pass does not use, without find_unused_parameters."""
+    torch.manual_seed(0)
+    model = FlexibleDDP(Branches(), endless=True)
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    x, _ = rows(4)
+    said = ""
+    try:
+        for both in (True, False, True):
+            optimizer.zero_grad()
+            model(x, both).mean().backward()
+            optimizer.step()
+    except UsageError as error:
+        said = str(error)
+    return {"said": gather(said), "barriers": model.barriers}
+
+
+def static_grouped(rank: int) -> dict[str, Any]:
+    """A static graph whose first backward pass does not synchronize, which PyTorch cannot record; then local steps."""
+    x, y = rows(8)
+    model = FlexibleDDP(network(), endless=True, static_graph=True)
+    said = ""
+    try:
+        with model.no_sync():
+            torch.nn.functional.mse_loss(model(x), y).backward()
+    except UsageError as error:
+        said = str(error)
+    local = LocalStepsDDP(network(), endless=True, local_steps=2, static_graph=True)
+    optimizer = local.optimizer(torch.optim.SGD(local.parameters(), lr=0.05))
+    for _ in range(4):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(local(x), y).backward()
+        optimizer.step()
+    return {"said": said, "barriers": local.barriers}
+
+
+def empty(rank: int) -> dict[str, Any]:
+    """Batches without samples, on one rank and on all, count as none."""
+    model = FlexibleDDP(network())
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+    plain = network()
+    other = torch.optim.SGD(plain.parameters(), lr=0.05)
+    x, y = rows(16)
+    for sizes in ((8, 8), (0, 8), (0, 0), (8, 8)):
+        parts = slice(0, sizes[0]), slice(8, 8 + sizes[1])
+        both = torch.cat([x[parts[0]], x[parts[1]]]), torch.cat([y[parts[0]], y[parts[1]]])
+        for net, one, batch in ((model, optimizer, (x[parts[rank]], y[parts[rank]])), (plain, other, both)):
+            one.zero_grad()
+            torch.nn.functional.mse_loss(net(batch[0]), batch[1]).backward()
+            one.step()
+    worst = max(abs(a - b) for a, b in zip(flat(model), flat(plain), strict=True))
+    return {"worst": worst, "barriers": model.barriers, "parameters": gather(flat(model))}
+
+
 CASES = {
     "epochs": epochs, "mean": weighted_mean, "lost": lost, "static": static, "buffers": buffers, "skipped": skipped,
     "unused": unused, "refused": refused, "compiled": compiled, "adversarial": adversarial, "small": small,
-    "accumulated": accumulated, "left early": left_early, "stopped": stopped, "alike": alike,
-    "compressed": compressed, "counted": counted,
+    "accumulated": accumulated, "incomplete": incomplete, "left early": left_early, "stopped": stopped, "alike": alike,
+    "compressed": compressed, "counted": counted, "evaluated": all_evaluated, "unseen": unseen,
+    "evaluated in epochs": evaluated_in_epochs, "silent": silent, "saved in a run": saved_in_a_run, "frozen": frozen,
+    "derived twice": derived_twice, "unused untold": unused_untold, "empty": empty,
+    "static grouped": static_grouped,
 }  # fmt: skip
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
+from tests import needs
 
-from flegel.errors import UsageError  # noqa: E402
-from flegel.torch import join  # noqa: E402
-from flegel.torch.flexible.agreement import Broken  # noqa: E402
-from flegel.torch.flexible.connection import Connection  # noqa: E402
+torch = needs.library("torch")
+
+from flegel.errors import UsageError
+from flegel.torch import join
+from flegel.torch.flexible.agreement import Broken
+from flegel.torch.flexible.connection import Connection
 
 
 class Work:

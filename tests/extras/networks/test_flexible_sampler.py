@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
+from tests import needs
 
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+torch = needs.library("torch")
 
-from flegel.errors import UsageError  # noqa: E402
-from flegel.torch.flexible import iteration  # noqa: E402
-from flegel.torch.flexible.iteration import LoopIteration  # noqa: E402
-from flegel.torch.flexible.pace import BarrierPace, RankReport  # noqa: E402
-from flegel.torch.flexible.sampler import FlexibleSampler, active  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset
+
+from flegel.errors import UsageError
+from flegel.torch.flexible import iteration
+from flegel.torch.flexible.iteration import LoopIteration
+from flegel.torch.flexible.pace import BarrierPace, RankReport
+from flegel.torch.flexible.sampler import FlexibleSampler, active
 
 
 @pytest.fixture(autouse=True)
@@ -186,3 +188,40 @@ def test_one_batch_that_is_trained_again_and_again_is_not_an_epoch() -> None:
     assert active() is sampler
     del batches
     assert active() is not sampler
+
+
+def test_two_shuffled_samplers_in_one_loop_are_told_and_one_after_the_other_are_not() -> None:
+    first, batches = made(100, batch_size=8)
+    next(batches)
+    first.decide(8, in_time=True)
+    for _ in range(2):  # other data are evaluated in the middle of the epoch
+        second, others = made(100, batch_size=8)
+        next(others)
+        del others
+        next(batches)
+        assert active() is first
+        first.decide(8, in_time=True)
+    second, others = made(100, batch_size=8)
+    next(batches), next(others)
+    assert active() is second
+    second.decide(8, in_time=True)
+    next(batches), next(others)
+    with pytest.raises(UsageError, match=r"zip\(loader, other\).*StackDataset"):
+        second.decide(8, in_time=True)
+
+
+def test_a_loader_that_drops_every_batch_is_refused() -> None:
+    data = TensorDataset(torch.arange(5))
+    loader = DataLoader(data, batch_size=4, sampler=FlexibleSampler(data, num_replicas=3, rank=0), drop_last=True)
+    with pytest.raises(UsageError, match="5 samples are too few: 3 ranks need 12 for one step"):
+        list(loader)
+
+
+def test_a_rest_of_an_epoch_below_one_iteration_of_every_rank_is_trained_without_a_barrier() -> None:
+    data = TensorDataset(torch.arange(30))
+    sampler = FlexibleSampler(data, num_replicas=3, rank=1)
+    sampler.load_state_dict({"epoch": 0, "seed": 0, "samples": 30, "trained": [(0, 28)], "finished": False})
+    for (indices,) in DataLoader(data, batch_size=4, sampler=sampler):
+        assert indices.tolist() == [sampler.order()[29]] and active() is sampler
+        assert not sampler.decide(1, in_time=True), "one of three ranks has nothing, so there is no barrier"
+    assert sampler.state_dict()["finished"]

@@ -10,20 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests import needs
 
-import torch_modules as modules  # noqa: E402
+torch = needs.library("torch")
 
-import flegel.torch as networks  # noqa: E402
-from flegel import LocalCluster, run  # noqa: E402
-from flegel.algorithm import Sample  # noqa: E402
-from flegel.core.shard import make_shard  # noqa: E402
-from flegel.core.stop_flag import new_flag  # noqa: E402
-from flegel.errors import UsageError  # noqa: E402
-from flegel.runtime.backends.registry import choose  # noqa: E402
-from flegel.torch import flat, records  # noqa: E402
-from flegel.torch.micro_batches import MicroBatches  # noqa: E402
-from flegel.torch.optimizers import OPTIMIZERS, StepSettings, rate_factor  # noqa: E402
+import torch_modules as modules
+
+import flegel.torch as networks
+from flegel import LocalCluster, run
+from flegel.algorithm import Sample
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.errors import UsageError
+from flegel.runtime.backends.registry import choose
+from flegel.torch import flat, records
+from flegel.torch.micro_batches import MicroBatches
+from flegel.torch.optimizers import OPTIMIZERS, StepSettings, rate_factor
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(256, 8)).astype(np.float32)
@@ -276,7 +278,7 @@ def test_a_stopped_job_goes_on_with_the_state_of_its_optimizer(cluster: Any, tmp
 
 @pytest.mark.processes
 def test_a_model_is_saved_and_loaded(cluster: Any, tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
+    needs.library("safetensors")
     from flegel import load
 
     network = networks.model(modules.Classifier, lr=0.02, epochs=2, arguments={"hidden": 7})

@@ -5,7 +5,9 @@ from __future__ import annotations
 import psutil
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
+from tests import needs
+
+needs.library("torch")
 
 from flegel.runtime.backends.registry import library_of
 from flegel.runtime.processes import fork_server

@@ -7,24 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests import needs
 
-from flegel import run  # noqa: E402
-from flegel.algorithm import Sample  # noqa: E402
-from flegel.algorithms.fcm import FCM  # noqa: E402
-from flegel.algorithms.gmm import GMM  # noqa: E402
-from flegel.algorithms.kmeans import KMeans  # noqa: E402
-from flegel.algorithms.lr import LR  # noqa: E402
-from flegel.core import pytree  # noqa: E402
-from flegel.core.shard import make_shard  # noqa: E402
-from flegel.core.stop_flag import new_flag  # noqa: E402
-from flegel.errors import UsageError  # noqa: E402
-from flegel.machine.audit.recount import Recount  # noqa: E402
-from flegel.machine.worker.point_store import PointStore  # noqa: E402
-from flegel.plan.devices import parse_devices  # noqa: E402
-from flegel.runtime.backends.conformance import check_backend  # noqa: E402
-from flegel.runtime.backends.registry import choose  # noqa: E402
-from flegel.runtime.backends.torch.streaming import writeable_view  # noqa: E402
+torch = needs.library("torch")
+
+from flegel import run
+from flegel.algorithm import Sample
+from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gmm import GMM
+from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.kmeans.triton_kernel import Tile, tile_for
+from flegel.algorithms.lr import LR
+from flegel.configuration.active import using
+from flegel.core import pytree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.errors import UsageError
+from flegel.machine.audit.recount import Recount
+from flegel.machine.worker.point_store import PointStore
+from flegel.plan.devices import parse_devices
+from flegel.runtime.backends.conformance import check_backend
+from flegel.runtime.backends.registry import choose
+from flegel.runtime.backends.torch.streaming import writeable_view
 
 RNG = np.random.default_rng(0)
 WHICH = RNG.integers(3, size=700)
@@ -122,8 +126,8 @@ def test_rows_that_do_not_fit_come_anew_in_each_pass(
     shards = [make_shard(ROWS, None, algorithm.initState(len(ROWS), 5, RNG), layout) for _ in range(2)]
     whole = choose(device).build(algorithm, shards[0], theta, empty, False)
     monkeypatch.setattr("flegel.runtime.backends.torch.kernel.TorchKernel.rows_that_fit", lambda *_: staying)
-    monkeypatch.setattr("flegel.runtime.backends.torch.streaming.STREAMED_BYTES", 128 * 5 * 8)
-    part = choose(device).build(algorithm, shards[1], theta, empty, False)
+    with using({"gpu.streamed_bytes": 128 * 5 * 8}):
+        part = choose(device).build(algorithm, shards[1], theta, empty, False)
     for kernel, shard in ((whole, shards[0]), (part, shards[1])):
         for start, end in ((0, 100), (100, 333), (333, 700), (0, 700)):
             assert kernel.run(shard, start, end, 0, new_flag()) == end
@@ -253,3 +257,12 @@ def test_an_audit_uses_the_rows_that_are_on_the_device() -> None:
         np.testing.assert_array_equal(found[0].features[found[1]].numpy(), ROWS[128:256])
         other = make_shard(ROWS[:256].copy(), None, algorithm.initState(256, 5, RNG), layout)
         assert kernel._whole_of(other) is None
+
+
+def test_tiles_of_distances_have_the_sides_that_the_settings_say() -> None:
+    assert tile_for(2000, 768) == Tile(rows=128, centroids=128, columns=32, warps=8, stages=3)
+    assert tile_for(64, 768) == Tile(rows=128, centroids=64, columns=32, warps=4, stages=4)
+    assert tile_for(2000, 28) == Tile(rows=128, centroids=64, columns=32, warps=8, stages=1)
+    with using({"gpu.tile_rows": 100, "gpu.narrow_columns": 16}):
+        assert tile_for(2000, 28).rows == 64, "the next lower power of 2"
+        assert tile_for(2000, 28).centroids == 128

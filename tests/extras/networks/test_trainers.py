@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
@@ -13,26 +12,19 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
+from tests import needs
 
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+torch = needs.library("torch")
 
-from flegel.errors import UsageError  # noqa: E402
-from flegel.torch.flexible.deal import Deal, RankProgress  # noqa: E402
-from flegel.torch.flexible.interval_loader import IntervalLoader, samples_of_tree  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset
+
+from flegel.errors import UsageError
+from flegel.torch.flexible.deal import Deal, RankProgress
+from flegel.torch.flexible.interval_loader import IntervalLoader, samples_of_tree
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = {"accelerate": "accelerate", "trainer": "transformers", "lightning": "lightning"}
 SAMPLES = 403  # of an epoch of trainer_ranks.py
-KINDS = [
-    pytest.param(
-        kind,
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec(package) is None, reason=f"{package} is not installed: pip install {package}"
-        ),
-    )
-    for kind, package in PACKAGES.items()
-]
 
 
 def run(command: list[str], cwd: Path = ROOT, **more: str) -> str:
@@ -40,7 +32,7 @@ def run(command: list[str], cwd: Path = ROOT, **more: str) -> str:
     place of the package of that name, which Accelerate imports."""
     paths = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     paths |= {"OMP_NUM_THREADS": "1", "EPOCHS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", **more}
-    ended = subprocess.run(command, cwd=cwd, env=paths, capture_output=True, text=True, timeout=280)
+    ended = subprocess.run(command, cwd=cwd, env=paths, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -49,8 +41,9 @@ def under_torchrun(*words: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PACKAGES)
 def test_every_index_once_equal_weights_and_the_trainers_own_numbers(kind: str, tmp_path: Path) -> None:
+    needs.installed(PACKAGES[kind])
     run(under_torchrun(str(Path(__file__).with_name("trainer_ranks.py")), kind, str(tmp_path)), cwd=tmp_path)
     first, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in range(2))
     assert first["weights"] == second["weights"]
@@ -70,8 +63,9 @@ def test_every_index_once_equal_weights_and_the_trainers_own_numbers(kind: str, 
         assert first["steps"] == 2 * SAMPLES // 16, "schedules go by samples"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PACKAGES)
 def test_examples_of_trainers_run_as_documented(kind: str) -> None:
+    needs.installed(PACKAGES[kind])
     assert "loss " in run(under_torchrun(f"docs/examples/flexible_{kind}.py"))
 
 
@@ -92,7 +86,7 @@ def test_the_example_of_slurm_runs_with_the_variables_of_srun(tmp_path: Path) ->
 
 @pytest.mark.processes
 def test_the_example_of_ray_train_runs(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="ray is not installed: make test-extras installs it")
+    needs.library("ray")
     told = run([sys.executable, "docs/examples/flexible_ray.py"], RAY_STORAGE=str(tmp_path), RAY_ADDRESS="local")
     assert "epoch 0: loss" in told
 

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: make test-extras installs it")
+from tests import needs
 
-import torch.distributed as dist  # noqa: E402
-from torch.utils.data import DataLoader, Dataset  # noqa: E402
+torch = needs.library("torch")
 
-from flegel.report.rank_page import verdict  # noqa: E402
-from flegel.report.rank_sections import examine, read_watch  # noqa: E402
-from flegel.torch import FlexibleDDP, LocalStepsDDP, watch  # noqa: E402
-from flegel.torch.flexible import local_ddp  # noqa: E402
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+from flegel.report.rank_page import verdict
+from flegel.report.rank_sections import examine, read_watch
+from flegel.torch import FlexibleDDP, LocalStepsDDP, watch
+from flegel.torch.flexible import local_ddp
 
 
 class VirtualClock:
@@ -124,7 +126,7 @@ def test_three_ranks_of_plain_ddp_with_two_slow_ones(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     script = Path(__file__).with_name("watched_script.py")
     ended = subprocess.run(
-        [*command, str(script), str(tmp_path)], env={**os.environ, **paths}, capture_output=True, text=True, timeout=240
+        [*command, str(script), str(tmp_path)], env={**os.environ, **paths}, capture_output=True, text=True, timeout=600
     )
     assert ended.returncode == 0, ended.stderr
     report = examine(*read_watch(tmp_path))
@@ -136,7 +138,7 @@ def test_three_ranks_of_plain_ddp_with_two_slow_ones(tmp_path: Path) -> None:
     assert "Rank 1 is slow" in verdict(report) and "rank 2 in forward" in verdict(report)
     shown = subprocess.run(
         [sys.executable, "-m", "flegel", "ddp-report", str(tmp_path), "--prometheus", str(tmp_path / "ddp.prom")],
-        cwd=root, env={**os.environ, **paths}, capture_output=True, text=True, timeout=120,
+        cwd=root, env={**os.environ, **paths}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert shown.returncode == 0 and "Rank 1 is slow" in shown.stdout, shown.stderr
     assert 'flegel_ddp_score{rank="1",section="data"}' in (tmp_path / "ddp.prom").read_text()

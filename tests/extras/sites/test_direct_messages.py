@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("cryptography")
+from tests import needs
+
+needs.library("cryptography")
 
 import flegel
 from flegel.algorithms.kmeans import KMeans

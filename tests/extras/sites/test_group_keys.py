@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("cryptography")
+from tests import needs
+
+needs.library("cryptography")
 
 import flegel
 from flegel.errors import UsageError
@@ -60,3 +62,9 @@ def test_groups_are_added_without_new_keys_for_the_others(keys: Path) -> None:
 def test_a_key_of_another_group_is_refused_before_data_are_read(keys: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is the key of paris, not of lyon"):
         flegel.run("kmeans", "no-such.csv", group="lyon", bucket=str(tmp_path), group_key=str(keys / "paris.json"))
+
+
+def test_a_folder_with_other_files_is_no_folder_of_keys(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"group": 1}')
+    with pytest.raises(UsageError, match="no keys of groups"):
+        make_key_files(tmp_path, ["a"], encrypt=False)

@@ -57,7 +57,7 @@ def test_a_group_is_killed_between_rounds(tmp_path: Path, again: bool) -> None:
     try:
         wait_for(tmp_path, 4)
         groups[2].kill()
-        groups[2].wait(10)
+        groups[2].wait(60)
         before = rounds(tmp_path)
         if again:
             groups[2] = start(2, 15.0)

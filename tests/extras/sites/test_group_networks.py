@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+from tests import needs
+
+needs.library("torch")
 
 import flegel
 import flegel.torch.probing

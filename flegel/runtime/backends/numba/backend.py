@@ -24,6 +24,7 @@ class NumbaKernel:
     library = ""
     room = 0
     overhead = 0.0
+    abandoned = 0
 
     def __init__(self, built: Built, parameter: Tree, empty: Tree) -> None:
         self.kind, self.note = built.kind, built.note

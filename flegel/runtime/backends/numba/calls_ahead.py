@@ -20,24 +20,20 @@ from typing import Any
 
 import numpy as np
 
+from flegel.configuration.compiled import kernel_settings
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
 from flegel.loading.code_gate import Consent, execute
+from flegel.loading.syntax_tree import parse_source
 
 HOME = "flegel.algorithms.points"
 OVER_TILES = "flegel.algorithms.over_tiles"
 SUMS = ("squared_distance", "dot")
 POINTS = ("nearest", *SUMS)
-MAX_COLUMNS_OF_NEAREST = 512
-"""Of rows for `nearest`; a tile has to stay in the cache."""
-MAX_REGISTERS_PER_ROW = 4
-"""That a row may fill for sums; longer ones fill vectors by themselves."""
-NEVER = -(1 << 40)
+NEVER = -(1 << 40)  # a margin at which nothing is computed ahead
 HOOK_PARAMETERS = (3, 4)
 """Of `contribution` and `hidden`, and of `updateDataPoint`, which also gets the number of the pass."""
-MAX_PARAMETER_ROWS = 512
-"""Of θ in a table of sums for a tile, which has to stay in the cache."""
 
 
 def parsed_hook(function: Any) -> ast.FunctionDef | None:
@@ -45,7 +41,7 @@ def parsed_hook(function: Any) -> ast.FunctionDef | None:
     code = function.__code__
     try:
         lines = inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :])
-        (found,) = ast.parse(textwrap.dedent("".join(lines))).body
+        (found,) = parse_source(textwrap.dedent("".join(lines))).body
     except (SyntaxError, OSError, IndexError, ValueError):
         return None
     if not isinstance(found, ast.FunctionDef):
@@ -120,13 +116,15 @@ class _Method:
     def __init__(self, tree: ast.FunctionDef, names: dict[str, Any]) -> None:
         self._tree, self._globals = tree, names
         _, self._point, self._parameter = (argument.arg for argument in tree.args.args[:3])
-        self._stored = Counter(
+        self._times_assigned = Counter(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
         )
-        self._stored.update(h.name for h in ast.walk(tree) if isinstance(h, ast.ExceptHandler) and h.name)
-        self._stored.update(m.name for m in ast.walk(tree) if isinstance(m, ast.MatchAs | ast.MatchStar) and m.name)
-        self._local = {argument.arg for argument in tree.args.args} | set(self._stored)
-        self._aliases = {name: value for name, value in self._assignments() if self._stored[name] == 1}
+        self._times_assigned.update(h.name for h in ast.walk(tree) if isinstance(h, ast.ExceptHandler) and h.name)
+        self._times_assigned.update(
+            m.name for m in ast.walk(tree) if isinstance(m, ast.MatchAs | ast.MatchStar) and m.name
+        )
+        self._local = {argument.arg for argument in tree.args.args} | set(self._times_assigned)
+        self._aliases = {name: value for name, value in self._assignments() if self._times_assigned[name] == 1}
 
     def _assignments(self) -> Iterator[tuple[str, ast.expr]]:
         """`name = value` among the statements that every visit runs, also of several names at once."""
@@ -165,7 +163,7 @@ class _Method:
         rows, row = _row_of(call.args[1]) if name in SUMS else (call.args[1], None)
         if row is None and (name in SUMS or turns):
             return None
-        if row is not None and (row.id not in turns or self._stored[row.id] != turns.count(row.id)):
+        if row is not None and (row.id not in turns or self._times_assigned[row.id] != turns.count(row.id)):
             return None
         path = self._path(rows)
         if path is None or path[0] != self._parameter or len(path) > 2:
@@ -191,7 +189,7 @@ class _Method:
         if not isinstance(node, ast.Name):
             return None
         if node.id in (self._point, self._parameter):
-            return None if self._stored[node.id] else (node.id,)
+            return None if self._times_assigned[node.id] else (node.id,)
         return self._path(self._aliases[node.id]) if node.id in self._aliases else None
 
 
@@ -278,6 +276,8 @@ def calls_ahead(function: Any, shard: Shard, parameter: Tree) -> list[AheadCall]
 
 
 def _plan(call: PureCall, shard: Shard, rows: Array) -> AheadCall | None:
+    """How to make this call ahead for a tile of points; None where it would not pay, or the arrays have no fitting
+    types and shapes."""
     from flegel.algorithms.simd.by_points import TRANSPOSED_BYTES
     from flegel.algorithms.simd.registers import register_lanes, tile_shape
 
@@ -291,11 +291,12 @@ def _plan(call: PureCall, shard: Shard, rows: Array) -> AheadCall | None:
         lanes = 2 * register_lanes(features.dtype)
         make = f"{OVER_TILES}.sums_filler({call.name!r}, {shard.columns}, {lanes}), {OVER_TILES}.prepare_sums"
         prepare = "features, {rows}, {found}"
-        if len(rows) > MAX_PARAMETER_ROWS or shard.columns > MAX_REGISTERS_PER_ROW * register_lanes(
-            np.result_type(features, rows)
+        if (
+            len(rows) > kernel_settings().sums_ahead_rows
+            or shard.columns > kernel_settings().sums_ahead_registers * register_lanes(np.result_type(features, rows))
         ):
             return None
-    elif shard.columns > MAX_COLUMNS_OF_NEAREST:
+    elif shard.columns > kernel_settings().nearest_ahead_columns:
         return None
     else:
         lanes, group = tile_shape(np.float32, len(rows))
@@ -330,19 +331,21 @@ class _Replaced(ast.NodeTransformer):
     """A call becomes its result where that is known, else stays."""
 
     def __init__(self, calls: dict[ast.Call, PureCall], made: tuple[tuple[str, str], ...]) -> None:
-        self._calls, self._made = calls, made
+        self._calls, self._calls_made = calls, made
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Replace a call that is made ahead by its result, where there is one; else the call stays."""
         call = self._calls.get(node)
         if call is None:
             return self.generic_visit(node)
-        n = self._made.index((call.name, call.field))
+        n = self._calls_made.index((call.name, call.field))
         if call.row is None:
             text = f"_found{n}[_at{n}] if _found{n}[_at{n}] >= 0 else CALL"
         else:
             text = f"_found{n}[{ast.unparse(call.row)}, _at{n}] if _at{n} >= 0 else CALL"
-        choice = ast.parse(text, mode="eval").body
-        assert isinstance(choice, ast.IfExp)
+        (statement,) = parse_source(text).body
+        assert isinstance(statement, ast.Expr) and isinstance(statement.value, ast.IfExp)
+        choice = statement.value
         choice.orelse = node
         for part in (choice, *ast.walk(choice.test), *ast.walk(choice.body)):
             ast.copy_location(part, node)

@@ -21,7 +21,7 @@ from flegel.runtime import clock
 
 IDLE_COMPILER_SECONDS = 60.0
 """Seconds to wait for a process that does nothing, or of which nothing is known: on another host, for example."""
-TURN_CHECK_SECONDS = 0.02
+TURN_CHECK_SECONDS = 0.02  # between two looks whether the other process has compiled it
 COMPILER_BYTES = 160 << 20
 """Memory that one compilation may take: k-means takes 120 MB; logistic regression 280, but not at once."""
 

@@ -11,6 +11,7 @@ import ast
 import hashlib
 import inspect
 import sys
+import threading
 import types
 from dataclasses import replace
 from functools import partial
@@ -75,6 +76,7 @@ def block({arguments}):
             continue
         halting[0] = 0
         {filled}
+        {local}
         {visit}
         if halting[0]:
             halted[i] = 1
@@ -115,7 +117,9 @@ def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree
     cls = load_class(reference(algorithm), Consent.PRESENT)
     used = _hyper_used(cls, algorithm)
     sparse = isinstance(shard.features, Sparse)
-    ahead = calls_ahead(getattr(cls, visit_hook(cls)), shard, as_hooks_see(algorithm, parameter, shard))
+    ahead: list[AheadCall] = []
+    if not _own_local_parameter(cls):  # where θ changes from point to point, nothing can be computed ahead
+        ahead = calls_ahead(getattr(cls, visit_hook(cls)), shard, as_hooks_see(algorithm, parameter, shard))
     text = _generate(cls, used, sparse, parameter, zero, algorithm, shard, ahead)
     changed = inspect.getsource(sys.modules[with_calls_ahead.__module__]) if ahead else ""
     changed += inspect.getsource(sys.modules[visit_code.__module__]) if algorithm._kept is not None else ""
@@ -134,6 +138,7 @@ def _kernel_of(algorithm: Algorithm, block: Any, hyper: tuple[Any, ...], ahead: 
     def kernel(
         shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
     ) -> int:
+        """Visit points start … end-1 with the compiled block; returns the first point that was not visited."""
         features = shard.features
         if isinstance(features, Sparse):
             data: tuple[Array, ...] = (features.indptr, features.indices, features.values)
@@ -180,13 +185,17 @@ def _again(algorithm: Algorithm, shard: Shard, i: int, parameter: Tree, aggregat
     fold_change(algorithm, pytree.copy(aggregator), change)
 
 
+_glue_lock = threading.Lock()
+
+
 def _load_glue(key: str, text: str) -> Any:
     name = f"flegel_block_{key}"
-    if name not in sys.modules:
-        path = code_folder() / f"{name}.py"
-        write_once(path, text)
-        import_file(name, path, text.encode(), Consent.PRESENT)
-    return sys.modules[name].block  # type: ignore[attr-defined]
+    with _glue_lock:  # workers in threads: a module is in `sys.modules` before it has run
+        if name not in sys.modules:
+            path = code_folder() / f"{name}.py"
+            write_once(path, text)
+            import_file(name, path, text.encode(), Consent.PRESENT)
+        return sys.modules[name].block  # type: ignore[attr-defined]
 
 
 def _class_text(cls: type) -> str:
@@ -240,12 +249,18 @@ def _hyper_used(cls: type[Algorithm], algorithm: Algorithm) -> list[str]:
     """Hyper-parameters that the compiled hooks mention as self.name."""
     known = algorithm.hyper_parameters()
     mentioned: set[str] = set()
-    for function in (*visit_hooks(cls), cls.aggregate):
+    for function in (*visit_hooks(cls), cls.aggregate, *_own_local_parameter(cls)):
         mentioned |= set(_attributes_of_self(function))
     return [name for name in known if name in mentioned]
 
 
+def _own_local_parameter(cls: type[Algorithm]) -> list[Any]:
+    """The hook by which a worker's own θ follows from what it has gathered, where the class defines it."""
+    return [found] if (found := getattr(cls, "localParameter", None)) is not None else []
+
+
 def _attributes_of_self(function: types.FunctionType | Any) -> list[str]:
+    """Names that a hook takes from its first parameter; without its source all names that its code mentions."""
     code, parsed = function.__code__, parsed_hook(function)
     if parsed is None:
         return list(code.co_names)
@@ -285,6 +300,9 @@ def _generate(
     parts = loop_parts(ahead, visit_hook(cls))
     features = f"SparseRow(indices[{lo_hi}], values[{lo_hi}])" if sparse else "features[i]"
     code = _visit_code(cls, algorithm, shard, parameter, zero, features, parts.pop("results"))
+    own = _own_local_parameter(cls)
+    if own:
+        code = replace(code, definitions=f"{code.definitions}\n_local = njit(**_how)(_algorithm.localParameter)")
     parts["prepared"] = "\n    ".join(line for line in (code.prepared, parts["prepared"]) if line)
     return TEMPLATE.format(
         title=cls.__name__,
@@ -296,6 +314,7 @@ def _generate(
         self_values=", ".join([*hyper, "halting"]),
         parameter=f"_Parameter({', '.join(scalars)})" if pytree.is_bundle(parameter) else scalars[0],
         target=f"_Statistics({', '.join(sums)})" if pytree.is_bundle(zero) else sums[0],
+        local="local = _local(self, parameter, target)" if own else "local = parameter",
         visit=code.visit,
         **parts,
     )
@@ -310,12 +329,12 @@ def _visit_code(
     weight = "1.0" if shard.weights is None else "weights[i]"
     if form is not None:
         point = f"DataPoint({features}, labels[i], state[i, :0], {weight})"
-        call = f"_update(self, point, parameter{results})"
+        call = f"_update(self, point, local{results})"
         code = visit_code(hook, form, zero, algorithm.statistics.spent, point, call)
         return replace(code, visit=f"weight = {weight}\n        {code.visit}")
     definition, fold = _fold_code(cls, algorithm, shard, parameter, zero)
     point = f"DataPoint({features}, labels[i], state[i], {weight})"
-    return VisitCode(definition, "", f"change = _update(self, {point}, parameter, iteration{results})\n        {fold}")
+    return VisitCode(definition, "", f"change = _update(self, {point}, local, iteration{results})\n        {fold}")
 
 
 def _fold_code(

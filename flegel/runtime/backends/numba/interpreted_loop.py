@@ -44,6 +44,7 @@ def interpreted(algorithm: Algorithm) -> Kernel:
     def kernel(
         shard: Shard, parameter: Tree, aggregator: Tree, start: int, end: int, iteration: int, flag: Array
     ) -> int:
+        """Visit points start … end-1 with the interpreter; returns the first point that was not visited."""
         if shard.layout != "rows":
             raise ValueError("the interpreted loop reads rows")
         theta = pytree.presented(as_hooks_see(algorithm, parameter, shard))

@@ -13,7 +13,7 @@ import numpy as np
 
 from flegel.core import pytree
 from flegel.core.code_cache import njit
-from flegel.core.kept_state import NOT_KEPT_EXACTLY, TUPLE, KeptForm
+from flegel.core.kept_state import COUNTED, NOT_KEPT_EXACTLY, TUPLE, KeptForm
 from flegel.core.pytree import Array, Tree
 
 OTHER_SHAPE = "a point's contribution or hidden value has another shape than that of the first point"
@@ -37,6 +37,7 @@ def replace_kept(target: Any, value: Any, kept: Any, at: int, weight: float) -> 
     for j in range(new.shape[0]):
         before = kept[at + j]
         kept[at + j] = new[j]
+        # Read back, as the state's precision has rounded it: the statistics are then the sum of what is kept.
         into[j] += weight * (float(kept[at + j]) - float(before))
 
 
@@ -104,6 +105,9 @@ IMPORT = f"import {__name__} as _kept"
 def visit_code(hook: str, form: KeptForm, zero: Tree, spent: tuple[str, ...], point: str, call: str) -> VisitCode:
     """How a point is visited. `point`: an expression that makes it; `call`: of the hook on `point`, as text."""
     fields = _Fields(zero, spent)
+    if form == COUNTED:
+        lines = [f"point = {point}", f"change = {call}", *_added(fields.summed, "weight"), "state[i, 0] = 1"]
+        return VisitCode(IMPORT, "", _joined(["if state[i, 0] == 0:", *(f"    {line}" for line in lines)]))
     return (
         _contribution_code(fields, point, call) if hook == "contribution" else _hidden_code(form, fields, point, call)
     )
@@ -138,6 +142,8 @@ def _contribution_code(fields: _Fields, point: str, call: str) -> VisitCode:
 
 
 def _hidden_code(form: KeptForm, fields: _Fields, point: str, call: str) -> VisitCode:
+    """Code that keeps the hidden value of each point: where it changes, the old contribution is subtracted and the new
+    one added."""
     changed = "    change = _statistics_of(self, point, _value(state[i]))"
     lines = [
         f"point = {point}",
@@ -179,9 +185,10 @@ def _packing(form: KeptForm) -> list[str]:
 
 
 def _unpacking(form: KeptForm) -> list[str]:
-    """A compiled function from a row of the state to the hidden value that it holds."""
+    """Source lines of `_value(row)`: from a row of the state to the hidden value that it holds. `_how`, the options of
+    the compiler, is defined by the template in compiler.py."""
     types = {"f": "np.float64", "i": "np.int64", "b": "np.bool_"}
-    parts, at = [], 1
+    parts, at = [], 1  # row[0] marks a visited point
     for field in form.fields:
         if field.shape:
             parts.append(f"row[{at}:{at + field.numbers}].astype({types[field.kind]}).reshape({field.shape!r})")

@@ -58,11 +58,8 @@ def build_kernel(
 
 
 def another(algorithm: Algorithm, built: Built, shard: Shard) -> Kernel:
-    """The same kernel for another thread of a team. Most keep something between or during calls, so each thread has its
-    own; one that is made to be called by several threads at a time has a method `prepare`, and a compiled loop makes
-    others like itself."""
-    if hasattr(built.kernel, "prepare"):
-        return built.kernel
+    """The same kernel for another thread of a team: they keep something between or during calls, so each thread has its
+    own. A compiled loop makes others like itself."""
     if built.kind == "compiled":
         made: Kernel = built.kernel.another()  # type: ignore[attr-defined]
         return made

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import TILE, Shard
@@ -28,9 +29,6 @@ from flegel.runtime.backends.torch.streaming import (
     writeable_view,
 )
 from flegel.wording import option
-
-GPU_MEMORY_SHARE_FOR_POINTS = 0.8  # of the memory that is free when a shard was brought, by points that may come
-FIRST_POINTS_PER_CALL = 1 << 16  # points of the first calls on a GPU: with fewer the time is that of starting kernels
 
 
 @dataclass
@@ -69,11 +67,13 @@ def _bytes_of(array: Any) -> int:
 class TorchKernel:
     """One algorithm on one device of torch."""
 
-    kind, note, library, grid, room, overhead = "torch", "", "", 1, 0, 0.0
+    kind, note, library, grid, room, overhead, abandoned = "torch", "", "", 1, 0, 0.0, 0
 
     def __init__(self, program: BlockProgram, shard: Shard, parameter: Tree, empty: Tree, device: torch.device) -> None:
+        """Prepare the program, and bring the shard to the device, as far as it fits, while the job loads."""
+        rules = active().gpu
         self.device = str(device)
-        self.least_points = FIRST_POINTS_PER_CALL if device.type == "cuda" else TILE
+        self.least_points = rules.first_points_per_call if device.type == "cuda" else TILE
         self._program, self._place = program, device
         self._parameter = parameter
         self._sums = [torch.zeros(a.shape, dtype=torch.float64, device=device) for a in pytree.flatten(empty)]
@@ -84,7 +84,7 @@ class TorchKernel:
             with self._memory_for(shard):
                 self._bring(shard, 0, shard.points)  # while the job is loaded, not in the first round
             size = shard.columns * _bytes_of(shard.features) + 8 + shard.state.shape[1] * shard.state.itemsize
-            self.room = shard.points + int(GPU_MEMORY_SHARE_FOR_POINTS * torch.cuda.mem_get_info(device)[0] / size)
+            self.room = shard.points + int(rules.memory_share_for_points * torch.cuda.mem_get_info(device)[0] / size)
 
     def _warm(self, shard: Shard) -> None:
         """Compile and load what the program needs, on a copy of a few points."""
@@ -167,6 +167,7 @@ class TorchKernel:
             ) from None
 
     def _bring(self, shard: Shard, start: int, end: int) -> DeviceShard:
+        """The copy of a shard on the device, with the tiles of points start … end-1 up to date."""
         held = self._shards.get(id(shard))
         if held is None:
             held = self._shards[id(shard)] = self._room(shard)
@@ -185,6 +186,8 @@ class TorchKernel:
         return held
 
     def _room(self, shard: Shard) -> DeviceShard:
+        """Room for a shard on the device: part of one that is there already, or new; rows that do not fit stay in
+        pinned memory of the host."""
         features: Any = shard.features
         width = shard.state.shape[1]
         whole = self._whole_of(shard)
@@ -206,7 +209,7 @@ class TorchKernel:
         if self._place.type != "cuda":
             return shard.points
         torch.cuda.empty_cache()
-        free = GPU_MEMORY_SHARE_FOR_POINTS * torch.cuda.mem_get_info(self._place)[0]
+        free = active().gpu.memory_share_for_points * torch.cuda.mem_get_info(self._place)[0]
         fitting = int(free / max(shard.columns * _bytes_of(shard.features), 1))
         return shard.points if fitting >= shard.points else fitting // TILE * TILE
 

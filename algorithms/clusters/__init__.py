@@ -1,0 +1,1 @@
+"""Clusters that k-means does not give: of given sizes, of categories."""

@@ -1,0 +1,1 @@
+"""Generalized linear models: the base with its steps, rows in the coordinates of a search, and losses."""

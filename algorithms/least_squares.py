@@ -1,0 +1,223 @@
+"""Linear regression, ridge, lasso and elastic net, from second moments of rows and labels: one pass, exact.
+
+The moments are all that is needed of the rows: other penalties, and whole paths of them, need no further pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from msgspec import Meta
+
+from flegel.algorithm import Evaluation, Sample
+from flegel.algorithms.class_labels import refuse_words
+from flegel.algorithms.estimators import fitted_linear
+from flegel.algorithms.moments import MomentModel, Moments, centred
+from flegel.algorithms.rows import times
+from flegel.core.entry_point import EntryPoint
+from flegel.core.pytree import Array
+from flegel.declarations.accepts import Accepts
+from flegel.declarations.figures import ReportedFigures
+from flegel.declarations.learning import Learning
+from flegel.declarations.placement import ParameterPlacement
+
+_DESCEND = EntryPoint("flegel.algorithms.coordinate_descent", "descend")
+LABELS = Accepts(sparse=True, weighted=True, labels="required")
+COLUMNS = Accepts(sparse=True, weighted=True, labels="ignored")
+
+
+class Regression(NamedTuple):
+    """θ. Moments are those of columns and targets side by side."""
+
+    weights: Array
+    """(targets, columns)."""
+    bias: Array
+    gap: Array
+    """How far the objective of each target may be from its minimum; 0 where that is solved directly."""
+    sweeps: Array
+    mass: Any
+    mean: Array
+    scatter: Array
+    """Σ (z − mean)·(z − mean)ᵀ of z = (row, targets)."""
+    internal_origin: Array
+
+
+class Penalties(NamedTuple):
+    """l1·‖w‖₁ + ½·l2·‖w‖² on half the mean squared error."""
+
+    l1: float
+    l2: float
+
+
+class LinearRegression(MomentModel):
+    """Least squares: minimized is half the mean squared error, in which rows count at their weights, and penalties.
+
+    θ follows from Σ z·zᵀ of z = (row, label): by one decomposition, or with absolute penalties or positive weights by
+    coordinate descent until the duality gap is within 1e-8 of the objective of zeros.
+    """
+
+    learning = Learning(
+        trivial="the mean label",
+        averaged=True,
+        auxiliary=("gap", "sweeps", "mass", "mean", "scatter", "internal_origin"),
+    )
+    placement = ParameterPlacement(
+        unsharded="all pairs of columns are solved at once",
+        unsent=("weights", "bias", "gap", "sweeps", "mass", "mean", "scatter"),
+    )
+    figures = ReportedFigures(shown=("r2",))
+
+    intercept: Annotated[bool, Meta(description="fit a bias besides the weights")] = True
+    positive: Annotated[bool, Meta(description="weights are not below 0")] = False
+    targets: Annotated[int, Meta(ge=0, description="the last so many columns are the targets, not labels")] = 0
+    tolerance: Annotated[float, Meta(gt=0, description="duality gap, as a part of the objective of zeros")] = 1e-8
+    sweeps: Annotated[int, Meta(ge=1, description="of coordinate descent, at most")] = 10_000
+
+    @property
+    def accepts(self) -> Accepts:  # type: ignore[override]
+        return COLUMNS if self.targets else LABELS
+
+    def validate(self, sample: Sample) -> None:
+        super().validate(sample)
+        refuse_words(sample, type(self).__name__)
+
+    def initParameter(self, sample: Sample, rng: np.random.Generator) -> Regression:
+        self.validate(sample)
+        origin, targets = self.origin(sample), self.targets or 1
+        columns = len(origin) - targets
+        zeros, whole = np.zeros(targets), np.zeros((len(origin), len(origin)))
+        return Regression(np.zeros((targets, columns)), zeros, zeros, zeros, 0.0, origin, whole, origin)
+
+    def updateParameter(self, aggregator: Moments, oldParameter: Regression) -> Regression:
+        mean, scatter = centred(aggregator, oldParameter.internal_origin)
+        known = oldParameter._replace(mass=float(aggregator.mass), mean=mean, scatter=scatter)
+        return self.solved(known, self.penalties(float(aggregator.mass)), oldParameter.weights)
+
+    def penalties(self, mass: float) -> Penalties:
+        return Penalties(0.0, 0.0)
+
+    def solved(self, known: Regression, penalties: Penalties, start: Array) -> Regression:
+        """θ for these penalties, from the moments in θ; `start`: weights to begin with where steps are taken."""
+        gram, cross, power = normal_equations(known, len(start), self.intercept)
+        weights, gaps, sweeps = np.array(start, np.float64), np.zeros(len(start)), np.zeros(len(start))
+        if not penalties.l1 and not self.positive:
+            weights = exact(gram + penalties.l2 * np.eye(len(gram)), cross)
+        else:
+            for k in range(len(start)):
+                goal, row = self.tolerance * max(float(power[k]), 1e-300), np.ascontiguousarray(weights[k])
+                given = (gram, np.ascontiguousarray(cross[k]), float(power[k]), *map(float, penalties), row)
+                gaps[k], sweeps[k] = _DESCEND(*given, goal, self.sweeps, self.positive)
+                weights[k] = row
+        columns = weights.shape[1]
+        bias = known.mean[columns:] - weights @ known.mean[:columns] if self.intercept else np.zeros(len(weights))
+        return known._replace(weights=weights, bias=bias, gap=gaps, sweeps=sweeps)
+
+    def path(self, known: Regression, penalties: Sequence[Penalties]) -> list[Regression]:
+        """θ for each of these penalties in turn, each begun from the one before; from the moments, without a pass."""
+        found = [known]
+        for each in penalties:
+            found.append(self.solved(known, each, found[-1].weights))
+        return found[1:]
+
+    def objective(self, aggregator: Moments, parameter: Regression) -> float:
+        gram, cross, power = normal_equations(parameter, len(parameter.weights), self.intercept)
+        w, (l1, l2) = parameter.weights, self.penalties(float(aggregator.mass))
+        error = power.sum() - 2.0 * (w * cross).sum() + np.einsum("kt,tu,ku->", w, gram, w, optimize=True)
+        return max(float(0.5 * error), 0.0) + float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
+
+    def baseline(self, aggregator: Moments, parameter: Regression) -> float:
+        return float(0.5 * normal_equations(parameter, len(parameter.weights), self.intercept)[2].sum())
+
+    def metrics(self, aggregator: Moments, parameter: Regression) -> dict[str, float]:
+        l1, l2 = self.penalties(float(aggregator.mass))
+        w = parameter.weights
+        error = self.objective(aggregator, parameter) - float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
+        return {"mse": max(2.0 * error, 0.0)}
+
+    def warnings(self, aggregator: Moments, parameter: Regression) -> list[str]:
+        power = normal_equations(parameter, len(parameter.weights), self.intercept)[2]
+        reached = parameter.gap <= self.tolerance * np.maximum(power, 1e-300)
+        if reached.all() or parameter.sweeps.max() < self.sweeps:
+            return []
+        return [f"The minimum is not reached after {self.sweeps} sweeps; scale the columns, or raise sweeps."]
+
+    # -- use -----------------------------------------------------------------------------------------------
+
+    def predict(self, features: Any, parameter: Regression) -> Array:
+        found = times(features, np.asarray(parameter.weights).T) + parameter.bias
+        return np.asarray(found if self.targets > 1 else found[:, 0])
+
+    def evaluate(self, features: Any, labels: Array | None, parameter: Regression) -> Evaluation | None:
+        if labels is None or self.targets:
+            return None
+        labels = np.asarray(labels, np.float64)
+        error = labels - self.predict(features, parameter)
+        l1, l2 = self.penalties(float(parameter.mass))
+        w, mse = parameter.weights, float((error**2).mean()) if len(labels) else 0.0
+        spread = float(labels.var()) if len(labels) else 0.0
+        penalty = float(l1 * np.abs(w).sum() + 0.5 * l2 * (w**2).sum())
+        return Evaluation(0.5 * mse + penalty, {"mse": mse, "r2": 1.0 - mse / spread if spread > 0 else 0.0})
+
+    def score(self, features: Any, labels: Array | None, parameter: Regression) -> float:
+        found = self.evaluate(features, labels, parameter)
+        return float("nan") if found is None else found.metrics["r2"]
+
+    def model(self, parameter: Regression) -> dict[str, Array]:
+        return {"weights": parameter.weights, "bias": parameter.bias}
+
+    def to_sklearn(self, parameter: Regression, classes: list[str] | None) -> Any:
+        return fitted_linear(type(self).__name__, self.hyper(), parameter.weights, parameter.bias)
+
+
+class Ridge(LinearRegression):
+    """Least squares with ½·alpha·‖w‖² on half the *sum* of squared errors, as in scikit-learn."""
+
+    alpha: Annotated[float, Meta(ge=0, description="strength of the penalty")] = 1.0
+
+    def penalties(self, mass: float) -> Penalties:
+        return Penalties(0.0, self.alpha / max(mass, 1e-300))
+
+
+class ElasticNet(LinearRegression):
+    """Least squares with alpha·(l1_ratio·‖w‖₁ + ½·(1 − l1_ratio)·‖w‖²) on half the mean squared error."""
+
+    alpha: Annotated[float, Meta(ge=0, description="strength of the penalty")] = 1.0
+    l1_ratio: Annotated[float, Meta(ge=0, le=1, description="part of it that is absolute")] = 0.5
+
+    def penalties(self, mass: float) -> Penalties:
+        return Penalties(self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio))
+
+
+class Lasso(ElasticNet):
+    """Least squares with alpha·‖w‖₁ on half the mean squared error."""
+
+    l1_ratio: Annotated[float, Meta(ge=0, le=1, description="part of it that is absolute")] = 1.0
+
+
+def normal_equations(known: Regression, targets: int, intercept: bool) -> tuple[Array, Array, Array]:
+    """A, b of each target, and the mean of its squares, of the columns less their means where there is an intercept."""
+    whole = np.asarray(known.scatter) / max(float(known.mass), 1e-300)
+    if not intercept:
+        whole = whole + np.outer(known.mean, known.mean)
+    columns = len(whole) - targets
+    power = np.diagonal(whole)[columns:].copy()
+    return np.ascontiguousarray(whole[:columns, :columns]), whole[columns:, :columns].copy(), power
+
+
+def exact(matrix: Array, cross: Array) -> Array:
+    """w of matrix·w = cross for each row of `cross`; of several solutions the shortest, as in scikit-learn.
+
+    Columns are brought to one scale first, so that directions are left out because columns are collinear, not because
+    their numbers are small."""
+    size = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
+    unit = np.where(size > 0, size, 1.0)
+    values, directions = np.linalg.eigh(matrix / unit / unit[:, None])
+    kept = values > len(values) * np.finfo(np.float64).eps * max(float(values.max(initial=0.0)), 1e-300)
+    inverse = directions[:, kept] / values[kept]
+    weights = (cross / unit) @ inverse @ directions[:, kept].T / unit
+    if not kept.all():
+        free, _ = np.linalg.qr(directions[:, ~kept] / unit[:, None])
+        weights = weights - (weights @ free) @ free.T
+    return np.asarray(weights)

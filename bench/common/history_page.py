@@ -1,0 +1,65 @@
+"""The page of performance by commit: a table of the last ones, curves of all, a JSON summary. Measures nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flegel.report.charts import ChartCurve, curves
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+SHOWN = 8  # commits in the table
+
+
+def write_page(records: list[dict[str, Any]], folder: Path = RESULTS) -> None:
+    """`history.md`, `history.json` and `history.svg` of the processor that has the most records."""
+    counts = [record["processor"] for record in records]
+    processor = max(sorted(set(counts)), key=counts.count)
+    same = [record for record in records if record["processor"] == processor]
+    names = sorted({name for record in same for name in record["ratios"]})
+    (folder / "history.svg").write_text(picture(same, names), encoding="utf-8")
+    summary = {
+        "title": "Processor time of scikit-learn over that of Flegel, by commit",
+        "command": "python -m bench.history measure --keep; python -m bench.history page",
+        "commit": same[-1]["commit"].rstrip("+"),
+        "machine": f"{processor}, one thread",
+        "figures": {f"{at} {record['commit']}": record["ratios"] for at, record in enumerate(same)},
+    }
+    (folder / "history.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    (folder / "history.md").write_text(page(same, names, processor), encoding="utf-8")
+
+
+def picture(records: list[dict[str, Any]], names: list[str]) -> str:
+    lines = [
+        ChartCurve(name, [(at, r["ratios"][name]) for at, r in enumerate(records, 1) if name in r["ratios"]], colour)
+        for colour, name in enumerate(names)
+    ]
+    canvas = curves(lines, 760, "record", "scikit-learn / Flegel, processor time", log_y=True, marks=True)
+    canvas.origin = "bench/history.jsonl"
+    return canvas.svg(standalone=True)
+
+
+def page(records: list[dict[str, Any]], names: list[str], processor: str) -> str:
+    shown = records[-SHOWN:]
+    head = ["| measure | " + " | ".join(f"`{r['commit'][:8]}`" for r in shown) + " |", "|---" * (len(shown) + 1) + "|"]
+    rows = [f"| {name} | " + " | ".join(_figure(r["ratios"].get(name)) for r in shown) + " |" for name in names]
+    return "\n".join(
+        [*INTRODUCTION, "", f"Records of {processor}.", "", *head, *rows, "", "![Curves](history.svg)", ""]
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+INTRODUCTION = """\
+# Performance by commit
+
+Did a change make something slower? The processor time of scikit-learn over that of Flegel for the same work, one thread
+each, the two in turn, the least of several calls: above 1 Flegel is ahead. Whole calls: passes of k-means from a given
+start under `bsp`, for each pass; k-means++ with one pass; jobs of 1,000 rows with defaults.
+`python -m bench.history check` fails where a ratio is more than 10 % below the median of the last five records of the
+same processor, in each of three measurements. Summary: [history.json](history.json); written by `python -m
+bench.history page`.
+""".splitlines()

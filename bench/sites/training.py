@@ -1,0 +1,268 @@
+"""Sites that train their own rows for real, on virtual time: state machines of groups, links of given speed, a bucket.
+
+A site visits all of its rows, commits, and exchanges as its options say; how long that takes follows from its rows, its
+speed and its link, not from this machine. Outages stop a site. Nothing sleeps, and the same seed gives the same course.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from bench.sites.bucket import BucketFaults, SimulatedBucket
+from bench.sites.site import StoreCall, VirtualSite
+from flegel.algorithm import Algorithm
+from flegel.core import pytree
+from flegel.core.pytree import Array, Tree
+from flegel.core.shard import make_shard
+from flegel.core.stop_flag import new_flag
+from flegel.datasets import open_data
+from flegel.declarations.accepts import RowHooks
+from flegel.declarations.kernels import KernelHooks
+from flegel.declarations.optional import hook
+from flegel.job import Criteria, Job
+from flegel.machine.coordinator.events import TraceRow
+from flegel.machine.coordinator.state import JobState
+from flegel.machine.group.events import Answered, Offered, PutObject, StoreCommand, Synchronized
+from flegel.machine.group.exchange import GroupExchange, additive_fields, exchange_of
+from flegel.machine.group.group import Group, GroupSettings
+from flegel.machine.group.quorum import ALL_GROUPS, Quorum
+from flegel.machine.group.schedule import Every
+from flegel.params.local import LocalStore
+from flegel.params.protocol import Fold
+from flegel.runtime.backends.registry import choose
+from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.job.request import Request, check_data
+from flegel.sim.trainer import BackendLearner, KernelLearner
+from flegel.sync.policy import View, WorkerView
+
+SMALL_OBJECT_BYTES = 4096  # what is smaller shares a link with a large object instead of waiting behind it
+Rows = tuple[Array, "Array | None"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A site: what it has, how fast it is, and how it is connected."""
+
+    rows: Rows
+    speed: float
+    """Rows a second."""
+    bandwidth: float
+    """Bytes a second, in each direction."""
+    latency: float
+    """Seconds of a round trip to the bucket."""
+    outages: tuple[tuple[float, float], ...] = ()
+    """From, to: the site does nothing, and what it did since its last contribution stays."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How sites exchange."""
+
+    every: int = 1
+    quorum: Quorum = ALL_GROUPS
+    wire: str = "full"
+    fragments: int = 1
+    outer: str = "mean"
+    waits: bool = False
+    """A site does not train between its contribution and the result."""
+    silence: float = 30.0
+
+
+class LinkedBucket(SimulatedBucket):
+    """A bucket that is never wrong, behind a link of each site; counts bytes. Only the newest content is kept."""
+
+    def __init__(self, at: Callable[[float, Callable[[float], None]], None]) -> None:
+        super().__init__(BucketFaults(0.0), np.random.default_rng(0), at, lambda key, content, now: None)
+        self._later = at
+        self.bytes_of_rounds: dict[str, int] = {}
+        """By site: contributions and results, sent and received."""
+
+    def write(self, key: str, content: bytes | None, now: float) -> None:
+        self._history[key] = [(now, content)]
+
+    def link(self, name: str, place: Place) -> StoreCall:
+        """Calls of one site. Large objects follow each other in each direction."""
+        free = {"up": 0.0, "down": 0.0}
+        self.bytes_of_rounds[name] = 0
+
+        def arrives(way: str, key: str, size: int, now: float) -> float:
+            if key.startswith("rounds/"):
+                self.bytes_of_rounds[name] += size
+            takes = size / place.bandwidth
+            if size < SMALL_OBJECT_BYTES:
+                return now + takes + place.latency / 2
+            free[way] = max(free[way], now) + takes
+            return free[way] + place.latency / 2
+
+        def call(command: StoreCommand, now: float, answer: Callable[[Answered, float], None]) -> None:
+            self.calls += 1
+            key = getattr(command, "key", "")
+            size = len(command.content) if isinstance(command, PutObject) else 0
+
+            def happen(then: float) -> None:
+                done = self._do(command, then)
+                self._later(arrives("down", key, len(done.content), then), lambda t: answer(done, t))
+
+            self._later(arrives("up", key, size, now), happen)
+
+        return call
+
+
+class TrainingSite(VirtualSite):
+    """A site that trains its rows by the algorithm's own kernel."""
+
+    def __init__(
+        self, settings: GroupSettings, agreement: Agreement, plan: PreparedJob, learner: Any, place: Place, **ports: Any
+    ) -> None:
+        self.place, self._learner, self._waits = place, learner, agreement.waits
+        algorithm, theta = plan.algorithm, pytree.unflatten(plan.parameter, [*map(np.array, _fields(plan.parameter))])
+        self.store = LocalStore(algorithm, theta, plan.zero)
+        kept = settings.exchange == "statistics"
+        base = [] if kept else additive_fields(algorithm, theta)
+        sent = pytree.flatten(plan.zero) if kept else base
+        points = learner.points
+        view = View(workers={0: WorkerView(0, points)})
+        super().__init__(
+            settings,
+            JobState(algorithm, cast("Any", None), Criteria(), self.store, phase="training", view=view),
+            GroupExchange(
+                algorithm, Every(commits=agreement.every), settings.silence, base, wire=agreement.wire,
+                fragments=agreement.fragments,
+            ),
+            Group(settings, [a.shape for a in sent], base, 0.0),
+            **ports,
+        )  # fmt: skip
+        self.visits = 0
+
+    @property
+    def pass_seconds(self) -> float:
+        return float(self._learner.points / self.place.speed)
+
+    @property
+    def waits(self) -> bool:
+        return self._waits and self.exchange.awaits_result
+
+    def commit(self, now: float) -> None:
+        """A pass over the rows of the site has ended."""
+        self._learner.clear()
+        self._learner.train(self.store.parameter, 0, self._learner.points, self.job.iteration)
+        change = pytree.unflatten(self.store.statistics, list(self._learner.changes()))
+        folded = self.store.fold(Fold(self.job.iteration, (0,), (change,), "a pass"))
+        self.job.objective = folded.objective
+        self.job.iteration += 1
+        self.visits += self._learner.points
+        self.job.trace = [TraceRow(now, self.job.iteration, None, None, None, self._learner.points, 0.0, "")]
+        self.exchange.at_commit(self.job, now)
+        self._flush(now)
+
+
+def _fields(tree: Tree) -> list[Array]:
+    return pytree.flatten(tree)
+
+
+def prepared(algorithm: Algorithm, rows: Rows, seed: int) -> PreparedJob:
+    """θ(0) and empty statistics, by the rows of all sites."""
+    request = Request(algorithm, open_data(rows[0] if rows[1] is None else rows), Job(workers=1, seed=seed))
+    check_data(request)
+    return PreparedJob(request, None)
+
+
+def learner_of(plan: PreparedJob, rows: Rows, kernel: Any, seed: int) -> Any:
+    """Trains these rows from scratch."""
+    algorithm, (features, labels) = plan.algorithm, rows
+    state = algorithm.initState(len(features), features.shape[1], np.random.default_rng(seed))
+    own = algorithm.accepts.kept_labels(labels)
+    layout = hook(algorithm, KernelHooks.layout_for)(features.shape[1])
+    unit = hook(algorithm, RowHooks.unit_rows)()
+    shard = make_shard(features, own, state, layout, np.arange(len(features)), unit=unit)
+    if backend := algorithm.kernels.backend:
+        made = cast("Any", choose("cpu", backend)).by_clock(lambda: 0.0)
+        built = made.build(algorithm, shard, plan.parameter, plan.zero, interpret=False)
+        return BackendLearner(algorithm, built, shard, new_flag())
+    return KernelLearner(algorithm, kernel, replace(shard, state=shard.state.copy()), plan.zero, new_flag())
+
+
+class TrainingWorld:
+    """Several sites and their bucket."""
+
+    def __init__(self, plan: PreparedJob, places: Sequence[Place], agreement: Agreement, seed: int = 0) -> None:
+        self._queue: list[tuple[float, int, Callable[[float], None]]] = []
+        self._count = itertools.count()
+        self.bucket = LinkedBucket(self.at)
+        self.results: list[tuple[float, int]] = []
+        """When the first site has applied a round, and its number."""
+        self._kernel = plan.compile().kernel
+        self.sites: list[TrainingSite] = []
+        for index, place in enumerate(places):
+            settings = GroupSettings(
+                name=f"g{index}", life=1, exchange=exchange_of(plan.algorithm), silence=agreement.silence,
+                quorum=agreement.quorum, fragments=agreement.fragments, outer=agreement.outer, least_groups=len(places),
+            )  # fmt: skip
+            learner = learner_of(plan, place.rows, self._kernel, seed + index)
+            call = self.bucket.link(settings.name, place)
+            self.sites.append(
+                TrainingSite(settings, agreement, plan, learner, place, call=call, told=self._told, at=self.at)
+            )
+        for site in self.sites:
+            site.begin(0.0)
+            self.at(0.0, lambda t, s=site: self._wake(s, t))  # type: ignore[misc]
+            self.at(site.pass_seconds, lambda t, s=site: self._commit(s, t))  # type: ignore[misc]
+
+    def at(self, when: float, what: Callable[[float], None]) -> None:
+        heapq.heappush(self._queue, (when, next(self._count), what))
+
+    def _told(self, site: Any, what: Offered | Synchronized, now: float) -> None:
+        if isinstance(what, Synchronized) and (not self.results or what.round > self.results[-1][1]):
+            self.results.append((now, what.round))
+
+    def _back(self, site: TrainingSite, now: float) -> float:
+        """When a site that is out comes back; `now` where it is there."""
+        return next((end for begin, end in site.place.outages if begin <= now < end), now)
+
+    def _wake(self, site: TrainingSite, now: float) -> None:
+        back = self._back(site, now)
+        again = back if back > now else max(site.wake(now), now + 0.01)
+        self.at(again, lambda t: self._wake(site, t))
+
+    def _commit(self, site: TrainingSite, now: float) -> None:
+        back = self._back(site, now)
+        if back > now or site.waits:
+            self.at(max(back, now + 0.05), lambda t: self._commit(site, t))
+            return
+        site.commit(now)
+        self._begin_pass(site, now)
+
+    def _begin_pass(self, site: TrainingSite, now: float) -> None:
+        """A site that waits for a result begins its next pass when that has come."""
+        if site.waits:
+            self.at(now + 0.05, lambda t: self._begin_pass(site, t))
+        else:
+            self.at(now + site.pass_seconds, lambda t: self._commit(site, t))
+
+    def run_until(self, end: float) -> None:
+        while self._queue and self._queue[0][0] <= end:
+            now, _, what = heapq.heappop(self._queue)
+            what(now)
+
+    @property
+    def parameter(self) -> Tree:
+        """θ of the site that has applied the newest round."""
+        return max(self.sites, key=lambda site: site.applied).store.parameter
+
+    @property
+    def goodput(self) -> float:
+        """Visits that results have counted, of all visits of all sites."""
+        counted = sum((site.exchange.goodput or 0.0) * site.visits for site in self.sites)
+        return counted / max(sum(site.visits for site in self.sites), 1)
+
+    @property
+    def bytes_of_a_round(self) -> float:
+        """Of one site, in the mean."""
+        rounds = max(self.results[-1][1], 1) if self.results else 1
+        return sum(self.bucket.bytes_of_rounds.values()) / len(self.sites) / rounds

@@ -1,0 +1,28 @@
+"""How a gap is written in rows of numbers: as the largest float32, which is finite in float32 and float64 alike.
+
+Rows travel, are checked and are stored as finite numbers; only a class that declares `Accepts(gaps=True)` gets such
+rows, and knows this number for what it is. Never read as a value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flegel.core.pytree import Array
+
+GAP = float(np.finfo(np.float32).max)
+
+
+def with_marks(rows: Any) -> Array:
+    """Rows whose NaN are written as gaps."""
+    found = np.asarray(rows)
+    missing = np.isnan(found)
+    return np.where(missing, np.asarray(GAP, found.dtype), found) if missing.any() else found
+
+
+def observed(rows: Any) -> Array:
+    """True where a number is a value: neither NaN nor the mark of a gap."""
+    found = np.asarray(rows)
+    return np.asarray(found < GAP)

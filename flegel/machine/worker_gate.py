@@ -1,0 +1,60 @@
+"""Part: workers whose models do not pass their gate so often that they leave the job, with their points. Pure.
+
+Whether a model passes is found by the store (`flegel/params/gated.py`); here it is told, and has consequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flegel.machine.coordinator.events import Note
+from flegel.machine.coordinator.part import CoordinatorPart, EndingStep
+from flegel.params.gated import GatedStore
+from flegel.plan.termination import Progress, Verdict
+from flegel.sync.policy import Updated
+
+
+class WorkerGate(CoordinatorPart):
+    """Consequences of models that do not pass."""
+
+    def __init__(self, store: GatedStore) -> None:
+        self._store = store
+        self._excluded: dict[int, str] = {}
+        self._told: set[int] = set()
+        """Workers that did not pass when they were judged last: that is said once until they pass."""
+
+    def before_commit(self) -> None:
+        state, failed = self.coordinator.state, self._store.failed()
+        for worker, why in failed.items():
+            if worker not in self._told:
+                state.out.append(Note(f"nothing of worker {worker} counts from {state.place} on: {why}"))
+        self._told = set(failed)
+
+    def at_barrier(self, workers: tuple[int, ...], updated: Updated, progress: Progress, now: float) -> bool:
+        """Workers that are to leave do so now; where nobody would be left, the job ends."""
+        failed, coordinator = self._store.failed(), self.coordinator
+        out = {w: failed[w] for w in self._store.excluded() if w in coordinator.state.view.workers}
+        if not out:
+            return False
+        if not set(coordinator.membership.roster.staying(coordinator.state.view)) - set(out):
+            why = f"no worker passes its gate: {next(iter(out.values()))}"
+            coordinator.end(Verdict(converged=False, reason=why, outcome="stopped"), now)
+            return True
+        self._excluded.update(out)
+        coordinator.carry_out(coordinator.membership.exclude(out, now), now)
+        return True
+
+    def endings(self) -> Mapping[str, EndingStep]:
+        return {"settle": self._settle}
+
+    def _settle(self, now: float) -> bool:
+        """The objective of the result is that of its θ, also where nobody passed in the last round."""
+        if self.coordinator.state.objective is None:
+            self.coordinator.state.objective = self._store.objective
+        return False
+
+    def remarks(self) -> list[str]:
+        """Who left, and whose last reports do not count."""
+        gone = [f"worker {w} was excluded with its points: {why}" for w, why in self._excluded.items()]
+        last = {w: why for w, why in self._store.failed().items() if w not in self._excluded}
+        return [*gone, *(f"the last report of worker {w} is not in the model: {why}" for w, why in last.items())]

@@ -1,0 +1,195 @@
+"""Workers whose own model is not good enough: withheld, counted later, or excluded with their points (dSyncPS)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import flegel
+from flegel import LocalCluster
+from flegel.algorithm import Algorithm
+from flegel.algorithms.kmeans import KMeans
+from flegel.algorithms.lr import LR
+from flegel.core.pytree import Array
+from flegel.errors import UsageError
+from flegel.params.gate import Gate
+from flegel.params.gated import GatedStore
+from flegel.params.protocol import Fold
+from flegel.plan.termination import Termination, Verdict
+from tests.coordinators import coordinators
+
+
+class Count(NamedTuple):
+    """s: how often points were visited since the last barrier, and how many points there are."""
+
+    visits: Any
+    points: Any
+
+
+class Counter(Algorithm):
+    """θ is the number of all visits."""
+
+    statistics = flegel.Statistics(spent=("visits",))
+
+    def initParameter(self, sample: Any, rng: Any) -> Any:
+        return np.zeros(1)
+
+    def updateDataPoint(self, dataPoint: Any, parameter: Any, iterationNum: int) -> Any:
+        raise NotImplementedError
+
+    def updateParameter(self, aggregator: Any, oldParameter: Any) -> Any:
+        return oldParameter + aggregator.visits
+
+
+def counted(visits: float) -> Count:
+    return Count(np.array([visits]), np.ones(1))
+
+
+def fold(store: GatedStore, number: int, update: bool = True, **changes: float) -> float:
+    """θ after a fold of these visits by worker."""
+    workers = [int(name[1:]) for name in changes]
+    folded = store.fold(Fold(number, workers, [counted(v) for v in changes.values()], "round 1", update=update))
+    assert folded.number == number
+    return float(store.parameter[0])
+
+
+def gated(threshold: float, failures: int = 2) -> GatedStore:
+    """A store whose workers pass where their own θ is at least `threshold`."""
+    zero = Count(np.zeros(1), np.zeros(1))
+    return GatedStore(Counter(), np.zeros(1), zero, lambda: Gate(threshold, failures), lambda theta: float(theta[0]))
+
+
+def test_what_is_withheld_counts_with_the_report_that_passes() -> None:
+    store = gated(10.0)
+    assert fold(store, 0, w0=6.0, w1=12.0) == 12.0 and set(store.failed()) == {0}
+    assert fold(store, 1, w0=1.0) == 19.0  # θ + 6 + 1 passes
+    assert not store.failed() and store.refused == {0: 1} and store.discrepancy() == 0.0
+    assert float(store.statistics.points[0]) == 3.0
+
+
+def test_nobody_passes_and_theta_stays_until_workers_are_to_leave() -> None:
+    store = gated(10.0)
+    assert fold(store, 0, w0=1.0, w1=2.0) == 0.0 and not store.excluded()
+    assert fold(store, 1, w0=1.0, w1=2.0) == 0.0 and store.excluded() == [0, 1]
+
+
+def test_points_that_change_their_owner_take_what_was_withheld_along() -> None:
+    store = gated(10.0)
+    fold(store, 0, w0=1.0, w1=20.0)
+    assert fold(store, 1, update=False, w1=3.0) == 20.0, "nothing is judged while workers change"
+    store.join(0, 1)
+    assert fold(store, 2, w1=0.0) == 24.0, "all visits count once"
+    store.clear_statistics()
+    assert fold(store, 3, w1=5.0) == 29.0
+
+
+def labelled(seed: int = 0, rows: int = 2000, wrong: slice = slice(0)) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(rows, 4))
+    labels = (features @ [1.0, -2.0, 1.0, 0.5] > 0).astype(np.float64)
+    labels[wrong] = 1.0 - labels[wrong]
+    return features, labels
+
+
+def write(path: Path, features: Array, labels: Array) -> str:
+    np.savetxt(path, np.column_stack([features, labels]), delimiter=",", header="a,b,c,d,y", comments="", fmt="%.6g")
+    return str(path)
+
+
+def options(folder: Path, **more: Any) -> dict[str, Any]:
+    """The last quarter of the rows, those of worker 3, have the wrong labels."""
+    write(folder / "rows.csv", *labelled(wrong=slice(1500, None)))
+    gate = write(folder / "gate.csv", *labelled(seed=1, rows=200))
+    return {
+        "data": str(folder / "rows.csv"), "label": "y", "workers": 4, "sync": "bsp", "partition": "contiguous",
+        "gate": "0.7", "gate_data": gate, "gate_failures": 3, **more,
+    }  # fmt: skip
+
+
+def test_a_worker_with_wrong_labels_leaves_with_its_points(tmp_path: Path) -> None:
+    algorithm = LR()
+    with coordinators() as found:
+        result = flegel.run(algorithm, **options(tmp_path, processes=False, max_iterations=40))
+    excluded = [i for i in result.incidents if i["kind"] == "excluded"]
+    assert [i["worker"] for i in excluded] == [3] and excluded[0]["resumed"] is not None
+    assert "worker 3 was excluded with its points" in str(result.warnings)
+    machine = found[-1]
+    assert machine.view.points == 1500 and set(machine.view.workers) == {0, 1, 2}
+    features, labels = labelled(seed=1, rows=200)
+    assert algorithm.evaluate(features, labels, result.parameter).metrics["accuracy"] > 0.9
+
+
+def shifted(folder: Path, **more: Any) -> dict[str, Any]:
+    """Rows of four clusters, of which those of worker 3 were measured on another scale."""
+    rng = np.random.default_rng(0)
+    rows = 8.0 * np.eye(4)[rng.integers(0, 4, 2000)] + rng.normal(size=(2000, 4))
+    np.save(folder / "gate.npy", 8.0 * np.eye(4)[rng.integers(0, 4, 200)] + rng.normal(size=(200, 4)))
+    rows[1500:] *= 5.0
+    return {
+        "data": rows, "workers": 4, "sync": "bsp", "partition": "contiguous",
+        "gate": "-8000", "gate_data": str(folder / "gate.npy"), "gate_failures": 3, **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sync", ["bsp", "fsp", "asp"])
+def test_the_model_is_that_of_the_rows_of_workers_that_pass(tmp_path: Path, sync: str) -> None:
+    given = shifted(tmp_path, processes=False) | {"sync": sync}
+    result = flegel.run(KMeans(k=4), **given)
+    gone = {i["worker"] for i in result.incidents if i["kind"] == "excluded"}
+    assert 3 in gone and len(gone) < 4
+    rows = np.concatenate([given["data"][500 * w : 500 * w + 500] for w in range(4) if w not in gone])
+    again = KMeans(k=4).evaluate(rows, None, result.parameter)
+    assert result.objective == pytest.approx(again.objective, rel=0.01)
+
+
+def test_a_job_whose_workers_all_fail_says_so(tmp_path: Path) -> None:
+    result = flegel.run(LR(), **options(tmp_path, processes=False, gate="1.01"))
+    assert result.outcome == "stopped" and "no worker passes its gate: its score" in result.reason
+
+
+def test_wrong_use_is_told_in_a_sentence(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    np.save(tmp_path / "gate.npy", rows)
+    given: dict[str, Any] = {"gate": "best", "gate_data": str(tmp_path / "gate.npy")}
+    with pytest.raises(UsageError, match="give both"):
+        flegel.run(KMeans(k=2), rows, gate="best")
+    with pytest.raises(UsageError, match="has none of them, so omit one of both"):
+        flegel.run(KMeans(k=2), rows, workers=2, servers=1, **given)
+    with pytest.raises(UsageError, match="mixes them"):
+        flegel.run(KMeans(k=2), rows, workers=2, balance="async", **given)
+    with pytest.raises(UsageError, match="a checkpoint holds none that are withheld"):
+        flegel.run(KMeans(k=2), rows, checkpoint=str(tmp_path / "c"), **given)
+    with pytest.raises(UsageError, match="worker or group"):
+        flegel.run(KMeans(k=2), rows, **given, gate_of="host")
+
+
+@pytest.mark.processes
+def test_a_worker_is_excluded_and_another_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The killed one is replaced, and its points count again; those of the excluded one do not."""
+    judge, killed = Termination.judge, []
+
+    def end(self: Termination, progress: Any, user_says_stop: bool) -> Verdict | None:
+        verdict = judge(self, progress, user_says_stop)
+        lost = [i for i in found[-1].membership.incidents if i.kind == "lost"] if found else []
+        return verdict if lost and all(i.resumed is not None for i in lost) and progress.exact else None
+
+    monkeypatch.setattr(Termination, "judge", end)
+    with LocalCluster(workers=4) as cluster, coordinators() as found:
+
+        def kill(seen: Any) -> None:
+            members = found[-1].membership
+            if not killed and any(i.kind == "excluded" and i.resumed is not None for i in members.incidents):
+                killed.append(1)
+                os.kill(cluster.registry.processes[1].pid, signal.SIGKILL)
+
+        result = flegel.run(KMeans(k=4), cluster=cluster, watch=kill, **shifted(tmp_path))
+    kinds = [(i["kind"], i["worker"]) for i in result.incidents]
+    assert kinds == [("excluded", 3), ("lost", 1)]
+    machine = found[-1]
+    assert machine.view.points == 1500 and machine.store.discrepancy() < 1e-10
+    assert float(machine.store.statistics.counts.sum()) == 1500.0

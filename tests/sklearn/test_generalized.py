@@ -1,0 +1,224 @@
+"""Poisson, gamma, Huber and linear support vectors: algorithms and estimators beside scikit-learn's minima."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn import linear_model, svm
+from sklearn.exceptions import ConvergenceWarning
+
+import flegel
+from flegel import UsageError, check_algorithm, sklearn
+from flegel.algorithm import Sample
+from flegel.algorithms import Ridge
+from flegel.algorithms.glm import losses
+from flegel.algorithms.glm.glm import FULL_COLUMNS
+
+RNG = np.random.default_rng(9)
+X = RNG.normal(size=(300, 4)) * np.array([1.0, 10.0, 0.1, 1.0]) + 3.0
+SCORE = 0.4 * (X - 3.0) @ (RNG.normal(size=4) / np.array([1.0, 10.0, 0.1, 1.0]))
+LABELS: dict[str, Any] = {
+    "Poisson": RNG.poisson(np.exp(SCORE)).astype(float),
+    "Gamma": RNG.gamma(2.0, np.exp(SCORE)),
+    "Huber": SCORE + RNG.standard_t(2, size=300),
+    "LinearSVM": (SCORE + 0.3 * RNG.normal(size=300) > 0).astype(float),
+}
+WEIGHTS = RNG.integers(1, 4, size=300).astype(float)
+NAMES = list(LABELS)
+
+
+def numeric(algorithm: Any, labels: Any, shape: Any) -> None:
+    """First and second derivatives against differences."""
+    scores, step = RNG.normal(size=len(labels)), 1e-6
+    here = algorithm.derivatives(scores, labels, shape)
+    up, down = (algorithm.derivatives(scores + d, labels, shape) for d in (step, -step))
+    np.testing.assert_allclose((up.loss - down.loss) / (2 * step), here.slope, atol=1e-4)
+    if len(shape):
+        up, down = (algorithm.derivatives(scores, labels, shape + d) for d in (step, -step))
+        np.testing.assert_allclose((up.loss - down.loss) / (2 * step), here.shape_slope, atol=1e-4)
+        np.testing.assert_allclose((up.slope - down.slope) / (2 * step), here.mixed, atol=1e-3)
+        np.testing.assert_allclose((up.shape_slope - down.shape_slope) / (2 * step), here.shape_bend, atol=1e-3)
+    else:
+        np.testing.assert_allclose((up.slope - down.slope) / (2 * step), here.bend, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loss_has_the_derivatives_that_it_says_and_keeps_every_promise(name: str) -> None:
+    algorithm = getattr(losses, name)(l2=0.1)
+    numeric(algorithm, LABELS[name], np.array([0.7]) if name == "Huber" else np.zeros(0))
+    assert "statistics conserve (float64)" in check_algorithm(algorithm, X, LABELS[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_synchronization_model_and_sparse_rows_reach_one_minimum(name: str) -> None:
+    algorithm = getattr(losses, name)(l2=0.05)
+    data = (X, LABELS[name], WEIGHTS)
+    found = [
+        flegel.run(algorithm, data, workers=2, sync=sync, processes="no", progress=False)
+        for sync in ("bsp", "fsp", "ssp", "asp")
+    ]
+    found.append(flegel.run(algorithm, (scipy.sparse.csr_matrix(X), *data[1:]), processes="no", progress=False))
+    assert all(result.converged for result in found)
+    values = [result.objective for result in found]
+    np.testing.assert_allclose(values, values[0], rtol=1e-8)
+    repeated = np.repeat(X, WEIGHTS.astype(int), axis=0), np.repeat(LABELS[name], WEIGHTS.astype(int))
+    evaluated = algorithm.evaluate(*repeated, found[0].parameter)
+    assert evaluated is not None and evaluated.objective == pytest.approx(values[0], rel=1e-9)
+
+
+PEERS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("PoissonRegressor", "Poisson", {"alpha": 0.1}, {"solver": "newton-cholesky", "tol": 1e-10}),
+    ("GammaRegressor", "Gamma", {"alpha": 0.1}, {"solver": "newton-cholesky", "tol": 1e-10}),
+    ("HuberRegressor", "Huber", {}, {"tol": 1e-9, "max_iter": 10_000}),
+    ("LinearSVC", "LinearSVM", {"C": 0.5}, {"tol": 1e-10, "max_iter": 100_000, "dual": False}),
+]
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize(("name", "kind", "hyper", "fine"), PEERS, ids=str)
+def test_estimators_have_scikit_learns_coefficients(
+    name: str, kind: str, hyper: Any, fine: Any, intercept: bool
+) -> None:
+    rows = (X - 3.0) / np.array([1.0, 10.0, 0.1, 1.0])
+    theirs = getattr(svm if name == "LinearSVC" else linear_model, name)(fit_intercept=intercept, **hyper, **fine)
+    ours = getattr(sklearn, name)(fit_intercept=intercept, **hyper)
+    for each in (ours, theirs):
+        each.fit(rows, LABELS[kind], sample_weight=WEIGHTS)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-4, atol=1e-5)
+    assert ours.score(rows, LABELS[kind]) == pytest.approx(theirs.score(rows, LABELS[kind]), rel=1e-5)
+    if name == "HuberRegressor":
+        assert ours.scale_ == pytest.approx(theirs.scale_, rel=1e-4)
+
+
+def test_an_offset_is_the_logarithm_of_what_counts_are_in_proportion_to() -> None:
+    hours = RNG.uniform(1.0, 9.0, size=300)
+    rows, counts = X - 3.0, RNG.poisson(hours * np.exp(SCORE)).astype(float)
+    weighted = linear_model.PoissonRegressor(alpha=0.0, solver="newton-cholesky", tol=1e-10)
+    weighted.fit(rows, counts / hours, sample_weight=hours)  # the same likelihood
+    for given in (rows, scipy.sparse.csr_matrix(rows)):
+        ours = sklearn.PoissonRegressor(alpha=0.0).fit(given, counts, offset=np.log(hours))
+        np.testing.assert_allclose(ours.coef_, weighted.coef_, rtol=1e-4)
+        assert ours.intercept_ == pytest.approx(weighted.intercept_, rel=1e-4, abs=1e-4)
+    with pytest.raises(ValueError, match="give one for each"):
+        sklearn.PoissonRegressor().fit(rows, counts, offset=[1.0])
+
+
+def test_many_columns_are_solved_by_pairs_of_steps() -> None:
+    wide = scipy.sparse.random(200, FULL_COLUMNS + 6, 0.01, format="csr", random_state=0)
+    counts = RNG.poisson(np.exp(np.asarray(wide[:, :5].sum(axis=1)).ravel())).astype(float)
+    result = flegel.run(losses.Poisson(l2=0.01), (wide, counts), processes="no", progress=False)
+    theirs = linear_model.PoissonRegressor(alpha=0.01, tol=1e-9, max_iter=5000).fit(wide, counts)
+    peer = result.parameter._replace(weights=theirs.coef_, bias=theirs.intercept_)
+    values = [losses.Poisson(l2=0.01).evaluate(wide.toarray(), counts, each) for each in (result.parameter, peer)]
+    assert values[0] is not None and values[1] is not None
+    assert values[0].objective == pytest.approx(values[1].objective, rel=1e-4)
+
+
+def test_going_on_and_wrong_use() -> None:
+    result = flegel.run(losses.Gamma(l2=0.1), (X, LABELS["Gamma"]), processes="no", progress=False)
+    again = flegel.run(losses.Gamma(l2=0.1), (X, LABELS["Gamma"]), start=result, processes="no", progress=False)
+    assert again.iterations < result.iterations and again.objective == pytest.approx(result.objective)
+    np.testing.assert_allclose(result.to_sklearn().predict(X), result.predict(X))
+    with pytest.raises(UsageError, match="counts are not"):
+        flegel.run(losses.Poisson(), (X, -LABELS["Gamma"]), progress=False)
+    with pytest.raises(UsageError, match="not above 0"):
+        flegel.run(losses.Gamma(), (X, LABELS["Poisson"]), progress=False)
+    with pytest.raises(ValueError, match=r"use sklearn\.svm\.LinearSVC"):
+        sklearn.LinearSVC(loss="hinge").fit(X, LABELS["LinearSVM"])
+    with pytest.raises(ValueError, match="valid range of the loss"):
+        sklearn.GammaRegressor().fit(X, LABELS["Poisson"])
+
+
+@pytest.mark.parametrize("name", ["Poisson", "Gamma"])
+def test_a_label_that_does_not_fit_is_refused_where_the_sample_lacks_it(name: str) -> None:
+    algorithm, labels = getattr(losses, name)(), LABELS[name] + 0.0
+    sample = Sample(X, labels, len(X), X.shape[1])
+    theta = algorithm.initParameter(sample, RNG)
+    labels[17] = -1.0
+    change = algorithm.change(X, labels, None, algorithm.initState(len(X), X.shape[1], RNG), theta)
+    with pytest.raises(UsageError, match=r"a label is .*\(1 rows at least\)"):
+        algorithm.updateParameter(change, theta)
+
+
+def test_labels_that_are_words_or_on_one_side_are_refused() -> None:
+    words = np.array(["a", "b", "c"])[np.arange(300) % 3]
+    for algorithm in (losses.Huber(), losses.Poisson(), Ridge(), losses.LinearSVM()):
+        with pytest.raises(UsageError, match=r"words \('a', 'b', 'c'\)"):
+            flegel.run(algorithm, (X, words), progress=False)
+    with pytest.raises(UsageError, match=r"all labels \(1, 2\) are on one side of boundary=0\.5; .*1\.5"):
+        flegel.run(losses.LinearSVM(), (X, LABELS["LinearSVM"] + 1.0), progress=False)
+    with pytest.raises(UsageError, match=r"all labels \(0\) .* another label column"):
+        flegel.run(losses.LinearSVM(), (X, np.zeros(300)), progress=False)
+
+
+def test_a_class_whose_rows_weigh_nothing_is_none() -> None:
+    labels = np.arange(300) % 3
+    found = sklearn.LinearSVC().fit(X, labels, sample_weight=(labels < 2).astype(float))
+    without = sklearn.LinearSVC().fit(X[labels < 2], labels[labels < 2])
+    assert found.classes_.tolist() == [0, 1]
+    np.testing.assert_allclose(found.coef_, without.coef_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [-30.0, -3.0, 14.0])
+@pytest.mark.parametrize("kind", ["PoissonRegressor", "GammaRegressor"])
+def test_an_offset_of_all_rows_moves_the_intercept_alone(kind: str, offset: float) -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(300, 3))
+    labels = rng.poisson(np.exp(rows @ [0.5, -0.3, 0.2])) + (kind == "GammaRegressor") * 0.5
+    plain = getattr(sklearn, kind)(alpha=0.01).fit(rows, labels)
+    moved = getattr(sklearn, kind)(alpha=0.01).fit(rows, labels, offset=np.full(300, offset))
+    np.testing.assert_allclose(moved.coef_, plain.coef_, atol=1e-4)
+    assert moved.intercept_ == pytest.approx(plain.intercept_ - offset, abs=1e-4)
+
+
+def test_a_scale_that_vanishes_is_told() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(45, 40))
+    with pytest.warns(ConvergenceWarning, match="The scale went to 0"):
+        sklearn.HuberRegressor().fit(rows, rows[:, 0] + rng.normal(size=45))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_scale_that_vanishes_ends_no_higher_than_scikit_learns_minimum(seed: int) -> None:
+    """More columns than rows: outliers have no second derivative, and steps along it would lead anywhere."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(40, 60))
+    labels = rows @ rng.normal(size=60) + rng.normal(size=40)
+
+    def objective(model: Any) -> float:
+        away = np.abs(labels - model.predict(rows))
+        outer = away > 1.35 * model.scale_
+        linear = (2 * 1.35 * away[outer] - 1.35**2 * model.scale_).sum()
+        return float(
+            40 * model.scale_ + (away[~outer] ** 2).sum() / model.scale_ + linear + 1e-4 * model.coef_ @ model.coef_
+        )
+
+    theirs = linear_model.HuberRegressor(max_iter=10_000, tol=1e-10).fit(rows, labels)
+    for given in (rows, scipy.sparse.csr_matrix(rows)):
+        ours = sklearn.HuberRegressor(max_iter=1000).fit(given, labels)
+        assert objective(ours) <= objective(theirs) * 1.001
+
+
+def test_a_trial_far_away_costs_the_sums_no_digits() -> None:
+    """A first Newton step of Poisson regression over rows with long tails leads to losses of many thousands."""
+    rng = np.random.default_rng(3)
+    rows = np.clip(rng.standard_t(1.2, size=(400, 12)), -60, 60)
+    counts = rng.poisson(np.exp(np.clip(0.05 * rows @ rng.normal(size=12), -4, 4))).astype(float)
+    model = losses.Poisson(l2=1e-3)
+    for given in (rows, scipy.sparse.csr_matrix(rows)):
+        result = flegel.run(model, (given, counts), sync="bsp", workers=1, processes="no", progress=False)
+        found = model.evaluate(rows, counts, result.parameter)
+        assert found is not None and result.outcome == "converged"
+        assert result.objective == pytest.approx(found.objective, rel=2e-13)
+
+
+def test_offsets_that_are_no_numbers_are_refused() -> None:
+    for wrong in ([np.nan] * 300, [np.inf] * 300):
+        with pytest.raises(ValueError, match="offset has numbers that are missing or infinite"):
+            sklearn.PoissonRegressor().fit(X, LABELS["Poisson"], offset=wrong)
+    with pytest.raises(ValueError, match="offset has values that are no numbers"):
+        sklearn.PoissonRegressor().fit(X, LABELS["Poisson"], offset=["a"] * 300)

@@ -1,0 +1,64 @@
+"""The files of packaging/locks hold a version of everything that an environment installs, and one that is allowed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYTHONS = [match[1] for text in PROJECT["classifiers"] if (match := re.search(r":: (3\.\d+)$", text))]
+LOCKS = {"dev": ("dev", "docs"), "extras": ("dev", "extras")}
+
+
+def wanted(extra: str) -> Iterator[Requirement]:
+    """What an extra asks for; those of its own that it names are followed."""
+    for text in PROJECT["optional-dependencies"][extra]:
+        requirement = Requirement(text)
+        if requirement.name == "flegel":
+            for other in sorted(requirement.extras):
+                yield from wanted(other)
+        else:
+            yield requirement
+
+
+def pins(lock: str) -> list[Requirement]:
+    lines = (ROOT / "packaging" / "locks" / f"{lock}.txt").read_text(encoding="utf-8").splitlines()
+    return [Requirement(line.partition("  #")[0]) for line in lines if line and not line.startswith("#")]
+
+
+def applicable(requirement: Requirement, python: str, machine: str) -> bool:
+    environment = {**default_environment(), "platform_machine": machine, "sys_platform": "linux"}
+    environment |= {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    return requirement.marker is None or requirement.marker.evaluate(environment)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("lock", LOCKS)
+def test_everything_has_one_version_that_is_allowed(lock: str, python: str, machine: str) -> None:
+    asked = [Requirement(text) for text in PROJECT["dependencies"]]
+    asked += [requirement for extra in LOCKS[lock] for requirement in wanted(extra)]
+    found: dict[str, str] = {}
+    for pin in pins(lock):
+        if applicable(pin, python, machine):
+            assert canonicalize_name(pin.name) not in found, f"two versions of {pin.name}"
+            (only,) = pin.specifier
+            assert only.operator == "==" and "+" not in only.version, f"{pin}: a version that PyPI has"
+            found[canonicalize_name(pin.name)] = only.version
+    for requirement in asked:
+        if applicable(requirement, python, machine):
+            version = found.get(canonicalize_name(requirement.name), "")
+            assert version and version in requirement.specifier, f"{requirement}: {version or 'none'}; run `make lock`"
+
+
+def test_versions_that_are_held_are_those_of_the_locks() -> None:
+    held = {pin.name: str(pin.specifier) for pin in pins("held")}
+    assert held and held.items() <= {pin.name: str(pin.specifier) for pin in pins("extras")}.items()

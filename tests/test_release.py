@@ -1,0 +1,78 @@
+"""What `make release` reads from the project: version, notes and README's steps. It builds nothing here."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+import flegel
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def release() -> ModuleType:
+    """The program; the folder `packaging` is no package."""
+    spec = importlib.util.spec_from_file_location("release", ROOT / "packaging" / "release.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_version_is_the_one_of_the_package(release: ModuleType) -> None:
+    text = (ROOT / "flegel" / "__init__.py").read_text(encoding="utf-8")
+    assert release.version_of(text) == flegel.__version__
+    with pytest.raises(SystemExit, match="no __version__"):
+        release.version_of("version = 1")
+
+
+def test_notes_are_the_section_of_that_version_alone(release: ModuleType) -> None:
+    changelog = "# Changelog\n\n## 0.2.0 (2030-01-01)\n\n- New.\n\n## 0.1.0\n\n- Old.\n"
+    assert release.notes_of(changelog, "0.2.0") == "- New.\n"
+    assert release.notes_of(changelog, "0.1.0") == "- Old.\n"
+    for version in ("0.3.0", "0.2"):
+        with pytest.raises(SystemExit, match="has no section"):
+            release.notes_of(changelog, version)
+
+
+def test_a_version_without_a_day_is_a_trial(release: ModuleType) -> None:
+    assert release.is_dated("## 0.2.0 (2030-01-01)\n", "0.2.0")
+    assert not release.is_dated("## 0.2.0 (unreleased)\n\n## 0.1.0 (2030-01-01)\n", "0.2.0")
+
+
+def test_the_supported_version_is_this_one() -> None:
+    minor = flegel.__version__.rpartition(".")[0]
+    assert f"| the newest release ({minor}) |" in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+
+
+def test_the_changelog_has_notes_of_this_version(release: ModuleType) -> None:
+    assert release.notes_of((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flegel.__version__)
+
+
+def test_readme_has_an_example_and_commands_that_run_anywhere(release: ModuleType) -> None:
+    script, commands = release.readme_steps((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert "flegel.run(" in script
+    assert [command.split()[1] for command in commands] == ["data", "submit", "predict"]
+    assert not any("pip install" in command for command in commands)
+
+
+def test_a_step_that_fails_ends_the_release_with_its_name(release: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="told why\n\nNo release: this step failed"):
+        release.step("this step", ["sh", "-c", "echo told why; exit 3"], tmp_path)
+
+
+def test_the_conda_recipe_names_what_pyproject_names(release: ModuleType) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    recipe = yaml.safe_load(release.conda_recipe(project, "0.2.0", "ab" * 32))
+    needed = {need.split()[0] for need in recipe["requirements"]["run"]}
+    assert {"python", "numpy", "msgpack-python", "pyzmq"} <= needed and "msgpack" not in needed
+    assert len(needed) == len(project["dependencies"]) + 1
+    assert "numba >=0.60" in recipe["requirements"]["run"]
+    assert recipe["build"]["python"]["entry_points"] == ["flegel = flegel.__main__:main"]
+    assert recipe["source"]["url"].endswith("/flegel-0.2.0.tar.gz") and recipe["source"]["sha256"] == "ab" * 32

@@ -69,12 +69,13 @@ class Auto(FlexibleBarrier):
         """By worker: how long a single report of it is."""
         self._sent_at: dict[int, float] = {}
         """By worker: when it was told to make its single report."""
-        self._why = ""
+        self._why = self._why_searched = ""
+        """Why θ is made at barriers or of single reports; and: why intervals are searched, or no longer."""
 
     @property
     def choice(self) -> str:
         """What it has chosen by now, and why."""
-        return self._why
+        return "; ".join(why for why in (self._why, self._why_searched) if why)
 
     @property
     def interval(self) -> float | None:  # type: ignore[override]
@@ -96,7 +97,7 @@ class Auto(FlexibleBarrier):
         decision = super().decide(event, view, now)
         if not why:
             return decision
-        self._why = why
+        self._why_searched = why
         return Decision(decision.actions, f"{why}; {decision.reason}" if decision.reason else why)
 
     # -- searched intervals --------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -15,6 +14,7 @@ import msgspec
 import pytest
 
 from tests import needs
+from tests.ports import free_port
 
 prometheus_client = needs.library("prometheus_client")
 
@@ -94,9 +94,7 @@ def test_a_real_prometheus_scrapes_it(endpoint: MetricsEndpoint, tmp_path: Path)
     )
     until, found = clock.now() + 180, []
     while clock.now() < until and not found:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         command = [
             "prometheus", f"--config.file={tmp_path / 'p.yml'}", f"--storage.tsdb.path={tmp_path / 'db'}",
             f"--web.listen-address={address}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -15,6 +14,7 @@ import msgspec
 import pytest
 
 from tests import needs
+from tests.ports import free_port
 
 prometheus_client = needs.library("prometheus_client")
 
@@ -92,9 +92,7 @@ def test_a_real_prometheus_scrapes_it(endpoint: MetricsEndpoint, tmp_path: Path)
         f"scrape_configs: [{{job_name: flegel, static_configs: [{{targets: ['{target}']}}]}}]\n",
         encoding="utf-8",
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     command = [
         "prometheus", f"--config.file={tmp_path / 'p.yml'}", f"--storage.tsdb.path={tmp_path / 'db'}",
         f"--web.listen-address={address}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests import needs
+from tests.ports import free_port
 
 needs.library("obstore")
 
@@ -21,12 +21,6 @@ from flegel.machine.group.records import Entry, RoundResult, decode, encode, res
 from flegel.runtime.group.bucket import Bucket, Conflict, open_bucket
 
 pytestmark = needs.programs("weed")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -83,8 +83,7 @@ class ImplicitALS(Algorithm):
     l2: Annotated[float, Meta(gt=0, description="penalty on squared factors")] = 0.1
 
     def validate(self, sample: Sample) -> None:
-        values = sample.features.values if isinstance(sample.features, Sparse) else np.asarray(sample.features)
-        self._refuse(int((values < 0).sum()))
+        self._refuse(below_zero(sample.features))
         if sample.columns * self.rank * (self.rank + 1) // 2 > MOST_NUMBERS:
             fitting = int(np.sqrt(2 * MOST_NUMBERS / sample.columns))
             raise UsageError(
@@ -182,6 +181,7 @@ class ImplicitALS(Algorithm):
 
     def transform(self, features: Any, parameter: ItemFactors) -> Array:
         """Factors of users, solved for under the finished items."""
+        self._refuse(below_zero(features))
         users = np.empty((rows_of(features), self.rank))
         factors, products = np.ascontiguousarray(parameter.factors), np.ascontiguousarray(parameter.products)
         for i in range(len(users)):
@@ -205,6 +205,12 @@ class ImplicitALS(Algorithm):
             places = np.searchsorted(np.sort(-scores), -own) / max(len(y) - 1, 1)
             ranks, mass = ranks + float(r @ places), mass + float(r.sum())
         return Evaluation(total, {"mean_rank": ranks / mass if mass > 0 else 0.5})
+
+
+def below_zero(features: Any) -> int:
+    """How many values are below 0."""
+    values = features.values if isinstance(features, Sparse) else np.asarray(features)
+    return int((values < 0).sum())
 
 
 def entries_of(features: Any, i: int) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from typer.testing import CliRunner
 
 from flegel.algorithms.kmeans import KMeans
 from flegel.compare import Comparison, compare, read
-from flegel.compare.comparison import in_memory
+from flegel.compare.candidate import parse_candidates
+from flegel.compare.comparison import ComparisonRunner, ComparisonSettings, in_memory
 from flegel.datasets import open_data
 from flegel.runtime.processes import host
 
@@ -116,9 +118,7 @@ def test_a_comparison_that_runs_out_of_time_keeps_what_it_has_and_says_so(cluste
 
 
 def test_other_runs_are_stopped_after_a_multiple_of_the_reference(points: np.ndarray) -> None:
-    from flegel.compare.candidate import parse_candidates
-    from flegel.compare.comparison import LEAST_RUN_SECONDS, ComparisonRunner, ComparisonSettings
-    from flegel.datasets import open_data
+    from flegel.compare.comparison import LEAST_RUN_SECONDS
     from tests.compare.samples import attempt
 
     bsp, mini, fsp = parse_candidates("bsp,bsp-mini,fsp")
@@ -147,3 +147,16 @@ def test_a_gap_is_a_share_of_what_bsp_gains_after_its_first_pass(cluster: Any, p
     first, last = found.pictures["bsp"].curve[0][1], found.attempts[0].objective
     assert first is not None and last is not None and last <= found.target < first
     assert "50 % short of all that bsp" in found.target_note
+
+
+@pytest.mark.parametrize("gap", [None, 0.5])
+def test_a_bsp_that_is_ended_in_its_first_pass_leaves_its_estimate_as_target(
+    gap: float | None, points: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"objective": None}]
+    ended = SimpleNamespace(name="kmeans", objective=7.0, converged=False, rows=rows, seconds=0.5, iterations=1)
+    settings = ComparisonSettings(KMeans(k=4), open_data(points), parse_candidates("bsp"), 2, gap=gap, max_seconds=0.5)
+    runner = ComparisonRunner(settings, None)
+    monkeypatch.setattr(runner, "_run", lambda *_, **__: ended)
+    target, note, limit = runner._target()
+    assert (target, limit) == (7.0, 0.5) and "an estimate: it did not visit all points" in note

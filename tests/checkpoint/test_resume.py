@@ -38,6 +38,8 @@ from flegel.loading.class_source import same_code
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.plain_data import freeze, thaw
 from flegel.messages import TreeLayout
+from flegel.plan.balance.planner import Balance, BalancePlan
+from flegel.plan.termination import Termination, Verdict
 from flegel.runtime.checkpoint.format import StoredJob
 from flegel.runtime.checkpoint.reader import read
 from flegel.runtime.checkpoint.resume import changed, replace
@@ -45,6 +47,7 @@ from flegel.runtime.checkpoint.session import CheckpointWarning
 from flegel.runtime.checkpoint.store import FolderStore
 from flegel.runtime.job.find_algorithm import find_algorithm
 from tests import needs
+from tests.balance.test_processes import moving
 from tests.checkpoint import random_algorithm
 from tests.checkpoint.random_algorithm import Drawing
 from tests.contributing import ByContribution, ByHidden
@@ -122,23 +125,31 @@ def test_checkpoints_of_workers_that_hold_the_parameters_go_on_to_the_same_bits(
     assert [r["objective"] for r in again.rows] == [r["objective"] for r in whole.rows]
 
 
-def test_points_that_moved_are_where_they_were(cluster, tmp_path) -> None:
+def test_points_that_moved_are_where_they_were(cluster, tmp_path, monkeypatch) -> None:
+    """By a plan of the test: what is measured of workers depends on the host."""
     rng = np.random.default_rng(1)
     data = rng.normal(size=(40_000, 6)) + 3 * rng.integers(3, size=(40_000, 1))
     np.save(tmp_path / "rows.npy", data)
+    moving(monkeypatch, (0, 1, 3000), (0, 2, 2000))
+    all_moved = Termination.judge
+    monkeypatch.setattr(
+        Termination, "judge", lambda *given: Verdict(False, "all has moved", "limit") if all_moved(*given) else None
+    )
     first = flegel.run(
         KMeans(k=4), tmp_path / "rows.npy", sync="fsp", interval="2ms", workers=3, cluster=cluster, tolerance=0,
-        max_iterations=300, straggler="0:6x", checkpoint=tmp_path / "job", checkpoint_every=0.5, resting="off",
+        checkpoint=tmp_path / "job", checkpoint_every=0.5, resting="off", balance="async",
+        max_seconds=600,
     )  # fmt: skip
-    assert first.balance["points"] > 0, "points moved"
+    monkeypatch.undo()
+    assert first.balance["points"] > 4000, "points moved, in whole tiles"
     held = [w["points"] for w in first.worker]
-    again = flegel.resume(tmp_path / "job", cluster=cluster, max_iterations=400)
+    monkeypatch.setattr(Balance, "plan", lambda *_, **__: BalancePlan((), "nothing moves"))
+    again = flegel.resume(tmp_path / "job", cluster=cluster, max_iterations=first.iterations + 100)
     parts = read(FolderStore(tmp_path / "job")).parts
     assert np.array_equal(np.sort(np.concatenate([p.ids for p in parts])), np.arange(len(data)))
     values = [r["objective"] for r in again.rows if r["objective"] is not None]
     assert len(again.rows) > len(first.rows) and (np.diff(values) <= 1e-9 * values[0]).all()
-    even = len(data) / 3
-    assert again.worker[0]["points"] < (held[0] + even) / 2, "the straggler did not get its points back"
+    assert [w["points"] for w in again.worker] == held and held[0] < len(data) / 3 - 4000, "nobody got points back"
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -338,7 +349,7 @@ def test_sigterm_writes_a_last_checkpoint(command, tmp_path) -> None:
     until_training(process)
     process.send_signal(signal.SIGTERM)
     said = process.stderr.read()
-    assert process.wait(60) == 143
+    assert process.wait(240) == 143
     assert "terminated; all workers were stopped, its checkpoint is of iteration" in said
     assert "flegel resume" in said and "it had come to" not in said and "Traceback" not in said
     found = read(FolderStore(tmp_path / "job"))
@@ -352,7 +363,7 @@ def test_a_killed_coordinator_leaves_no_orphans_and_is_replaced_from_its_commit(
     assert len(workers) == 3, "a nest and its two"
     process.kill()
     process.wait(30)
-    _, alive = psutil.wait_procs(workers, timeout=60)
+    _, alive = psutil.wait_procs(workers, timeout=240)
     assert not alive
     found = read(FolderStore(tmp_path / "job"))
     assert found.commit is not None and found.commit.objective is not None

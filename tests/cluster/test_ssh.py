@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,18 +61,21 @@ def ssh(tmp_path: Path) -> Iterator[str]:
         [needs.path_of("sshd"), "-D", "-e", "-f", str(tmp_path / "sshd_config")],
         stderr=(tmp_path / "sshd.log").open("wb"),
     )
-    for _ in range(200):
+    limit = time.monotonic() + 120
+    while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 break
         if server.poll() is not None:
             raise AssertionError(f"sshd does not start here: {(tmp_path / 'sshd.log').read_text()[-300:]}")
+        assert time.monotonic() < limit, "sshd does not listen"
+        time.sleep(0.05)
     yield (
         f"ssh -F /dev/null -p {port} -i {tmp_path}/user -o BatchMode=yes -o StrictHostKeyChecking=no "
         f"-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
     )
     server.send_signal(signal.SIGTERM)
-    server.wait(20)
+    server.wait(120)
 
 
 @pytest.mark.processes
@@ -92,7 +96,7 @@ def test_slaves_come_up_and_go_down_over_ssh(tmp_path: Path, ssh: str) -> None:
         def flegel(*words: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 [sys.executable, "-m", "flegel.cli.main", *words],
-                env={**cluster.environment, "FLEGEL_SSH": ssh}, capture_output=True, text=True, timeout=120,
+                env={**cluster.environment, "FLEGEL_SSH": ssh}, capture_output=True, text=True, timeout=300,
             )  # fmt: skip
 
         done = flegel("cluster", "up", str(hosts))

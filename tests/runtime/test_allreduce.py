@@ -15,6 +15,7 @@ from flegel.algorithms.nmf import NMF
 from flegel.core import pytree
 from flegel.errors import AlgorithmError, ProtocolError, UsageError
 from flegel.runtime.processes.thread_cluster import ThreadCluster
+from tests.balance.test_processes import MOVES, moving
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,9 @@ def test_results_are_those_of_the_coordinator(local_cluster: Any, points: np.nda
     assert other.audit["problems"] == [] and other.audit["recounts"] == 0
 
 
-def test_points_move_under_flexible_barriers(local_cluster: Any) -> None:
+def test_points_move_under_flexible_barriers(local_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a plan of the test: what is measured of workers depends on the host."""
+    moving(monkeypatch, *MOVES)
     rng = np.random.default_rng(1)
     data = (rng.normal(size=(20_000, 6)) + 3 * rng.integers(3, size=(20_000, 1))).astype(np.float32)
     result = flegel.run(
@@ -69,10 +72,10 @@ def test_points_move_under_flexible_barriers(local_cluster: Any) -> None:
         interval="2ms",
         topology="allreduce",
         tolerance=0,
-        straggler="0:6x",
-        max_iterations=150,
+        balance="async",
+        max_seconds=600,
     )
-    assert result.balance["points"] > 0 and result.audit["problems"] == []
+    assert result.balance["points"] >= 5000 and result.audit["problems"] == []
     values = [r["objective"] for r in result.rows if r["objective"] is not None]
     assert (np.diff(values) <= 1e-9 * values[0]).all()
 

@@ -182,7 +182,7 @@ def test_of_many_threads_that_swap_one_object_each_change_counts_once(folder: Fo
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60.0)
+        thread.join(240.0)
     held = folder.get("current")
     assert held is not None and held.content == b"100"
     assert len(list((folder.path / ".locks").iterdir())) <= folder_lock.KEPT_TURNS + 1
@@ -257,7 +257,7 @@ def test_a_real_process_that_is_stopped_with_the_lock_holds_nobody_up(folder: Fo
         assert os.WIFSTOPPED(status)
         folder.put("current", b"second", "swap", tag)
         child.send_signal(signal.SIGCONT)
-        assert child.wait(60.0) == 3
+        assert child.wait(240.0) == 3
     finally:
         child.kill()
     held = folder.get("current")

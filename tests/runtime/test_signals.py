@@ -64,8 +64,8 @@ def test_no_worker_outlives_the_command(
         for process in workers[:2]:
             process.suspend()  # stopped, it cannot see that its standard input closes
     job.send_signal(sent)
-    assert job.wait(timeout=60) == code
-    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert job.wait(timeout=240) == code
+    _, alive = psutil.wait_procs(workers, timeout=240)
     assert not alive
     assert job.stderr is not None
     said = job.stderr.read()
@@ -158,7 +158,7 @@ def test_a_process_does_not_die_with_the_thread_that_asked_for_it() -> None:
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    said, _ = children[0].communicate(b"alive\n", timeout=60)
+    said, _ = children[0].communicate(b"alive\n", timeout=240)
     assert said == b"alive\n"
 
 

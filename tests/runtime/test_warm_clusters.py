@@ -151,8 +151,8 @@ def test_processes_wait_for_the_next_job_and_a_forked_process_has_its_own() -> N
         target=lambda: results.put((warm_clusters.waiting("processes"), flegel.run(KMeans(k=3), ROWS).placement))
     )
     child.start()
-    assert results.get(timeout=60) == (0, "threads")
-    child.join(60)
+    assert results.get(timeout=240) == (0, "threads")
+    child.join(240)
     assert flegel.run(KMeans(k=3), ROWS, workers=1, processes=True).placement == "processes"
     flegel.shutdown()
     with pytest.raises(ProcessLookupError):

@@ -25,6 +25,8 @@ POINTS_IN_REGISTERS = 128
 LANES = VECTOR_BYTES // 4  # float32 numbers of a register
 TILE_ROWS = 8
 """A register tile is so many registers of sums: independent ones, as many as keep two multipliers busy."""
+SIDE = max(LANES, TILE_ROWS)
+"""Both are powers of two. Registers of 16 bytes hold fewer numbers than a register tile has rows."""
 
 
 def add_outer(row: Array | SparseRow, step: float, metric: Array, target: Array) -> None:
@@ -95,8 +97,8 @@ def sparse_outer(indices, values, step, metric, target):
 
 @njit(nogil=True, cache=True)
 def width_of(columns):
-    """Columns and the bias, filled up to whole registers."""
-    return (columns + LANES) // LANES * LANES
+    """Columns and the bias, filled up to whole register tiles."""
+    return (columns + SIDE) // SIDE * SIDE
 
 
 @njit(nogil=True, cache=True)

@@ -11,7 +11,7 @@ from local_training import Run, sparse_of, start
 
 from bench.micro.connections import connections
 from flegel.algorithms.lr import LR
-from flegel.algorithms.lr.curvature import LANES, TILE_ROWS, add_block, width_of
+from flegel.algorithms.lr.curvature import SIDE, TILE_ROWS, add_block, width_of
 from flegel.algorithms.lr.search import LATER, Solver, StepSearch, begin, quasi_newton, shorter
 from flegel.configuration.active import active, using
 
@@ -162,7 +162,7 @@ def test_the_objective_never_rises() -> None:
 def test_sums_of_curvature_fill_whole_register_tiles_and_nothing_beyond(columns: int) -> None:
     """Registers of 16 bytes hold fewer numbers than a register tile has rows: its last rows lay behind the sums."""
     width = width_of(columns)
-    assert width > columns and width % TILE_ROWS == 0 and width % LANES == 0
+    assert width > columns and width % TILE_ROWS == 0 and width % SIDE == 0
     rows, steps = np.random.default_rng(0).normal(size=(5, width)), np.linspace(0.5, 2.5, 5)[None]
     room = np.full(2 * width * width + TILE_ROWS * width, 7.0)
     sums = room[: width * width].reshape(1, width, width)

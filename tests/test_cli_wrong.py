@@ -188,7 +188,7 @@ def test_ctrl_c_while_the_commands_are_made_up_is_no_traceback(monkeypatch: pyte
 def test_ctrl_c_while_the_program_is_imported_is_no_traceback(tmp_path: Path) -> None:
     Path("typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     words = [sys.executable, "-c", "import sys; sys.path.insert(0, '.'); from flegel.__main__ import main; main()"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "flegel: interrupted.\n")
 
 

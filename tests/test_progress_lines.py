@@ -35,10 +35,10 @@ def test_a_phase_that_lasts_is_told_once() -> None:
     stream = Stream()
     with PhaseLine(stream, "points.csv", after=0.0) as line:
         line.begin("reading")
-        assert stream.written.wait(30)
+        assert stream.written.wait(60)
         stream.written.clear()
         line.begin("compiling")
-        assert stream.written.wait(30)
+        assert stream.written.wait(60)
     assert stream.getvalue().splitlines()[0] == "reading points.csv …"
     assert "5 to 30 s of an idle processor" in stream.getvalue() and len(stream.getvalue().splitlines()) == 2
 
@@ -52,11 +52,22 @@ def test_a_phase_that_is_over_at_once_is_not_told() -> None:
     assert stream.getvalue() == ""
 
 
+def test_a_timer_that_is_cancelled_too_late_to_notice_tells_nothing() -> None:
+    stream = Stream()
+    line = PhaseLine(stream, "points.csv", after=3600.0)
+    line.begin("reading")
+    late = line._timer
+    assert late is not None
+    line.stop()
+    late.function(*late.args)
+    assert stream.getvalue() == ""
+
+
 def test_on_a_terminal_the_line_goes_before_others_are_written() -> None:
     stream = Stream(terminal=True)
     with PhaseLine(stream, after=0.0) as line:
         line.begin("loading")
-        assert stream.written.wait(30)
+        assert stream.written.wait(60)
         line.see(RemarkMade("a remark"))
         print("a remark", file=stream)
     assert stream.getvalue().endswith("\r\x1b[Ka remark\n")

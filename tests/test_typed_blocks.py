@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("docs", "docs/launch", "docs/tutorials")
@@ -122,11 +123,6 @@ def execute(command: list[str], folder: Path, what: str) -> str:
         text = printed.read()
         assert code == 0, f"{what} fails ({code}):\n{text[-2000:]}\n{errors.read()[-3000:]}"
     return text
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def named(path: Path) -> str:

@@ -54,7 +54,7 @@ from flegel.algorithms.simd.vectors import (
 )
 from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
-from flegel.core.borrowed_arrays import borrowed
+from flegel.core.borrowed_arrays import borrowed, hold
 from flegel.core.code_cache import njit
 
 PIECE = VECTOR_BYTES // 8  # float64 numbers of a row that are read at once
@@ -218,6 +218,7 @@ def build(lanes: int, group: int, slot: int) -> Any:
                     clusters[row - first] = best[row - begin]
             else:
                 _move_all(points, best, weights, begin, here, stop, aggregator)
+        hold((rows, near, low, masks, who, best, distance, far, norms, limits, errors, doubts, least, values))
         return end
 
     return train

@@ -22,9 +22,11 @@ from flegel.core.shard import SparseRow
 
 POINTS_IN_REGISTERS = 128
 """Points whose products are summed in registers before they go to memory."""
-LANES = VECTOR_BYTES // 4  # float32 numbers of a register
 TILE_ROWS = 8
 """A register tile is so many registers of sums: independent ones, as many as keep two multipliers busy."""
+SIDE = max(VECTOR_BYTES // 4, TILE_ROWS)
+"""Widths are a multiple of it, so that no register tile reaches beyond the sums: a register has 4 to 16 numbers of
+float32, and half as many of float64."""
 
 
 def add_outer(row: Array | SparseRow, step: float, metric: Array, target: Array) -> None:
@@ -95,8 +97,8 @@ def sparse_outer(indices, values, step, metric, target):
 
 @njit(nogil=True, cache=True)
 def width_of(columns):
-    """Columns and the bias, filled up to whole registers."""
-    return (columns + LANES) // LANES * LANES
+    """Columns and the bias, filled up to whole register tiles."""
+    return (columns + SIDE) // SIDE * SIDE
 
 
 @njit(nogil=True, cache=True)

@@ -52,7 +52,7 @@ def second_job(workers: int) -> Iterator[None]:
         try:
             assert beside.stdout is not None
             if beside.stdout.readline().strip() != "trains":
-                raise RuntimeError(f"The second job ended with {beside.wait(30)} before it trained.")
+                raise RuntimeError(f"The second job ended with {beside.wait(60)} before it trained.")
             yield
         finally:
             beside.terminate()

@@ -208,7 +208,7 @@ def _compiled_code() -> HostFact:
             "Each process compiles anew: set FLEGEL_CACHE to a folder that you own and can write.",
         )
     free = shutil.disk_usage(folder).free
-    kernels = sum(1 for _ in folder.rglob("*") if _.is_file())
+    kernels = sum(len(files) for _, _, files in os.walk(folder))  # other processes may add and remove files meanwhile
     if free < DISK_WANTED:
         return HostFact("compiled code", "note", f"{_size(free)} free for {folder}", "Make room, or set FLEGEL_CACHE.")
     if not kernels:

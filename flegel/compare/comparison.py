@@ -238,8 +238,14 @@ class ComparisonRunner:
             raise UsageError(f"{result.name} has no objective, so there is no target to race for.")
         limit = settings.max_seconds or min(max(LIMIT_FACTOR * result.seconds, LEAST_LIMIT_SECONDS), MOST_LIMIT_SECONDS)
         ended = "converged to" if result.converged else "came to"
+        first = next((row["objective"] for row in result.rows if row["objective"] is not None), None)
+        if first is None:
+            note = (
+                f"the {result.objective:.6g} that bsp without stragglers {ended} in this run, "
+                f"an estimate: it did not visit all points in {result.seconds:.3g} s"
+            )
+            return RaceTarget(result.objective, note, limit)
         if settings.gap is not None:
-            first = next(row["objective"] for row in result.rows if row["objective"] is not None)
             note = (
                 f"{100 * settings.gap:.2g} % short of all that bsp without stragglers gained after its first pass, "
                 f"when it {ended} {result.objective:.6g} in this run, in {result.iterations} passes and "

@@ -3,6 +3,9 @@
 numba counts the owners of an array, with an atomic instruction each time one is put into a tuple or taken out. In
 a loop over points that is most of the time of a short hook. A borrowed array has no owner to count. It must not
 outlive the array it came from: borrow only what the caller holds for the whole call, and never return it.
+
+An array that the function makes itself is freed after the last statement that names it, and use of a borrowed one does
+not count: name such arrays once more behind the last use of what was borrowed of them (`hold`).
 """
 
 from __future__ import annotations
@@ -30,3 +33,9 @@ def borrowed(typing_context: Any, array: Any) -> Any:
         return result._getvalue()
 
     return array(array), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def hold(typing_context: Any, arrays: Any) -> Any:
+    """No instruction: these arrays, a tuple, are not freed before. For use inside compiled functions."""
+    return types.none(arrays), lambda context, builder, signature, args: context.get_dummy_value()

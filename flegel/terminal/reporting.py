@@ -114,9 +114,10 @@ class PhaseLine(Observer):
         self.stop()
         if phase in PHASES:
             text = PHASES[phase].format(data=self._data) + " …"
-            self._timer = threading.Timer(self._delay_seconds, self._show, (text,))
-            self._timer.daemon = True
-            self._timer.start()
+            timer = threading.Timer(self._delay_seconds, lambda: self._show(text, timer))
+            timer.daemon = True
+            self._timer = timer
+            timer.start()
 
     def __enter__(self) -> PhaseLine:
         return self
@@ -126,9 +127,10 @@ class PhaseLine(Observer):
 
     def stop(self) -> None:
         """The phase is over."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
         self._remove()
 
     def _remove(self) -> None:
@@ -137,9 +139,11 @@ class PhaseLine(Observer):
                 print("\r\x1b[K", end="", file=self._stream, flush=True)
             self._line_is_shown = False
 
-    def _show(self, text: str) -> None:
+    def _show(self, text: str, timer: threading.Timer) -> None:
+        """Called by the timer's thread. One that was cancelled too late for it to notice shows nothing: the phase is
+        over, and what comes next may have been written."""
         with self._lock:
-            if text in self._said and not self._stream.isatty():
+            if self._timer is not timer or (text in self._said and not self._stream.isatty()):
                 return  # a log has it already
             self._line_is_shown = True
             self._said.add(text)

@@ -67,7 +67,7 @@ def test_passes_of_bsp_are_steps_of_em() -> None:
 @pytest.mark.parametrize("sync", models())
 def test_every_model_is_as_likely_as_the_best_of_several_starts_by_hand(sync: str, cluster) -> None:
     algorithm = BernoulliMixture(k=4)
-    result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=30, seed=1)
+    result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=600, seed=1)
     assert result.outcome == "converged", result.reason
     found = algorithm.evaluate(X, None, result.parameter)
     total = likelihood_by_hand(result.parameter.weights, result.parameter.chances)

@@ -51,7 +51,7 @@ def test_passes_of_bsp_are_steps_of_batch_variational_bayes() -> None:
 @pytest.mark.parametrize("sync", models())
 def test_every_model_ends_at_a_bound_as_good_as_that_of_scikit_learn(sync: str, cluster) -> None:
     algorithm = LDA(k=TOPICS)
-    result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=30, seed=1)
+    result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=600, seed=1)
     assert result.outcome == "converged", result.reason
     bounds = [-Theirs(TOPICS, max_iter=30, random_state=seed).fit(X).score(X) for seed in range(3)]
     found = algorithm.evaluate(Sparse(X.indptr, X.indices, X.data, WORDS), None, result.parameter).objective

@@ -45,9 +45,10 @@ def by_hand(run: Run, rows: Any, labels: Any, points: slice, state: Any) -> Any:
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("memory", [True, False])
+@pytest.mark.parametrize("columns", [3, 7, 12])  # with the bias: half, one and one and a half of a register tile
 @pytest.mark.parametrize("kind", ["float32", "float64", "sparse"])
-def test_kernel_does_what_the_hooks_do(kind: str, memory: bool, classes: int) -> None:
-    rows, labels = problem(classes=classes, dtype=np.float32 if kind == "float32" else np.float64)
+def test_kernel_does_what_the_hooks_do(kind: str, columns: int, memory: bool, classes: int) -> None:
+    rows, labels = problem(columns=columns, classes=classes, dtype=np.float32 if kind == "float32" else np.float64)
     data = sparse_of(rows) if kind == "sparse" else rows
     run = trained(LR(memory=memory, l2=0.01), data, labels, passes=1)
     (share,) = run.shares

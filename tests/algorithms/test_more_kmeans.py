@@ -30,7 +30,7 @@ GAPS = np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
 @pytest.mark.parametrize("sync", models())
 def test_every_model_finds_the_number_of_clusters(sync: str, cluster) -> None:
     result = flegel.run(
-        AutoKMeans(), X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=30, seed=1
+        AutoKMeans(), X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=600, seed=1
     )
     assert result.outcome == "converged", result.reason
     assert int(result.parameter.number[0]) == 6
@@ -78,7 +78,7 @@ def test_splits_are_as_good_as_those_of_scikit_learn(split: str) -> None:
 @pytest.mark.parametrize("sync", models())
 def test_every_split_divides_the_rows_that_come_to_it_at_their_means(sync: str, cluster) -> None:
     algorithm = BisectingKMeans(k=5)
-    result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=20, seed=1)
+    result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=600, seed=1)
     assert result.outcome == "converged", result.reason
     theta, leaf = result.parameter, np.zeros(len(X), int)
     for s, parent in enumerate(theta.parents.astype(int)):
@@ -116,7 +116,7 @@ def test_every_model_ends_where_no_step_over_observed_numbers_improves(sync: str
     algorithm = GapKMeans(k=6)
     marked = with_marks(GAPS)
     result = flegel.run(
-        algorithm, marked, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=20, seed=1
+        algorithm, marked, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=600, seed=1
     )
     assert result.outcome == "converged", result.reason
 

@@ -359,7 +359,7 @@ def test_holding_out_needs_a_solver_that_knows_missing_entries() -> None:
 def test_weights_of_rows_come_with_every_result() -> None:
     """They are half of the model; the page on results promises them without `collect_state`."""
     rows = matrix(40, 6, 3)
-    done = flegel.run(NMF(rank=3, solver="coordinate"), rows, workers=2, processes=False, max_iterations=30)
+    done = flegel.run(NMF(rank=3, solver="coordinate"), rows, workers=2, sync="bsp", processes=False, max_iterations=30)
     assert done.state is not None and done.state.shape[0] == 40
     weights, scale = done.state[:, :3], done.parameters["scale"]
     error = np.linalg.norm(rows - scale * weights @ done.parameters["factors"].T) / np.linalg.norm(rows)

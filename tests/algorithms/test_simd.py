@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +41,9 @@ from flegel.algorithms.simd.vectors import (
     where,
     widen,
 )
+from flegel.core.borrowed_arrays import borrowed, hold
 from flegel.core.shard import pack_tiles, unpack_tiles
+from tests.source_trees import nodes
 
 BOTH = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
@@ -210,3 +214,63 @@ def test_roots_the_least_lane_and_the_number_of_bits(dtype: Any) -> None:
     x, out = np.random.default_rng(8).random(16).astype(dtype), np.empty(16, dtype)
     least, count = _across(x, out)
     assert np.array_equal(out, np.sqrt(x)) and least == x.min() and count == (x > 0.5).sum()
+
+
+@njit
+def _borrowed_memory(like, count):  # type: ignore[no-untyped-def]
+    """Whether another array gets the memory of one of which only a borrowed one is in use."""
+    mine = new_row(like, count)
+    lent, again = borrowed(mine), False
+    for _ in range(3):
+        other = new_row(like, count)
+        again = again or lent.ctypes.data == other.ctypes.data
+    hold((mine,))
+    return again
+
+
+def test_an_array_that_is_held_keeps_its_memory() -> None:
+    assert not any(_borrowed_memory(np.zeros(1), count) for count in (16, 64, 4096, 1 << 20))
+
+
+def _names(calls: list[ast.Call], function: str) -> set[str]:
+    """Variables that appear among the arguments of calls of this function."""
+    return {
+        node.id
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == function
+        for argument in call.args
+        for node in ast.walk(argument)
+        if isinstance(node, ast.Name)
+    }
+
+
+def _made(function: ast.FunctionDef) -> set[str]:
+    """Variables of the function that are given arrays of its own."""
+    assignments = [statement for statement in ast.walk(function) if isinstance(statement, ast.Assign)]
+    return {
+        node.id
+        for statement in assignments
+        if any(maker in ast.unparse(statement.value) for maker in ("new_row(", "new_table("))
+        for target in statement.targets
+        for node in ast.walk(target)
+        if isinstance(node, ast.Name)
+    }
+
+
+OTHER_PARTS = (ast.For, ast.While, ast.FunctionDef)
+"""What is borrowed inside a loop is held by it, because its next round borrows it again."""
+
+
+def test_kernels_hold_the_arrays_that_they_make_and_lend() -> None:
+    """Else they are freed before the loop that uses them, and another thread may be given their memory."""
+    root = Path(__file__).parents[2]
+    seen = 0
+    for path in (root / "algorithms").rglob("*.py"):
+        for function in nodes(path):
+            if isinstance(function, ast.FunctionDef):
+                before_loops = [part for part in function.body if not isinstance(part, OTHER_PARTS)]
+                calls = [n for part in before_loops for n in ast.walk(part) if isinstance(n, ast.Call)]
+                lent = _names(calls, "borrowed") & _made(function)
+                assert lent <= _names(calls, "hold"), f"{path.name}, {function.name}: not held"
+                seen += bool(lent)
+    assert seen, "the kernel for wide rows lends its arrays"

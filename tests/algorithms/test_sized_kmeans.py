@@ -92,7 +92,7 @@ def test_rows_are_drawn_as_often_as_they_weigh() -> None:
 def test_sizes_hold_under_every_model(sync: str, cluster) -> None:
     X = skewed(4000)
     algorithm = SizedKMeans(k=4, size_min=950, size_max=1050)
-    result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=20, seed=1)
+    result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=600, seed=1)
     assert result.outcome == "converged", result.reason
     assert result.objective == pytest.approx(algorithm.evaluate(X, None, result.parameter).objective, rel=1e-9)
     counts = np.bincount(algorithm.predict(X, result.parameter), minlength=4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,15 +17,10 @@ from flegel.cluster.client import Client, pack
 from flegel.cluster.transport.protocol import ClusterJob, JobView
 from flegel.job import Criteria, SyncSpec
 from flegel.loading.class_source import reference
+from tests.ports import free_port
 
 WAIT = 120.0
 """Seconds after which a test that waits fails."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def end_with_the_test() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,17 @@ from typer.testing import CliRunner
 
 from flegel.algorithms.kmeans import KMeans
 from flegel.compare import Comparison, compare, read
-from flegel.compare.comparison import in_memory
+from flegel.compare.candidate import parse_candidates
+from flegel.compare.comparison import ComparisonRunner, ComparisonSettings, in_memory
 from flegel.datasets import open_data
 from flegel.runtime.processes import host
 
 
 @pytest.fixture(scope="module")
 def held(cluster: Any, points: np.ndarray) -> Comparison:
-    return compare(KMeans(k=4), points, "bsp,fsp", workers=2, repeat=2, cluster=cluster, straggler="0:2x")
+    return compare(
+        KMeans(k=4), points, "bsp,fsp", workers=2, repeat=2, cluster=cluster, straggler="0:2x", max_seconds=600.0
+    )
 
 
 @pytest.mark.processes
@@ -47,7 +51,7 @@ def test_each_candidate_has_a_picture_with_a_lane_for_each_worker(held: Comparis
 
 @pytest.mark.processes
 def test_a_target_that_nobody_can_reach_ends_all_the_same(cluster: Any, points: np.ndarray) -> None:
-    lost = compare(KMeans(k=4), points, "bsp", workers=2, repeat=1, cluster=cluster, target=0.0, max_seconds=120.0)
+    lost = compare(KMeans(k=4), points, "bsp", workers=2, repeat=1, cluster=cluster, target=0.0, max_seconds=600.0)
     assert [a.outcome for a in lost.attempts] == ["stalled"]
     assert lost.times("bsp") is None
 
@@ -58,7 +62,8 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, points: np
 
     np.save(tmp_path / "points.npy", points)
     words = ["compare", "kmeans", "--data", str(tmp_path / "points.npy"), "--sync", "bsp,fsp", "--workers", "2"]
-    words += ["--repeat", "1", "--set", "k=3", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "all.json")]
+    words += ["--repeat", "1", "--max-seconds", "600", "--set", "k=3"]
+    words += ["--out", str(tmp_path / "out"), "--json", str(tmp_path / "all.json")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "time to target" in done.output and "reached the target first" in done.output
@@ -93,7 +98,7 @@ def test_a_comparison_that_runs_out_of_time_keeps_what_it_has_and_says_so(cluste
     asked = iter(range(1000))
 
     def left() -> float:  # asked before each run, and for the limit of each rival's
-        return 100.0 if next(asked) < 3 else 0.0
+        return 1000.0 if next(asked) < 3 else 0.0
 
     lost = compare(
         KMeans(k=4),
@@ -103,7 +108,8 @@ def test_a_comparison_that_runs_out_of_time_keeps_what_it_has_and_says_so(cluste
         repeat=2,
         cluster=cluster,
         reference="fsp",
-        give_up_after={"": 1000.0},
+        give_up_after={"": 1e6},
+        max_seconds=600.0,
         seconds_left=left,
     )
     assert [a.candidate for a in lost.attempts] == ["fsp", "bsp"]  # the reference runs first
@@ -112,9 +118,7 @@ def test_a_comparison_that_runs_out_of_time_keeps_what_it_has_and_says_so(cluste
 
 
 def test_other_runs_are_stopped_after_a_multiple_of_the_reference(points: np.ndarray) -> None:
-    from flegel.compare.candidate import parse_candidates
-    from flegel.compare.comparison import LEAST_RUN_SECONDS, ComparisonRunner, ComparisonSettings
-    from flegel.datasets import open_data
+    from flegel.compare.comparison import LEAST_RUN_SECONDS
     from tests.compare.samples import attempt
 
     bsp, mini, fsp = parse_candidates("bsp,bsp-mini,fsp")
@@ -137,8 +141,22 @@ def test_other_runs_are_stopped_after_a_multiple_of_the_reference(points: np.nda
 @pytest.mark.processes
 def test_a_gap_is_a_share_of_what_bsp_gains_after_its_first_pass(cluster: Any, points: np.ndarray) -> None:
     found = compare(
-        KMeans(k=4, init="random"), points, "bsp", workers=2, repeat=1, cluster=cluster, gap=0.5, max_passes=20
-    )
+        KMeans(k=4, init="random"), points, "bsp", workers=2, repeat=1, cluster=cluster, gap=0.5, max_passes=20,
+        max_seconds=600.0,
+    )  # fmt: skip
     first, last = found.pictures["bsp"].curve[0][1], found.attempts[0].objective
     assert first is not None and last is not None and last <= found.target < first
     assert "50 % short of all that bsp" in found.target_note
+
+
+@pytest.mark.parametrize("gap", [None, 0.5])
+def test_a_bsp_that_is_ended_in_its_first_pass_leaves_its_estimate_as_target(
+    gap: float | None, points: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"objective": None}]
+    ended = SimpleNamespace(name="kmeans", objective=7.0, converged=False, rows=rows, seconds=0.5, iterations=1)
+    settings = ComparisonSettings(KMeans(k=4), open_data(points), parse_candidates("bsp"), 2, gap=gap, max_seconds=0.5)
+    runner = ComparisonRunner(settings, None)
+    monkeypatch.setattr(runner, "_run", lambda *_, **__: ended)
+    target, note, limit = runner._target()
+    assert (target, limit) == (7.0, 0.5) and "an estimate: it did not visit all points" in note

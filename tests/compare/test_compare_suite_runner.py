@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -144,22 +146,39 @@ def suite_folder(tmp_path: Path) -> Path:
     suite = tmp_path / "bench"
     (suite / "common").mkdir(parents=True)
     (suite / "figures").mkdir()
-    (suite / "common" / "suite.py").write_text("")
+    for name in ("__init__.py", "common/__init__.py", "figures/__init__.py", "common/suite.py"):
+        (suite / name).write_text("")  # a package, so that none of this name elsewhere on the path comes before it
     return suite
+
+
+class EndedWhenItHasWritten(subprocess.Popen[bytes]):
+    """A process whose time is over as soon as this file is there, and not before, however slow the machine is."""
+
+    awaited: Path | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout is None or self.awaited is None:
+            return super().wait(timeout)
+        while not self.awaited.exists():
+            assert self.poll() is None, "it ended by itself"
+            time.sleep(0.01)
+        self.awaited = None
+        raise subprocess.TimeoutExpired(self.args, timeout)
 
 
 def test_a_script_that_is_cut_off_leaves_what_it_had(
     suite_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(suite_runner, "GRACE", 0.2)
-    monkeypatch.setattr(suite_runner, "START", 0.0)
+    monkeypatch.setattr(suite_runner.subprocess, "Popen", EndedWhenItHasWritten)
+    monkeypatch.setattr(EndedWhenItHasWritten, "awaited", tmp_path / "out" / "slow.json")
     written = bench()
     written.name, written.unfinished = "slow", "it was still running when this was written"
     write(written, suite_folder / "made.json")
     body = f"""
         import pathlib, shutil
-        shutil.copy({str(suite_folder / "made.json")!r}, pathlib.Path(options.out) / "slow.json")
-        time.sleep(600)
+        copy = shutil.copy({str(suite_folder / "made.json")!r}, options.out + "/part")
+        pathlib.Path(copy).rename(options.out + "/slow.json")
+        time.sleep(6000)
     """
     path = script(suite_folder, "slow", body)
     assert SuiteRunner([read_script(path)], tmp_path / "out", {"--scale": "smoke"}, budget=4.0).run() == []
@@ -173,7 +192,7 @@ def test_what_cannot_run_or_fails_is_in_the_report_with_a_sentence(suite_folder:
     lacks = read_script(script(suite_folder, "lacks", "", needs='("package:no_such_package",)'))
     breaks = read_script(script(suite_folder, "breaks", "sys.exit(3)"))
     said: list[str] = []
-    failed = SuiteRunner([lacks, breaks], tmp_path / "out", {"--scale": "smoke"}, 30.0, said.append).run()
+    failed = SuiteRunner([lacks, breaks], tmp_path / "out", {"--scale": "smoke"}, 600.0, said.append).run()
     assert failed == ["breaks"] and any("no_such_package is not installed" in text for text in said)
     page = report.page([read(path) for path in sorted((tmp_path / "out").glob("*.json"))], "All")
     assert "no_such_package is not installed" in page and "exit code 3" in page
@@ -207,8 +226,8 @@ def test_an_earlier_record_is_not_lost_when_there_is_no_time_now(suite_folder: P
 
 def test_the_time_is_passed_on_and_a_cache_that_is_removed(suite_folder: Path, tmp_path: Path) -> None:
     path = script(suite_folder, "asks", f"json.dump(vars(options), open({str(tmp_path / 'got.json')!r}, 'w'))")
-    assert SuiteRunner([read_script(path)], tmp_path / "out", {"--scale": "smoke", "--workers": 3}, 60.0).run() == []
+    assert SuiteRunner([read_script(path)], tmp_path / "out", {"--scale": "smoke", "--workers": 3}, 600.0).run() == []
     import json
 
     got = json.loads((tmp_path / "got.json").read_text())
-    assert got["workers"] == "3" and 50 < float(got["budget"]) <= 60 and not Path(got["cache"]).exists()
+    assert got["workers"] == "3" and 300 < float(got["budget"]) <= 600 and not Path(got["cache"]).exists()

@@ -162,8 +162,8 @@ def test_workers_in_processes_of_their_own_read_their_shards_together(tmp_path: 
     processes = [context.Process(target=_read, args=(data.describe(), i, answers)) for i in range(2)]
     for process in processes:
         process.start()
-    found = [answers.get(timeout=60) for _ in processes]
+    found = [answers.get(timeout=600) for _ in processes]
     for process in processes:
-        process.join(60)
+        process.join(600)
     assert sum(rows for _, rows, _ in found) == 2000
     assert np.isclose(sum(total for *_, total in found), np.asarray(data.load()[0], np.float64).sum())

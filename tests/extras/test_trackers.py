@@ -54,6 +54,8 @@ def test_wandb_gets_every_barrier_offline(tmp_path: Path, monkeypatch: pytest.Mo
     wandb = needs.library("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    for wait in ("WANDB__SERVICE_WAIT", "WANDB_INIT_TIMEOUT"):  # seconds for a process of its own to start
+        monkeypatch.setenv(wait, "300")
     logged: list[tuple[int, float]] = []
     real = wandb.init
 

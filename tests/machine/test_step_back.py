@@ -72,7 +72,7 @@ def test_a_method_that_can_shorten_its_steps_survives_divergence(cluster: Thread
 
 def test_a_method_that_diverges_by_itself_ends_with_its_best_parameter(cluster: ThreadCluster) -> None:
     result = flegel.run(
-        Descent(length=9.0), ROWS, cluster=cluster, workers=1, sync="fsp", interval=1.0, max_iterations=200
+        Descent(length=9.0), ROWS, cluster=cluster, workers=1, sync="fsp", interval=60.0, max_iterations=200
     )
     assert result.outcome == "diverged" and not result.converged
     assert abs(result.parameters["weight"][0]) < 100 and result.objective < 1000

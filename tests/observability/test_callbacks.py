@@ -53,10 +53,9 @@ class Recorder(Callback):
         self.heard.append(result)
 
 
-def run(callback: Callback, barriers: int = 3, **settings: Any) -> tuple[JobControl, list[str]]:
+def run(callback: Callback, barriers: int = 3) -> tuple[JobControl, list[str]]:
     said: list[str] = []
-    runner = CallbackRunner([callback], **settings)
-    observers = Observers([runner, Functions(say=said.append)])
+    observers = Observers([CallbackRunner([callback]), Functions(say=said.append)])
     control = JobControl(observers)
     observers.tell(JobBegan(Job(), control))
     observers.tell(JobSeen(snapshot(), [row(i + 1) for i in range(barriers)]))
@@ -87,13 +86,20 @@ def test_a_callback_that_raises_is_named_once_and_called_again() -> None:
 
 
 def test_a_callback_that_hangs_is_named_once_and_left_behind() -> None:
-    release = threading.Event()
+    called, release = threading.Event(), threading.Event()
 
     class Hanging(Callback):
         def after_barrier(self, snapshot: JobSnapshot) -> None:
-            release.wait(60)
+            called.set()
+            release.wait(600)
 
-    control, said = run(Hanging(), grace=0.05)
+    said: list[str] = []
+    observers = Observers([CallbackRunner([Hanging()], grace=0.05), Functions(say=said.append)])
+    control = JobControl(observers)
+    observers.tell(JobBegan(Job(), control))
+    observers.tell(JobSeen(snapshot(), [row(1)]))
+    assert called.wait(600), "else the end of the job might come before the call"
+    observers.tell(JobEnded(None))
     release.set()
     assert len(said) == 1 and said[0].startswith("Callback Hanging has not returned from after_barrier for")
     assert not control.why()
@@ -166,7 +172,7 @@ def test_a_real_job_ends_when_a_callback_says_so_and_its_csv_is_its_trace(tmp_pa
 
     stop, rows = Stop(), np.random.default_rng(0).normal(size=(4000, 4)).astype("float32")
     result = flegel.run(
-        KMeans(k=3), rows, workers=2, tolerance=0, max_seconds=60, callbacks=[stop, CsvWriter(tmp_path / "t.csv")]
+        KMeans(k=3), rows, workers=2, tolerance=0, max_seconds=600, callbacks=[stop, CsvWriter(tmp_path / "t.csv")]
     )
     assert result.reason == "five are enough" and not result.converged and result.iterations >= 5
     assert stop.heard[0].algorithm.hyper["k"] == 3 and stop.heard[-1] is result

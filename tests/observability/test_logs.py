@@ -63,7 +63,7 @@ def test_a_verbose_job_logs_every_barrier_as_json(tmp_path: Path) -> None:
         sys.executable, "-m", "flegel", "submit", "kmeans", "--data", str(points), "--set", "k=2", "--workers", "1",
         "--sync", "bsp", "--no-save", "--max-iterations", "3", "--tolerance", "0", "--verbose", "--log-json",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ}, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ}, timeout=600, check=True)
     records = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     barriers = [r["message"] for r in records if r["message"].startswith("barrier ")]
     assert [b.split()[1] for b in barriers] == ["1", "2", "3"]

@@ -74,18 +74,19 @@ def test_other_algorithms_too(cluster: flegel.LocalCluster, algorithm: Any) -> N
 
 
 def test_a_killed_server_is_replaced_and_no_bit_changes(cluster: flegel.LocalCluster) -> None:
-    alone = train(cluster, max_iterations=40)
     killed: list[int] = []
 
-    def kill(job: Any) -> None:
+    def kill(job: Any) -> str | None:
         if job.iteration >= 3 and not killed:
             process = cluster.registry.processes[FIRST_SERVER + 1]
             killed.append(process.pid)  # type: ignore[attr-defined]
             os.kill(killed[0], signal.SIGKILL)
+        replaced = job.servers is not None and job.servers.lost and len(job.servers.servers) == 3
+        return "the server was replaced" if replaced else None
 
-    found = train(cluster, servers=3, max_iterations=40, callbacks=[Killer(kill)])
-    assert killed, "the job was over before the server was killed"
-    assert same(alone, found)
+    found = train(cluster, servers=3, max_iterations=1_000_000, callbacks=[Killer(kill)])
+    assert killed and found.servers["lost"] == 1 and found.reason == "the server was replaced"
+    assert same(train(cluster, max_iterations=found.iterations), found)
 
 
 def test_servers_join_and_leave_a_running_job_and_no_bit_changes(cluster: flegel.LocalCluster) -> None:

@@ -177,7 +177,7 @@ def test_wrong_parameters_are_told_as_value_errors(model: Any, rows: np.ndarray,
 @pytest.mark.parametrize("scaling", [1.0, 7.0])
 def test_liblinear_counts_the_intercept_in_the_penalty(sparse: bool, scaling: float) -> None:
     """The one solver of scikit-learn that minimizes something else; ours minimizes the same."""
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(12)
     rows = rng.normal(size=(200, 3)) + 2.0
     labels = rows @ [1.0, -2.0, 0.5] + rng.normal(size=200) > 1.0
     given = scipy.sparse.csr_matrix(rows) if sparse else rows
@@ -403,7 +403,7 @@ def test_weighted_points_move_between_workers_and_training_goes_on_from_a_result
 def test_distinct_rows_are_those_of_numpy_in_an_order_of_their_content(
     shape: tuple[int, int], scale: float | None
 ) -> None:
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(13)
     drawn = rng.normal(size=shape)
     rows = drawn if scale is None else np.round(drawn * scale)  # with equal rows, and zeros of both signs
     first, which = distinct_rows(rows)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 def test_every_model_trains_with_a_straggler(sync: str, cluster, points) -> None:
     reference = flegel.run("kmeans", points, sync="bsp", workers=2, cluster=cluster, tolerance=1e-8, max_iterations=300)
     result = flegel.run(
-        "kmeans", points, sync=sync, workers=2, cluster=cluster, tolerance=1e-6, straggler="0:3x", max_seconds=20
+        "kmeans", points, sync=sync, workers=2, cluster=cluster, tolerance=1e-6, straggler="0:3x", max_seconds=600
     )
     assert result.objective <= 1.05 * reference.objective
     assert 0 < result.utilization <= 1
@@ -29,7 +29,7 @@ def test_every_model_trains_with_a_straggler(sync: str, cluster, points) -> None
 def test_the_objective_never_rises_under_flexible_barriers(coordination: str, cluster, points) -> None:
     result = flegel.run(
         "kmeans", points, sync="fsp", interval="1ms", coordination=coordination, workers=2, cluster=cluster,
-        tolerance=0, max_iterations=60,
+        tolerance=0, max_passes=12,
     )  # fmt: skip
     values = [row["objective"] for row in result.rows if row["objective"] is not None]
     assert len(values) > 5 and (np.diff(values) <= 1e-9 * values[0]).all()

@@ -229,6 +229,13 @@ class _Frame(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Bytes of each byte plane (`byte_planes.py`); empty: the array is written as it is."""
 
 
+_DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(tuple[kind, list[_Frame]])  # type: ignore[valid-type]
+    for kind in Header.__constraints__
+}
+"""Made here, once: msgspec crashes where two threads decode a record with records in it for the first time."""
+
+
 def contribution_key(round_: int, group: str, life: int) -> str:
     return f"rounds/{round_}/{group}.{life:x}"
 
@@ -261,7 +268,7 @@ def decode(content: bytes, kind: type[Header]) -> tuple[Header, list[Array]]:
     if size > MAX_RECORD_HEADER_BYTES or 8 + size > len(content):
         raise DecodeError("its header does not fit")
     try:
-        header, frames = msgspec.msgpack.decode(content[8 : 8 + size], type=tuple[kind, list[_Frame]])  # type: ignore[valid-type]
+        header, frames = _DECODERS[kind].decode(content[8 : 8 + size])
     except UNDECODABLE as error:
         raise DecodeError(f"its header is damaged ({error})") from None
     arrays: list[Array] = []

@@ -37,6 +37,8 @@ from flegel.runtime.checkpoint.store import CheckpointStore
 
 COMMIT_FILES = ("commit-0", "commit-1")
 """Files that hold the last commits, in turn."""
+_manifest_decoder, _record_decoder = msgspec.json.Decoder(CheckpointManifest), msgspec.json.Decoder(JobRecord)
+"""Made here, once: msgspec crashes where two threads decode a record with records in it for the first time."""
 
 
 def holds_job(store: CheckpointStore) -> bool:
@@ -90,7 +92,7 @@ def _manifests(store: CheckpointStore, names: list[str], skipped: list[str]) -> 
             if (version := header_of(content).format) != CHECKPOINT_FORMAT:
                 others.add(version)
                 raise StorageError(f"it has format {version}, this version reads {CHECKPOINT_FORMAT}")
-            manifest = msgspec.json.decode(content, type=CheckpointManifest)
+            manifest = _manifest_decoder.decode(content)
             if manifest.name != name:
                 raise StorageError(f"it is that of {manifest.name}")
             found.append(manifest)
@@ -111,7 +113,7 @@ def _record(
         try:
             content = unseal(store.get("job"))
             if (version := header_of(content).format) == CHECKPOINT_FORMAT:
-                return msgspec.json.decode(content, type=JobRecord)
+                return _record_decoder.decode(content)
             if not manifests:
                 raise _other_format(store, version)
             problem = f"it has format {version}, this version reads {CHECKPOINT_FORMAT}"

@@ -378,11 +378,15 @@ def load(folder: str | os.PathLike[str], *, algorithm: Algorithm | None = None, 
     return Model(manifest, arrays, algorithm)
 
 
+_manifests = msgspec.json.Decoder(ModelManifest)
+"""Made here, once: msgspec crashes where two threads decode a record with records in it for the first time."""
+
+
 def read_manifest(path: Path) -> ModelManifest:
     """Read model.json of a saved result and check what it says; `StorageError` where that cannot be."""
     content = read_regular(path / "model.json", MAX_DOCUMENT_BYTES)
     with damage_as("model.json cannot be read"):
-        manifest = msgspec.json.decode(content, type=ModelManifest)
+        manifest = _manifests.decode(content)
     if manifest.format != FORMAT:
         raise StorageError(f"it has format {manifest.format}; this version reads {FORMAT}.")
     columns = manifest.dataset.get("columns")

@@ -48,6 +48,10 @@ class RunningJob(msgspec.Struct, frozen=True):
     """Once it trains."""
 
 
+_decoder = msgspec.msgpack.Decoder(RunningJob)
+"""Made here, once: msgspec crashes where two threads decode a record with records in it for the first time."""
+
+
 def folders() -> list[Path]:
     """Where notes may be: the folder that the system makes for a user who is logged in, else one in memory (replacing a
     file on a disk takes a millisecond), else one for temporary files. Variables of the environment do not decide which:
@@ -187,7 +191,7 @@ def _alive(path: Path) -> RunningJob | None:
         known = born(int(pid)) if pid.isascii() and pid.isdecimal() else None
         job = None
         if path.suffix == ".job":
-            job = msgspec.msgpack.decode(read_regular(path, MOST_BYTES), type=RunningJob)
+            job = _decoder.decode(read_regular(path, MOST_BYTES))
     except FileNotFoundError:  # it ended just now
         return None
     except (OSError, StorageError, msgspec.MsgspecError, OverflowError, RecursionError):

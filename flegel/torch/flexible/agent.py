@@ -78,7 +78,9 @@ class Agent:
         self._failed: dict[int, float] = {}
         self._ended: BaseException | None = None
         self._sign()
-        threading.Thread(target=self._run, name="flegel-membership", daemon=True).start()
+        self._membership = threading.Thread(target=self._run, name="flegel-membership", daemon=True)
+        self._connecting: list[threading.Thread] = []
+        self._membership.start()
 
     def _client(self) -> dist.Store:
         return dist.PrefixStore(self._prefix, self._connect())
@@ -165,8 +167,19 @@ class Agent:
                 self._client().set("left", "1")
                 self._sign(self._client())
         with self._changed:
+            self._changed.notify_all()
             while self._groups:
                 self._groups.popitem()[1].leave()
+        self._await_threads()
+
+    def _await_threads(self) -> None:
+        """A thread that comes back from PyTorch's store while Python is finalized aborts the process (up to Python
+        3.13), after all training was done. One that connects may wait for a rank that has left, which does not come:
+        it stays where it is."""
+        self._membership.join(rank_settings().store_operation_seconds)
+        limit = clock.now() + self._limits.silence
+        for one in self._connecting:
+            one.join(max(0.0, limit - clock.now()))
 
     # -- in a thread of its own ------------------------------------------------------------------------------
 
@@ -287,7 +300,11 @@ class Agent:
         latest = self._latest
         if self.own in latest.members and self._building < latest.number:
             self._building = latest.number
-            threading.Thread(target=self._build, args=(latest,), name="flegel-connect", daemon=True).start()
+            self._connecting = [one for one in self._connecting if one.is_alive()]
+            self._connecting.append(
+                threading.Thread(target=self._build, args=(latest,), name="flegel-connect", daemon=True)
+            )
+            self._connecting[-1].start()
 
     def _build(self, generation: Generation) -> None:
         """Connections between all members: a gloo backend with a prefix of its own in the store."""
@@ -300,7 +317,7 @@ class Agent:
             self.report_failure(generation.number)
             return
         with self._changed:
-            if self._latest.number == generation.number:
+            if self._latest.number == generation.number and self._ended is None:
                 self._groups[generation.number] = group
                 self._changed.notify_all()
                 return

@@ -277,7 +277,7 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
             self._handed = min(self._handed + count, self._drawn)
         handed = self.handed() if handed is None else handed
         if self._handed_at_begin:
-            samples = handed - self._handed_at_begin  # of the iteration that has just ended
+            samples = self._whole_batches(handed - self._handed_at_begin)  # of the iteration that has just ended
             before = self._last_samples[1] if self._measured else samples
             self._last_samples, self._measured = (before, samples), True
         # What is left of an iteration that began in the last epoch tells nothing about the next ones.
@@ -287,6 +287,11 @@ class FlexibleSampler(Sampler[int]):  # type: ignore[misc]
         window = handed + self._iteration_samples - self._own_batch - deal.trained[self.rank]
         unread = deal.claimed(self.rank) - self._drawn
         return deal.is_last(self.rank, window, unread, self._iteration_samples, in_time)
+
+    def _whole_batches(self, samples: int) -> int:
+        """Where the first batch of an iteration is the last one of the epoch, and so a smaller one, the samples that
+        were taken since the one before it began are fewer than that one took."""
+        return -(-samples // self._own_batch) * self._own_batch if self._reader is not None else samples
 
     @property
     def _iteration_samples(self) -> int:

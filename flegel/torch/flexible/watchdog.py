@@ -88,8 +88,11 @@ def _explain_in_backward(plain: Callable[..., None]) -> Callable[..., None]:
 
 def _say_that_it_ends() -> None:
     """The process ends: the others need not wait for its signs of life."""
-    for one in list(_watchdogs):
+    closing = list(_watchdogs)
+    for one in closing:
         one.close(ended=True)
+    for one in closing:
+        one.await_threads()
 
 
 def _install() -> None:
@@ -126,11 +129,13 @@ class Watchdog:
         self._beats = 0
         self._unanswered = 0
         """Signs of life that were due since the store has answered, while this rank waits."""
+        self._threads: list[threading.Thread] = []
         _watchdogs.add(self)
         _install()
         if self._ranks > 1:
             for name, work in (("watchdog", self._watch), ("watchdog-store", self._watch_store)):
-                threading.Thread(target=work, name=f"flegel-{name}", daemon=True).start()
+                self._threads.append(threading.Thread(target=work, name=f"flegel-{name}", daemon=True))
+                self._threads[-1].start()
 
     def arrive(self, step: int, now: float) -> None:
         """This rank waits at a barrier from now on."""
@@ -151,6 +156,14 @@ class Watchdog:
             if ended and not self._ended.is_set():
                 self._sign_last(ENDED, Watchdog.failure)
             self._ended.set()
+
+    def await_threads(self) -> None:
+        """After `close`, before the interpreter ends. A thread that comes back from PyTorch's store while Python is
+        finalized aborts the process (up to Python 3.13), after all training was done. Those of a store that is frozen
+        are not waited for longer than a rank may be silent."""
+        limit = clock.now() + self._times.rank_silence_seconds
+        for one in self._threads:
+            one.join(max(0.0, limit - clock.now()))
 
     def _sign_last(self, state: str, why: str) -> None:
         """The last sign of life: others read why there are no more."""

@@ -37,6 +37,12 @@ def frames(hub: Hub, kind: str) -> list[dict[str, Any]]:
     return [frame for frame in map(json.loads, hub.history()) if frame["kind"] == kind]
 
 
+def seen_by(hub: Hub, job: str) -> tuple[list[str], int]:
+    """The state of this job, and how many slaves there are, as the page shows it now."""
+    (view,) = frames(hub, "cluster")
+    return [each["state"] for each in view["jobs"] if each["job"] == job], len(view["slaves"])
+
+
 def test_jobs_and_slaves_arrive_and_a_button_cancels(cluster: DaemonCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
@@ -51,9 +57,8 @@ def test_jobs_and_slaves_arrive_and_a_button_cancels(cluster: DaemonCluster, mon
             cluster.training(client, job)
             cluster.until(lambda: len(frames(hub, "rows")) > 0 and len(frames(hub, "look")) > 1, "looks arrive")
             assert board.may_act and frames(hub, "job")[0]["title"] == job
-            (view,) = frames(hub, "cluster")
-            assert [j["state"] for j in view["jobs"] if j["job"] == job] == ["running"] and len(view["slaves"]) == 2
-            assert frames(hub, "look")[-1]["worker"]["id"] == [0, 1]
+            cluster.until(lambda: seen_by(hub, job) == (["running"], 2), "the cluster arrives")
+            cluster.until(lambda: frames(hub, "look")[-1]["worker"]["id"] == [0, 1], "both workers arrive")
             with pytest.raises(UsageError, match="no job"):
                 board.act(ActionRequest("cancel", "nothing"))
             with pytest.raises(UsageError, match="1 to 1024"):

@@ -34,13 +34,17 @@ from flegel.results.result import Result
 
 pytestmark = [pytest.mark.processes, needs.programs("chromium")]
 expect = sync_api.expect
+LIMIT = 120_000  # milliseconds for the browser to show something; a busy machine takes seconds where others take none
+expect.set_options(timeout=LIMIT)
 HOSTILE = '<img src=x onerror="window.broken=1">' + "x" * 3000 + "\u202eRTL עברית"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=needs.path_of("chromium"), args=["--no-sandbox"])
+        browser = driver.chromium.launch(
+            executable_path=needs.path_of("chromium"), args=["--no-sandbox"], timeout=LIMIT
+        )
         yield browser
         browser.close()
 
@@ -49,6 +53,7 @@ def browser() -> Iterator[Any]:
 def page(browser: Any) -> Iterator[Any]:
     """A page without an error in its console, except the browser's own remark on a refused action."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.set_default_timeout(LIMIT)
     wrong: list[str] = []
     page.on("console", lambda m: wrong.append(m.text) if m.type == "error" and "409 (Conflict)" not in m.text else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -80,9 +85,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     with flegel.LocalCluster(4) as cluster:
         return {
             sync: flegel.run(
-                KMeans(k=5), rows(20_000), workers=4, sync=sync, straggler="0:30ms/1000", tolerance=0, max_seconds=3,
-                resting="off",
-                cluster=cluster, out=folder / sync,
+                KMeans(k=5), rows(20_000), workers=4, sync=sync, straggler="0:30ms/1000", tolerance=0,
+                max_iterations=20, resting="off", cluster=cluster, out=folder / sync,
             )
             for sync in ("bsp", "fsp")
         }  # fmt: skip
@@ -117,9 +121,20 @@ def test_every_view_shows_the_figures_of_the_result(page: Any, served: Any, runs
     expect(page.locator("#hosts tbody tr")).to_have_count(1)
 
 
-def test_a_straggler_is_visible_in_the_timeline(page: Any, served: Any, runs: dict[str, Result]) -> None:
+def slow_worker() -> RunHistory:
+    """Twenty rounds of 150 ms in which worker 0 computes and the other three wait for it most of the time."""
+    history = RunHistory("slow", {"title": "slow", "algorithm": "KMeans", "sync": "bsp", "data": "", "live": False})
+    for round_ in range(20):
+        began, ended = 0.15 * round_, 0.15 * (round_ + 1)
+        busy = [0.15, 0.03, 0.03, 0.03]
+        spans = [(w, began, began + s, 100, s, 0.0, 0.15 - s if round_ else 0.0) for w, s in enumerate(busy)]
+        history.take_rows([TraceRow(ended, round_ + 1, 1.0, None, 1.0, 400, 0.0, "", spans)])
+    return history
+
+
+def test_a_straggler_is_visible_in_the_timeline(page: Any, served: Any) -> None:
     hub = Hub()
-    hub.add(read_run(Path(str(runs["bsp"].model))))
+    hub.add(slow_worker())
     page.goto(served(hub).link)
     canvas = page.locator("#timelines canvas")
     expect(canvas).to_have_attribute("data-lanes", "4")
@@ -150,7 +165,7 @@ def test_zoom_replay_and_overlay(page: Any, served: Any, runs: dict[str, Result]
     expect(first).not_to_have_attribute("data-from", "0")
     page.keyboard.press("0")
     expect(first).to_have_attribute("data-from", "0")
-    page.locator("#time").fill("500")
+    page.locator("#time").fill("10")
     expect(page.locator("#iterations")).not_to_have_text(str(runs["bsp"].iterations))
     page.click("#now")
     expect(page.locator("#iterations")).to_have_text(str(runs["bsp"].iterations))
@@ -191,7 +206,7 @@ def test_a_live_job_is_shown_and_cancelled_by_its_button(page: Any, served: Any)
                 rows(8000),
                 workers=2,
                 tolerance=0,
-                max_seconds=120,
+                max_seconds=600,
                 straggler="all:5ms/1000",
                 observers=[job],
             )
@@ -199,15 +214,15 @@ def test_a_live_job_is_shown_and_cancelled_by_its_button(page: Any, served: Any)
     )
     trainer.start()
     page.goto(link)
-    expect(page.locator("#state")).to_have_text("training", timeout=60_000)
+    expect(page.locator("#state")).to_have_text("training")
     before = int(page.locator("#iterations").text_content())
-    expect(page.locator("#iterations")).not_to_have_text(str(before), timeout=20_000)
+    expect(page.locator("#iterations")).not_to_have_text(str(before))
     page.fill("#scale-to", "5000")
     page.click("#scale")
     expect(page.locator("#answer")).to_contain_text("must be 1 to")
     page.click("#cancel")
-    expect(page.locator("#state")).to_contain_text("cancelled on the dashboard", timeout=60_000)
-    trainer.join(60)
+    expect(page.locator("#state")).to_contain_text("cancelled on the dashboard")
+    trainer.join(120)
     assert found and found[0].reason == "cancelled on the dashboard"
 
 
@@ -244,5 +259,5 @@ def test_a_thousand_workers_answer_within_a_tenth_of_a_second(page: Any, served:
 def test_without_a_token_the_page_is_forbidden(served: Any) -> None:
     link = served(Hub()).link.partition("?")[0]
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(link, timeout=10)
+        urllib.request.urlopen(link, timeout=120)
     assert refused.value.code == 403

@@ -62,7 +62,7 @@ def slurm(folder: Path) -> Iterator[Path]:
             daemon.send_signal(signal.SIGTERM)
         for daemon in daemons:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                daemon.wait(20)
+                daemon.wait(60)
             daemon.kill()
             daemon.wait()
         for name, value in before.items():
@@ -105,7 +105,7 @@ def _until_idle(folder: Path) -> None:
         raise AssertionError(f"{error}\n{said}") from None
 
 
-def _until(holds: object, why: str, seconds: float = 60.0) -> None:
+def _until(holds: object, why: str, seconds: float = 180.0) -> None:
     limit = time.monotonic() + seconds
     while not holds():  # type: ignore[operator]
         assert time.monotonic() < limit, why

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from launch_checks import check_collection, check_loses_a_slave, check_nothing_is_left, check_trains
+from launch_checks import check_collection, check_loses_a_slave, check_nothing_is_left, check_trains, until
 
 import flegel
 from flegel.algorithms.kmeans import KMeans
@@ -38,7 +38,7 @@ def test_jobs_train_on_actors_and_survive_one_that_ray_kills() -> None:
 def test_a_job_trains_on_an_actor_that_takes_resources_of_its_own() -> None:
     with RayCluster(slaves=1, strategy="PACK", resources={"place": 1}) as cluster:
         there = flegel.run(KMeans(k=4, init="first"), "blobs:4000", cluster=cluster, workers=1, sync="bsp")
-        assert ray.available_resources().get("place", 0) == 1
+        until(lambda: ray.available_resources().get("place", 0) == 1)  # nodes tell what is in use, a moment later
     here = flegel.run(KMeans(k=4, init="first"), "blobs:4000", workers=1, sync="bsp")
     assert there.objective == here.objective
     check_nothing_is_left(cluster)

@@ -32,13 +32,17 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.processes
 def test_jobs_train_on_nodes_of_slurm_and_survive_a_killed_one(two_nodes: Path) -> None:
-    with SlurmCluster(slaves=2, timeout=120.0) as cluster:
+    with SlurmCluster(slaves=2) as cluster:
         placer = cluster._placer
         assert isinstance(placer, SlurmPlacer) and len(set(placer.places.values())) == 2
         check_trains(cluster)
         check_loses_a_slave(cluster, lambda name: scancel("--signal=KILL", placer.places[name].partition(".")[0]))
     check_nothing_is_left(cluster)
-    assert subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout == ""
+    until(lambda: not queued())  # Slurm lists a job for a while after its end
+
+
+def queued() -> str:
+    return subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout
 
 
 def shown(job: str) -> str:
@@ -50,7 +54,7 @@ def shown(job: str) -> str:
 def test_a_batch_job_that_is_signalled_keeps_a_checkpoint_requeues_itself_and_ends_as_if_it_had_not(
     tmp_path: Path,
 ) -> None:
-    same = {"sync": "bsp", "tolerance": 0, "max_iterations": 60, "workers": 2}
+    same = {"sync": "bsp", "tolerance": 0, "max_iterations": 200, "workers": 2}
     words = [word for name, value in same.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words = ["submit", "kmeans", "--data", "blobs:4000", "--set", "k=4", "--set", "init=first", *words]
     words += ["--straggler", "all:20ms/500", "--out", "result", "--json", "figures.json"]
@@ -67,4 +71,4 @@ def test_a_batch_job_that_is_signalled_keeps_a_checkpoint_requeues_itself_and_en
     assert "its checkpoint is of iteration" in log and "back into the queue" in log
     there = json.loads((tmp_path / "figures.json").read_text())
     here = flegel.run(KMeans(k=4, init="first"), "blobs:4000", **same)
-    assert there["iterations"] == 60 and there["objective"] == here.objective
+    assert there["iterations"] == 200 and there["objective"] == here.objective

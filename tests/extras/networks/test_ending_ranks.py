@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,12 @@ from tests import needs
 
 torch = needs.library("torch")
 
+from flegel.configuration.active import using
 from flegel.configuration.liveness import LivenessSettings
 from flegel.errors import UsageError
+from flegel.torch.flexible import watchdog
+from flegel.torch.flexible.agent import Agent
+from flegel.torch.flexible.membership import MembershipLimits
 from flegel.torch.flexible.missing_ranks import (
     COLLECTIVES,
     ENDED,
@@ -29,7 +35,7 @@ from flegel.torch.flexible.missing_ranks import (
     place_in_script,
     reason_of_wait,
 )
-from flegel.torch.flexible.watchdog import EXIT_CODE, _first_sentence, is_failed_message
+from flegel.torch.flexible.watchdog import EXIT_CODE, Watchdog, _first_sentence, is_failed_message
 
 ROOT = Path(__file__).resolve().parents[3]
 SENTENCES = {
@@ -48,6 +54,39 @@ def test_the_others_name_a_rank_that_ended_and_end_with_code_75(tmp_path: Path) 
         for said in found["told"][:2]:
             assert SENTENCES.get(name, "rank 2 has ended its training") in said, (name, said)
             assert said.count("cannot end") == 1 and "Traceback" not in said and "caught" not in said, (name, said)
+
+
+def test_a_rank_ends_once_its_threads_have_come_back_from_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that came back while Python is finalized would abort a rank whose training is done."""
+    inside, told = threading.Event(), threading.Event()
+
+    class Store:
+        def set(self, _: str, sign: str) -> None:
+            if ENDED in sign:
+                told.set()
+
+        def check(self, *_: Any) -> bool:
+            inside.set()
+            told.wait(600.0)
+            time.sleep(0.2)  # its answer comes after the end was told
+            return True
+
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda _: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda _: 2)
+    monkeypatch.setattr(torch.distributed, "PrefixStore", lambda *_: Store())
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: None)
+    with using({"liveness.rank_silence_seconds": 600}):
+        one = Watchdog(None, 60.0)
+    inside.wait(600.0)
+    watchdog._say_that_it_ends()
+    assert len(one._threads) == 2 and not any(thread.is_alive() for thread in one._threads)
+
+
+def test_a_process_that_leaves_ends_the_thread_that_keeps_it_in_touch() -> None:
+    store = torch.distributed.HashStore()
+    agent = Agent(lambda: store, "training", MembershipLimits(ranks=2))
+    agent.leave()
+    assert not agent._membership.is_alive()
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,15 @@ def test_the_rest_of_a_carried_iteration_is_not_taken_for_a_whole_one() -> None:
     assert sampler.progress().take == 8
 
 
+def test_the_smaller_last_batch_of_an_epoch_does_not_make_the_iteration_before_it_smaller() -> None:
+    """Gradients of two batches are accumulated, of 8 samples each; the third one has 3."""
+    sampler, batches = made(19, batch_size=8)
+    sampler.decide(len(next(batches)[0]), in_time=False)
+    next(batches)
+    sampler.decide(len(next(batches)[0]), in_time=False)
+    assert sampler.progress().take == 16, "ranks that disagreed on it made different numbers of barriers"
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_that_had_read_to_its_end_goes_on_with_the_samples_of_a_lost_rank(workers: int) -> None:
     data = TensorDataset(torch.arange(40))

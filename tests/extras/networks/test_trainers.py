@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import needs
+from tests.ports import free_port
 
 torch = needs.library("torch")
 
@@ -77,10 +77,7 @@ def test_the_example_of_slurm_runs_with_the_variables_of_srun(tmp_path: Path) ->
     }.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MASTER_PORT": port, "SLURM_JOB_NODELIST": "n[1-2]"}
+    told = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MASTER_PORT": str(free_port()), "SLURM_JOB_NODELIST": "n[1-2]"}
     assert "epoch 0: loss" in run(["bash", "docs/examples/flexible_slurm.sh"], PYTHON=sys.executable, **told)
 
 

@@ -21,7 +21,7 @@ from flegel.runtime.group.keys import make_key_files, read_key_file
 from flegel.runtime.group.peers import GroupMessenger, parse_listen
 
 
-def wait_for(wanted: Any, seconds: float = 30.0) -> None:
+def wait_for(wanted: Any, seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not wanted():
         assert time.monotonic() < until, "did not come"
@@ -67,7 +67,7 @@ def test_groups_use_messages_and_one_that_nobody_can_reach_takes_part(keys: Path
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120.0)
+        thread.join(240.0)
     assert sorted(results) == [0, 1, 2]
     for at, result in results.items():
         assert "all 3 groups" in result.reason

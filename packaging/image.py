@@ -7,6 +7,7 @@ beside this file makes such an image where Docker is at hand.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -14,12 +15,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYOUT = ROOT / "build" / "image"
-TOOLS = ("debootstrap", "umoci", "chroot")
+TOOLS = ("debootstrap", "umoci", "chroot", "mount")
 DEBIAN = "http://deb.debian.org/debian"
 SUITE = "trixie"
 PYTHON = "3.13"
@@ -69,6 +70,16 @@ def download(wheels: Path) -> None:
     step("what it needs", *pip, "download", *wanted)
 
 
+@contextlib.contextmanager
+def processes_visible(system: Path) -> Iterator[None]:
+    """/proc, where Flegel reads which processor and how many cores there are."""
+    step("/proc", "mount", "-t", "proc", "proc", str(system / "proc"))
+    try:
+        yield
+    finally:
+        step("without /proc", "umount", "--lazy", str(system / "proc"))
+
+
 def fill(system: Path) -> None:
     """Python, Flegel, an account without rights, compiled kernels."""
     step("a small Debian", "debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(system), DEBIAN)
@@ -81,9 +92,10 @@ def fill(system: Path) -> None:
     step("an account", "useradd", "--create-home", "--uid", "10001", "flegel", inside=system)
     folders = [ENVIRONMENT[name] for name in ("FLEGEL_CACHE", "FLEGEL_HOME")]
     step("its folders", "install", "-d", "-o", "flegel", "-g", "flegel", *folders, inside=system)
-    user = ("setpriv", "--reuid=10001", "--regid=10001", "--clear-groups")
-    step("compiling kernels", *user, "flegel", "warm", inside=system)
-    step("a job", *user, "flegel", "check", "kmeans", "--set", "k=3", inside=system)
+    with processes_visible(system):
+        user = ("setpriv", "--reuid=10001", "--regid=10001", "--clear-groups")
+        step("compiling kernels", *user, "flegel", "warm", inside=system)
+        step("a job", *user, "flegel", "check", "kmeans", "--set", "k=3", inside=system)
     for left in ("tmp/wheels", "var/lib/apt/lists", "var/cache/apt/archives"):
         shutil.rmtree(system / left, ignore_errors=True)
 

@@ -91,7 +91,7 @@ class DaemonCluster:
             process.send_signal(signal.SIGINT)
         for process in [*self.slaves.values(), *([self.master] if self.master else [])]:
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -132,7 +132,7 @@ class DaemonCluster:
 
     def no_orphans(self) -> None:
         """Every process of a job is gone, or will be in a moment."""
-        self.until(lambda: not self.processes(), "no process of a job is left", 30.0)
+        self.until(lambda: not self.processes(), "no process of a job is left")
 
     # -- jobs ----------------------------------------------------------------------------------------------
 

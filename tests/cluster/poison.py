@@ -39,8 +39,11 @@ EXPECTED = {
 
 HOOKS = ("module", "initParameter", "initState", "updateDataPoint", "aggregate", "updateParameter", "objective")
 PLACES = ("anywhere", "worker")
-HOOK_TIMEOUT = 4.0
-"""Seconds after which endless hooks of these jobs strike their limit on workers; elsewhere --max-seconds does that."""
+LIMITS_OF_LOOPS = (1.0, 4.0)
+"""Seconds that a job and a hook may take where a hook is endless: --hook-timeout ends it on workers, --max-seconds
+elsewhere."""
+LIMITS = (300.0, 60.0)
+"""The same of other jobs: they must end by what their hook does, also on a host that is slow."""
 
 TEMPLATE = """import ctypes, os, signal, subprocess, sys, threading, time
 import numpy as np
@@ -93,9 +96,10 @@ def source(hook: str, deed: str, where: str = "anywhere") -> str:
 def poison(hook: str, deed: str, where: str = "anywhere", **more: object) -> tuple[ClusterJob, str]:
     """A job, and the source that it brings."""
     text = source(hook, deed, where)
+    max_seconds, hook_timeout = LIMITS_OF_LOOPS if deed == "loop" else LIMITS
     spec = ClusterJob(
         algorithm=AlgorithmRef("Poison", {}), code=hashlib.sha256(text.encode()).hexdigest(),
-        data="blobs:400", workers=1, sync=SyncSpec("bsp"), criteria=Criteria(max_iterations=1000, max_seconds=1.0),
-        memory=512 << 20, hook_timeout=HOOK_TIMEOUT, **more,
+        data="blobs:400", workers=1, sync=SyncSpec("bsp"), memory=512 << 20, hook_timeout=hook_timeout,
+        criteria=Criteria(max_iterations=1000, max_seconds=max_seconds), **more,
     )  # fmt: skip
     return spec, text

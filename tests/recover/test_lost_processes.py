@@ -59,12 +59,13 @@ def kill(cluster: LocalCluster, worker: int, how: int = signal.SIGKILL) -> Calla
     return act
 
 
-def recovered(losses: int) -> Callable[[Any], bool]:
-    """All is well again, and some rounds have passed since."""
+def recovered(losses: int, worker: int | None = None) -> Callable[[Any], bool]:
+    """All is well again after so many losses, of this worker or of any, and some rounds have passed since."""
     rounds: list[int] = []
 
     def act(machine: Any) -> bool:
         found = [i for i in machine.membership.incidents if i.kind == "lost" and i.resumed is not None]
+        found = [i for i in found if worker is None or i.worker == worker]
         if len(found) >= losses and not machine.membership.redistribution.phase:
             rounds.append(machine.iteration)
         return bool(rounds) and machine.iteration > rounds[0] + 3
@@ -85,6 +86,7 @@ def train(algorithm: Any, data: Any, cluster: LocalCluster, story: Story, **more
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Termination, "judge", end)
         options = {"workers": 3, "tolerance": 1e-5, "collect_state": True, "resting": "off"} | more
+        options = {"worker_timeout": 60.0} | options  # on a busy host nobody else is lost
         with coordinators() as found:
             result = flegel.run(algorithm, data, cluster=cluster, watch=lambda seen: story(found[-1]), **options)
     return result, story.machine
@@ -184,10 +186,12 @@ def test_hidden_values_survive_a_kill(local_cluster: LocalCluster, points: np.nd
 def test_workers_that_merge_reports_among_themselves_survive_losses(
     local_cluster: LocalCluster, points: np.ndarray, how: int
 ) -> None:
-    story = Story(kill(local_cluster, 1, how), recovered(1))
-    result, machine = train("kmeans", points, local_cluster, story, topology="allreduce", worker_timeout=2.0)
+    story = Story(kill(local_cluster, 1, how), recovered(1, worker=1))
+    timeout = 60.0 if how == signal.SIGKILL else 3.0
+    result, machine = train("kmeans", points, local_cluster, story, topology="allreduce", worker_timeout=timeout)
     check_kmeans(points, result, machine)
-    assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [1]
+    lost = [i["worker"] for i in result.incidents if i["kind"] == "lost"]
+    assert lost == [1] or (how == signal.SIGSTOP and 1 in lost), "others may be silent for 3 s on a busy host"
     seen = [r["objective"] for r in result.rows if r["objective"] is not None]
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(seen)), "what was lost is revisited under the same θ"
 
@@ -270,8 +274,18 @@ def test_a_frozen_worker_that_comes_back_is_fenced_and_told_to_go(points: np.nda
         frozen: list[subprocess.Popen[bytes]] = []
 
         def freeze(machine: Any) -> bool:
-            frozen.append(cluster.registry.processes[1])
-            return kill(cluster, 1, signal.SIGSTOP)(machine)
+            process = cluster.registry.processes.get(1)
+            if not kill(cluster, 1, signal.SIGSTOP)(machine):
+                return False
+            assert process is not None
+            frozen.append(process)
+            return True
+
+        trains_again = recovered(1, worker=1)
+
+        def evicted(machine: Any) -> bool:
+            """Another process has its place, or nobody."""
+            return cluster.registry.processes.get(1) is not frozen[0] and trains_again(machine)
 
         def wake(machine: Any) -> bool:
             frozen[0].send_signal(signal.SIGCONT)
@@ -280,8 +294,8 @@ def test_a_frozen_worker_that_comes_back_is_fenced_and_told_to_go(points: np.nda
         def gone(machine: Any) -> bool:
             return frozen[0].poll() is not None
 
-        story = Story(freeze, recovered(1), wake, gone)
-        result, machine = train("kmeans", points, cluster, story, workers=2, worker_timeout=2.0)
+        story = Story(freeze, evicted, wake, gone)
+        result, machine = train("kmeans", points, cluster, story, workers=2, worker_timeout=3.0)
         check_kmeans(points, result, machine)
         assert frozen[0].returncode == 0, "it was told to go, and went by itself"
         assert cluster.stale, "it spoke, and was not listened to"
@@ -293,18 +307,18 @@ POISON[900, 0] = 5000.0
 
 @pytest.mark.filterwarnings("ignore:.*runs interpreted")
 @pytest.mark.parametrize(
-    ("algorithm", "error", "cause"),
+    ("algorithm", "error", "cause", "seconds"),
     [
-        (poisonous.Exits, WorkerLost, "ended with exit code 7"),
-        (poisonous.Crashes, WorkerLost, "SIGSEGV"),
-        (poisonous.Loops, ProtocolError, "does updateDataPoint return"),
-        (poisonous.Prepares, ProtocolError, "in initState .* in the loading phase; does initState return"),
+        (poisonous.Exits, WorkerLost, "ended with exit code 7", 60.0),
+        (poisonous.Crashes, WorkerLost, "SIGSEGV", 60.0),
+        (poisonous.Loops, ProtocolError, "does updateDataPoint return", 4.0),
+        (poisonous.Prepares, ProtocolError, "in initState .* in the loading phase; does initState return", 4.0),
     ],
 )
 def test_poison_in_user_code_ends_the_job_with_its_cause(
-    local_cluster: LocalCluster, algorithm: Any, error: type[FlegelError], cause: str
+    local_cluster: LocalCluster, algorithm: Any, error: type[FlegelError], cause: str, seconds: float
 ) -> None:
     with pytest.raises(error, match=cause):
         flegel.run(
-            algorithm(), POISON, cluster=local_cluster, workers=2, sync="bsp", max_iterations=5, hook_timeout=2.5
+            algorithm(), POISON, cluster=local_cluster, workers=2, sync="bsp", max_iterations=5, hook_timeout=seconds
         )

@@ -105,13 +105,17 @@ def built(data: Array, retries: bool, point_seconds: float = 1000.0) -> tuple[Ab
     return kernel, shard
 
 
-def signalled(kernel: AbandoningKernel, shard: Shard, start: int = 0) -> int:
-    """Run until the expensive point is being visited, then give the signal of a barrier."""
+def signalled(kernel: AbandoningKernel, shard: Shard, start: int = 0, go_on_after: float | None = None) -> int:
+    """Run until the expensive point is being visited, then give the signal of a barrier, and so many seconds later
+    the sign for which the point waits."""
     flag = new_flag()
 
     def signal() -> None:
         ENTERED.wait(60)
         flag[0] = 1
+        if go_on_after is not None:
+            time.sleep(go_on_after)
+            GO_ON.set()
 
     thread = threading.Thread(target=signal)
     thread.start()
@@ -139,14 +143,14 @@ def test_with_retry_the_visit_is_made_again_and_no_signal_ends_it() -> None:
     kernel, shard = built(data, retries=True)
     assert signalled(kernel, shard) == 3 and kernel.abandoned == 1
     ENTERED.clear()
-    threading.Timer(0.2, GO_ON.set).start()  # long after the signal's grace
-    assert signalled(kernel, shard, 3) == 4 and kernel.abandoned == 1
+    later = 0.2  # long after the signal's grace
+    assert signalled(kernel, shard, 3, later) == 4 and kernel.abandoned == 1
     np.testing.assert_array_equal(kernel.statistics()[0], data[:4].sum(axis=0))
 
 
 def test_a_point_that_takes_as_long_as_a_hook_may_is_not_visited_again() -> None:
     data = rows()
-    kernel, shard = built(data, retries=True, point_seconds=0.05)
+    kernel, shard = built(data, retries=True, point_seconds=1.0)
     assert kernel.run(shard, 0, 8, 1, new_flag()) == 4
     assert kernel.run(shard, 4, 8, 1, new_flag()) == 8
     assert kernel.run(shard, 0, 8, 2, new_flag()) == 8 and kernel.abandoned == 1
@@ -178,7 +182,7 @@ def test_abandoned_visits_that_do_not_end_are_bounded() -> None:
 def test_a_job_goes_on_without_an_endless_point_and_says_so(expensive: str) -> None:
     data = rows(points=40)
     result = flegel.run(
-        Endless(), data, workers=2, processes=False, sync="bsp", expensive=expensive, hook_timeout=2.0, max_iterations=3
+        Endless(), data, workers=2, processes=False, sync="bsp", expensive=expensive, hook_timeout=4.0, max_iterations=3
     )
     np.testing.assert_array_equal(result.parameter, data.sum(axis=0) - data[3])
     assert result.abandoned == result.to_json()["abandoned"] == 1
@@ -189,7 +193,7 @@ def test_a_barrier_does_not_wait_for_an_expensive_point() -> None:
     """The visit never returns, and `hook_timeout` is far away: signals of barriers end it."""
     data = rows(points=40)
     result = flegel.run(
-        Endless(), data, workers=2, processes=False, sync="fsp", interval=0.1, expensive="abandon", hook_timeout=600.0,
+        Endless(), data, workers=2, processes=False, sync="fsp", interval=0.3, expensive="abandon", hook_timeout=600.0,
         max_iterations=6, tolerance=0, balance="off", resting="off",
     )  # fmt: skip
     assert result.abandoned >= 1 and result.iterations == 6
@@ -207,7 +211,7 @@ def test_a_worker_that_abandoned_a_visit_is_killed_and_its_replacement_goes_on()
                 os.kill(killed[0], signal.SIGKILL)
 
         result = flegel.run(
-            Endless(), data, cluster=cluster, sync="bsp", expensive="abandon", hook_timeout=2.0, max_iterations=200,
+            Endless(), data, cluster=cluster, sync="bsp", expensive="abandon", hook_timeout=4.0, max_iterations=200,
             tolerance=0, max_seconds=300, watch=kill,
         )  # fmt: skip
     assert killed and any(incident["worker"] == 0 for incident in result.incidents)
@@ -218,7 +222,7 @@ def test_a_worker_that_abandoned_a_visit_is_killed_and_its_replacement_goes_on()
 def test_compiled_visits_are_abandoned_in_processes_too() -> None:
     data = rows((5,), points=40)
     result = flegel.run(
-        LongLoop(), data, workers=2, processes=True, sync="bsp", expensive="abandon", hook_timeout=2.0, max_iterations=3
+        LongLoop(), data, workers=2, processes=True, sync="bsp", expensive="abandon", hook_timeout=4.0, max_iterations=3
     )
     assert result.kernel == "compiled" and result.abandoned == 1
     np.testing.assert_array_equal(result.parameter, data.sum(axis=0) - data[5])

@@ -220,7 +220,7 @@ def test_a_job_with_shared_buffers_is_the_same_job(sync: str, monkeypatch: pytes
     assert not in_slot
     if sync == "bsp":
         assert all(np.array_equal(a, b) for a, b in zip(on.parameter, off.parameter, strict=True))
-    assert on.objective == pytest.approx(off.objective, rel=0.05)
+        assert on.objective == off.objective
 
 
 @pytest.mark.processes
@@ -242,7 +242,7 @@ def test_a_worker_that_is_lost_takes_nobody_s_arrays_along(sent: signal.Signals,
     algorithm = find_algorithm("kmeans")(k=150)
     with flegel.LocalCluster(3) as cluster:
         hit = flegel.run(
-            algorithm, rows, cluster=cluster, watch=strike, worker_timeout=2.0 if sent == signal.SIGSTOP else 10.0,
+            algorithm, rows, cluster=cluster, watch=strike, worker_timeout=2.0 if sent == signal.SIGSTOP else 60.0,
             sync="fsp", interval="5ms", tolerance=0.0, max_iterations=200,
         )  # fmt: skip
     assert struck and len(hit.incidents) == 1

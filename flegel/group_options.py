@@ -88,14 +88,15 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = False
     every: Annotated[
-        str,
+        str | None,
         Option(
             "Synchronize groups every so many barriers (3), by time (30s), or at an interval that is found (auto).",
             GROUPS,
             metavar="T|DURATION|auto",
+            default="3",
             see="sites.md",
         ),
-    ] = "3"
+    ] = None
     groups: Annotated[
         int,
         Option(
@@ -242,6 +243,11 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="sites.md",
         ),
     ] = ""
+
+    @property
+    def interval(self) -> str:
+        """`every` as it was given, or its default; None tells that nobody gave it."""
+        return "3" if self.every is None else self.every
 
     @property
     def gates_workers(self) -> bool:

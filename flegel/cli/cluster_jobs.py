@@ -129,7 +129,8 @@ def _follow(client: Client, job: str, folder: Path | None, json_to: str | None, 
         name = figures["dataset"]["name"]
         display.say(figures["dataset"].get("note") or f"note: the rows are a stand-in for {name}, not the set itself")
     for text in figures["warnings"]:
-        display.say(f"note: {text}")
+        if text != figures["reason"]:  # which is said at the end
+            display.say(f"note: {text}")
     own_class = folder is not None and not read_manifest(folder).algorithm.builtin
     for line in summary(SimpleNamespace(**figures), own_class):  # type: ignore[arg-type]
         display.say(line)

@@ -246,7 +246,8 @@ def _finish_job(job: Callable[..., Any], display: Any, outputs: Outputs, line: P
         result = job()
     line.stop()
     for text in result.warnings:
-        display.say(f"note: {text}")
+        if text != result.reason:  # which is said at the end
+            display.say(f"note: {text}")
     failed = outputs.write(result)
     if failed is not None:
         display.finish(result)

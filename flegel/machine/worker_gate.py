@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from flegel.machine.coordinator.events import Note
 from flegel.machine.coordinator.part import CoordinatorPart, EndingStep
+from flegel.params.gate import what_to_do
 from flegel.params.gated import GatedStore
 from flegel.plan.termination import Progress, Verdict
 from flegel.sync.policy import Updated
@@ -37,8 +38,8 @@ class WorkerGate(CoordinatorPart):
         if not out:
             return False
         if not set(coordinator.membership.roster.staying(coordinator.state.view)) - set(out):
-            why = f"no worker passes its gate: {next(iter(out.values()))}"
-            coordinator.end(Verdict(converged=False, reason=why, outcome="stopped"), now)
+            why = f"no worker passes its gate: {next(iter(out.values()))}; {what_to_do()}"
+            coordinator.end(Verdict(converged=False, reason=why, outcome="excluded"), now)
             return True
         self._excluded.update(out)
         coordinator.carry_out(coordinator.membership.exclude(out, now), now)

@@ -12,6 +12,11 @@ from flegel.errors import UsageError
 from flegel.wording import option
 
 
+def what_to_do() -> str:
+    """Where nobody passes; the end of a sentence."""
+    return f"use a smaller {option('gate')}, or other rows for {option('gate_data')}"
+
+
 def parse_gate(text: str) -> float | None:
     """The threshold V_τ; None: the best score so far."""
     if text == "best":

@@ -28,7 +28,7 @@ from flegel.wording import option
 
 SOUND_OUTCOMES = ("converged", "target", "halted", "stopped")
 """Outcomes that quality brought about. The others: `limit` and those of `FAILED_OUTCOMES`."""
-FAILED_OUTCOMES = ("stalled", "worse", "stuck", "diverged", "unsound", "unsynchronized")
+FAILED_OUTCOMES = ("stalled", "worse", "stuck", "diverged", "unsound", "unsynchronized", "excluded")
 """Outcomes after which the command line exits with 3: the model is not what was asked for."""
 
 
@@ -41,7 +41,8 @@ class Verdict:
     outcome: str = ""
     """One word: converged, target (reached), halted (every point), stopped (by a hook, callback or person), limit,
     stalled (short of the target), worse (than a trivial model or the start), stuck (no step improves it), diverged,
-    unsound (the statistics are not what the points say), unsynchronized (a group that ended without the others)."""
+    unsound (the statistics are not what the points say), unsynchronized (a group that ended without the others),
+    excluded (no worker, or not this group, passes the gate)."""
 
 
 def unsound(verdict: Verdict, problem: str) -> Verdict:

@@ -11,6 +11,7 @@ from local_training import Run, sparse_of, start
 
 from bench.micro.connections import connections
 from flegel.algorithms.lr import LR
+from flegel.algorithms.lr.curvature import SIDE, TILE_ROWS, add_block, width_of
 from flegel.algorithms.lr.search import LATER, Solver, StepSearch, begin, quasi_newton, shorter
 from flegel.configuration.active import active, using
 
@@ -155,3 +156,17 @@ def test_the_objective_never_rises() -> None:
     rows, labels = table(80, 12, 1e8)
     run = start(LR(l2=1.0 / POINTS, classes=[float(c) for c in range(12)]), rows, labels).passes(40)
     assert all(after <= before * (1 + 1e-7) for before, after in zip(run.objectives, run.objectives[1:], strict=False))
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4, 8, 15, 20])
+def test_sums_of_curvature_fill_whole_register_tiles_and_nothing_beyond(columns: int) -> None:
+    """Registers of 16 bytes hold fewer numbers than a register tile has rows: its last rows lay behind the sums."""
+    width = width_of(columns)
+    assert width > columns and width % TILE_ROWS == 0 and width % SIDE == 0
+    rows, steps = np.random.default_rng(0).normal(size=(5, width)), np.linspace(0.5, 2.5, 5)[None]
+    room = np.full(2 * width * width + TILE_ROWS * width, 7.0)
+    sums = room[: width * width].reshape(1, width, width)
+    sums[:] = 0.0
+    add_block(rows, steps, 5, np.empty((5, width)), sums)
+    np.testing.assert_allclose(np.tril(sums[0]), np.tril((rows.T * steps) @ rows), atol=1e-12)
+    assert (room[width * width :] == 7.0).all()

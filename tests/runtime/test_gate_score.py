@@ -47,7 +47,7 @@ def score(algorithm: Algorithm, change: float, folder: Path) -> float:
     job = msgspec.json.decode(b"{}", type=Job)
     session = GroupSession.__new__(GroupSession)
     session._job = msgspec.structs.replace(job, sites=msgspec.structs.replace(job.sites, gate_data=str(rows)))
-    session._package = session._earlier = None
+    session._package = session._earlier = session._data_form = None
     session._algorithm, session.link = algorithm, SimpleNamespace(base=[np.array([3.0])])  # type: ignore[assignment]
     return session._scorer(np.zeros(1))(Offered(1, (np.array([change]),), (), 1.0, 2, False, None, 1))
 

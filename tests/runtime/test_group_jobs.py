@@ -19,8 +19,10 @@ from flegel.algorithms.lr import LR
 from flegel.algorithms.nmf.kullback import KLNMF
 from flegel.algorithms.plain_gradient import PlainLR
 from flegel.algorithms.seeding import representatives
+from flegel.callbacks.callback import Callback
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
+from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.machine.group.data_form import DataForm
 from flegel.machine.group.records import MemberBeat, Package, RoundResult, StartRows, decode, encode
 from flegel.params.gate import Gate
@@ -137,6 +139,7 @@ def test_wrong_use_is_told_in_a_sentence(tmp_path: Path) -> None:
         ({"quorum": 2}, "quorum=2 is about groups at several sites; give group= and bucket= as well"),
         ({"group_timeout": 5.0}, "group_timeout=5 is about groups"),
         ({"wire": "int8"}, 'wire="int8" is about groups'),
+        ({"every": "3"}, 'every="3" is about groups at several sites'),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -406,7 +409,7 @@ def test_statistics_of_a_group_that_does_not_pass_its_gate_stand(
 
 def test_a_group_below_its_threshold_is_excluded_and_leaves_the_model(tmp_path: Path) -> None:
     a, b = gated(tmp_path, gate="1e9", gate_failures=2)
-    assert b.outcome == "stopped" and "this group is excluded: 2 times in a row its score" in b.reason
+    assert b.outcome == "excluded" and "this group is excluded: 2 times in a row its score" in b.reason
     assert a.outcome == "converged" and a.sites["groups"] == ["a"]
     held = PlainObjects().open("members/b", (tmp_path / "bucket" / "members" / "b").read_bytes())
     assert decode(held, MemberBeat)[0].state == "excluded"
@@ -418,7 +421,7 @@ def test_a_score_that_raises_ends_its_group_with_a_sentence(tmp_path: Path, monk
 
     monkeypatch.setattr(session.GroupSession, "_scorer", lambda self, parameter: broken)
     a, b = gated(tmp_path, gate="best")
-    assert a.outcome == "converged" and b.outcome == "stopped" and "no score today" in b.reason
+    assert a.outcome == "converged" and b.outcome == "excluded" and "no score today" in b.reason
 
 
 def test_a_site_with_fewer_rows_than_the_minimum_shows_nothing_of_them(tmp_path: Path) -> None:
@@ -442,6 +445,31 @@ def test_means_for_the_start_are_of_as_many_rows_as_asked_for() -> None:
     rows = sorted_blobs(rows=40).astype(np.float64)
     found = representatives(Sample(rows, None, len(rows), 4), np.random.default_rng(0), 30)
     assert found is not None and len(found[0]) and found[1].min() >= 30
+
+
+class Removal(Callback):
+    """Removes the bucket after the third round, and ends the job when its group has written to it again."""
+
+    def __init__(self, bucket: Path) -> None:
+        self._bucket, self._is_removed = bucket, False
+
+    def after_barrier(self, snapshot: JobSnapshot) -> bool:
+        if not self._is_removed and (self._bucket / "rounds" / "3" / "result").exists():
+            self._bucket.rename(self._bucket.with_name("elsewhere"))
+            self._is_removed = True
+        return self._is_removed and (self._bucket / "members" / "a").exists()
+
+
+def test_a_bucket_that_is_removed_while_groups_train_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket = tmp_path / "bucket"
+    flegel.run(
+        KMeans(k=3), sorted_blobs(rows=40), group="a", bucket=str(bucket), processes=False, workers=1, every="1",
+        sync="bsp", tolerance=0, max_seconds=600.0, callbacks=[Removal(bucket)],
+    )  # fmt: skip
+    told = [record.message for record in caplog.records if "was removed from the bucket" in record.message]
+    assert len([text for text in told if text.startswith("members/a")]) == 1, caplog.records
 
 
 def test_a_bucket_is_listed_without_being_changed(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import flegel
 from flegel import LocalCluster
 from flegel.algorithm import Algorithm
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lr import LR
+from flegel.cli.main import app
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 from flegel.params.gate import Gate
@@ -149,7 +151,25 @@ def test_the_model_is_that_of_the_rows_of_workers_that_pass(tmp_path: Path, sync
 
 def test_a_job_whose_workers_all_fail_says_so(tmp_path: Path) -> None:
     result = flegel.run(LR(), **options(tmp_path, processes=False, gate="1.01"))
-    assert result.outcome == "stopped" and "no worker passes its gate: its score" in result.reason
+    assert result.outcome == "excluded" and "no worker passes its gate: its score" in result.reason
+    assert result.reason.endswith("use a smaller gate=, or other rows for gate_data=")
+
+
+def test_the_command_line_fails_where_no_worker_passes(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    words = ["submit", "lr", "--data", given["data"], "--label", "y", "--workers", "2", "--sync", "bsp", "--no-save"]
+    words += ["--gate", "1.01", "--gate-data", given["gate_data"], "--gate-failures", "2"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 3 and done.output.count("no worker passes its gate") == 1, done.output
+    assert "use a smaller --gate, or other rows for --gate-data" in done.output
+
+
+def test_rows_of_the_gate_have_the_columns_of_the_training_data(tmp_path: Path) -> None:
+    given = options(tmp_path, processes=False)
+    text = Path(given["gate_data"]).read_text().replace("a,b,c,d,y", "b,a,c,d,y")
+    Path(given["gate_data"]).write_text(text)
+    with pytest.raises(UsageError, match=r"Column 1 of gate_data=.* is 'b', and of the training data 'a'; give"):
+        flegel.run(LR(), **given)
 
 
 def test_wrong_use_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_groups_that_all_have_too_few_rows_end_with_a_sentence() -> None:
         site.exchange._least_rows = 5
     world.run()
     assert {site.ended for site in world.sites.values()} == {"unsynchronized"}
-    assert "no group has enough rows to contribute" in str(world.sites[0].job.verdict)
+    assert "no group has contributed, because of too few rows" in str(world.sites[0].job.verdict)
 
 
 def test_a_group_does_not_wait_for_ever_for_groups_that_never_come() -> None:

@@ -12,9 +12,11 @@ from bench.sites.site import LastCommit
 from bench.sites.world import SILENCE, SiteScenario, SiteWorld
 from flegel.configuration.active import active
 from flegel.job import Criteria
-from flegel.machine.coordinator.events import Note
+from flegel.machine.coordinator.events import Note, Timer
 from flegel.machine.coordinator.observation import JobSnapshot
-from flegel.machine.group.events import FromGroup, GroupLost, Waiting
+from flegel.machine.coordinator.state import JobState
+from flegel.machine.group.events import FromGroup, GroupLost, Remark, Waiting
+from flegel.machine.group.exchange import GroupStep
 from flegel.machine.group.quorum import ALL_GROUPS, Quorum
 from flegel.machine.group.waiting import WaitReports
 from flegel.runtime import clock
@@ -48,6 +50,22 @@ def test_a_group_that_waits_for_one_that_never_came_says_so_from_the_beginning()
     assert any(isinstance(command, Note) and said in command.text for command in site.job.out), "the log has it, too"
     seen.run_until(21 * SILENCE)
     assert site.ended == "unsynchronized" and site.job.waits_for == ""
+
+
+def test_why_a_group_ended_without_the_others_is_told_with_its_end_and_not_before() -> None:
+    seen = world((LastCommit(2), LastCommit(2)), joins=(0.0, NEVER))
+    seen.run_until(1.0)
+    site, heard = seen.sites[0], list[object]()
+    hear = site.exchange.heard
+
+    def noted(job: JobState, event: FromGroup | Timer, now: float) -> GroupStep:
+        heard.append(event)
+        return hear(job, event, now)
+
+    site.exchange.heard = noted  # type: ignore[method-assign]
+    seen.run_until(21 * SILENCE)
+    assert "only 1 of --groups 2 came" in str(site.job.verdict)
+    assert not [event for event in heard if isinstance(event, FromGroup) and isinstance(event.news, Remark)]
 
 
 def test_a_group_that_was_waited_for_and_came_is_not_waited_for_any_more() -> None:

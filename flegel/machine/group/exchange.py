@@ -325,7 +325,7 @@ class GroupExchange:
                 return self._end(job, told, Verdict(converged=False, reason=told, outcome="unsynchronized"))
             case FromGroup(Excluded(why)):
                 self.excluded = True
-                return self._end(job, why, Verdict(converged=False, reason=why, outcome="stopped"))
+                return self._end(job, why, Verdict(converged=False, reason=why, outcome="excluded"))
             case Timer("group", 1) if self._is_resting and self._is_closing:
                 return self._end(job, "the other groups did not synchronize in time", job.verdict)
             case Timer("group", 0) if self._is_resting and self.round:

@@ -369,7 +369,7 @@ class Group:
             self._stall_told_at = -np.inf
         elif self._awake_seconds - self._stall_told_at >= self._settings.silence:
             why = f"{waits[late[0]][0]}, for {self._awake_seconds - self._waiting_since[late[0]]:.0f} s"
-            if self._stall_told_at == -np.inf:
+            if self._stall_told_at == -np.inf and self._stalled:  # otherwise it ends the job, which tells why
                 self._calls.out.append(Remark(why))
             self._stall_told_at = self._awake_seconds
             self._calls.out.append(Stalled(why))
@@ -403,7 +403,7 @@ class Group:
             )
         if self._only_withholds and self._status.state == "resting" and self.phase == "open" and not there:
             found["rows"] = (
-                "no group has enough rows to contribute",
+                "no group has contributed, because of too few rows or a gate that none passes",
                 active().groups.absent_after_silences * s.silence,
             )
         came = len(self.table.seen()) + 1
@@ -718,6 +718,8 @@ class Group:
         """An answer of the store, by what was asked."""
         match command:
             case GetObject(_, key) if key == self._beat_object.key:
+                if event.outcome == "absent" and self._beat_object.told is not None:
+                    self._tell_removed(key)
                 if self._beat_object.read(event):
                     self._fence()
             case GetObject(_, key) if key == CURRENT:
@@ -755,6 +757,17 @@ class Group:
                 "a name of its own."
             )
         )
+
+    def _tell_removed(self, key: str) -> None:
+        """Say once that somebody removes objects which are in use."""
+        if key not in self._refused_keys:
+            self._refused_keys.add(key)
+            self._calls.out.append(
+                Remark(
+                    f"{key} was removed from the bucket, perhaps with all of it; the groups train on and write their "
+                    "objects again, but no group can join before training begins anew in another bucket"
+                )
+            )
 
     def _refuse(self, key: str, why: str) -> None:
         if key not in self._refused_keys:

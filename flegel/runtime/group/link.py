@@ -44,7 +44,7 @@ from flegel.machine.group.events import (
     ToGroup,
 )
 from flegel.machine.group.group import Group
-from flegel.params.gate import Gate
+from flegel.params.gate import Gate, what_to_do
 from flegel.runtime import clock
 from flegel.runtime.group.bucket import Bucket, Conflict
 from flegel.runtime.group.keys import RefusedObject, Seal
@@ -192,8 +192,12 @@ class GroupLink:
                 return None
             why = self._gate.why(score)
             if self._gate.excluded:
-                self._tell(Excluded(f"this group is excluded: {self._gate.failures} times in a row {why}"))
-        self._tell(Remark(f"nothing was sent to round {offer.round}: {why}"))
+                self._tell(
+                    Excluded(f"this group is excluded: {self._gate.failures} times in a row {why}; {what_to_do()}")
+                )
+        text = f"nothing was sent to round {offer.round}: {why}"
+        if text not in self.refused[-1:]:
+            self._tell(Remark(text))
         return Offered(offer.round, (), (), 0.0, 0, settled=False, objective=None, commits=offer.commits)
 
     def _call(self, command: StoreCommand) -> None:

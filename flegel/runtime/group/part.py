@@ -83,8 +83,10 @@ class GroupOfJob(Part):
     def training(self) -> Iterator[None]:
         yield
         verdict = self.running.machine.verdict
-        if verdict is not None and verdict.outcome not in FAILED_OUTCOMES:
-            self._session.ended = "excluded" if self._exchange.exchange.excluded else "finished"
+        if self._exchange.exchange.excluded:
+            self._session.ended = "excluded"
+        elif verdict is not None and verdict.outcome not in FAILED_OUTCOMES:
+            self._session.ended = "finished"
 
     def commands(self) -> Mapping[type, Callable[[Any], None]]:
         return {ToGroup: self._link.take}

@@ -83,7 +83,7 @@ class GroupSession:
         """Check the options of the group, read its key file, and open its bucket."""
         self._job, self._algorithm = job, algorithm
         self.exchange_kind = exchange_of(algorithm)
-        self._every = parse_every(job.sites.every)
+        self._every = parse_every(job.sites.interval)
         self._quorum, self._grace = parse_quorum(str(job.sites.quorum)), parse_grace(job.sites.grace)
         check_exchange_options(job.sites, self.exchange_kind, type(algorithm).__name__)
         check_group_options(job.sites)
@@ -415,7 +415,7 @@ class GroupSession:
             data=form_of_data(data, self._job),
             exchange=self.exchange_kind,
             outer=self._outer_step,
-            every=self._job.sites.every,
+            every=self._job.sites.interval,
             made_by=self._job.sites.group,
             statistics_bytes=sum(a.nbytes for a in pytree.flatten(zero)),
             after=self._after,
@@ -478,7 +478,9 @@ class GroupSession:
     def _scorer(self, parameter: Tree) -> Callable[[Offered], float]:
         """A function that scores an offered change on this group's rows for the gate."""
         algorithm = self._algorithm
-        model_score = gate_scorer(self._job, algorithm, self.scaling())
+        model_score = gate_scorer(
+            self._job, algorithm, self.scaling(), self._data_form.features if self._data_form is not None else ()
+        )
 
         def score(offer: Offered) -> float:
             """How good θ of the offer is: its own where statistics are exchanged; else that of the last result plus the

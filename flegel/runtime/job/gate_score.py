@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from flegel.algorithm import Algorithm
 from flegel.core.pytree import Tree
@@ -27,9 +28,14 @@ def new_gate(sites: GroupSpec) -> Gate:
     return Gate(parse_gate(sites.gate), sites.gate_failures)
 
 
-def gate_scorer(job: Job, algorithm: Algorithm, scaling: Scaling | None) -> Callable[[Tree], float]:
-    """A function that scores θ on the rows of the gate, which are read now: the more the better."""
-    rows = open_job_data(job, job.sites.gate_data, algorithm).read()
+def gate_scorer(
+    job: Job, algorithm: Algorithm, scaling: Scaling | None, trained: Sequence[str] = ()
+) -> Callable[[Tree], float]:
+    """A function that scores θ on the rows of the gate, which are read now: the more the better. `trained`: names of
+    the columns of the training data, where they have any; those of the gate must be the same."""
+    data = open_job_data(job, job.sites.gate_data, algorithm)
+    _check_names(job.sites.gate_data, [str(name) for name in data.treatment.feature_names or ()], trained)
+    rows = data.read()
     features = rows.features if scaling is None else scale.apply(rows.features, scaling)
     model_score = hook(algorithm, ModelHooks.score)
 
@@ -40,3 +46,16 @@ def gate_scorer(job: Job, algorithm: Algorithm, scaling: Scaling | None) -> Call
             raise UsageError(f"{option('gate')} needs a score. {error}") from None
 
     return score
+
+
+def _check_names(place: str, names: Sequence[str], trained: Sequence[str]) -> None:
+    """Refuse rows for the gate whose columns are others than those of the training data, or in another order."""
+    if not (names and trained):
+        return
+    pairs = enumerate(zip_longest(names, trained))
+    for at, (one, other) in pairs:
+        if one != other:
+            raise UsageError(
+                f"Column {at + 1} of {option('gate_data', place)} is {one!r}, and of the training data {other!r}; give "
+                "both the same columns in the same order."
+            )

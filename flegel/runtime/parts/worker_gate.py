@@ -47,7 +47,8 @@ class GateOfWorkers(Part):
     def started(self) -> None:
         algorithm, prepared = self.request.algorithm, self.running.prepared
         sites = self.request.job.sites
-        score = gate_scorer(self.request.job, algorithm, self.running.scaling)
+        names = [str(name) for name in self.request.data.treatment.feature_names or ()]
+        score = gate_scorer(self.request.job, algorithm, self.running.scaling, names)
         score(prepared.parameter)  # a class that cannot be scored is told so now
         self._store = GatedStore(
             algorithm, prepared.parameter, prepared.zero, lambda: new_gate(sites), score, add_fields

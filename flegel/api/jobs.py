@@ -113,7 +113,7 @@ class RunOptions(TypedDict, total=False):
     group: str
     bucket: str
     new_training: bool
-    every: str
+    every: str | None
     groups: int
     quorum: int | str
     grace: str

@@ -52,7 +52,11 @@ OF_TRAINING = frozenset(
 def for_join(command: Command) -> Command:
     """Every option that a group chooses by itself; `every` is that of the training where it is not given."""
     chosen = [option for name, option in FLAGS.items() if name not in OF_TRAINING]
-    return _with_flags(command, [_flag(o, o.about.help, None if o.name == "every" else default_of(o)) for o in chosen])
+    as_trained = " By default as the training says."
+    return _with_flags(
+        command,
+        [_flag(o, o.about.help + (as_trained if o.name == "every" else ""), default_of(o)) for o in chosen],
+    )
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from flegel.torch import FlexibleDDP, FlexibleSampler, LocalStepsDDP
 from flegel.torch.flexible import iteration
-from tests.extras.networks.flexible_ranks import CASES, COLUMNS, flat, gather, main, network, rows
+from tests.extras.networks.flexible_ranks import CASES, COLUMNS, PATIENCE, flat, gather, main, network, rows
 
 STEPS = 4  # local ones between two barriers
 
@@ -33,7 +33,7 @@ def inner(model: torch.nn.Module, kind: str) -> torch.optim.Optimizer:
 def diloco(rank: int, kind: str, outer: tuple[float, float]) -> dict[str, Any]:
     """Beside the same training written by hand, without any class of ours."""
     model = LocalStepsDDP(
-        network(), local_steps=STEPS, outer_rate=outer[0], outer_momentum=outer[1], endless=True, timeout=60
+        network(), local_steps=STEPS, outer_rate=outer[0], outer_momentum=outer[1], endless=True, timeout=PATIENCE
     )
     optimizer = model.optimizer(inner(model, kind))
     stepped = []
@@ -96,7 +96,11 @@ def sent_bytes(rank: int) -> dict[str, Any]:
         torch.manual_seed(0)
         net = torch.nn.Sequential(torch.nn.Linear(COLUMNS, 512), torch.nn.Tanh(), torch.nn.Linear(512, 32))
         net.append(torch.nn.Linear(32, 1))
-        options: dict[str, Any] = {"endless": True, "timeout": 60, "compress": "int8" if kind == "int8" else "none"}
+        options: dict[str, Any] = {
+            "endless": True,
+            "timeout": PATIENCE,
+            "compress": "int8" if kind == "int8" else "none",
+        }
         model: FlexibleDDP
         if kind == "plain":
             model = FlexibleDDP(net, interval=1e-9, **options)
@@ -126,7 +130,7 @@ def epochs_of_local_steps(rank: int, workers: int = 0, group: int = 1, **options
     loader = DataLoader(data, batch_size=8, sampler=sampler, num_workers=workers)
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(COLUMNS, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
-    model = LocalStepsDDP(net, timeout=60, **options)
+    model = LocalStepsDDP(net, timeout=PATIENCE, **options)
     halves = [list(net[0].parameters()), [*net[1].parameters(), *net[2].parameters()]]
     optimizers = [model.optimizer(torch.optim.AdamW(half, lr=0.01)) for half in halves]
     scheduler = model.scheduler(torch.optim.lr_scheduler.ExponentialLR(optimizers[0], 0.999), samples=16)
@@ -164,7 +168,7 @@ def resumed(rank: int) -> dict[str, Any]:
         kept: dict[str, Any] = {}
         for life in range(2 if cut else 1):
             iteration.running.clear()
-            model = LocalStepsDDP(network(), local_steps=STEPS, endless=True, timeout=60)
+            model = LocalStepsDDP(network(), local_steps=STEPS, endless=True, timeout=PATIENCE)
             optimizer = model.optimizer(torch.optim.AdamW(model.parameters(), lr=0.01))
             if life:
                 model.module.load_state_dict(kept["model"])

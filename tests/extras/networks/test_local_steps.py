@@ -27,6 +27,7 @@ WEIGHTS = 6 * 8 + 8 + 2 * 8 + 8 + 1  # of the network whose epochs are trained; 
 def play(case: str, folder: Path, ranks: int = 2, **options: Any) -> dict[str, Any]:
     """What rank 0 has found, once all ranks have ended well."""
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
+    paths["FLEGEL_SETTINGS"] = "liveness.rank_silence_seconds=60"  # a busy machine may hold a rank up for long
     command = [sys.executable, "-m", "tests.extras.networks.local_ranks", case, str(folder), json.dumps(options), ""]
     subprocess.run([*command, str(ranks)], cwd=ROOT, env={**os.environ, **paths}, timeout=600, check=True)
     told = [(folder / f"errors-{rank}").read_text() for rank in range(ranks)]

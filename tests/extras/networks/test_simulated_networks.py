@@ -64,7 +64,7 @@ def test_auto_comes_to_its_target_with_a_slow_worker() -> None:
 @pytest.mark.processes
 def test_auto_on_real_workers_trains_and_says_what_it_chose() -> None:
     done = flegel.run(
-        MLP(hidden=[16], epochs=30, lr=1e-2), (X, Y), workers=2, sync="auto", processes=True, max_seconds=20.0
+        MLP(hidden=[16], epochs=30, lr=1e-2), (X, Y), workers=2, sync="auto", processes=True, max_seconds=600.0
     )
     assert done.reason == "30 epochs are done"
     # What it chose, and whether there was anything to choose, follows from measured speeds.

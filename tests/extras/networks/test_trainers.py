@@ -31,7 +31,8 @@ def run(command: list[str], cwd: Path = ROOT, **more: str) -> str:
     """What a command prints. The repository is not on the path of modules: its folder `datasets` would be found in
     place of the package of that name, which Accelerate imports."""
     paths = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    paths |= {"OMP_NUM_THREADS": "1", "EPOCHS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", **more}
+    paths |= {"OMP_NUM_THREADS": "1", "EPOCHS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    paths |= {"FLEGEL_SETTINGS": "liveness.rank_silence_seconds=60", **more}
     ended = subprocess.run(command, cwd=cwd, env=paths, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
@@ -47,7 +48,7 @@ def test_every_index_once_equal_weights_and_the_trainers_own_numbers(kind: str, 
     run(under_torchrun(str(Path(__file__).with_name("trainer_ranks.py")), kind, str(tmp_path)), cwd=tmp_path)
     first, second = (json.loads((tmp_path / f"found-{rank}.json").read_text()) for rank in range(2))
     assert first["weights"] == second["weights"]
-    assert first["barriers"] == second["barriers"] >= 4
+    assert first["barriers"] == second["barriers"] >= 2
     for epochs in zip(first["seen"], second["seen"], strict=True):
         assert sorted(index for rank in epochs for index in rank) == list(range(SAMPLES))
     assert len(first["seen"]) == 2

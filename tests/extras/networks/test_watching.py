@@ -21,6 +21,7 @@ from flegel.report.rank_page import verdict
 from flegel.report.rank_sections import examine, read_watch
 from flegel.torch import FlexibleDDP, LocalStepsDDP, watch
 from flegel.torch.flexible import local_ddp
+from tests.extras.networks.watched_script import BATCHES, COMPUTING, READING
 
 
 class VirtualClock:
@@ -120,7 +121,8 @@ def test_the_exchange_of_local_steps_is_no_time_of_the_host(tmp_path: Path, monk
 
 @pytest.mark.processes
 def test_three_ranks_of_plain_ddp_with_two_slow_ones(tmp_path: Path) -> None:
-    """Rank 1 sleeps in reading, longest, rank 2 in its forward pass; each much longer than anything else takes."""
+    """Rank 1 sleeps in reading, longest, rank 2 in its forward pass. Who else was slow depends on the machine; what
+    follows from given times, test_rank_sections.py says."""
     root = Path(__file__).resolve().parents[3]
     paths = {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
@@ -129,17 +131,18 @@ def test_three_ranks_of_plain_ddp_with_two_slow_ones(tmp_path: Path) -> None:
         [*command, str(script), str(tmp_path)], env={**os.environ, **paths}, capture_output=True, text=True, timeout=600
     )
     assert ended.returncode == 0, ended.stderr
-    report = examine(*read_watch(tmp_path))
-    assert sorted(report.ranks) == [0, 1, 2] and not report.absent
-    assert report.slowest() == (1, "data")
-    assert report.ranks[1].relative["data"] < 0.3 and report.ranks[2].relative["forward"] < 0.3
-    assert report.ranks[1].caused > report.ranks[2].caused, "others wait for the slowest"
-    assert report.ranks[0].waited > report.ranks[1].waited
-    assert "Rank 1 is slow" in verdict(report) and "rank 2 in forward" in verdict(report)
+    every, found, ranks = read_watch(tmp_path)
+    assert ranks == 3 and all(sum(one.iterations for one in found[rank]) == BATCHES for rank in range(3))
+    assert sum(one.seconds["data"] for one in found[1]) >= 0.99 * (BATCHES - 1) * READING, (
+        "the first may precede all windows"
+    )
+    assert sum(one.seconds["forward"] for one in found[2]) >= 0.99 * BATCHES * COMPUTING
+    report = examine(every, found, ranks)
+    assert sorted(report.ranks) == [0, 1, 2]
     shown = subprocess.run(
         [sys.executable, "-m", "flegel", "ddp-report", str(tmp_path), "--prometheus", str(tmp_path / "ddp.prom")],
         cwd=root, env={**os.environ, **paths}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
-    assert shown.returncode == 0 and "Rank 1 is slow" in shown.stdout, shown.stderr
+    assert shown.returncode == 0 and verdict(report) in shown.stdout, shown.stderr
     assert 'flegel_ddp_score{rank="1",section="data"}' in (tmp_path / "ddp.prom").read_text()
     assert "<svg" in (tmp_path / "ddp-report.html").read_text()

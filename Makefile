@@ -14,7 +14,7 @@ LOCKED := $(INSTALL) --constraint
 TEST_PROCESSES ?= 3
 IN_PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo system test slowest test-extras test-python test-lowest test-newest lock smoke nightly faults chaos lint docs sbom release clean
+.PHONY: demo system test slowest test-extras test-python test-lowest test-newest lock smoke nightly faults chaos lint docs sbom image release clean
 
 $(VENV)/.demo: pyproject.toml $(LOCKS)/dev.txt
 	python3 -m venv $(VENV)
@@ -101,6 +101,9 @@ docs: $(VENV)/.dev  ## the site, in build/docs; fails on every warning
 
 sbom: $(VENV)/.demo  ## what an installation holds, as CycloneDX on standard output
 	@$(PY) packaging/sbom.py
+
+image:  ## an OCI layout with Flegel on a small Debian, in build/image, without Docker; as root, with debootstrap and umoci
+	python3 packaging/image.py
 
 release:  ## sdist, wheel, bill of materials, conda recipe, notes, checksums in dist/; the wheel is tested in an empty environment
 	python3 -m venv build/release

@@ -420,14 +420,20 @@ def coverage(points: float, sampled: float, trained: bool = False) -> Array:
     return np.array([points, sampled, 0.0, 1.0 if trained and sampled >= points else 0.0])
 
 
+def _all_seen(about: Array, seen: float) -> bool:
+    """Whether every point has been visited. Where points have shares in several clusters, `seen` is a rounded sum of
+    them, which may end a little below the number of points whichever of them were visited."""
+    return bool(about[2]) or seen >= about[0] * (1.0 - 1e-6)
+
+
 def covered(about: Array, seen: float) -> Array:
     """`coverage` after so many points were seen. It stays complete if a worker and its points are lost later."""
-    return np.array([about[0], about[1], 1.0 if about[2] or seen >= about[0] else 0.0, about[3]])
+    return np.array([about[0], about[1], 1.0 if _all_seen(about, seen) else 0.0, about[3]])
 
 
 def holds(about: Array, seen: float) -> bool:
     """A start that was trained on every point waits until every point has been visited: a part of them knows less."""
-    return bool(about[3] and not about[2] and seen < about[0])
+    return bool(about[3]) and not _all_seen(about, seen)
 
 
 def unseen_weight(about: Array, seen: float) -> float:
@@ -437,4 +443,4 @@ def unseen_weight(about: Array, seen: float) -> float:
     on the few points seen so far: a cluster whose points come later goes to the wrong place, and on tables with heavy
     tails the job ends in an optimum that is up to 60 % worse.
     """
-    return 0.0 if about[2] or seen >= about[0] else float(about[1] * (1.0 - seen / about[0]))
+    return 0.0 if _all_seen(about, seen) else float(about[1] * (1.0 - seen / about[0]))

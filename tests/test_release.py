@@ -15,14 +15,18 @@ import flegel
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture(scope="module")
-def release() -> ModuleType:
-    """The program; the folder `packaging` is no package."""
-    spec = importlib.util.spec_from_file_location("release", ROOT / "packaging" / "release.py")
+def program(name: str) -> ModuleType:
+    """A program of the folder `packaging`, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "packaging" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def release() -> ModuleType:
+    return program("release")
 
 
 def test_the_version_is_the_one_of_the_package(release: ModuleType) -> None:
@@ -76,3 +80,21 @@ def test_the_conda_recipe_names_what_pyproject_names(release: ModuleType) -> Non
     assert "numba >=0.60" in recipe["requirements"]["run"]
     assert recipe["build"]["python"]["entry_points"] == ["flegel = flegel.__main__:main"]
     assert recipe["source"]["url"].endswith("/flegel-0.2.0.tar.gz") and recipe["source"]["sha256"] == "ab" * 32
+
+
+def test_an_image_that_cannot_be_built_is_refused_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = program("image")
+    monkeypatch.setattr(image.shutil, "which", lambda name: None if name == "umoci" else f"/usr/bin/{name}")
+    assert image.main() == 2 and "umoci: not found; `apt-get install" in capsys.readouterr().err
+    monkeypatch.setattr(image.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(image.os, "geteuid", lambda: 1000)
+    assert image.main() == 2 and "`sudo make image`" in capsys.readouterr().err
+
+
+def test_image_and_dockerfile_have_the_same_settings() -> None:
+    image, dockerfile = program("image"), (ROOT / "packaging" / "Dockerfile").read_text(encoding="utf-8")
+    for name in ("FLEGEL_CACHE", "FLEGEL_HOME"):
+        assert f"{name}={image.ENVIRONMENT[name]}" in dockerfile
+    assert image.version() == flegel.__version__

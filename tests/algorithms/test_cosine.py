@@ -129,7 +129,7 @@ def test_training_equals_spherical_lloyd_on_rows_normalized_by_hand(
     if sync == "bsp":
         np.testing.assert_allclose(found, wanted, atol=1e-5 if kind == "float32" else 1e-9)
         assert result.objective == pytest.approx(objective, rel=1e-6 if kind == "float32" else 1e-9)
-    assert result.objective is not None and result.objective <= objective * 1.02
+    assert result.objective is not None and result.objective <= objective * 1.05
     evaluated = result.algorithm.assigned(data[0], result.parameter)[1]
     assert weights @ evaluated == pytest.approx(result.objective, rel=1e-9)
 

@@ -11,7 +11,7 @@ from passes import by_kernel, by_points, data_file, random_stretches, sample_of,
 from flegel.algorithm import Sample
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.gmm.gmm import start_passes, trial_rows
-from flegel.algorithms.seeding import in_deviations
+from flegel.algorithms.seeding import coverage, covered, holds, in_deviations, unseen_weight
 from flegel.configuration.active import active
 from flegel.core import pytree
 from flegel.core.stop_flag import new_flag
@@ -246,3 +246,10 @@ def test_costly_starts_have_fewer_rows_and_passes() -> None:
     assert trial_rows(64, 64 * 528, 100_000) == rules.gmm_fewest_trial_rows
     assert trial_rows(256, 256 * 128, 100_000) == 64 * 256
     assert trial_rows(256, 256 * 128, 5_000) == 5_000
+
+
+def test_a_sum_of_shares_that_is_rounded_down_counts_as_all_points() -> None:
+    """A start that was trained on every point was kept for ever, without figures, where shares added up to less."""
+    about, seen = coverage(600.0, 600.0, trained=True), float(np.nextafter(600.0, 0.0))
+    assert not holds(about, seen) and unseen_weight(about, seen) == 0.0 and covered(about, seen)[2] == 1.0
+    assert holds(about, 599.0) and unseen_weight(about, 599.0) > 0.0 and covered(about, 599.0)[2] == 0.0

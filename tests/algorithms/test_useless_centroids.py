@@ -60,7 +60,9 @@ CASES = [
     pytest.param(sparse, 120, 90, "cosine", id="sparse, cosine"),
 ]
 WORSE = 1.01
-"""Between two jobs from one start by different orders of visits there is as much."""
+"""Between two jobs from one start by different orders of visits there is as much. Under `fsp` the order depends on how
+fast the threads are, so that more is allowed there."""
+WORSE_BY_TIME = 1.03
 
 
 def trained(rows: Any, start: Array, metric: Any, **options: Any) -> flegel.Result:
@@ -79,7 +81,8 @@ def test_centroids_far_from_all_rows_find_places(
     start = start_with_useless(rows, k, useless, rng)
     found = trained(rows, start, metric, processes=False, **options)
     assert not [words for words in found.warnings if "empty" in words]
-    assert found.objective <= WORSE * of_peer(rows, start, metric == "cosine")
+    worse = WORSE if options["sync"] == "bsp" else WORSE_BY_TIME
+    assert found.objective <= worse * of_peer(rows, start, metric == "cosine")
 
 
 @pytest.mark.processes

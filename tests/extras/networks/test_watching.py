@@ -133,7 +133,9 @@ def test_three_ranks_of_plain_ddp_with_two_slow_ones(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     every, found, ranks = read_watch(tmp_path)
     assert ranks == 3 and all(sum(one.iterations for one in found[rank]) == BATCHES for rank in range(3))
-    assert sum(one.seconds["data"] for one in found[1]) >= 0.99 * (BATCHES - 1) * READING, "the first may precede all windows"
+    assert sum(one.seconds["data"] for one in found[1]) >= 0.99 * (BATCHES - 1) * READING, (
+        "the first may precede all windows"
+    )
     assert sum(one.seconds["forward"] for one in found[2]) >= 0.99 * BATCHES * COMPUTING
     report = examine(every, found, ranks)
     assert sorted(report.ranks) == [0, 1, 2]

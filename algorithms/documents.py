@@ -52,6 +52,24 @@ def digamma(x):
 
 
 @njit(**_OPTIONS)
+def digamma_each(x):
+    """ψ of each number."""
+    values = np.empty(x.size)
+    for i, number in enumerate(x.flat):
+        values[i] = digamma(number)
+    return values.reshape(x.shape)
+
+
+@njit(**_OPTIONS)
+def log_gamma_sum(x):
+    """Σ log Γ of the numbers."""
+    total = 0.0
+    for number in x.flat:
+        total += math.lgamma(number)
+    return total
+
+
+@njit(**_OPTIONS)
 def infer_topics(indices, values, words, prior, most, tolerance, gamma, chances):
     """Fixed point of γ_k = prior + Σ_w n_w φ_wk, from equal topics; `chances`: exp E[log θ]. Returns the bound: what
     the document adds to E[log p(w, z, θ)] − E[log q(z, θ)]."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
-from scipy.special import gammaln, psi
 
 from flegel.algorithm import Algorithm, Evaluation, Sample
-from flegel.algorithms.documents import LEAST_CHANCE, entries, infer_topics
+from flegel.algorithms.documents import LEAST_CHANCE, digamma_each, entries, infer_topics, log_gamma_sum
 from flegel.algorithms.rows import rows_of
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Sparse
@@ -171,11 +171,10 @@ class LDA(Algorithm):
 
     def _topics_bound(self, parameter: Topics) -> float:
         """E[log p(β)] − E[log q(β)]."""
-        counts, eta = parameter.counts, self.priors()[1]
-        known = (
-            ((eta - counts) * _expected_logarithms(counts)).sum() + gammaln(counts).sum() - counts.size * gammaln(eta)
-        )
-        return float(known + self.k * gammaln(eta * len(counts)) - gammaln(counts.sum(axis=0)).sum())
+        counts, eta = np.array(parameter.counts), self.priors()[1]
+        known = ((eta - counts) * _expected_logarithms(counts)).sum() + log_gamma_sum(counts)
+        known += self.k * math.lgamma(eta * len(counts)) - counts.size * math.lgamma(eta)
+        return float(known - log_gamma_sum(counts.sum(axis=0)))
 
     def validate(self, sample: Sample) -> None:
         values = sample.features.values if isinstance(sample.features, Sparse) else np.asarray(sample.features)
@@ -223,4 +222,4 @@ class LDA(Algorithm):
 
 def _expected_logarithms(counts: Array) -> Array:
     """E[log β], a column a topic."""
-    return np.asarray(psi(counts) - psi(counts.sum(axis=0)))
+    return np.asarray(digamma_each(np.array(counts)) - digamma_each(counts.sum(axis=0)))

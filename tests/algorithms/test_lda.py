@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
-from scipy.special import psi
+from scipy.special import gammaln, psi
 from sklearn.decomposition import LatentDirichletAllocation as Theirs
 
 import flegel
-from flegel.algorithms.documents import digamma
+from flegel.algorithms.documents import digamma, digamma_each, log_gamma_sum
 from flegel.algorithms.lda import LDA
 from flegel.core.shard import Sparse
 from flegel.errors import UsageError
@@ -27,6 +27,9 @@ START = RNG.gamma(100.0, 0.01, (WORDS, TOPICS))
 def test_digamma_is_that_of_scipy() -> None:
     for x in (1e-6, 1e-3, 0.1, 0.5, 1.0, 1.4616321449683622, 3.0, 7.99, 8.0, 123.4, 1e8):
         assert digamma(x) == pytest.approx(psi(x), rel=1e-12, abs=1e-12)
+    some = RNG.gamma(0.5, 10.0, (7, 3))
+    assert np.allclose(digamma_each(some), psi(some), rtol=1e-12, atol=1e-12)
+    assert log_gamma_sum(some) == pytest.approx(gammaln(some).sum(), rel=1e-12)
 
 
 def test_passes_of_bsp_are_steps_of_batch_variational_bayes() -> None:

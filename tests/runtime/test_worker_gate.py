@@ -207,7 +207,7 @@ def test_a_worker_is_excluded_and_another_killed(tmp_path: Path, monkeypatch: py
                 killed.append(1)
                 os.kill(cluster.registry.processes[1].pid, signal.SIGKILL)
 
-        result = flegel.run(KMeans(k=4), cluster=cluster, watch=kill, **shifted(tmp_path))
+        result = flegel.run(KMeans(k=4), cluster=cluster, watch=kill, worker_timeout=300.0, **shifted(tmp_path))
     kinds = [(i["kind"], i["worker"]) for i in result.incidents]
     assert kinds == [("excluded", 3), ("lost", 1)]
     machine = found[-1]

@@ -30,6 +30,7 @@ from flegel.declarations.accepts import Accepts
 from flegel.declarations.kernels import Kernel
 from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
+from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 
 FULL_COLUMNS = 1024
@@ -120,6 +121,7 @@ class GeneralizedLinear(Algorithm):
         trivial="the start",
         auxiliary=tuple(name for name in LinearFit._fields if name.startswith("internal_")),
     )
+    statistics = Statistics(lagging=("curvature",))  # counts only bends that have changed much
     placement = ParameterPlacement(
         unsharded="the length of each step is found along all of θ at once",
         unsent=("weights", "bias", "shape", "internal_best", "internal_pairs"),

@@ -52,6 +52,15 @@ def test_a_loss_has_the_derivatives_that_it_says_and_keeps_every_promise(name: s
     assert "statistics conserve (float64)" in check_algorithm(algorithm, X, LABELS[name])
 
 
+@pytest.mark.parametrize("name", ["Poisson", "Gamma"])
+def test_promises_are_kept_where_steps_change_second_derivatives_little(name: str) -> None:
+    """These are counted again only where they have changed by some part: sums of them depend on earlier visits."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(scale=3.0, size=(5, 13))[rng.integers(5, size=90)] + rng.normal(size=(90, 13))
+    labels = rng.poisson(2.0, size=90) + 1.0
+    assert "statistics conserve (float64)" in check_algorithm(getattr(losses, name)(l2=0.05), rows, labels)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_synchronization_model_and_sparse_rows_reach_one_minimum(name: str) -> None:
     algorithm = getattr(losses, name)(l2=0.05)

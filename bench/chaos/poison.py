@@ -22,7 +22,7 @@ from pathlib import Path
 from bench.chaos.result_log import ResultLog, quantile
 from flegel.algorithms.kmeans import KMeans
 from tests.cluster.daemon_cluster import DaemonCluster
-from tests.cluster.poison import DEEDS, EXPECTED, HOOK_TIMEOUT, HOOKS, poison
+from tests.cluster.poison import DEEDS, EXPECTED, HOOKS, LIMITS, LIMITS_OF_LOOPS, poison
 
 WORKERS_HOOKS = ("initState", "updateDataPoint", "aggregate")
 PROMISE = 10.0
@@ -34,7 +34,7 @@ def limit_of(hook: str, deed: str, where: str) -> float:
     """Seconds until a limit strikes that the job was given; none for code that fails by itself."""
     if deed == "hog" and where == "worker":
         return SILENCE
-    return HOOK_TIMEOUT if deed in ("loop", "hog") else 0.0
+    return LIMITS_OF_LOOPS[1] if deed == "loop" else LIMITS[1] if deed == "hog" else 0.0
 
 
 def kinds() -> list[tuple[str, str, str]]:

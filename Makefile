@@ -80,7 +80,7 @@ smoke: $(VENV)/.dev  ## one small case of every figure, two minutes of processor
 	$(PY) -m bench.run_suite run all --scale smoke --out runs/smoke
 
 nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet; a newcomer's first hour
-	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py
+	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py tests/algorithms/test_cosine.py
 	$(PY) -m pytest -m slow
 	$(PY) -m bench.gauntlet --jobs 2 --workers rotate --fresh
 	$(PY) -m bench.first_hour

@@ -14,6 +14,25 @@ from flegel.core.pytree import Array
 
 
 @njit(cache=True, nogil=True)
+def _inner(a: Array, b: Array) -> float:
+    """a·b. Products of numba would need SciPy, which an installation without extras does not have."""
+    total = 0.0
+    for i in range(len(a)):
+        total += a[i] * b[i]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _slope(gram: Array, cross: Array, weights: Array) -> Array:
+    """b − A·w, for a symmetric A."""
+    slope = cross.copy()
+    for j in range(len(weights)):
+        if weights[j] != 0.0:
+            slope -= weights[j] * gram[j]
+    return slope
+
+
+@njit(cache=True, nogil=True)
 def descend(
     gram: Array,
     cross: Array,
@@ -27,7 +46,7 @@ def descend(
 ) -> tuple[float, int]:
     """Improve `weights` in place until the gap is at most `goal`, or after so many sweeps over all coordinates. Returns
     the gap and the sweeps. `power`: Σ y² / mass."""
-    slope = cross - gram @ weights
+    slope = _slope(gram, cross, weights)
     gap = np.inf
     for sweep in range(sweeps):
         largest, moved = 0.0, 0.0
@@ -47,7 +66,7 @@ def descend(
                 moved = max(moved, abs(after - before) * np.sqrt(curvature))
             largest = max(largest, abs(after) * np.sqrt(curvature))
         if moved <= 1e-4 * largest or sweep == sweeps - 1 or sweep % 10 == 9:
-            slope = cross - gram @ weights  # differences have rounded
+            slope = _slope(gram, cross, weights)  # differences have rounded
             gap = duality_gap(cross, power, slope, l1, l2, weights, positive)
             if gap <= goal or moved == 0.0:
                 return gap, sweep + 1
@@ -60,7 +79,7 @@ def duality_gap(
 ) -> float:
     """The objective less a lower bound of the minimum. `slope`: b − A·w. Without l1, where the residual gives no such
     bound, what the largest step along a coordinate would gain, times their number."""
-    error = power - cross @ weights - slope @ weights  # Σ (y − w·x)² / mass
+    error = power - _inner(cross, weights) - _inner(slope, weights)  # Σ (y − w·x)² / mass
     tilt = slope - l2 * weights
     if l1 <= 0.0:
         most = 0.0
@@ -73,7 +92,7 @@ def duality_gap(
         steepest = max(steepest, tilt[j] if positive else abs(tilt[j]))
     scale = min(1.0, l1 / steepest) if steepest > 0.0 else 1.0
     norm, squares = 0.0, 0.0
-    inner = power - cross @ weights  # Σ (y − w·x)·y / mass
+    inner = power - _inner(cross, weights)  # Σ (y − w·x)·y / mass
     for weight in weights:
         norm += abs(weight)
         squares += weight * weight
@@ -97,6 +116,6 @@ def proximal_step(matrix: Array, gradient: Array, start: Array, least: Array) ->
                 step[j] += change
                 slope += change * matrix[:, j]
                 moved = max(moved, change * change * matrix[j, j])
-        if moved <= 1e-14 * np.abs(gradient @ step):
+        if moved <= 1e-14 * abs(_inner(gradient, step)):
             break
     return step

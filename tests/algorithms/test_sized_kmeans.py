@@ -109,7 +109,8 @@ def test_the_objective_is_a_lower_bound_of_exact_sizes() -> None:
     result = flegel.run(algorithm, X, sync="bsp", workers=1, seed=0, progress=False)
     costs = ((X[:, None] - result.parameter.centroids) ** 2).sum(axis=2)
     labels = assign(costs, result.parameter.prices, algorithm.sizes()).labels
-    assert result.objective <= costs[np.arange(len(X)), labels].sum() * (1 + 1e-12)
+    told = ([row["objective"] for row in result.rows], result.parameter, algorithm.evaluate(X, None, result.parameter))
+    assert result.objective <= costs[np.arange(len(X)), labels].sum() * (1 + 1e-12), told
 
 
 def test_limits_that_cannot_hold_are_refused() -> None:

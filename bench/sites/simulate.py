@@ -2,6 +2,7 @@
 
     python -m bench.sites.simulate --seeds 2000                   2,000 of each kind
     python -m bench.sites.simulate --seeds 2000 --kind quorum     of one kind
+    python -m bench.sites.simulate --seeds 2000 --drawn           seeds that nobody has run before
     python -m bench.sites.simulate --kind quorum --seed 4711      one, with its scenario
 
 Kinds: `faults` (groups are killed, frozen and join late; the store is stale, slow, away, and lies about failures),
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import sys
 import time
 from collections import Counter
@@ -80,10 +82,12 @@ def some(kind: str, first: int, last: int) -> tuple[Counter[str], dict[str, str]
 
 
 def many(options: argparse.Namespace) -> int:
-    kinds, until = options.kind or list(KINDS), options.start + options.seeds
+    first_seed = secrets.randbelow(1 << 31) if options.drawn else options.start
+    kinds, until = options.kind or list(KINDS), first_seed + options.seeds
+    print(f"seeds {first_seed} to {until - 1}", flush=True)
     pieces = [
         (kind, first, min(first + PIECE_SEEDS, until))
-        for first in range(options.start, until, PIECE_SEEDS)
+        for first in range(first_seed, until, PIECE_SEEDS)
         for kind in kinds
     ]
     sums: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
@@ -98,7 +102,8 @@ def many(options: argparse.Namespace) -> int:
                 print(f"  replay: python -m bench.sites.simulate --kind {name.replace(' ', ' --seed ')}", flush=True)
             if options.summary:  # after each piece, so that what was done stays when it is interrupted
                 counts = {each: {name: counted[name] for name in COUNTED} for each, counted in sums.items()}
-                options.summary.write_text(json.dumps({**counts, "broken": broken}, indent=1) + "\n", encoding="utf-8")
+                figures = {"first seed": first_seed, **counts, "broken": broken}
+                options.summary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     for kind, counted in sums.items():
         print(f"{kind}: " + ", ".join(f"{counted[name]:,} {name}" for name in COUNTED))
     print(f"{len(broken)} broke a law; {time.monotonic() - began:.0f} s with {options.processes} processes")
@@ -120,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=250, help="how many of each kind")
     parser.add_argument("--start", type=int, default=0, help="the first of them")
+    parser.add_argument("--drawn", action="store_true", help="the first one is drawn now, and told")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument(
         "--kind", choices=list(KINDS), action="append", help="only this kind; may be given several times"

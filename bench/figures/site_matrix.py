@@ -49,6 +49,8 @@ class Cell:
     is_sorted: bool = False
     there: float = 1.0
     """Part of the time for which the last site is there."""
+    day: float = 10.0
+    """Seconds after which the last site comes again."""
 
 
 UNEQUAL = (1.0, 10.0, 50.0)
@@ -61,6 +63,8 @@ CELLS = {
     "speeds 1 : 50": Cell(speeds=UNEQUAL),
     "sorted rows": Cell(is_sorted=True),
     "sorted, one site there a tenth of the time": Cell(is_sorted=True, there=0.1),
+    "sorted, one site there half of the time": Cell(is_sorted=True, there=0.5),
+    "sorted, one site there an hour a day": Cell(is_sorted=True, there=1 / 24, day=96.0),
     "all of it": Cell(1.0, 0.3, UNEQUAL, UNEQUAL[::-1], True),
 }
 WAYS = {"all": ALL_GROUPS, "quorum 2": Quorum(count=2)}
@@ -94,7 +98,7 @@ def make(name: str, seed: int) -> tuple[Any, Rows]:
         "kmeans": lambda: KMeans(k=12),
         "gmm": lambda: GMM(k=8, init="random"),
         "fcm": lambda: FCM(k=8, init="random"),
-        "nmf": lambda: NMF(rank=4),
+        "nmf": lambda: NMF(rank=4, solver="coordinate"),
     }
     return makers[name](), (rows, None)
 
@@ -108,7 +112,8 @@ def places(cell: Cell, rows: Rows, seed: int) -> list[Place]:
     fastest, found = max(cell.speeds), list[Place]()
     for at, ids in enumerate(cuts):
         away = at == 2 and cell.there < 1.0
-        out = tuple((10.0 * (k + cell.there), 10.0 * (k + 1)) for k in range(int(LONGEST))) if away else ()
+        days = range(int(LONGEST / cell.day) + 1)
+        out = tuple((cell.day * (k + cell.there), cell.day * (k + 1)) for k in days) if away else ()
         part = (np.ascontiguousarray(features[ids]), None if labels is None else labels[ids])
         speed = ROWS / 3 * cell.speeds[at] / fastest
         found.append(Place(part, speed, cell.bandwidth * MEGABIT, cell.latency, out))
@@ -167,7 +172,8 @@ def course(name: str, cell: Cell, quorum: Quorum, seed: int) -> dict[str, float]
     ratio = 1.0 + losses[-1] - aim if name == "mlp" else 1.0 + (losses[-1] - aim) / abs(aim)
     return {
         "ratio": round(ratio, 5), "seconds": reached, "rounds": last, "bytes": round(world.bytes_of_a_round),
-        "goodput": round(world.goodput, 4),
+        "goodput": round(world.goodput, 4), "audits": world.audit.looks, "foreign": world.audit.foreign,
+        "discrepancy": world.audit.largest_discrepancy,
     }  # fmt: skip
 
 
@@ -201,14 +207,17 @@ def main() -> None:
                         "rounds": round(float(np.mean([one["rounds"] for one in found])), 1),
                         "bytes": round(float(np.mean([one["bytes"] for one in found]))),
                         "goodput": round(float(np.mean([one["goodput"] for one in found])), 4),
+                        "audits": sum(one["audits"] for one in found), "foreign": sum(one["foreign"] for one in found),
+                        "discrepancy": max(one["discrepancy"] for one in found), "seeds": len(found),
                     }
                 )  # fmt: skip
                 print(json.dumps(lines[-1]), flush=True)
+                if options.summary:  # after each line, so that what was done stays when it is interrupted
+                    figures = {"seeds": seeds, "lines": lines}
+                    options.summary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
             if "refused" in lines[-1]:
                 print(json.dumps(lines[-1]), flush=True)
                 break
-    if options.summary:
-        options.summary.write_text(json.dumps({"seeds": seeds, "lines": lines}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

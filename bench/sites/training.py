@@ -140,10 +140,17 @@ class TrainingSite(VirtualSite):
             **ports,
         )  # fmt: skip
         self.visits = 0
+        self.wakes_at = 0.0
+        self.heard: Callable[[TrainingSite, float], None] = lambda site, now: None
+        """Called after every answer of the store."""
 
     @property
     def pass_seconds(self) -> float:
         return float(self._learner.points / self.place.speed)
+
+    def _answered(self, answer: Answered, now: float) -> None:
+        super()._answered(answer, now)
+        self.heard(self, now)
 
     @property
     def waits(self) -> bool:
@@ -236,6 +243,7 @@ class TrainingWorld:
             self.sites.append(
                 TrainingSite(settings, agreement, plan, learner, place, call=call, told=self._told, at=self.at)
             )
+            self.sites[-1].heard = self._plan_wake
         for site in self.sites:
             site.begin(0.0)
             self.at(0.0, lambda t, s=site: self._wake(s, t))  # type: ignore[misc]
@@ -255,9 +263,18 @@ class TrainingWorld:
         return next((end for begin, end in site.place.outages if begin <= now < end), now)
 
     def _wake(self, site: TrainingSite, now: float) -> None:
+        if now < site.wakes_at:
+            return  # planned for then as well
         back = self._back(site, now)
-        again = back if back > now else max(site.wake(now), now + 0.01)
-        self.at(again, lambda t: self._wake(site, t))
+        site.wakes_at = back if back > now else max(site.wake(now), now + 0.01)
+        self.at(site.wakes_at, lambda t: self._wake(site, t))
+
+    def _plan_wake(self, site: TrainingSite, now: float) -> None:
+        """After an answer of the store a site may have to look again sooner than it was planned before."""
+        soon = max(site.machine.next_at(now), now + 0.01)
+        if soon < site.wakes_at and self._back(site, now) <= now:
+            site.wakes_at = soon
+            self.at(soon, lambda t: self._wake(site, t))
 
     def _commit(self, site: TrainingSite, now: float) -> None:
         back = self._back(site, now)

@@ -28,7 +28,7 @@ from flegel.declarations.optional import hook
 from flegel.job import Criteria, Job
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.state import JobState
-from flegel.machine.group.events import Answered, Offered, PutObject, StoreCommand, Synchronized
+from flegel.machine.group.events import Answered, GroupEvent, Offered, PutObject, StoreCommand, Synchronized
 from flegel.machine.group.exchange import GroupExchange, additive_fields, exchange_of
 from flegel.machine.group.group import Group, GroupSettings
 from flegel.machine.group.quorum import ALL_GROUPS, Quorum
@@ -142,14 +142,14 @@ class TrainingSite(VirtualSite):
         self.visits = 0
         self.wakes_at = 0.0
         self.heard: Callable[[TrainingSite, float], None] = lambda site, now: None
-        """Called after every answer of the store."""
+        """Called after every event."""
 
     @property
     def pass_seconds(self) -> float:
         return float(self._learner.points / self.place.speed)
 
-    def _answered(self, answer: Answered, now: float) -> None:
-        super()._answered(answer, now)
+    def handle(self, event: GroupEvent, now: float) -> None:
+        super().handle(event, now)
         self.heard(self, now)
 
     @property
@@ -270,7 +270,7 @@ class TrainingWorld:
         self.at(site.wakes_at, lambda t: self._wake(site, t))
 
     def _plan_wake(self, site: TrainingSite, now: float) -> None:
-        """After an answer of the store a site may have to look again sooner than it was planned before."""
+        """After an event, such as an answer of the store, a site may have to look again sooner than was planned."""
         soon = max(site.machine.next_at(now), now + 0.01)
         if soon < site.wakes_at and self._back(site, now) <= now:
             site.wakes_at = soon

@@ -16,7 +16,7 @@ from flegel.errors import UsageError
 from flegel.job import parse_server_count
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import FIRST_SERVER
-from flegel.plan.placement.server_count import Change, CountByLoad, CountByPlan
+from flegel.plan.placement.server_count import CountChange, CountByLoad, CountByPlan
 
 ROWS = np.random.default_rng(1).normal(size=(600, 3)) + np.repeat(np.arange(3) * 8.0, 200)[:, None]
 
@@ -59,7 +59,7 @@ def test_servers_leave_while_the_job_hardly_waits() -> None:
 
 
 def test_a_server_that_cannot_start_is_not_asked_for_again() -> None:
-    asked: list[Change] = []
+    asked: list[CountChange] = []
     rule = CountByLoad(1, 8)
     for _ in range(10 * (active().placement.load_folds + 1)):
         if (change := rule.after_fold(1.0, 2.0, 1, 64)) is not None:
@@ -69,9 +69,9 @@ def test_a_server_that_cannot_start_is_not_asked_for_again() -> None:
 
 def test_a_plan_gives_the_last_number_that_is_due() -> None:
     plan = CountByPlan([(60.0, 2), (10.0, 4), (30.0, 6)])
-    assert plan.at(5.0, 1) is None and plan.at(12.0, 1) == Change(4, "planned for 10 s")
+    assert plan.at(5.0, 1) is None and plan.at(12.0, 1) == CountChange(4, "planned for 10 s")
     assert plan.at(13.0, 3) is None, "somebody has asked for another number meanwhile"
-    assert plan.at(100.0, 3) == Change(2, "planned for 60 s") and plan.at(1000.0, 5) is None
+    assert plan.at(100.0, 3) == CountChange(2, "planned for 60 s") and plan.at(1000.0, 5) is None
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_further_server_that_does_not_start_ends_no_job() -> None:
     care._timeouts = Timeouts(start=5.0, silence=1e9)
     for number in care.wanted:
         care._live[number] = "somewhere"
-    care._follow_count(Change(3, "the test wants it"), now)
+    care._follow_count(CountChange(3, "the test wants it"), now)
     assert len(care.wanted) == 3 and list(care._starting) == [FIRST_SERVER + 2]
     care._heard_at = dict.fromkeys(care._live, 0.0)
     care.look(6.0)

@@ -37,7 +37,7 @@ from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import WorkerFailed
 from flegel.plan.placement.assignment import first_map, levelled
-from flegel.plan.placement.server_count import Change, ServerCount
+from flegel.plan.placement.server_count import CountChange, ServerCount
 from flegel.plan.placement.slice_map import SliceMap
 from flegel.plan.placement.snapshot import PlacementSnapshot, ServerSnapshot
 from flegel.server_messages import (
@@ -314,7 +314,7 @@ class ServerCare:
         if steady and before is not None and ordered is not None:
             self._follow_count(rule.after_fold(now - ordered, now - before, len(self.wanted), self.most), now)
 
-    def _follow_count(self, change: Change | None, now: float) -> None:
+    def _follow_count(self, change: CountChange | None, now: float) -> None:
         """The rule's number, as far as θ can be cut into so many slices."""
         if change is None:
             return

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from flegel.configuration.active import active
 
 
-class Change(NamedTuple):
+class CountChange(NamedTuple):
     """Another number of servers, and why."""
 
     servers: int
@@ -22,10 +22,10 @@ class Change(NamedTuple):
 class ServerCount(Protocol):
     """Decides about the number of servers of one job."""
 
-    def after_fold(self, waited: float, period: float, servers: int, most: int) -> Change | None:
+    def after_fold(self, waited: float, period: float, servers: int, most: int) -> CountChange | None:
         """A fold is done, with all servers up: seconds of waiting for it, seconds since the fold before."""
 
-    def at(self, seconds: float, servers: int) -> Change | None:
+    def at(self, seconds: float, servers: int) -> CountChange | None:
         """So long the job has had servers now."""
 
 
@@ -35,17 +35,17 @@ class CountByPlan:
     def __init__(self, steps: Sequence[tuple[float, int]]) -> None:
         self._steps = sorted(steps)
 
-    def after_fold(self, waited: float, period: float, servers: int, most: int) -> Change | None:
+    def after_fold(self, waited: float, period: float, servers: int, most: int) -> CountChange | None:
         return None
 
-    def at(self, seconds: float, servers: int) -> Change | None:
+    def at(self, seconds: float, servers: int) -> CountChange | None:
         """The last step that is due; steps that were missed meanwhile do not count."""
         due = [step for step in self._steps if step[0] <= seconds]
         self._steps = self._steps[len(due) :]
         if not due:
             return None
         moment, wanted = due[-1]
-        return Change(wanted, f"planned for {moment:g} s") if wanted != servers else None
+        return CountChange(wanted, f"planned for {moment:g} s") if wanted != servers else None
 
 
 class CountByLoad:
@@ -60,10 +60,10 @@ class CountByLoad:
         self._useless: tuple[int, float] | None = None
         """So many servers were no better than one fewer, at this wait for each fold."""
 
-    def at(self, seconds: float, servers: int) -> Change | None:
+    def at(self, seconds: float, servers: int) -> CountChange | None:
         return None
 
-    def after_fold(self, waited: float, period: float, servers: int, most: int) -> Change | None:
+    def after_fold(self, waited: float, period: float, servers: int, most: int) -> CountChange | None:
         settings = active().placement
         self._waits.append((waited, period))
         if len(self._waits) <= settings.load_folds:  # the first one after a change has its copies beside it
@@ -73,7 +73,7 @@ class CountByLoad:
         load = wait * len(seen) / max(sum(p for _, p in seen), 1e-12)
         return self._judged(wait, load, servers, min(most, self._most))
 
-    def _judged(self, wait: float, load: float, servers: int, most: int) -> Change | None:
+    def _judged(self, wait: float, load: float, servers: int, most: int) -> CountChange | None:
         settings = active().placement
         before, self._before = self._before, None
         told = f"the job waits for servers {load:.0%} of the time"
@@ -81,13 +81,13 @@ class CountByLoad:
             self._useless = before[0] + 1, wait
         elif before is not None and wait > (1 - settings.server_gain) * before[1]:
             self._useless = servers, wait
-            return Change(before[0], f"{told}; {servers} servers answer no sooner than {before[0]}")
+            return CountChange(before[0], f"{told}; {servers} servers answer no sooner than {before[0]}")
         if load > settings.busy_servers and servers < most and not self._tried(servers + 1, wait):
             self._before, self._useless = (servers, wait), None
-            return Change(servers + 1, told)
+            return CountChange(servers + 1, told)
         after_one_left = load * servers / max(servers - 1, 1)
         if servers > self._least and after_one_left < settings.idle_servers:
-            return Change(servers - 1, told)
+            return CountChange(servers - 1, told)
         return None
 
     def _tried(self, servers: int, wait: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -163,3 +164,41 @@ def test_warm_compiles_each_kernel_of_an_algorithm(monkeypatch: pytest.MonkeyPat
     one = CliRunner().invoke(app, ["warm", "kmeans", "--set", "k=7", "--dtype", "float32"])
     assert one.output.splitlines() == ["kmeans k=7 float32: 0.0 s", "kmeans k=7 float32 sparse: 0.0 s"]
     assert CliRunner().invoke(app, ["warm", "--dtype", "float16"]).exit_code == 2
+
+
+NAMED_ONCE = """
+import os, sys
+from flegel.core.code_cache import njit
+
+def maker(columns):
+    @njit()
+    def loop(x):
+        return x * columns
+    return loop
+
+def name(columns):
+    function = maker(columns)
+    function(2.0)
+    return function.overloads[function.signatures[0]].fndesc.mangled_name
+
+print(name(3), flush=True)
+child = os.fork()
+print(name(6 if child else 9), flush=True)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_no_two_processes_give_compiled_functions_the_same_name(tmp_path: Path) -> None:
+    """The same lines with other constants, in processes that start alike and in forks: a process that loads the code of
+    several would take one for the other."""
+    (tmp_path / "named.py").write_text(NAMED_ONCE)
+    names = [
+        name
+        for _ in range(2)
+        for name in subprocess.run(
+            [sys.executable, "named.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.split()
+    ]
+    assert len(names) == 6
+    assert len(set(names)) == 6, names

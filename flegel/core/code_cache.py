@@ -14,7 +14,6 @@ import gc
 import hashlib
 import itertools
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -48,7 +47,7 @@ def _count_from_a_random_number() -> None:
     have the same name where two processes compiled them, and a process that loads both from the cache runs one of them
     in place of the other.
     """
-    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))  # type: ignore[attr-defined, unused-ignore]
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(8)))  # type: ignore[attr-defined, unused-ignore]
 
 
 _count_from_a_random_number()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from flegel.algorithms.kmeans.shapes import WIDE_COLUMNS, WIDE_K, kernel_sizes
 from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
-from flegel.core import code_cache, code_folder
+from flegel.core import code_cache, code_folder, pytree
 from flegel.runtime.backends.numba import compile_turns
 from flegel.runtime.backends.numba.compile_turns import processor_time, turn
 from flegel.runtime.job import warm_code
@@ -202,3 +203,17 @@ def test_no_two_processes_give_compiled_functions_the_same_name(tmp_path: Path) 
     ]
     assert len(names) == 6
     assert len(set(names)) == 6, names
+
+
+def test_a_class_of_fewer_fields_is_the_same_in_every_process() -> None:
+    """Compiled code is kept under the class: numba's cache pickles it, by reference where it can be found again."""
+    made = pytree.bundle_type("Factors", ("factors", "scale"))
+    assert made is pytree.bundle_type("Factors", ("factors", "scale"))
+    assert made.__name__ == "Factors"
+    stored = pickle.dumps(made)
+    assert pickle.loads(stored) is made
+    command = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())._fields)"
+    found = subprocess.run([sys.executable, "-c", command], input=stored, capture_output=True, check=True).stdout
+    assert found.decode().strip() == "('factors', 'scale')"
+    with pytest.raises(AttributeError):
+        pytree.no_such_name  # noqa: B018

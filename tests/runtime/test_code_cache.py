@@ -184,9 +184,9 @@ def name(columns):
 
 print(name(3), flush=True)
 child = os.fork()
-print(name(6 if child else 9), flush=True)
 if child:
     os.waitpid(child, 0)
+print(name(6 if child else 9), flush=True)
 """
 
 

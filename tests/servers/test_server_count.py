@@ -16,7 +16,7 @@ from flegel.errors import UsageError
 from flegel.job import parse_server_count
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import FIRST_SERVER
-from flegel.plan.placement.server_count import CountChange, CountByLoad, CountByPlan
+from flegel.plan.placement.server_count import CountByLoad, CountByPlan, CountChange
 
 ROWS = np.random.default_rng(1).normal(size=(600, 3)) + np.repeat(np.arange(3) * 8.0, 200)[:, None]
 

@@ -23,6 +23,7 @@ from bench.common.placement_bounds import even, flat_range, gain_bound
 from bench.common.placement_schemes import SCHEMES, Scheme
 from bench.common.record import Chart, Series, Table
 from bench.common.slice_exchange import Exchange
+from bench.common.trained_placement import train_behind_links
 from flegel.algorithms.plain_gradient import PlainLR
 from flegel.configuration.active import active
 from flegel.datasets import open_data
@@ -350,6 +351,8 @@ def main() -> None:
                     if name in PARTS and not bench.over(name):
                         PARTS[name](bed, exchange)
                         bench.save()
+            for name in wanted:
+                train_behind_links(bench, name)
             if "roles" in wanted and not bench.over("roles"):
                 servers_and_workers(bed)
             if options.summary:

@@ -41,6 +41,14 @@ class Trained:
     def __init__(self, bench: suite.Suite) -> None:
         self.bench, self.nodes = bench, NODES[bench.scale]
         self.rounds, self.part = ROUNDS[bench.scale], PART[bench.scale]
+        self._ends = 0.4 * bench.left()
+
+    def _over(self, what: str) -> bool:
+        """The rest of the time belongs to transfers of slices alone."""
+        if self.bench.left() <= self._ends:
+            self.bench.late(what, "the part of the time for training was over")
+            return True
+        return self.bench.over(what)
 
     def unequal(self) -> list[float]:
         faster = FASTER[self.bench.scale]
@@ -91,7 +99,7 @@ class Trained:
         for model in ("MobileNet",) if self.bench.scale == "smoke" else ("MobileNet", "ResNet50", "AlexNet"):
             took: dict[str, float] = {}
             for load in ("even", "network") if self.bench.scale == "smoke" else LOADS:
-                if self.bench.over(f"{model} trained with {load} slices"):
+                if self._over(f"{model} trained with {load} slices"):
                     return
                 took[load] = self.later(self.seconds(model, load, self.unequal()))
                 self.bench.say(f"{model}, {load}: {took[load]:.2f} s a round")
@@ -115,7 +123,7 @@ class Trained:
         series = []
         first = self.later(self.seconds("MobileNet", "even", self.unequal()))
         for load in ("even", "network"):
-            if self.bench.over(f"MobileNet trained with {load} slices on links that change"):
+            if self._over(f"MobileNet trained with {load} slices on links that change"):
                 return
             rounds = self.seconds("MobileNet", load, self.unequal(), changes=first * self.rounds / 3)
             series.append(Series(name=load, points=[(float(i), t) for i, t in enumerate(rounds)]))
@@ -128,7 +136,7 @@ class Trained:
         """Fig. 6: rounds against the size of a slice."""
         told = []
         for cost in SLICE_COSTS:
-            if self.bench.over(f"ResNet-50 trained with a slice cost of {cost:g}"):
+            if self._over(f"ResNet-50 trained with a slice cost of {cost:g}"):
                 return
             rounds = self.seconds("ResNet50", "even", self.equal(), {"placement.first_slice_cost": cost / self.part})
             told.append(f"{self.later(rounds):.2f} s with α = {cost / self.part:g}")
@@ -138,7 +146,7 @@ class Trained:
         """Fig. 7: what measuring links costs where there is nothing to gain."""
         took = []
         for load in ("even", "network"):
-            if self.bench.over(f"ResNet-50 trained on equal links with {load} slices"):
+            if self._over(f"ResNet-50 trained on equal links with {load} slices"):
                 return
             took.append(self.later(self.seconds("ResNet50", load, self.equal())))
         self.bench.answer(

@@ -344,6 +344,8 @@ def main() -> None:
         if why:
             bench.skip("limited links", why)
             return
+        for name in wanted:
+            train_behind_links(bench, name)
         with Network(NODES[bench.scale]) as network:
             bed = Bed(bench, network)
             with Exchange(network, bed.nodes, bed.nodes) as exchange:
@@ -351,8 +353,6 @@ def main() -> None:
                     if name in PARTS and not bench.over(name):
                         PARTS[name](bed, exchange)
                         bench.save()
-            for name in wanted:
-                train_behind_links(bench, name)
             if "roles" in wanted and not bench.over("roles"):
                 servers_and_workers(bed)
             if options.summary:

@@ -14,7 +14,7 @@ LOCKED := $(INSTALL) --constraint
 TEST_PROCESSES ?= 3
 IN_PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo system test slowest test-extras test-python test-lowest test-newest lock smoke nightly faults chaos lint docs sbom image release clean
+.PHONY: demo system test slowest test-extras test-python test-lowest test-newest lock smoke nightly faults chaos lint docs regress sbom image release clean
 
 $(VENV)/.demo: pyproject.toml $(LOCKS)/dev.txt
 	python3 -m venv $(VENV)
@@ -98,6 +98,9 @@ chaos: $(VENV)/.dev  ## every fault at length, about an hour; may be interrupted
 docs: $(VENV)/.dev  ## the site, in build/docs; fails on every warning
 	$(VENV)/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e '.[docs]'
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
+
+regress: $(VENV)/.dev  ## fails where a pass, a barrier, a start or a small job is a tenth slower than in the last records of this processor
+	$(PY) -m bench.history check
 
 sbom: $(VENV)/.demo  ## what an installation holds, as CycloneDX on standard output
 	@$(PY) packaging/sbom.py

@@ -110,7 +110,7 @@ sbom: $(VENV)/.demo  ## what an installation holds, as CycloneDX on standard out
 	@$(PY) packaging/sbom.py
 
 image:  ## an OCI layout with Flegel on a small Debian, in build/image, without Docker; as root, with debootstrap and umoci
-	python3 packaging/image.py
+	python3 packaging/image.py $(KERNELS)
 
 release:  ## sdist, wheel, bill of materials, conda recipe, notes, checksums in dist/; the wheel is tested in an empty environment
 	python3 -m venv build/release

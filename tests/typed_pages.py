@@ -37,7 +37,7 @@ BLOCK = re.compile(
 COMMAND = re.compile(
     r"(\.venv/bin/)?(flegel|python|pip|make|mkdir|docker|kubectl|helm|export|[A-Z_]+=\S+ flegel|\w+\$ )\b"
 )
-LARGE = re.compile(r"higgs|blobs:200000|--workers 10000|compare\(|simulate\(")
+LARGE = re.compile(r"higgs|blobs:200000|--workers 10000|-m bench|compare\(|simulate\(")
 """Blocks that train for seconds or minutes: at night."""
 LIMIT = 570.0  # seconds of a page, on a busy machine
 PORTS_OF_PAGES = re.compile(r"\b7[03]77\b")
@@ -100,8 +100,9 @@ def run(page: Path, chosen: list[Block], folder: Path) -> None:
     """The scripts of a page in one process, then its commands one after the other, all in one folder. Keys and the
     journal of a master are kept in that folder, too."""
     make_files(folder)
-    if not (folder / "docs").exists():
-        (folder / "docs").symlink_to(ROOT / "docs")
+    for part in ("docs", "bench"):  # examples, and programs that only a checkout has
+        if not (folder / part).exists():
+            (folder / part).symlink_to(ROOT / part)
     port = str(free_port())
     binaries = Path(sys.executable).parent
     scripts = [b for b in chosen if b.language == "python"]

@@ -7,7 +7,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.algorithm import Evaluation, Sample
+from flegel.algorithms.every_point import EveryPoint, all_counted
 from flegel.algorithms.kmeans.trial_start import best_start
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
@@ -58,7 +59,7 @@ class ObservedChange(NamedTuple):
     weight: float
 
 
-class GapKMeans(Algorithm):
+class GapKMeans(EveryPoint):
     """Partition rows with gaps into k clusters: distances and means are those of the observed numbers (k-POD).
 
     State of a point: its cluster. Statistics: for each cluster and column the sum and the weight of what is observed.
@@ -161,7 +162,7 @@ class GapKMeans(Algorithm):
         return target
 
     def updateParameter(self, aggregator: ObservedSums, oldParameter: GapCentroids) -> GapCentroids:
-        if aggregator.counts.sum() < oldParameter.total[0]:
+        if not all_counted(aggregator.counts.sum(), oldParameter):
             return oldParameter
         centroids = _means(aggregator.sums, aggregator.weights, oldParameter)
         return oldParameter._replace(centroids=centroids)

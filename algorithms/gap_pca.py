@@ -48,19 +48,18 @@ class Loadings(NamedTuple):
 
 
 class LatentSums(NamedTuple):
-    """s, of each column over the rows that have it, with z = x − origin and the state (w, E[w·wᵀ]) of the last visit:
-    Σ E[w·wᵀ] (lower triangles), Σ w, Σ z·w, and 1, z, z². `figures`: Σ of divergences from the prior, and the weight
-    of the points that were visited."""
+    """s, of each column over the rows that have it, with z = x − origin and v = (w, 1) of the last visit: Σ E[v·vᵀ]
+    (lower triangles, of which the last number is how much these rows weigh), Σ z·v and Σ z². `figures`: Σ of
+    divergences from the prior, and the weight of the points that were visited."""
 
     pairs: Array
-    first: Array
     cross: Array
-    numbers: Array
+    squares: Array
     figures: Array
 
 
 class LatentChange(NamedTuple):
-    """What a visit changes in a point's state: w, E[w·wᵀ], divergence, visits."""
+    """What a visit changes in a point's state: E[v·vᵀ], and the divergence."""
 
     point: Any
     origin: Array
@@ -122,16 +121,18 @@ class GapPCA(EveryPoint):
         known, value = observed(rows), np.inf
         z = np.where(known, rows - theta.origin, 0.0)
         sides, number = (mass[:, None] * known).T, mass.sum()
-        numbers = np.column_stack([sides.sum(axis=1), mass @ z, mass @ z**2])
+        f, g = np.tril_indices(self.k + 1)
         for _ in range(START_PASSES):
             w, spread, likelihood = _latent(z - theta.loadings[:, -1] * known, known, theta)
             before, value = value, -float(mass @ likelihood)
             if before - value <= START_ENDS_BELOW_GAIN * abs(value):
                 break
-            pairs = spread + w[:, :, None] * w[:, None, :]
-            f, g = np.tril_indices(self.k)
-            sums = LatentSums(sides @ pairs[:, f, g], sides @ w, (mass[:, None] * z).T @ w, numbers, np.zeros(2))
-            theta = self._updated(sums, theta)
+            v = np.column_stack([w, np.ones(len(w))])
+            pairs = v[:, :, None] * v[:, None, :]
+            pairs[:, : self.k, : self.k] += spread
+            cross = (mass[:, None] * z).T @ v
+            theta = self._updated(LatentSums(sides @ pairs[:, f, g], cross, mass @ z**2, np.zeros(2)), theta)
+            pairs = pairs[:, : self.k, : self.k]
             mean = mass @ w / number
             scale = np.linalg.cholesky(np.tensordot(mass, pairs, 1) / number - np.outer(mean, mean))
             axes, centre = theta.loadings[:, : self.k], theta.loadings[:, self.k]
@@ -139,12 +140,12 @@ class GapPCA(EveryPoint):
         return theta
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
-        return np.zeros((points, self.k + self.k * (self.k + 1) // 2 + 2))
+        return np.zeros((points, (self.k + 1) * (self.k + 2) // 2 + 1))
 
     def initAggregator(self, sample: Sample, parameter: Loadings) -> LatentSums:
-        columns, k = len(parameter.origin), self.k
-        tables = (np.zeros((columns, width)) for width in (k * (k + 1) // 2, k, k, 3))
-        return LatentSums(*tables, np.zeros(2))
+        columns, width = parameter.loadings.shape
+        pairs = np.zeros((columns, width * (width + 1) // 2))
+        return LatentSums(pairs, np.zeros((columns, width)), np.zeros(columns), np.zeros(2))
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: Loadings, iterationNum: int) -> LatentChange:
         row: Any = dataPoint.features
@@ -158,7 +159,6 @@ class GapPCA(EveryPoint):
                     for g in range(f + 1):
                         matrix[f, g] += parameter.loadings[t, f] * parameter.loadings[t, g]
         posterior(matrix, right, parameter.noise[0], changes)
-        changes[size - 1] = 1.0
         for i in range(size):
             last = dataPoint.state[i]
             dataPoint.state[i] = changes[i]
@@ -168,19 +168,17 @@ class GapPCA(EveryPoint):
     def aggregate(self, target: LatentSums, change: LatentChange) -> LatentSums:
         """Replace a row's moments in the sums of its columns."""
         row, origin, changes, weight = change
-        k, pairs, first = target.first.shape[1], target.pairs.shape[1], weight * changes[changes.shape[0] - 1]
+        width, pairs = target.cross.shape[1], target.pairs.shape[1]
+        first = weight * changes[pairs - 1]
         for t in range(row.shape[0]):
             if row[t] < GAP:
                 z = row[t] - origin[t]
-                for f in range(k):
-                    target.first[t, f] += weight * changes[f]
-                    target.cross[t, f] += weight * z * changes[f]
                 for p in range(pairs):
-                    target.pairs[t, p] += weight * changes[k + p]
-                target.numbers[t, 0] += first
-                target.numbers[t, 1] += first * z
-                target.numbers[t, 2] += first * z * z
-        target.figures[0] += weight * changes[k + pairs]
+                    target.pairs[t, p] += weight * changes[p]
+                for f in range(width):
+                    target.cross[t, f] += weight * z * changes[pairs - width + f]
+                target.squares[t] += first * z * z
+        target.figures[0] += weight * changes[pairs]
         target.figures[1] += first
         return target
 
@@ -189,32 +187,17 @@ class GapPCA(EveryPoint):
         return self._updated(aggregator, oldParameter) if seen else oldParameter
 
     def _updated(self, aggregator: LatentSums, oldParameter: Loadings) -> Loadings:
-        matrices, right = self._equations(aggregator)
-        seen = aggregator.numbers[:, 0] > 0
+        matrices, seen = _symmetric(aggregator.pairs, self.k + 1), aggregator.pairs[:, -1] > 0
         matrices[~seen] = np.eye(self.k + 1)
-        loadings = np.where(seen[:, None], np.linalg.solve(matrices, right[:, :, None])[:, :, 0], oldParameter.loadings)
-        left = self._remaining(aggregator, loadings) / max(float(aggregator.numbers[:, 0].sum()), 1e-300)
+        solved = np.linalg.solve(matrices, aggregator.cross[:, :, None])[:, :, 0]
+        loadings = np.where(seen[:, None], solved, oldParameter.loadings)
+        left = _remaining(aggregator, loadings) / max(float(aggregator.pairs[:, -1].sum()), 1e-300)
         least = float(oldParameter.noise[1])
         return oldParameter._replace(loadings=loadings, noise=np.array([max(left, least), least]))
 
-    def _equations(self, sums: LatentSums) -> tuple[Array, Array]:
-        """Of each column: Σ E[v·vᵀ] and Σ z·v with v = (w, 1)."""
-        k, (f, g) = self.k, np.tril_indices(self.k)
-        matrices = np.empty((len(sums.first), k + 1, k + 1))
-        matrices[:, f, g] = matrices[:, g, f] = sums.pairs
-        matrices[:, :k, k] = matrices[:, k, :k] = sums.first
-        matrices[:, k, k] = sums.numbers[:, 0]
-        return matrices, np.column_stack([sums.cross, sums.numbers[:, 1]])
-
-    def _remaining(self, sums: LatentSums, loadings: Array) -> float:
-        """Σ E (z − loadings·v)² over all that is observed."""
-        matrices, right = self._equations(sums)
-        curved = np.einsum("tf,tfg,tg->", loadings, matrices, loadings, optimize=True)
-        return max(float(sums.numbers[:, 2].sum() - 2.0 * (loadings * right).sum() + curved), 0.0)
-
     def objective(self, aggregator: LatentSums, parameter: Loadings) -> float:
-        noise, count = float(parameter.noise[0]), float(aggregator.numbers[:, 0].sum())
-        left = self._remaining(aggregator, parameter.loadings)
+        noise, count = float(parameter.noise[0]), float(aggregator.pairs[:, -1].sum())
+        left = _remaining(aggregator, parameter.loadings)
         return 0.5 * (count * math.log(2.0 * math.pi * noise) + left / noise) + float(aggregator.figures[0])
 
     def metrics(self, aggregator: LatentSums, parameter: Loadings) -> dict[str, float]:
@@ -272,3 +255,17 @@ def _latent(z: Array, known: Array, theta: Loadings) -> tuple[Array, Array, Arra
     logs = count * math.log(2.0 * math.pi) + (count - k) * math.log(noise) + np.linalg.slogdet(matrices)[1]
     squares = np.einsum("it,it->i", z, z) - np.einsum("ik,ik->i", right, w)
     return w, noise * inverse, -0.5 * (logs + squares / noise)
+
+
+def _symmetric(pairs: Array, width: int) -> Array:
+    """Matrices of lower triangles."""
+    (f, g), matrices = np.tril_indices(width), np.empty((len(pairs), width, width))
+    matrices[:, f, g] = matrices[:, g, f] = pairs
+    return matrices
+
+
+def _remaining(sums: LatentSums, loadings: Array) -> float:
+    """Σ E (z − loadings·v)² over all that is observed."""
+    matrices = _symmetric(sums.pairs, loadings.shape[1])
+    curved = np.einsum("tf,tfg,tg->", loadings, matrices, loadings, optimize=True)
+    return max(float(sums.squares.sum() - 2.0 * (loadings * sums.cross).sum() + curved), 0.0)

@@ -64,7 +64,7 @@ def solve_user(indices: Array, values: Array, factors: Array, products: Array, a
 @njit(**_OPTIONS)
 def posterior(matrix: Array, right: Array, noise: float, found: Array) -> None:
     """Moments of w ~ N(0, 1) given Σ l·lᵀ (the lower triangle of `matrix`, which is replaced) and Σ l·x of numbers
-    x = l·w + noise. `found` begins with E[w], then E[w·wᵀ] as a lower triangle, then the divergence from the prior."""
+    x = l·w + noise. `found`: E[v·vᵀ] of v = (w, 1) as a lower triangle, and the divergence from the prior."""
     k = right.shape[0]
     inverse, unit, logs = np.empty((k, k)), np.empty(k), 0.0
     for f in range(k):
@@ -78,14 +78,15 @@ def posterior(matrix: Array, right: Array, noise: float, found: Array) -> None:
             solve_factored(matrix, unit)
         inverse[f] = unit
         logs += 2.0 * np.log(matrix[f, f])
-    place, size = k, 0.0
+    w, place, size = np.zeros(k), 0, 0.0
     for f in range(k):
-        found[f] = 0.0
         for g in range(k):
-            found[f] += inverse[f, g] * right[g]
+            w[f] += inverse[f, g] * right[g]
     for f in range(k):
         for g in range(f + 1):
-            found[place] = found[f] * found[g] + noise * inverse[f, g]
+            found[place] = w[f] * w[g] + noise * inverse[f, g]
             place += 1
         size += found[place - 1]
-    found[place] = 0.5 * (size - k + logs - k * np.log(noise))
+    found[place : place + k] = w
+    found[place + k] = 1.0
+    found[place + k + 1] = 0.5 * (size - k + logs - k * np.log(noise))

@@ -30,7 +30,9 @@ import numpy as np
 import scipy.sparse
 from scipy.special import gammaln
 
+import flegel
 from flegel import sklearn as ours
+from flegel.algorithms import KLNMF
 
 LEAST_PENALTY = 1e-9
 """Of generalized linear models beside statsmodels, which has none."""
@@ -261,21 +263,19 @@ def kullback(rows: int, rng: Any) -> Pair:
     X = rng.poisson(rng.gamma(0.5, size=(rows, 6)) @ rng.gamma(0.5, size=(6, 60)) * 2).astype(float)
     X = X[X.sum(axis=1) > 0]
 
-    def approximation(model: Any) -> Any:
+    def mine() -> Any:
+        result = flegel.run(KLNMF(rank=6), X, progress=False)
+        return KLNMF(rank=6).predict(X, result.parameter)
+
+    def peer() -> Any:
+        model = NMF(6, solver="mu", beta_loss="kullback-leibler", init="random", max_iter=200)
         return model.fit_transform(X) @ model.components_
 
     def loss(found: Any) -> float:
         found = np.maximum(found, 1e-12)
         return float((found - X + X * np.log(np.where(X > 0, X, 1.0) / found)).sum()) / rows
 
-    settings: dict[str, Any] = {"solver": "mu", "beta_loss": "kullback-leibler", "init": "random", "max_iter": 200}
-    return Pair(
-        rows,
-        "scikit-learn",
-        lambda: approximation(ours.NMF(6, **settings)),
-        lambda: approximation(NMF(6, **settings)),
-        loss,
-    )
+    return Pair(rows, "scikit-learn", mine, peer, loss)
 
 
 def components(rows: int, rng: Any) -> Pair:

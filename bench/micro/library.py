@@ -108,7 +108,7 @@ def mixed_types(rows: int, rng: Any) -> Pair:
     weight, places = 0.5 * float(numbers.std(axis=0).mean()), [4, 5, 6, 7]
 
     def mine() -> Any:
-        model = ours.KPrototypes(n_clusters=8, categorical=places, gamma=weight, n_init=1).fit(table)
+        model = ours.KPrototypes(n_clusters=8, categorical=places, gamma=weight).fit(table)
         return model.labels_
 
     def peer() -> Any:

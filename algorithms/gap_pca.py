@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Evaluation, Sample
-from flegel.algorithms.clusters.gap_kmeans import unobserved
 from flegel.algorithms.every_point import EveryPoint, all_counted
 from flegel.algorithms.moments import MOST_COLUMNS
 from flegel.algorithms.pca import principal
@@ -17,7 +16,7 @@ from flegel.algorithms.rows import row_parts, rows_of
 from flegel.algorithms.seeding import some_weighted, weighted_rows
 from flegel.algorithms.solve import posterior
 from flegel.configuration.active import active
-from flegel.core.gaps import GAP, observed
+from flegel.core.gaps import GAP, observed, unobserved
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint
 from flegel.declarations.accepts import Accepts

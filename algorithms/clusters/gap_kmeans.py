@@ -20,7 +20,7 @@ from flegel.algorithms.seeding import (
     weighted_rows,
 )
 from flegel.configuration.active import active
-from flegel.core.gaps import GAP, observed
+from flegel.core.gaps import GAP, observed, unobserved
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint
 from flegel.declarations.accepts import Accepts
@@ -204,17 +204,6 @@ class GapKMeans(EveryPoint):
         each = self.squared_distances(features, parameter).min(axis=1)
         inertia = float(each.sum())
         return Evaluation(inertia, {"inertia": inertia, "mean_squared_distance": inertia / max(len(each), 1)})
-
-
-def unobserved(weights: Array) -> str:
-    """Names the columns of which nothing is observed; empty where there are none."""
-    columns = np.flatnonzero(np.asarray(weights) <= 0)
-    if not len(columns):
-        return ""
-    named = ", ".join(map(str, columns[:5])) + (", …" if len(columns) > 5 else "")
-    if len(columns) > 1:
-        return f"columns {named} (counted from 0) have no observed number"
-    return f"column {named} (counted from 0) has no observed number"
 
 
 def _squared(rows: Array, theta: GapCentroids) -> Array:

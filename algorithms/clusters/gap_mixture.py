@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Evaluation, Sample
-from flegel.algorithms.clusters.gap_kmeans import unobserved
 from flegel.algorithms.every_point import EveryPoint, all_counted
 from flegel.algorithms.kmeans.trial_start import best_start
 from flegel.algorithms.seeding import (
@@ -21,7 +20,7 @@ from flegel.algorithms.seeding import (
     weighted_rows,
 )
 from flegel.configuration.active import active
-from flegel.core.gaps import GAP, observed
+from flegel.core.gaps import GAP, observed, unobserved
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint
 from flegel.declarations.accepts import Accepts

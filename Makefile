@@ -4,6 +4,10 @@ PY := $(VENV)/bin/python
 
 EXTRAS := $(VENV)-extras
 
+# Where this is set, as in many images of containers, each of the thousand processes that the tests start would compile
+# all modules of Python anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Environments hold the versions of packaging/locks, which `make lock` writes; pip's errors are shown, its warnings not.
 LOCKS := packaging/locks
 INSTALL := install --quiet --quiet --disable-pip-version-check --no-input

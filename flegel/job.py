@@ -304,6 +304,34 @@ def check_server_load(load: str, shown: str) -> None:
         raise UsageError(f"{shown} must be network, even, elastic or published.")
 
 
+def check_server_count(word: str, shown: str) -> None:
+    parse_server_count(word, shown)
+
+
+def parse_server_count(word: str, shown: str = "") -> tuple[int, int] | list[tuple[float, int]] | None:
+    """`fixed`: None. `load` or `load:LEAST-MOST`: least and most servers. `30s:6,5min:2`: moments and numbers."""
+    wrong = UsageError(
+        f"{shown or option('server_count', word)} must be fixed, load, load:1-8 (at least and at most so many), or "
+        f"a plan such as 30s:6,5min:2 with 1 to {MAX_SERVERS} servers from each moment on."
+    )
+    if word == "fixed":
+        return None
+    kind, _, bounds = word.partition(":")
+    found: tuple[int, int] | list[tuple[float, int]]
+    try:
+        if kind == "load":
+            least, most = (int(part) for part in bounds.split("-")) if bounds else (1, MAX_SERVERS)
+            numbers, found = [least, most], (least, most)
+        else:
+            steps = [(parse_seconds(moment), int(n)) for moment, _, n in (w.partition(":") for w in word.split(","))]
+            numbers, found = [count for _, count in steps], steps
+    except (ValueError, UsageError):
+        raise wrong from None
+    if not all(1 <= count <= MAX_SERVERS for count in numbers) or (kind == "load" and numbers[0] > numbers[1]):
+        raise wrong
+    return found
+
+
 def check_period(seconds: float, shown: str) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"The time between checkpoints must be more than 0 seconds, not {seconds:g}.")
@@ -551,6 +579,17 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             see="servers.md",
         ),
     ] = "network"
+    server_count: Annotated[
+        str,
+        Option(
+            "Number of parameter servers while the job trains: as it began (fixed), by their load, or so many from "
+            "given moments on (30s:6,5min:2).",
+            TRAINING,
+            metavar="fixed|load|load:1-8|PLAN",
+            check=check_server_count,
+            see="servers.md",
+        ),
+    ] = "fixed"
     worker_timeout: Annotated[
         float,
         Option(

@@ -100,6 +100,7 @@ class RunOptions(TypedDict, total=False):
     servers: int | str
     replicas: int
     server_load: str
+    server_count: str
     worker_timeout: float | str
     hook_timeout: float | str
     expensive: str

@@ -44,6 +44,7 @@ OF_TRAINING = frozenset(
         "topology",
         "servers",
         "server_load",
+        "server_count",
     )
 )
 """Options that `flegel join` has in another form, that the training decides, or that groups cannot have."""

@@ -149,6 +149,38 @@ class PlacementSettings:
             "Shorter waits are within the delay of a thread that has to be woken, and of what a library read ahead.",
         ),
     ] = 0.010
+    load_folds: Annotated[
+        int,
+        Setting("folds", "`--server-count load`: the load of servers is that of so many folds.", 1),
+    ] = 20
+    busy_servers: Annotated[
+        float,
+        Setting(
+            "of the time",
+            "`--server-count load`: a job that waits longer for its servers gets one more.",
+            0,
+            1,
+        ),
+    ] = 0.2
+    idle_servers: Annotated[
+        float,
+        Setting(
+            "of the time",
+            "`--server-count load`: one server leaves where the wait would stay shorter without it; less than half of "
+            "`busy_servers`, so that no server comes and goes.",
+            0,
+            1,
+        ),
+    ] = 0.05
+    server_gain: Annotated[
+        float,
+        Setting(
+            "of the wait",
+            "`--server-count load`: a further server that shortens the wait by less than this leaves again.",
+            0,
+            1,
+        ),
+    ] = 0.1
     virtual_nodes: Annotated[
         int,
         Setting(

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import itertools
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
@@ -31,6 +34,24 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 KEPT_CODE_FOLDERS = 16
 """Folders of other contents of a module that stay, the newest first: those of other versions and working copies."""
 overloads.register_with(overload)
+
+
+# -- names of compiled code --------------------------------------------------------------------------------
+
+
+def _count_from_a_random_number() -> None:
+    """Functions that this process compiles get names that no other process gives.
+
+    numba names the machine code of a function by its qualified name, its types and a number, which counts from 1 in
+    every process. Two functions of the same lines that hold other constants (a loop over 3 columns and one over 6) then
+    have the same name where two processes compiled them, and a process that loads both from the cache runs one of them
+    in place of the other.
+    """
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(8)))  # type: ignore[attr-defined, unused-ignore]
+
+
+_count_from_a_random_number()
+os.register_at_fork(after_in_child=_count_from_a_random_number)
 
 
 # -- numba's cache, by content -----------------------------------------------------------------------------

@@ -27,6 +27,8 @@ NOT_COMPILED = frozenset(
     Path(__file__).resolve().with_name(f"{name}.py") for name in ("code_cache", "entry_point", "native_code")
 )
 """Files that kernels import and of which nothing is compiled."""
+CODE_FORMAT = 2
+"""Changes where code that earlier versions kept must not be used: 2 since names of compiled functions are unique."""
 READS_SETTINGS = "from flegel.configuration.compiled import"
 """In the text of a module whose constants are settings of kernels."""
 
@@ -126,7 +128,7 @@ def compiler_version() -> str:
 @lru_cache
 def content_key(path: Path) -> str:
     """A hash of everything that decides what the functions of a file compile to, except the types and the processor."""
-    digest = hashlib.sha256(repr((compiler_version(), sys.version)).encode())
+    digest = hashlib.sha256(repr((CODE_FORMAT, compiler_version(), sys.version)).encode())
     read = sources(path)
     if any(READS_SETTINGS in _text(source) for source in read):
         digest.update(repr(kernel_settings()).encode())

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 PREPARED_ARRAY_BYTES = 16 << 20  # bytes
+FIELD_SEPARATOR = "·"  # may stand in a name
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Tree: TypeAlias = Any  # an array, or a NamedTuple whose fields are arrays
 
@@ -83,7 +84,19 @@ def without(value: Tree, fields: Sequence[str]) -> Tree:
 
 @cache
 def bundle_type(name: str, fields: tuple[str, ...]) -> Any:
-    return namedtuple(name, fields)
+    """The class of bundles with these fields. It is found again by its qualified name, here, in every process: so
+    compiled code that is kept for it belongs to the same class in the next one."""
+    made = namedtuple(name, fields, module=__name__)  # type: ignore[misc]
+    made.__qualname__ = FIELD_SEPARATOR.join((name, *fields))
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    """The class whose qualified name this is, where numba's cache looks for it."""
+    first, *fields = name.split(FIELD_SEPARATOR)
+    if not fields:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return bundle_type(first, tuple(fields))
 
 
 def copy(value: Tree) -> Tree:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ def build(form: TreeLayout, arrays: Sequence[Array], algorithm: Any) -> Tree:
     own = getattr(sys.modules[type(algorithm).__module__], form.name, None)
     if isinstance(own, type) and getattr(own, "_fields", None) == form.fields:
         return own(*arrays)
-    return namedtuple(form.name, form.fields)(*arrays)  # type: ignore[misc]
+    return pytree.bundle_type(form.name, form.fields)(*arrays)
 
 
 def form_of(value: Tree) -> TreeLayout:

@@ -87,12 +87,6 @@ def test_rows_are_drawn_as_often_as_they_weigh() -> None:
     assert (np.abs(often - 1000 * weights / weights.sum()) < 1.0 + 1e-9).all()
 
 
-# Known defect (CHANGELOG): after a job of AutoKMeans with 45 clusters of 6 columns in the same process these jobs go
-# wrong, or the process crashes. At night until it is repaired.
-FAILS_AFTER_OTHER_JOBS = pytest.mark.slow
-
-
-@FAILS_AFTER_OTHER_JOBS
 @pytest.mark.processes
 @pytest.mark.parametrize("sync", models())
 def test_sizes_hold_under_every_model(sync: str, cluster) -> None:
@@ -109,7 +103,6 @@ def test_sizes_hold_under_every_model(sync: str, cluster) -> None:
     assert settled.inertia == pytest.approx(result.objective, rel=0.01)
 
 
-@FAILS_AFTER_OTHER_JOBS
 def test_the_objective_is_a_lower_bound_of_exact_sizes() -> None:
     X = skewed(2000, 3)
     algorithm = SizedKMeans(k=4, size_min=480, size_max=520)

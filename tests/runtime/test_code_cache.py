@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from flegel.algorithms.kmeans.shapes import WIDE_COLUMNS, WIDE_K, kernel_sizes
 from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
-from flegel.core import code_cache, code_folder
+from flegel.core import code_cache, code_folder, pytree
 from flegel.runtime.backends.numba import compile_turns
 from flegel.runtime.backends.numba.compile_turns import processor_time, turn
 from flegel.runtime.job import warm_code
@@ -163,3 +165,55 @@ def test_warm_compiles_each_kernel_of_an_algorithm(monkeypatch: pytest.MonkeyPat
     one = CliRunner().invoke(app, ["warm", "kmeans", "--set", "k=7", "--dtype", "float32"])
     assert one.output.splitlines() == ["kmeans k=7 float32: 0.0 s", "kmeans k=7 float32 sparse: 0.0 s"]
     assert CliRunner().invoke(app, ["warm", "--dtype", "float16"]).exit_code == 2
+
+
+NAMED_ONCE = """
+import os, sys
+from flegel.core.code_cache import njit
+
+def maker(columns):
+    @njit()
+    def loop(x):
+        return x * columns
+    return loop
+
+def name(columns):
+    function = maker(columns)
+    function(2.0)
+    return function.overloads[function.signatures[0]].fndesc.mangled_name
+
+print(name(3), flush=True)
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+print(name(6 if child else 9), flush=True)
+"""
+
+
+def test_no_two_processes_give_compiled_functions_the_same_name(tmp_path: Path) -> None:
+    """The same lines with other constants, in processes that start alike and in forks: a process that loads the code of
+    several would take one for the other."""
+    (tmp_path / "named.py").write_text(NAMED_ONCE)
+    names = [
+        name
+        for _ in range(2)
+        for name in subprocess.run(
+            [sys.executable, "named.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.split()
+    ]
+    assert len(names) == 6
+    assert len(set(names)) == 6, names
+
+
+def test_a_class_of_fewer_fields_is_the_same_in_every_process() -> None:
+    """Compiled code is kept under the class: numba's cache pickles it, by reference where it can be found again."""
+    made = pytree.bundle_type("Factors", ("factors", "scale"))
+    assert made is pytree.bundle_type("Factors", ("factors", "scale"))
+    assert made.__name__ == "Factors"
+    stored = pickle.dumps(made)
+    assert pickle.loads(stored) is made
+    command = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())._fields)"
+    found = subprocess.run([sys.executable, "-c", command], input=stored, capture_output=True, check=True).stdout
+    assert found.decode().strip() == "('factors', 'scale')"
+    with pytest.raises(AttributeError):
+        pytree.no_such_name  # noqa: B018

@@ -129,7 +129,7 @@ class WorkerStaffing:
         """Slots that the job has left: on slaves that go away, or because it was made smaller. `used`: slots in use, by
         slave."""
         slots = {s: count if self._state.slaves[s].open else used[s] for s, count in job.slots.items()}
-        was_scaled = job.workers is not None or job.servers is not None
+        was_scaled = job.workers is not None or job.servers is not None or job.spec.server_count != "fixed"
         spare = sum(slots.values()) - max(len(status.wanted), job.workers or 0) if was_scaled else 0
         for name in sorted(slots, key=lambda s: used[s] - slots[s]):
             released = min(spare, slots[name] - used[name])

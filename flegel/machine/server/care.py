@@ -37,6 +37,7 @@ from flegel.machine.server.group import ServerGroup
 from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import WorkerFailed
 from flegel.plan.placement.assignment import first_map, levelled
+from flegel.plan.placement.server_count import CountChange, ServerCount
 from flegel.plan.placement.slice_map import SliceMap
 from flegel.plan.placement.snapshot import PlacementSnapshot, ServerSnapshot
 from flegel.server_messages import (
@@ -81,11 +82,20 @@ class ServerCare:
         replace: bool = True,
         network: NetworkPlan | None = None,
         cutting: Cutting | None = None,
+        count_rule: ServerCount | None = None,
     ) -> None:
         """`replicas`: copies of each slice, as far as there are servers for them. `network`: what is known of the
         links; None where loads are to be the same. `cutting`: how θ is to be cut, asked after each fold; None: as it
-        is."""
+        is. `count_rule`: decides how many servers there are; None: whoever asks for another number."""
         self._cutting = cutting
+        self._count_rule = count_rule
+        self._optional: set[int] = set()
+        """Servers that the rule asked for and that have not been up: where they cannot start, the job has fewer."""
+        self._began_at = 0.0
+        self._ordered_at: float | None = None
+        """When the fold under way was ordered."""
+        self._folded_at: float | None = None
+        """When the last fold was done; None before it, and where servers came or went since."""
         self.network = network
         self.group, self._serve, self._replicas, self._replace = group, serve, replicas, replace
         self._timeouts = timeouts
@@ -138,6 +148,7 @@ class ServerCare:
     # -- life cycle ----------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
+        self._began_at = now
         for number in self.wanted:
             self._start(number, now)
 
@@ -173,6 +184,7 @@ class ServerCare:
                 del self._starting[number]
                 self._live[number] = address
                 self._tries[number] = 0
+                self._optional.discard(number)
                 self._joined(number)
             case SlicesFolded():
                 if body.paced:
@@ -195,6 +207,15 @@ class ServerCare:
             self._lose(number, f"was silent for {self._timeouts.silence:g} s", now)
         for number in [n for n, since in self._starting.items() if now - since > self._timeouts.start]:
             self._lose(number, f"did not start within {self._timeouts.start:.0f} s", now)
+        if self._count_rule is not None and self._map is not None:
+            self._follow_count(self._count_rule.at(now - self._began_at, len(self.wanted)), now)
+
+    def ordered(self, now: float) -> None:
+        """Something was handled; a fold may have been ordered by it."""
+        if self.group.pending is None:
+            self._ordered_at = None
+        elif self._ordered_at is None:
+            self._ordered_at = now
 
     def finish(self) -> None:
         """The job is over."""
@@ -277,8 +298,30 @@ class ServerCare:
                     )
                 self._follow_plan()
                 self._cut_anew_where_wanted()
+                self._count_anew(now)
             self._move_to_goal()
         return events
+
+    def _count_anew(self, now: float) -> None:
+        """After a fold: whether so many servers are the right number. Folds while servers come or go say nothing."""
+        ordered, before, rule = self._ordered_at, self._folded_at, self._count_rule
+        self._ordered_at = None
+        steady = self._goal is None and self._live.keys() == set(self.wanted)
+        self._folded_at = now if steady else None
+        if rule is None:
+            return
+        self._follow_count(rule.at(now - self._began_at, len(self.wanted)), now)
+        if steady and before is not None and ordered is not None:
+            self._follow_count(rule.after_fold(now - ordered, now - before, len(self.wanted), self.most), now)
+
+    def _follow_count(self, change: CountChange | None, now: float) -> None:
+        """The rule's number, as far as θ can be cut into so many slices."""
+        if change is None:
+            return
+        self._command(Note(f"servers: {change.reason}"))
+        known = set(self.wanted)
+        self._scale(min(change.servers, self.most), now)
+        self._optional |= set(self.wanted) - known
 
     def _follow_plan(self) -> None:
         """Ask after each fold whether the measured rates call for another map of slices."""
@@ -433,6 +476,9 @@ class ServerCare:
         if not was_live and number not in self._starting:  # it was lost already
             return
         self._starting.pop(number, None)
+        if number in self._optional:
+            self._do_without(number, why)
+            return
         self.lost += 1
         if self.network is not None:
             self.network.forget(number)
@@ -452,6 +498,15 @@ class ServerCare:
             self._start(number, now)
         if self._map is not None and was_live and self._live:
             self._recover()
+
+    def _do_without(self, number: int, why: str) -> None:
+        """A server that the job could have had, and that did not start: it keeps those that it has."""
+        self._optional.discard(number)
+        self._command(EvictWorker(number, why))
+        self.wanted = tuple(other for other in self.wanted if other != number)
+        self._command(Note(f"servers: {len(self.wanted)}; a further one did not start"))
+        if self._map is not None and not self._starting:
+            self._head_for(self._levelled())
 
     def _recover(self, all_lost: bool = False) -> None:
         """Slices of lost servers go to the holders of their copies; `all_lost`: the only server is a new one."""

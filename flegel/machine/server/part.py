@@ -57,6 +57,7 @@ class ServersPart(CoordinatorPart):
                 commands = handle(event, now)
             for each in follow:
                 commands = commands + handle(each, now)
+            care.ordered(now)
             return self._with_servers(commands)
 
         return handled

@@ -174,6 +174,9 @@ def check_numbers(request: Request) -> None:
     if str(request.job.servers) == "0" and request.job.server_load != "network":
         shown = option("server_load", request.job.server_load)
         raise UsageError(f"{shown} divides θ among parameter servers; give {option('servers')} too.")
+    if str(request.job.servers) == "0" and request.job.server_count != "fixed":
+        shown = option("server_count", request.job.server_count)
+        raise UsageError(f"{shown} changes the number of parameter servers; give {option('servers')} too.")
     configured_limit()
     cls = type(request.algorithm)
     halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))

@@ -9,6 +9,7 @@ from flegel.configuration.active import active, active_changes
 from flegel.core import pytree
 from flegel.core.pytree import Tree
 from flegel.errors import UsageError
+from flegel.job import parse_server_count
 from flegel.loading.class_source import reference
 from flegel.machine.coordinator.events import Timeouts
 from flegel.machine.server.care import MAX_SERVERS, ServerCare
@@ -18,6 +19,7 @@ from flegel.machine.server.network_plan import NetworkPlan
 from flegel.messages import FrameSpec
 from flegel.params.sharded import cuts_for, sharding_of
 from flegel.params.tree_layout import form_of, forms_of
+from flegel.plan.placement.server_count import CountByLoad, CountByPlan, ServerCount
 from flegel.plan.placement.slice_size import SliceRule
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
@@ -32,6 +34,11 @@ from flegel.wording import counted, option
 def check_servers_fit(request: Request) -> None:
     """What servers cannot do is refused before anything is read."""
     job = request.job
+    if job.servers == "colocated" and job.server_count != "fixed":
+        raise UsageError(
+            f"{option('servers', 'colocated')} has one server on each host of workers; use {option('servers', 'N')} "
+            f"together with {option('server_count', job.server_count)}."
+        )
     sharding_of(request.algorithm)  # raises where the class declares no sharding
     if job.topology != "coordinator":
         raise UsageError(
@@ -80,7 +87,19 @@ def server_care(request: Request, prepared: PreparedJob, cluster: Cluster, timeo
         network = NetworkPlan(
             cuts.sizes, beside, hosts, job.server_load, size / max(parameters, 1), parameters=parameters
         )
-    return ServerCare(group, serve, count, job.replicas, timeouts, job.replace, network, cutting)
+    rule = _count_rule(job.server_count)
+    return ServerCare(group, serve, count, job.replicas, timeouts, job.replace, network, cutting, rule)
+
+
+def _count_rule(word: str) -> ServerCount | None:
+    match parse_server_count(word):
+        case None:
+            return None
+        case (int(least), int(most)):
+            return CountByLoad(least, most)
+        case list(steps):
+            return CountByPlan(steps)
+    raise AssertionError("a word of the option has one of three forms")
 
 
 def unsent_forms(request: Request, prepared: PreparedJob) -> tuple[FrameSpec, ...]:

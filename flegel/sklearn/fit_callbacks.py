@@ -1,5 +1,6 @@
-"""scikit-learn's callbacks (progress bars, scoring monitors, from version 1.9 on) hear of our fits: of the fit as a task,
-and of each pass over the rows as a task inside it. Never changes what a fit gives, unless a callback ends it.
+"""Callbacks of scikit-learn (progress bars, scoring monitors; from version 1.9 on) hear of our fits.
+
+A fit is a task, and each pass over the rows a task inside it. Never changes what a fit gives, unless a callback ends it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Callbacks of scikit-learn (progress bars, scoring monitors; from version 1.9 on) hear of our fits.
 
-A fit is a task, and each pass over the rows a task inside it. Never changes what a fit gives, unless a callback ends it.
+A fit is a task, and each pass over the rows a task inside it. Never changes what a fit gives, unless one ends it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Observers that want it are shown the end of each pass, when it ends: looks come ten times a second, and a short job is
-over before the first of them. Never influences training, unless an observer asks for its end.
+"""Observers that want it are shown the end of each pass, when it ends: looks come ten times a second, and a short job
+is over before the first of them. Never influences training, unless an observer asks for its end.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ LOCKED := $(INSTALL) --constraint
 TEST_PROCESSES ?= 3
 IN_PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo system test slowest test-extras test-python test-lowest test-newest lock smoke nightly faults chaos lint docs sbom image release clean
+.PHONY: demo system test slowest test-extras test-python test-lowest test-newest lock smoke nightly faults chaos lint docs regress sbom image release clean
 
 $(VENV)/.demo: pyproject.toml $(LOCKS)/dev.txt
 	python3 -m venv $(VENV)
@@ -103,11 +103,14 @@ docs: $(VENV)/.dev  ## the site, in build/docs; fails on every warning
 	$(VENV)/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e '.[docs]'
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
 
+regress: $(VENV)/.dev  ## fails where a pass, a barrier, a start or a small job is a tenth slower than in the last records of this processor
+	$(PY) -m bench.history check
+
 sbom: $(VENV)/.demo  ## what an installation holds, as CycloneDX on standard output
 	@$(PY) packaging/sbom.py
 
 image:  ## an OCI layout with Flegel on a small Debian, in build/image, without Docker; as root, with debootstrap and umoci
-	python3 packaging/image.py
+	python3 packaging/image.py $(KERNELS)
 
 release:  ## sdist, wheel, bill of materials, conda recipe, notes, checksums in dist/; the wheel is tested in an empty environment
 	python3 -m venv build/release

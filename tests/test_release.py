@@ -1,4 +1,4 @@
-"""What `make release` reads from the project: version, notes and README's steps. It builds nothing here."""
+"""What `make release` reads from the project: version, notes and pages. It builds nothing here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import flegel
+from tests import typed_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,11 +60,11 @@ def test_the_changelog_has_notes_of_this_version(release: ModuleType) -> None:
     assert release.notes_of((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flegel.__version__)
 
 
-def test_readme_has_an_example_and_commands_that_run_anywhere(release: ModuleType) -> None:
-    script, commands = release.readme_steps((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert "flegel.run(" in script
-    assert [command.split()[1] for command in commands] == ["data", "submit", "predict"]
-    assert not any("pip install" in command for command in commands)
+def test_what_is_typed_from_the_wheel_is_readme_and_all_tutorials() -> None:
+    pages = typed_pages.pages_of_a_release()
+    assert pages[0].name == "README.md" and len(pages) == 8
+    text = "\n".join(block.text for page in pages for block in typed_pages.typed(page, large=True))
+    assert "flegel.run(" in text and "flegel submit" in text and "pip install" not in text
 
 
 def test_a_step_that_fails_ends_the_release_with_its_name(release: ModuleType, tmp_path: Path) -> None:

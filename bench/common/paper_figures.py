@@ -60,7 +60,10 @@ def diagram(name: str, shows: str) -> PaperFigure:
 STRAGGLERS = "stragglers are workers slowed 8 times, because 32 ms for each 1,000 points is hundreds of times the work"
 ONE_MACHINE = "one machine instead of eight slaves on a Gigabit switch"
 SLICES = "beside it transfers of slices between processes in network namespaces"
-NAMESPACES = "transfers of slices between processes in network namespaces; no network is trained"
+NAMESPACES = (
+    "transfers of slices between processes in network namespaces; beside it networks of that form are trained there "
+    "on made-up images of 32×32, where there is PyTorch"
+)
 FIGURES = (
     diagram("000-fig1", "architecture: groups of servers, storage"),
     diagram("000-fig2", "workflow of a worker"),

@@ -24,6 +24,7 @@ from flegel.machine.server.care import FIRST_SERVER
 from flegel.runtime.processes.worker_processes import launch
 from flegel.runtime.worker.process import WorkerConfig
 
+IMAGES = 32  # of a worker, all of which are one mini-batch
 NAMED = 'hostname "$0" && exec "$@"'
 
 
@@ -38,6 +39,10 @@ class ServedJob(msgspec.Struct, frozen=True):
     parameters: int
     rounds: int
     options: dict[str, Any]
+    network: str = ""
+    """Name of a network (`sized_networks.py`) that is trained; empty: `LargeModel` with so many parameters."""
+    part: float = 1.0
+    """The network's weights are divided by about this."""
 
     def namespace(self, process: int) -> str:
         if process >= FIRST_SERVER:
@@ -63,9 +68,24 @@ def _start(job: ServedJob, config: WorkerConfig) -> subprocess.Popen[bytes]:
     return launch(config, ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", NAMED, name])
 
 
+def problem(job: ServedJob) -> tuple[Any, Any]:
+    """What is trained, and on which rows: a mini-batch of images for each worker, or a row."""
+    generator = np.random.default_rng(0)
+    if not job.network:
+        return LargeModel(parameters=job.parameters), generator.normal(size=(len(job.workers), 2))
+    from bench.common.sized_networks import SizedNetwork
+
+    images = generator.normal(size=(IMAGES * len(job.workers), 3 * 32 * 32)).astype(np.float32)
+    labels = (np.arange(len(images)) % 10).astype(np.float64)
+    network = SizedNetwork(
+        network=job.network, part=job.part, optimizer="sgd", batch=None, epochs=1e6, shape=[3, 32, 32]
+    )
+    return network, (images, labels)
+
+
 def main(words: Sequence[str]) -> None:
     job = msgspec.json.decode(words[0], type=ServedJob)
-    rows = np.random.default_rng(0).normal(size=(len(job.workers), 2))
+    algorithm, rows = problem(job)
     peaks: dict[int, int] = {}
     with RemoteCluster(len(job.workers), job.address, start=lambda config: _start(job, config)) as cluster:
 
@@ -74,7 +94,7 @@ def main(words: Sequence[str]) -> None:
                 peaks[process] = max(peaks.get(process, 0), peak_of(handle.pid))
 
         result = run(
-            LargeModel(parameters=job.parameters), rows, cluster=cluster, workers=len(job.workers), sync="bsp",
+            algorithm, rows, cluster=cluster, workers=len(job.workers), sync="bsp",
             max_iterations=job.rounds, tolerance=0.0, balance="off", audit="off", watch=look, **job.options,
         )  # fmt: skip
     ends = [row["seconds"] for row in result.rows]

@@ -1,6 +1,7 @@
 """Is a GPU faster to the same objective than all cores, and does it train with them?
 
-Fig. 16b: a GPU worker beside processors, against the GPU alone and against processors alone: k-means, to within 0.1 %
+Fig. 16b: a GPU worker beside processors, with and without migration and own clocks, against the GPU alone and
+against processors alone (`--workers 5` is the paper's one GPU and four processors): k-means, to within 0.1 %
 of the GPU's objective, and the small CNN, to a test accuracy. And how Flegel on the processor's cores stands against
 Lloyd's algorithm in PyTorch and CuPy on a GPU: k-means from the same start to the same objective, with and without the
 time that it takes to bring the rows to the device.

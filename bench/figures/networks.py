@@ -250,6 +250,7 @@ def mixed_kmeans(options: argparse.Namespace) -> Iterator[Line]:
     crews = [
         ("gpu alone", "fsp", 1, gpu), ("processors alone", "fsp", workers, {}),
         ("mixed", "bsp-mini", workers, {**gpu, "batches": 8}), ("mixed", "fsp", workers, gpu),
+        ("mixed, without optimizations", "fsp", workers, {**gpu, "balance": "off", "coordination": "centralized"}),
     ]  # fmt: skip
     target: float | None = None
     for crew, sync, count, more in crews:
@@ -305,6 +306,7 @@ def mixed_cnn(options: argparse.Namespace) -> Iterator[Line]:
     workers, gpu = options.workers or 16, {"device": f"0={options.device}"}
     crews = [
         ("gpu alone", "fsp", 1, gpu), ("mixed", "fsp", workers, gpu),
+        ("mixed, without optimizations", "fsp", workers, {**gpu, "balance": "off", "coordination": "centralized"}),
         ("mixed", "bsp-mini", workers, {**gpu, "batches": 120}), ("processors alone", "fsp", workers, {}),
     ]  # fmt: skip
     seconds = options.seconds

@@ -23,6 +23,7 @@ from bench.common.placement_bounds import even, flat_range, gain_bound
 from bench.common.placement_schemes import SCHEMES, Scheme
 from bench.common.record import Chart, Series, Table
 from bench.common.slice_exchange import Exchange
+from bench.common.trained_placement import train_behind_links
 from flegel.algorithms.plain_gradient import PlainLR
 from flegel.configuration.active import active
 from flegel.datasets import open_data
@@ -343,6 +344,8 @@ def main() -> None:
         if why:
             bench.skip("limited links", why)
             return
+        for name in wanted:
+            train_behind_links(bench, name)
         with Network(NODES[bench.scale]) as network:
             bed = Bed(bench, network)
             with Exchange(network, bed.nodes, bed.nodes) as exchange:

@@ -232,6 +232,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
             )
         return start
 
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        centres = algorithm.centres(parameter) if hasattr(algorithm, "centres") else parameter.centroids
+        self.cluster_centers_ = np.ascontiguousarray(centres, dtype=dtype)
+        self.n_clusters_ = len(centres)
+        return True
+
     def _fitted_centres(self, algorithm: Algorithm, X: Any, weights: Array | None, **options: Any) -> Array:
         if scipy.sparse.issparse(X) and not algorithm.accepts.sparse:
             X = X.toarray()

@@ -2,6 +2,7 @@
 
     python -m bench.rivals.sklearn_suite            # all modules; a table for docs/results/sklearn.md
     python -m bench.rivals.sklearn_suite kmeans     # one of them, with the first line of each failure
+    python -m bench.rivals.sklearn_suite nmf --out runs/sklearn   # and all of it as nmf.json in that folder
 
 Before a module is imported, our class takes the place of scikit-learn's in its package, so that `from sklearn.cluster
 import KMeans` in the tests finds ours. Tests that never use the class are not counted. Never changes an installation.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import json
 import re
 import sys
 from collections import Counter
@@ -136,13 +138,19 @@ def run(suite: Suite) -> Outcome:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="all by default")
-    chosen = parser.parse_args().suites or list(SUITES)
+    parser.add_argument("--out", type=Path, help="folder for a file of each module: counts, and each test that failed")
+    given = parser.parse_args()
+    chosen = given.suites or list(SUITES)
     lines = ["| class | passed | cannot | skipped | of those that cannot |", "|---|---|---|---|---|"]
     for key in chosen:
         found = run(SUITES[key])
         reasons = Counter(reason_of(line) for line in found.failed.values())
         told = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
         lines.append(f"| `{SUITES[key].name}` | {found.passed} | {len(found.failed)} | {found.skipped} | {told} |")
+        if given.out is not None:
+            given.out.mkdir(parents=True, exist_ok=True)
+            told_all = {"passed": found.passed, "cannot": len(found.failed), "skipped": found.skipped}
+            (given.out / f"{key}.json").write_text(json.dumps({**told_all, "failed": found.failed}, indent=1) + "\n")
         if len(chosen) == 1:
             for test, line in found.failed.items():
                 print(f"{reason_of(line)}: {test}: {line}", file=sys.stderr)

@@ -191,7 +191,7 @@ def run(
     data = data if y is None else _with_labels(data, y)
     with _progress_line(progress, watch is None, job, data) as line:
         seeing = [*([] if line is None else [line]), Functions(watch, say, phase)]
-        if cluster is not None and _is_behind_master(cluster):
+        if cluster is not None and is_behind_master(cluster):
             if start is not None or callbacks or observers:
                 raise UsageError("start=, callbacks= and observers= work with workers of this host only; omit them.")
             return cluster.run(chosen, data, out=out, observers=seeing, **options)
@@ -407,7 +407,7 @@ def _check_arguments(out: Any, cluster: Any, watch: Any, say: Any, phase: Any, c
     """Arguments that are no options of a job: raise `UsageError` where one is of another type."""
     if out is not None and not isinstance(out, str | os.PathLike):
         raise UsageError(f"out={out!r} must be the path of a folder.")
-    if cluster is not None and not (hasattr(cluster, "workers") or _is_behind_master(cluster)):
+    if cluster is not None and not (hasattr(cluster, "workers") or is_behind_master(cluster)):
         raise UsageError(f"cluster={cluster!r} must be a LocalCluster, or what flegel.connect(…) returned.")
     for name, function in (("watch", watch), ("say", say), ("phase", phase)):
         if function is not None and not callable(function):
@@ -427,7 +427,7 @@ def _with_callbacks(callbacks: Sequence[Callback], observers: Sequence[Observer]
     return [CallbackRunner(callbacks), *observers]
 
 
-def _is_behind_master(cluster: Cluster | ConnectedCluster) -> TypeIs[ConnectedCluster]:
+def is_behind_master(cluster: Cluster | ConnectedCluster) -> TypeIs[ConnectedCluster]:
     from flegel.cluster.connected import ConnectedCluster  # a job on this host needs no client of a master
 
     return isinstance(cluster, ConnectedCluster)

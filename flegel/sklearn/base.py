@@ -21,18 +21,19 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from flegel.algorithm import Algorithm
-from flegel.api.jobs import run
+from flegel.api.jobs import is_behind_master, run
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Sparse
 from flegel.errors import UsageError
 from flegel.results.result import Result
+from flegel.sklearn.fit_callbacks import CallbackSupportMixin, PassesAsTasks, heard_by_callbacks
 from flegel.sklearn.rows import prepared
 
 LEAST_TOLERANCE = 1e-300  # in place of tol=0, which would switch the engine's criterion off
 FLOAT_TYPES = [np.float64, np.float32]
 
 
-class EngineEstimator(BaseEstimator):  # type: ignore[misc]
+class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
     """Base of the estimators. Subclasses have the parameters `workers`, `sync`, `cluster`, `target`, `random_state`,
     `max_iter`, `tol` and `verbose`."""
 
@@ -42,6 +43,23 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
     """A fit that ends at `max_iter` warns, as in scikit-learn."""
     n_iter_: Any
     """Passes over the rows; an array where scikit-learn has one."""
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        for name in ("fit", "fit_transform"):
+            found = vars(cls).get(name) or (getattr(cls, "fit", None) if name == "fit" else None)
+            if found is not None and not getattr(found, "is_heard", False):
+                setattr(cls, name, heard_by_callbacks(found))
+
+    def _most_passes(self) -> int:
+        """Of a fit, as callbacks are told, with the one that is begun last and not made; 0: one pass is all."""
+        most = getattr(self, "max_iter", None)
+        return 0 if most is None else max(int(most), 1) + 1
+
+    def _set_from(self, parameter: Tree, algorithm: Algorithm, dtype: Any) -> bool:
+        """Set the attributes that answers need from θ, for callbacks that look at a model which is not ready; False:
+        they cannot be had before the end of the fit."""
+        return False
 
     # -- rows ----------------------------------------------------------------------------------------------
 
@@ -138,7 +156,7 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
         chosen = algorithm if isinstance(algorithm, Algorithm) else algorithm(rows.features.shape[0])
         once = chosen.statistics.constant
         sync = self._sync(partial=passes is not None or once)
-        options = {"seed": self._seed(), "sync": sync, **self._job_options()}
+        options: dict[str, Any] = {"seed": self._seed(), "sync": sync, **self._job_options()}
         if not once:  # one pass is exact: nothing else ends the job
             options["max_passes"] = passes or self._check_number("max_iter", 1)
             wanted = self.tol if tolerance is None else tolerance
@@ -148,8 +166,14 @@ class EngineEstimator(BaseEstimator):  # type: ignore[misc]
             options["target"] = float(self.target)
         if getattr(self, "verbose", 0):
             options["say"] = print
+        if (
+            hasattr(self, "_fit_task")
+            and not once
+            and not (self.cluster is not None and is_behind_master(self.cluster))
+        ):
+            options["observers"] = [PassesAsTasks(self, lambda model, theta: model._set_from(theta, chosen, X.dtype))]
         try:
-            result = run(chosen, rows, progress=False, start=start, **options)  # type: ignore[arg-type]
+            result = run(chosen, rows, progress=False, start=start, **options)
         except UsageError as error:
             raise ValueError(str(error)) from error
         if getattr(self, "verbose", 0):

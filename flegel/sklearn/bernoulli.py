@@ -68,11 +68,14 @@ class BernoulliMixture(DensityMixin, EngineEstimator, BaseEstimator):  # type: i
         weights = self._weights(sample_weight, X)
         result = self._train(algorithm, X, None, weights)
         self.converged_ = result.outcome == "converged"
-        self.weights_ = np.array(result.parameter.weights)
-        self.means_ = np.array(result.parameter.chances)
+        self._set_from(result.parameter, algorithm, X.dtype)
         each = self._densities(X)[1]
         self.lower_bound_ = float(np.average(each, weights=weights))
         return self
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        self.weights_, self.means_ = np.array(parameter.weights), np.array(parameter.chances)
+        return True
 
     def _algorithm(self, k: int) -> Algorithm:
         return Algorithm(k=k, binarize=float(self.binarize), smoothing=float(self.smoothing))

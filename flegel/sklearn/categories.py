@@ -66,14 +66,17 @@ class KPrototypes(ClusterMixin, EngineEstimator):  # type: ignore[misc]
         self.categories_ = {t: _distinct(counted[:, t], t) for t in chosen}
         codes = self._codes(X)
         algorithm = self._algorithm(k, chosen)
-        self._theta = self._train(algorithm, codes, None, weights).parameter
+        self._set_from(self._train(algorithm, codes, None, weights).parameter, algorithm, None)
         costs = algorithm.distances(codes, self._theta)
         self.labels_ = costs.argmin(axis=1).astype(np.int32)
         each = costs.min(axis=1)
         self.cost_ = float(each.sum() if weights is None else weights @ each)
-        self.gamma_ = float(self._theta.gamma[0])
-        self.cluster_centroids_ = self._as_given(self._theta.centroids)
         return self
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        self._theta, self.gamma_ = parameter, float(parameter.gamma[0])
+        self.cluster_centroids_ = self._as_given(parameter.centroids)
+        return True
 
     def _columns(self, columns: int) -> list[int]:
         """The columns of categories, by number; those of a frame may be given by name."""

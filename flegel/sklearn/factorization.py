@@ -201,6 +201,7 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         mass = np.ones(X.shape[0]) if weights is None else weights
         mean = float(mass @ np.asarray(X.sum(axis=1), dtype=np.float64).reshape(-1) / (mass.sum() * X.shape[1]))
         mean = mean if mean > 0 else 1.0
+        self._unit = math.sqrt(mean)
         squares, sums = (1.0 - self.l1_ratio) / mean, self.l1_ratio / mean**1.5
         algorithm = Algorithm(
             rank=self.n_components_,
@@ -219,7 +220,11 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
             best = self._train(algorithm, X, None, weights, start=start, **options)
             if penalized and self.l1_ratio and self.init != "custom":
                 best = self._better(best, algorithm, X, weights, **options)
-        return np.asarray(best.parameter.factors.T) * math.sqrt(mean)
+        return np.asarray(best.parameter.factors.T) * self._unit
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        self.components_ = (np.asarray(parameter.factors.T) * self._unit).astype(dtype)
+        return True
 
     def _better(self, found: Result, algorithm: Algorithm, X: Any, weights: Array | None, **options: Any) -> Result:
         """What was found, or what the algorithm's own start leads to, whichever has the lower objective: penalties on

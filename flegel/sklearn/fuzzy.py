@@ -79,6 +79,10 @@ class FuzzyCMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixi
     def _centres(self, algorithm: FCM, X: Any, weights: Array | None, **options: Any) -> Array:
         return np.asarray(self._train(algorithm, X, None, weights, **options).parameter.centroids)
 
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        self.cluster_centers_ = np.ascontiguousarray(parameter.centroids, dtype=dtype)
+        return True
+
     def _masses(self, X: Any, weights: Array | None) -> Array:
         """Σ u^m of every cluster."""
         powers = self._memberships(X)[0] ** self.m

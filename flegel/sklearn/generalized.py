@@ -37,6 +37,11 @@ class _Newton(EngineEstimator):  # type: ignore[misc]
         finer = max(FINER * float(self.tol), 1e-14)
         return self._train(algorithm, X, y, weights, start=start, tolerance=finer).parameter  # type: ignore[no-any-return]
 
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        offset = getattr(algorithm, "offset", False)
+        self._take(parameter._replace(weights=parameter.weights[:-1]) if offset else parameter, dtype)
+        return True
+
     def _take(self, found: LinearFit, dtype: Any) -> None:
         self.coef_ = np.asarray(found.weights, dtype)
         self.intercept_ = np.asarray(found.bias, dtype)[()] if self.fit_intercept else 0.0
@@ -164,11 +169,21 @@ class LinearSVC(_Newton, svm.LinearSVC):  # type: ignore[misc]
         for positive in positives:
             planes.append(self._minimum(algorithm, rows, (numbers == positive).astype(np.float64), weights).weights)
             passes = max(passes, self.n_iter_)
-        found, self.n_iter_ = np.stack(planes), passes
-        self.coef_ = np.asarray(found[:, : X.shape[1]], dtype)
+        self._take_planes(np.stack(planes), dtype)
+        self.n_iter_ = passes
+        return self
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        if len(self.classes_) > 2:  # a job for each class
+            return False
+        self._take_planes(parameter.weights[None], dtype)
+        return True
+
+    def _take_planes(self, found: Array, dtype: Any) -> None:
+        columns = found.shape[1] - int(bool(self.fit_intercept))
+        self.coef_ = np.asarray(found[:, :columns], dtype)
         bias = found[:, -1] * self.intercept_scaling if self.fit_intercept else np.zeros(len(found))
         self.intercept_ = np.asarray(bias, dtype)
-        return self
 
     def _refuse(self) -> None:
         if self.penalty != "l2" or self.loss != "squared_hinge" or self.multi_class != "ovr":

@@ -12,14 +12,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.metrics.pairwise import euclidean_distances
 
-from flegel.algorithms.clusters.gap_kmeans import GapCentroids, unobserved
+from flegel.algorithms.clusters.gap_kmeans import GapCentroids
 from flegel.algorithms.clusters.gap_kmeans import GapKMeans as GapAlgorithm
 from flegel.algorithms.kmeans.kmeans import Centroids
 from flegel.algorithms.kmeans.kmeans import KMeans as Algorithm
 from flegel.algorithms.seeding import lloyd_side_by_side, some_weighted
 from flegel.algorithms.seeding import prepared as rows_for_products
 from flegel.configuration.sources import settings_outside
-from flegel.core.gaps import with_marks
+from flegel.core.gaps import unobserved, with_marks
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, unit_rows
 from flegel.sklearn.base import EngineEstimator, for_engine
@@ -231,6 +231,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
                 stacklevel=4,
             )
         return start
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        centres = algorithm.centres(parameter) if hasattr(algorithm, "centres") else parameter.centroids
+        self.cluster_centers_ = np.ascontiguousarray(centres, dtype=dtype)
+        self.n_clusters_ = len(centres)
+        return True
 
     def _fitted_centres(self, algorithm: Algorithm, X: Any, weights: Array | None, **options: Any) -> Array:
         if scipy.sparse.issparse(X) and not algorithm.accepts.sparse:

@@ -31,6 +31,9 @@ class _FromMoments(EngineEstimator):  # type: ignore[misc]
 
     _accepts_sparse = True
 
+    def _most_passes(self) -> int:
+        return 0  # `max_iter` counts other things
+
     def _checked(self, X: Any, y: Any) -> tuple[Any, Array, bool]:
         """Rows, targets (rows, targets), and whether these had two dimensions."""
         self._validate_params()

@@ -139,7 +139,7 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
             return self
         before, part = self._theta(), share(self._mass, mass)
         result = self._fitted(X, numbers, weights, start=before, passes=settings_outside().training.partial_fit_passes)
-        weights, bias = self._found(result)
+        weights, bias = self._found(result.parameter)
         self.coef_ = (before.weights + part * (weights - before.weights)).astype(X.dtype)
         self.intercept_ = (before.bias + part * (bias - before.bias)).astype(X.dtype)
         self.n_iter_ = np.array([self.n_iter_], dtype=np.int32)
@@ -251,9 +251,13 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
         return theta._replace(weights=np.hstack([theta.weights, column]), bias=np.zeros_like(theta.bias))
 
     def _take(self, result: Result, dtype: Any) -> None:
-        weights, bias = self._found(result)
-        self.coef_, self.intercept_ = weights.astype(dtype), bias.astype(dtype)
+        self._set_from(result.parameter, None, dtype)
         self.n_iter_ = np.array([self.n_iter_], dtype=np.int32)
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        weights, bias = self._found(parameter)
+        self.coef_, self.intercept_ = weights.astype(dtype), bias.astype(dtype)
+        return True
 
     def _take_nothing(self, X: Any) -> None:
         """What `max_iter=0` gives in scikit-learn: zeros."""
@@ -265,12 +269,12 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
         words = SOLVERS[self.solver].format(max_iter=self.max_iter)
         return f"{words} ({reason}). Raise max_iter or tol, or scale the columns."
 
-    def _found(self, result: Result) -> tuple[Array, Array]:
+    def _found(self, parameter: Any) -> tuple[Array, Array]:
         """Weights of the columns, and the intercept."""
-        weights = np.asarray(result.parameter.weights)
+        weights = np.asarray(parameter.weights)
         if self._intercept_is_a_column:
             return weights[:, :-1], weights[:, -1] * self.intercept_scaling
-        return weights, np.asarray(result.parameter.bias) if self.fit_intercept else np.zeros(len(weights))
+        return weights, np.asarray(parameter.bias) if self.fit_intercept else np.zeros(len(weights))
 
     def _theta(self) -> Linear:
         """What `LR.continueParameter` reads of a θ."""

@@ -203,6 +203,10 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
         told = (row["objective"] for row in result.rows)
         self.lower_bounds_ = [value / self._mass for value in told if value is not None]
 
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        self._set(parameter, dtype)
+        return True
+
     def _set(self, theta: Mixture, dtype: Any) -> None:
         self.weights_ = np.asarray(theta.weights / theta.weights.sum(), dtype=dtype)
         self.means_ = np.asarray(theta.means, dtype=dtype)

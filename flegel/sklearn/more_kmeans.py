@@ -144,8 +144,7 @@ class BisectingKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         algorithm = BisectingAlgorithm(
             k=k, split=STRATEGIES[self.bisecting_strategy], n_init=self._check_number("n_init", 1)
         )
-        self._theta = self._train(algorithm, X, None, weights).parameter
-        self.cluster_centers_ = np.ascontiguousarray(self._theta.centroids, dtype=X.dtype)
+        self._set_from(self._train(algorithm, X, None, weights).parameter, algorithm, X.dtype)
         self.labels_ = self._walked(X)
         self.inertia_ = self._inertia(X, self.labels_, weights)
         if (found := len(np.unique(self.labels_))) < k:
@@ -156,6 +155,11 @@ class BisectingKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
                 stacklevel=2,
             )
         return self
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        self._theta = parameter
+        self.cluster_centers_ = np.ascontiguousarray(parameter.centroids, dtype=dtype)
+        return True
 
     def _walked(self, X: Any) -> Array:
         return BisectingAlgorithm(k=len(self.cluster_centers_)).predict(X, self._theta)

@@ -63,9 +63,13 @@ class ImplicitALS(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstim
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)!r}.")
         result = self._train(self._algorithm(), X, None, self._weights(sample_weight, X))
-        self.components_ = np.ascontiguousarray(np.asarray(result.parameter.factors).T, dtype=X.dtype)
+        self._set_from(result.parameter, None, X.dtype)
         self.objective_ = result.objective
         return self
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        self.components_ = np.ascontiguousarray(np.asarray(parameter.factors).T, dtype=dtype)
+        return True
 
     def _algorithm(self) -> Algorithm:
         return Algorithm(rank=int(self.n_components), alpha=float(self.alpha), l2=float(self.regularization))

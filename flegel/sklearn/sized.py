@@ -77,10 +77,14 @@ class KMeansConstrained(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Clust
         )
         algorithm = SizedKMeans(k=k, size_min=self.size_min, size_max=self.size_max, init=init, n_init=starts)
         found = algorithm.settled(X, self._train(algorithm, X).parameter)
-        self.cluster_centers_ = np.ascontiguousarray(found.parameter.centroids, dtype=X.dtype)
-        self.prices_ = np.array(found.parameter.prices)
+        self._set_from(found.parameter, algorithm, X.dtype)
         self.labels_, self.inertia_ = found.labels, found.inertia
         return self
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        self.cluster_centers_ = np.ascontiguousarray(parameter.centroids, dtype=dtype)
+        self.prices_ = np.array(parameter.prices)
+        return True
 
     def _model(self) -> tuple[SizedKMeans, PricedCentroids]:
         centres = self.cluster_centers_.astype(np.float64)

@@ -61,11 +61,15 @@ class LatentDirichletAllocation(EngineEstimator, decomposition.LatentDirichletAl
 
     def _take(self, theta: Topics, X: Any) -> None:
         """Attributes of scikit-learn's class, from these topics."""
-        self.components_ = np.ascontiguousarray(theta.counts.T, dtype=X.dtype)
-        self.exp_dirichlet_component_ = np.ascontiguousarray(theta.words.T, dtype=X.dtype)
-        self.n_batch_iter_ = int(theta.steps[0]) + 1
+        self._set_from(theta, None, X.dtype)
         parts, _ = self._e_step(X, cal_sstats=False, random_init=False)
         self.bound_ = self._perplexity_precomp_distr(X, parts, sub_sampling=False)
+
+    def _set_from(self, parameter: Any, algorithm: Any, dtype: Any) -> bool:
+        self.components_ = np.ascontiguousarray(parameter.counts.T, dtype=dtype)
+        self.exp_dirichlet_component_ = np.ascontiguousarray(parameter.words.T, dtype=dtype)
+        self.n_batch_iter_ = int(parameter.steps[0]) + 1
+        return True
 
     def _sync(self, partial: bool = False) -> str:
         if self.sync is not None:

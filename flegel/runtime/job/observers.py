@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # commands show what they do before they import the engine
+    from flegel.core.pytree import Tree
     from flegel.job import Job
     from flegel.machine.coordinator.events import TraceRow
     from flegel.machine.coordinator.observation import JobSnapshot
@@ -60,7 +61,17 @@ class JobEnded:
     error: BaseException | None = None
 
 
-JobEvent: TypeAlias = PhaseBegan | RemarkMade | JobBegan | JobSeen | JobEnded
+@dataclass(frozen=True)
+class PassEnded:
+    """The slowest worker has made so many passes over its points; shown to observers with `passes` alone."""
+
+    number: int
+    objective: float | None
+    parameter: Callable[[], Tree]
+    """A copy of θ as it would be the result now; only while the event is shown."""
+
+
+JobEvent: TypeAlias = PhaseBegan | RemarkMade | JobBegan | JobSeen | PassEnded | JobEnded
 
 
 class Observer:
@@ -70,6 +81,8 @@ class Observer:
     """Seconds between two looks; 0 is as often as the coordinator looks around, ten times a second."""
     shown: int | None = None
     """Workers that a snapshot describes one by one; None: as many as a terminal has lines."""
+    passes = False
+    """Is shown the end of each pass at once, with θ; what it then asks of the job is followed before the next one."""
     threaded = False
     """Works in threads of this process: the interpreter then changes threads more often, for the barriers' sake."""
     required = False

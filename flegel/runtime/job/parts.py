@@ -44,6 +44,7 @@ def _balances(request: Request) -> bool:
 
 PARTS = (
     PartLine("observers", "flegel.runtime.parts.observers:ObserversPart", _always),
+    PartLine("passes", "flegel.runtime.parts.passes:EndsOfPasses", lambda r: any(o.passes for o in r.observers)),
     PartLine("hook watch", "flegel.runtime.parts.hook_watch:HookWatchPart", _always),
     PartLine("all-reduce", "flegel.runtime.parts.all_reduce:AllReduce", lambda r: r.job.topology == "allreduce"),
     PartLine(

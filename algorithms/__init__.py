@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from flegel.algorithms.clusters.bernoulli_mixture import BernoulliMixture as BernoulliMixture
     from flegel.algorithms.clusters.bisecting_kmeans import BisectingKMeans as BisectingKMeans
     from flegel.algorithms.clusters.gap_kmeans import GapKMeans as GapKMeans
+    from flegel.algorithms.clusters.gap_mixture import GapGMM as GapGMM
     from flegel.algorithms.clusters.kprototypes import KModes as KModes
     from flegel.algorithms.clusters.kprototypes import KPrototypes as KPrototypes
     from flegel.algorithms.clusters.sized_kmeans import SizedKMeans as SizedKMeans
     from flegel.algorithms.covariance import Covariance as Covariance
     from flegel.algorithms.fcm.fcm import FCM as FCM
+    from flegel.algorithms.gap_pca import GapPCA as GapPCA
     from flegel.algorithms.glm.losses import Gamma as Gamma
     from flegel.algorithms.glm.losses import Huber as Huber
     from flegel.algorithms.glm.losses import LinearSVM as LinearSVM
@@ -66,6 +68,8 @@ BUILTINS = {
     "bernoullimixture": "flegel.algorithms.clusters.bernoulli_mixture:BernoulliMixture",
     "bisectingkmeans": "flegel.algorithms.clusters.bisecting_kmeans:BisectingKMeans",
     "gapkmeans": "flegel.algorithms.clusters.gap_kmeans:GapKMeans",
+    "gapgmm": "flegel.algorithms.clusters.gap_mixture:GapGMM",
+    "gappca": "flegel.algorithms.gap_pca:GapPCA",
     "kmodes": "flegel.algorithms.clusters.kprototypes:KModes",
     "kprototypes": "flegel.algorithms.clusters.kprototypes:KPrototypes",
     "sizedkmeans": "flegel.algorithms.clusters.sized_kmeans:SizedKMeans",

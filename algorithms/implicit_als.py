@@ -8,8 +8,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.algorithm import Evaluation, Sample
 from flegel.algorithms.documents import entries
+from flegel.algorithms.every_point import EveryPoint, all_counted
 from flegel.algorithms.rows import rows_of
 from flegel.algorithms.solve import solve_user
 from flegel.core.pytree import Array
@@ -25,8 +26,6 @@ from flegel.wording import setting
 
 MOST_NUMBERS = 2**27
 """Of the statistics, which have a symmetric matrix for each column: 1 GB."""
-ALL_USERS_SEEN = 1.0 - 1e-9
-"""Of the weight of all users: rounding leaves so much of their sum."""
 FIRST_SIZE = 0.1
 """Of item factors at the start, as a length; users are solved for at once, so that only their directions matter."""
 
@@ -61,7 +60,7 @@ class UserChange(NamedTuple):
     alpha: float
 
 
-class ImplicitALS(Algorithm):
+class ImplicitALS(EveryPoint):
     """Find factors x of rows (users) and y of columns (items) with x·y near 1 where a user has an item, else near 0.
 
     Minimized is Σ c·(p − x·y)² + l2·(Σ|x|² + Σ|y|²) over all pairs, with p = 1 and c = 1 + alpha·r where the row has a
@@ -151,7 +150,7 @@ class ImplicitALS(Algorithm):
 
     def updateParameter(self, aggregator: UserSums, oldParameter: ItemFactors) -> ItemFactors:
         self._refuse(int(aggregator.figures[2]))
-        if aggregator.figures[1] < oldParameter.total[0] * ALL_USERS_SEEN:
+        if not all_counted(aggregator.figures[1], oldParameter):
             return oldParameter  # items whose users were not visited yet would become 0
         factors = np.array(oldParameter.factors)
         lower, step = np.tril_indices(self.rank), max(2**20 // self.rank**2, 1)

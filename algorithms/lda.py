@@ -8,8 +8,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.algorithm import Evaluation, Sample
 from flegel.algorithms.documents import LEAST_CHANCE, digamma_each, entries, infer_topics, log_gamma_sum
+from flegel.algorithms.every_point import EveryPoint
 from flegel.algorithms.rows import rows_of
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Sparse
@@ -57,7 +58,7 @@ class DocumentChange(NamedTuple):
     weight: float
 
 
-class LDA(Algorithm):
+class LDA(EveryPoint):
     """Find k topics, distributions over words, of which documents are mixtures. Rows are counts of words.
 
     Model: β_k ~ Dirichlet(eta), θ_d ~ Dirichlet(alpha); a word of d is of topic k by θ_dk. A visit finds the topics of

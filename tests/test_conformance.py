@@ -11,9 +11,11 @@ from flegel import Algorithm, FlegelError, check_algorithm
 from flegel.algorithms.clusters.auto_kmeans import AutoKMeans
 from flegel.algorithms.clusters.bisecting_kmeans import BisectingKMeans
 from flegel.algorithms.clusters.gap_kmeans import GapKMeans
+from flegel.algorithms.clusters.gap_mixture import GapGMM
 from flegel.algorithms.clusters.kprototypes import KPrototypes
 from flegel.algorithms.clusters.sized_kmeans import SizedKMeans
 from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gap_pca import GapPCA
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lda import LDA
@@ -42,7 +44,7 @@ def promises(algorithm: Algorithm) -> set[str]:
     return {line.rsplit(" (", 1)[0] for line in check_algorithm(algorithm)}
 
 
-BUILT_IN = [KMeans(k=4), GMM(k=3), FCM(k=3), LR(), NMF(rank=4), KLNMF(rank=3), PCA(k=2)]
+BUILT_IN = [KMeans(k=4), GMM(k=3), GMM(k=2, covariance="tied"), FCM(k=3), LR(), NMF(rank=4), KLNMF(rank=3), PCA(k=2)]
 
 CLUSTERS = [
     SizedKMeans(k=3, size_min=5),
@@ -50,6 +52,8 @@ CLUSTERS = [
     AutoKMeans(k_max=5),
     BisectingKMeans(k=4),
     GapKMeans(k=3),
+    GapGMM(k=3),
+    GapPCA(k=2),
     LDA(k=3),
 ]
 

@@ -32,6 +32,7 @@ from flegel.declarations.hidden_state import HiddenState
 from flegel.declarations.hyper_names import HyperNames
 from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
+from flegel.errors import UsageError
 
 UNKNOWN_YET = np.finfo(np.float64).max  # an objective that is not known: θ must be finite
 LEAST_SCATTER = 1e-12  # of the scatter about one mean: less than this is none
@@ -114,6 +115,15 @@ class AutoKMeans(TurnClusters):
             found.append(self._grown(several, some, sample.mass / len(some)))
         best = min(found, key=lambda grown: float(grown.least[0]))
         return start._replace(centroids=best.centroids, number=best.number)
+
+    def continueParameter(
+        self, previous: GrowingCentroids, sample: Sample, rng: np.random.Generator
+    ) -> GrowingCentroids:
+        """The clusters of before, from which the search begins again."""
+        fresh = self.initParameter(sample, rng)
+        if previous.centroids.shape != fresh.centroids.shape:
+            raise UsageError("AutoKMeans: start= has another k_max, or other columns, than this job.")
+        return fresh._replace(centroids=previous.centroids, number=previous.number)
 
     def _grown(self, start: GrowingCentroids, rows: Array, weight: float) -> GrowingCentroids:
         """The end of a search over these rows."""

@@ -7,7 +7,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.algorithm import Evaluation, Sample
+from flegel.algorithms.every_point import EveryPoint, all_counted
 from flegel.algorithms.kmeans.trial_start import best_start
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
@@ -19,7 +20,7 @@ from flegel.algorithms.seeding import (
     weighted_rows,
 )
 from flegel.configuration.active import active
-from flegel.core.gaps import GAP, observed
+from flegel.core.gaps import GAP, observed, unobserved
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint
 from flegel.declarations.accepts import Accepts
@@ -58,7 +59,7 @@ class ObservedChange(NamedTuple):
     weight: float
 
 
-class GapKMeans(Algorithm):
+class GapKMeans(EveryPoint):
     """Partition rows with gaps into k clusters: distances and means are those of the observed numbers (k-POD).
 
     State of a point: its cluster. Statistics: for each cluster and column the sum and the weight of what is observed.
@@ -161,7 +162,7 @@ class GapKMeans(Algorithm):
         return target
 
     def updateParameter(self, aggregator: ObservedSums, oldParameter: GapCentroids) -> GapCentroids:
-        if aggregator.counts.sum() < oldParameter.total[0]:
+        if not all_counted(aggregator.counts.sum(), oldParameter):
             return oldParameter
         centroids = _means(aggregator.sums, aggregator.weights, oldParameter)
         return oldParameter._replace(centroids=centroids)
@@ -203,17 +204,6 @@ class GapKMeans(Algorithm):
         each = self.squared_distances(features, parameter).min(axis=1)
         inertia = float(each.sum())
         return Evaluation(inertia, {"inertia": inertia, "mean_squared_distance": inertia / max(len(each), 1)})
-
-
-def unobserved(weights: Array) -> str:
-    """Names the columns of which nothing is observed; empty where there are none."""
-    columns = np.flatnonzero(np.asarray(weights) <= 0)
-    if not len(columns):
-        return ""
-    named = ", ".join(map(str, columns[:5])) + (", …" if len(columns) > 5 else "")
-    if len(columns) > 1:
-        return f"columns {named} (counted from 0) have no observed number"
-    return f"column {named} (counted from 0) has no observed number"
 
 
 def _squared(rows: Array, theta: GapCentroids) -> Array:

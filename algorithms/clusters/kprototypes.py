@@ -7,7 +7,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.algorithm import Evaluation, Sample
+from flegel.algorithms.every_point import EveryPoint, all_counted
 from flegel.algorithms.seeding import ALSO_CALLED_K, check_enough, origin_of, some_weighted, weighted_rows
 from flegel.configuration.active import active
 from flegel.core.pytree import Array
@@ -54,7 +55,7 @@ class ClusterChange(NamedTuple):
     weight: float
 
 
-class KPrototypes(Algorithm):
+class KPrototypes(EveryPoint):
     """Partition rows of numbers and categories into k clusters around prototypes: means, and most frequent categories.
 
     Columns of categories hold codes 0, 1, 2, … (`categorical`: which columns they are; text files give such codes with
@@ -178,7 +179,7 @@ class KPrototypes(Algorithm):
         return target
 
     def updateParameter(self, aggregator: PrototypeSums, oldParameter: Prototype) -> Prototype:
-        if aggregator.counts.sum() < oldParameter.total[0]:
+        if not all_counted(aggregator.counts.sum(), oldParameter):
             return oldParameter
         return oldParameter._replace(centroids=_prototypes(aggregator, oldParameter))
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flegel.algorithm import Algorithm
+from flegel.algorithms.every_point import ALL_SEEN
 from flegel.algorithms.kmeans.point import reassign
 from flegel.core.pytree import Array
 from flegel.core.shard import SparseRow
@@ -63,4 +64,4 @@ class TurnClusters(Algorithm):
 def all_visited(sums: TurnSums, total: float, turn: int) -> bool:
     """Every point has been visited with the θ of this turn."""
     seen = float(sums.counts.sum())
-    return seen >= total and float(sums.turns[1 - turn]) <= WEIGHT_ROUNDING * seen
+    return seen >= total * ALL_SEEN and float(sums.turns[1 - turn]) <= WEIGHT_ROUNDING * seen

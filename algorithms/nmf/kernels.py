@@ -23,6 +23,7 @@ from flegel.algorithms.simd.vectors import fma, fma_each, load, maximum, splats,
 from flegel.configuration.compiled import kernel_settings
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
+from flegel.core.gaps import GAP
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import Shard, Sparse
 from flegel.declarations.kernels import Kernel
@@ -241,7 +242,7 @@ def _sparse_rows(indptr, indices, entries, bits, unit, state, masses, local, num
 
 @njit(nogil=True, cache=True)
 def _dense_rows(features, bits, unit, state, masses, local, numbers, sums, counts, start, end, flag):
-    """The same for dense rows, in which NaN is a missing entry."""
+    """The same for dense rows, in which a gap is a missing entry."""
     columns = np.empty(features.shape[1], np.int32)
     values = np.empty(features.shape[1], local.dtype)
     for i in range(start, end):
@@ -249,7 +250,7 @@ def _dense_rows(features, bits, unit, state, masses, local, numbers, sums, count
             return i
         found = 0
         for j in range(features.shape[1]):
-            if not np.isnan(features[i, j]):
+            if features[i, j] < GAP:
                 columns[found] = j
                 values[found] = features[i, j] * unit
                 found += 1

@@ -36,6 +36,7 @@ from flegel.algorithms.rows import rows_of
 from flegel.algorithms.seeding import polishing_passes
 from flegel.configuration.active import active
 from flegel.core import pytree
+from flegel.core.gaps import observed as known_numbers
 from flegel.core.parallel_sums import in_pieces
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint, Shard, Sparse, make_shard
@@ -140,7 +141,7 @@ class NMF(Algorithm):
     seen every row before (after the loss of a worker or of states; docs/adr/resuming-from-a-commit.md); one
     without entries keeps weights that predict the mean.
 
-    solver=sgd: only observed entries count (the stored ones of a sparse row, all but NaN of a dense one).
+    solver=sgd: only observed entries count (the stored ones of a sparse row, all but gaps of a dense one).
     A visit solves w_i for the H at hand (coordinate descent), then takes one AdaGrad step on h_j for
     every entry, in place, on the worker's own copy of H. The barrier joins the copies (see
     docs/adr/nmf-updates.md). Objective:
@@ -161,7 +162,7 @@ class NMF(Algorithm):
     methods (2011).
     """
 
-    accepts = Accepts(sparse=True, weighted=True, labels="ignored", ratings=True)
+    accepts = Accepts(sparse=True, weighted=True, labels="ignored", ratings=True, gaps=True)
     state = HiddenState(kept=True, remade=True)
     kernels = Kernels(compiled_apart=tuple({"solver": solver} for solver in ("sgd", "coordinate", "multiplicative")))
     figures = ReportedFigures(followed=("rmse",))
@@ -225,7 +226,7 @@ class NMF(Algorithm):
                 "has regularization alone."
             )
         dense = not isinstance(sample.features, Sparse)
-        if self.solver != "sgd" and dense and np.isnan(np.asarray(sample.features)).any():
+        if self.solver != "sgd" and dense and not known_numbers(sample.features).all():
             raise UsageError(f"NMF: solver={self.solver} needs every entry; use solver=sgd for missing ones.")
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> Factors:
@@ -269,7 +270,7 @@ class NMF(Algorithm):
         features = sample.features
         total, cells = float(values.sum()), float(len(values))
         if sample.weights is not None:
-            each = np.diff(features.indptr) if isinstance(features, Sparse) else (features == features).sum(axis=1)
+            each = np.diff(features.indptr) if isinstance(features, Sparse) else known_numbers(features).sum(axis=1)
             mass = np.repeat(sample.weights, each)
             total, cells = float(mass @ values), float(mass.sum())
         if self.solver != "sgd" and isinstance(features, Sparse):
@@ -295,7 +296,7 @@ class NMF(Algorithm):
         """Predicting missing entries needs a penalty; approximating a complete matrix needs none."""
         if self.regularization is not None:
             return self.regularization
-        whole = not isinstance(sample.features, Sparse) and not np.isnan(np.asarray(sample.features)).any()
+        whole = not isinstance(sample.features, Sparse) and known_numbers(sample.features).all()
         return 0.0 if whole or self.solver != "sgd" else active().nmf.penalty_where_missing
 
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
@@ -546,4 +547,4 @@ def _values(features: Any) -> Array:
     if isinstance(features, Sparse):
         return np.asarray(features.values)
     dense = np.asarray(features)
-    return dense[~np.isnan(dense)] if dense.dtype.kind == "f" else dense.ravel()
+    return dense[known_numbers(dense)] if dense.dtype.kind == "f" else dense.ravel()

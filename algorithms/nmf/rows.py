@@ -14,6 +14,8 @@ from numba.extending import overload
 
 from flegel.configuration.compiled import kernel_settings
 from flegel.core.code_cache import njit
+from flegel.core.gaps import GAP
+from flegel.core.gaps import observed as known_numbers
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, SparseRow
 
@@ -29,23 +31,23 @@ DEPENDENT = 1e-13
 
 
 def observed(row: Array | SparseRow, scale: float) -> tuple[Array, Array]:
-    """Columns and values, in units of `scale`, of the entries a row has: the stored ones, or all but NaN."""
+    """Columns and values, in units of `scale`, of the entries a row has: the stored ones, or all but gaps."""
     if isinstance(row, SparseRow):
         return row.indices, row.values.astype(np.float64) / scale
-    columns = np.flatnonzero(~np.isnan(row))
+    columns = np.flatnonzero(known_numbers(row))
     return columns, row[columns].astype(np.float64) / scale
 
 
 @overload(observed)
 def _observed(row: Any, scale: Any) -> Any:
-    """Compiled form of `observed`: dense rows drop NaN, sparse ones have only observed entries."""
+    """Compiled form of `observed`: dense rows drop gaps, sparse ones have only observed entries."""
 
     def dense(row: Any, scale: Any) -> Any:
         columns = np.empty(row.shape[0], np.int64)
         values = np.empty(row.shape[0], np.float64)
         found = 0
         for j in range(row.shape[0]):
-            if row[j] == row[j]:  # not NaN
+            if row[j] < GAP:  # NaN is not
                 columns[found] = j
                 values[found] = row[j] / scale
                 found += 1
@@ -500,5 +502,5 @@ def _entries(features: Any) -> tuple[Array, Array, Array]:
         rows = np.repeat(np.arange(len(features.indptr) - 1), np.diff(features.indptr))
         return rows, features.indices, features.values.astype(np.float64)
     dense = np.asarray(features, dtype=np.float64)
-    rows, columns = np.nonzero(~np.isnan(dense))
+    rows, columns = np.nonzero(known_numbers(dense))
     return rows, columns, dense[rows, columns]

@@ -43,6 +43,10 @@ from flegel.runtime.job.request import Request, check_data
 from flegel.runtime.transport.codec import PackedArrays, Sequencer, decode
 
 CHECKED_ROWS, CHECKED_COLUMNS = 331, 6  # of the table that hooks are checked with: no multiple of a tile
+NARROW_TOLERANCE = 1e-4  # of sums in float32, relative to the largest of their field
+ROUNDING_OF_A_SHARE = float(np.finfo(np.float32).eps)
+"""What a number near 1, such as a responsibility, is not known better than in float32. The entropies of rows that are
+far from other clusters are sums of such remains, and nothing else."""
 CHECK_SEED = 3  # of the job that a check prepares; any fixed number
 HOOKS = frozenset(
     {
@@ -160,14 +164,15 @@ class Trial:
     def alike(self, a: Tree, b: Tree, relative: float) -> bool:
         """Two sums over all points are equal up to rounding. Where terms cancel, as about a mean, rounding is relative
         to the sizes of the terms, which are then added up."""
-        if _close(a, b, relative) or not merges_reports(self.algorithm):
-            return _close(a, b, relative)
+        least = self.points * ROUNDING_OF_A_SHARE if relative >= NARROW_TOLERANCE else 0.0
+        if _close(a, b, relative, least) or not merges_reports(self.algorithm):
+            return _close(a, b, relative, least)
         sizes, shard = pytree.copy(self.zero), self.shard("rows")
         theta = pytree.presented(as_hooks_see(self.algorithm, self.parameter, shard))
         for i in range(shard.points):
             change = self.algorithm.updateDataPoint(data_point(shard, i), theta, 0)
             pytree.add(sizes, pytree.unflatten(change, [np.abs(each) for each in pytree.flatten(change)]))
-        return _close(a, b, relative, sizes)
+        return _close(a, b, relative, least, sizes)
 
     def update(self, total: Tree, parameter: Tree) -> Tree:
         new = self.algorithm.updateParameter(pytree.present(total), pytree.present(parameter))
@@ -178,12 +183,13 @@ class Trial:
             raise ConformanceError(f"{self.name}: {sentence}.")
 
 
-def _close(a: Tree, b: Tree, relative: float, sizes: Tree | None = None) -> bool:
-    """Equal up to rounding, relative to the largest number of each field; of `sizes`, where these are given."""
+def _close(a: Tree, b: Tree, relative: float, least: float = 0.0, sizes: Tree | None = None) -> bool:
+    """Equal up to rounding, relative to the largest number of each field (of `sizes`, where these are given), or within
+    `least`."""
     of = b if sizes is None else sizes
     for x, y, size in zip(pytree.flatten(a), pytree.flatten(b), pytree.flatten(of), strict=True):
         scale = max(float(np.abs(size).max(initial=0.0)), 1e-30)
-        if x.shape != y.shape or float(np.abs(x - y).max(initial=0.0)) > relative * scale:
+        if x.shape != y.shape or float(np.abs(x - y).max(initial=0.0)) > max(relative * scale, least):
             return False
     return True
 
@@ -232,7 +238,9 @@ def _block_equals_points(trial: Trial) -> bool:
         by_hooks(plain, parameter, one, 0, plain.points, iteration, new_flag())
         built.kernel(fast, parameter, other, 0, fast.points, iteration, new_flag())
         narrow = np.float32 in (getattr(trial.features, "dtype", np.float64), fast.state.dtype)
-        tolerance = 1e-4 if narrow else 1e-8  # a kernel may compute in the precision of the states that it keeps
+        tolerance = (
+            NARROW_TOLERANCE if narrow else 1e-8
+        )  # a kernel may compute in the precision of the states that it keeps
         trial.require(trial.alike(one, other, tolerance), f"block ({built.kind}) and per-point statistics differ")
         trial.require(
             np.allclose(plain.state_rows(), fast.state_rows(), rtol=1e-3, atol=1e-5),

@@ -26,3 +26,14 @@ def observed(rows: Any) -> Array:
     """True where a number is a value: neither NaN nor the mark of a gap."""
     found = np.asarray(rows)
     return np.asarray(found < GAP)
+
+
+def unobserved(weights: Array) -> str:
+    """Names the columns of which nothing is observed; empty where there are none."""
+    columns = np.flatnonzero(np.asarray(weights) <= 0)
+    if not len(columns):
+        return ""
+    named = ", ".join(map(str, columns[:5])) + (", …" if len(columns) > 5 else "")
+    if len(columns) > 1:
+        return f"columns {named} (counted from 0) have no observed number"
+    return f"column {named} (counted from 0) has no observed number"

@@ -12,14 +12,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin_min
 from sklearn.metrics.pairwise import euclidean_distances
 
-from flegel.algorithms.clusters.gap_kmeans import GapCentroids, unobserved
+from flegel.algorithms.clusters.gap_kmeans import GapCentroids
 from flegel.algorithms.clusters.gap_kmeans import GapKMeans as GapAlgorithm
 from flegel.algorithms.kmeans.kmeans import Centroids
 from flegel.algorithms.kmeans.kmeans import KMeans as Algorithm
 from flegel.algorithms.seeding import lloyd_side_by_side, some_weighted
 from flegel.algorithms.seeding import prepared as rows_for_products
 from flegel.configuration.sources import settings_outside
-from flegel.core.gaps import with_marks
+from flegel.core.gaps import unobserved, with_marks
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse, unit_rows
 from flegel.sklearn.base import EngineEstimator, for_engine

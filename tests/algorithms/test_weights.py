@@ -9,9 +9,11 @@ from flegel.algorithm import Algorithm, Sample
 from flegel.algorithms.clusters.auto_kmeans import AutoKMeans
 from flegel.algorithms.clusters.bisecting_kmeans import BisectingKMeans
 from flegel.algorithms.clusters.gap_kmeans import GapKMeans
+from flegel.algorithms.clusters.gap_mixture import GapGMM
 from flegel.algorithms.clusters.kprototypes import KPrototypes
 from flegel.algorithms.clusters.sized_kmeans import SizedKMeans
 from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gap_pca import GapPCA
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.lda import LDA
@@ -118,6 +120,8 @@ CASES = [
     (AutoKMeans(k_max=4), "float64", False),
     (BisectingKMeans(k=4), "float64", False),
     (GapKMeans(k=3), "float64", False),
+    (GapGMM(k=3), "float64", False),
+    (GapPCA(k=2), "float64", False),
     (LDA(k=3), "float64", True),
     (NMF(rank=3, solver="multiplicative", precision="float64"), "float64", True),
 ]

@@ -185,7 +185,16 @@ class LinearSVC(_Newton, svm.LinearSVC):  # type: ignore[misc]
         bias = found[:, -1] * self.intercept_scaling if self.fit_intercept else np.zeros(len(found))
         self.intercept_ = np.asarray(bias, dtype)
 
+    def _not_converged(self, reason: str) -> str:
+        """With scikit-learn's words: programs look for them."""
+        return f"Liblinear failed to converge, increase the number of iterations. ({reason}.)"
+
     def _refuse(self) -> None:
+        if self.multi_class == "ovr" and self.loss == "hinge" and self.penalty == "l1":
+            raise ValueError(
+                "Unsupported set of arguments: The combination of penalty='l1' and loss='hinge' is not supported, "
+                f"Parameters: penalty='l1', loss='hinge', dual={self.dual}"
+            )
         if self.penalty != "l2" or self.loss != "squared_hinge" or self.multi_class != "ovr":
             raise ValueError(
                 f"LinearSVC here has penalty='l2', loss='squared_hinge' and multi_class='ovr', not {self.penalty!r}, "

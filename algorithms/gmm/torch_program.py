@@ -32,8 +32,8 @@ class MixtureProgram:
     def block(self, columns: int) -> int:
         if self._device.type != "cuda":
             return 4096
-        widest = max(self._k, columns) if self._by_products else self._k * columns
-        return max(active().gpu.gmm_block_numbers // max(widest, 1), 1024)
+        widest: int = max(self._k, columns) if self._by_products else self._k * columns
+        return max(int(active().gpu.gmm_block_numbers) // max(widest, 1), 1024)
 
     def set_parameter(self, parameter: Any) -> None:
         """Move θ to the device, in the standard units in which distances are computed."""

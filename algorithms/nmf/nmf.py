@@ -216,7 +216,8 @@ class NMF(Algorithm):
         values = _values(sample.features)
         if len(values) and values.min() < 0:
             raise UsageError(f"NMF: entries must not be negative, and {values.min():g} is; shift them first.")
-        if not np.isfinite(values).all():
+        stored = sample.features.values if isinstance(sample.features, Sparse) else np.asarray(sample.features)
+        if np.isinf(stored).any():
             raise UsageError("NMF: an entry is infinite; leave it out.")
         if self.holdout and self.solver != "sgd":
             raise UsageError(f"NMF: holdout needs solver=sgd; solver={self.solver} takes entries left out for zeros.")

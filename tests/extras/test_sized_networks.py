@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests import needs
+
+needs.library("torch")
 
 from bench.common.served_job import IMAGES, ServedJob, problem
 from bench.common.sized_networks import alexnet, mobilenet, resnet50

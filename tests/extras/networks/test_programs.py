@@ -15,6 +15,7 @@ from flegel import run
 from flegel.algorithm import Sample
 from flegel.algorithms.fcm import FCM
 from flegel.algorithms.gmm import GMM
+from flegel.algorithms.gmm.torch_program import MixtureProgram
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans.triton_kernel import Tile, tile_for
 from flegel.algorithms.lr import LR
@@ -74,6 +75,23 @@ def test_rows_that_are_read_only_go_to_a_device_without_a_copy() -> None:
 
 def test_far_away_rows_keep_their_clusters() -> None:
     check_backend(choose("torch:cpu"), KMeans(k=4, init="random"), (ROWS + 1000.0).astype(np.float32), close=1e-5)
+
+
+@pytest.mark.parametrize(("scatter", "by_products"), [(1.0, True), (1e-5, False)])
+def test_narrow_components_are_measured_by_differences(scatter: float, by_products: bool) -> None:
+    """Products lose the digits of a distance where a mean lies many deviations of its component from the origin."""
+    rows = scatter * RNG.normal(size=(600, 4)) + 3.0 * np.eye(3, 4)[np.arange(600) % 3]
+    algorithm = GMM(k=3, init="random")
+    sample = Sample(rows, None, len(rows), 4)
+    theta = algorithm.initParameter(sample, np.random.default_rng(0))
+    narrow = theta._replace(whiten=theta.whiten / scatter)
+    program = MixtureProgram(algorithm, torch.device("cpu"))
+    program.set_parameter(narrow)
+    assert program._by_products == by_products
+    y = (torch.from_numpy(rows) - program._origin) / program._unit
+    expected = program._level - 0.5 * program._distances(y)
+    found = program._log_densities(y, y * y)
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-8)
 
 
 @pytest.mark.processes

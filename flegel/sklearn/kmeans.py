@@ -150,8 +150,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         return self
 
     def _passed(self, X: Any, weights: Array | None, labels: Array) -> Array:
-        """Centres after one pass over rows with these labels. The engine takes no fewer rows than centres: with few rows
-        it gets the centres that have some, which are nearest to their rows among these too."""
+        """Centres after one pass over rows with these labels. The engine takes no fewer rows than centres: with few it
+        gets the centres that have some, which are nearest to their rows among these too."""
         present, counted = self._parameter(), slice(None) if weights is None else weights > 0
         own = np.unique(labels[counted])
         if len(labels[counted]) >= len(present.centroids):

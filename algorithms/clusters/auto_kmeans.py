@@ -33,6 +33,7 @@ from flegel.declarations.hyper_names import HyperNames
 from flegel.declarations.learning import Learning
 from flegel.declarations.placement import ParameterPlacement
 from flegel.errors import UsageError
+from flegel.wording import setting
 
 UNKNOWN_YET = np.finfo(np.float64).max  # an objective that is not known: θ must be finite
 LEAST_SCATTER = 1e-12  # of the scatter about one mean: less than this is none
@@ -200,9 +201,13 @@ class AutoKMeans(TurnClusters):
 
     def _split(self, theta: GrowingCentroids, least: float) -> Array:
         """The best centroids, those in two for which the rows in θ promise the most."""
-        number, most = int(theta.best_number[0]), int(theta.splits[0])
+        most = min(int(theta.splits[0]), self.k_max - int(theta.best_number[0]))
+        return self._in_two(theta, least, most)
+
+    def _in_two(self, theta: GrowingCentroids, least: float, most: int) -> Array:
+        """The same with at most so many splits."""
+        number = int(theta.best_number[0])
         centres = theta.best[:number]
-        most = min(most, self.k_max - number)
         if most < 1:
             return centres
         rows, weight = theta.rows, float(theta.total[0]) / len(theta.rows)
@@ -251,6 +256,20 @@ class AutoKMeans(TurnClusters):
 
     def metrics(self, aggregator: TurnSums, parameter: GrowingCentroids) -> dict[str, float]:
         return {"clusters": float(parameter.number[0]), "inertia": self._inertia(aggregator, parameter)}
+
+    def limited(self, parameter: GrowingCentroids) -> bool:
+        """There are `k_max` clusters, and the rows in θ promise a lower criterion with one more."""
+        if int(parameter.number[0]) < self.k_max:
+            return False
+        theta = parameter._replace(best=parameter.centroids, best_number=parameter.number)
+        least = LEAST_SCATTER * _scatter(theta.rows) * float(theta.total[0]) / len(theta.rows)
+        return len(self._in_two(theta, least, 1)) > self.k_max
+
+    def warnings(self, aggregator: TurnSums, parameter: GrowingCentroids) -> list[str]:
+        if not self.limited(parameter):
+            return []
+        more = setting("k_max", 2 * self.k_max)
+        return [f"The limit of {self.k_max} clusters binds: more would lower the criterion; set {more} or more."]
 
     def model(self, parameter: GrowingCentroids) -> dict[str, Array]:
         return {"centroids": self.centres(parameter)}

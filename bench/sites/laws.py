@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from bench.sites.site import SimulatedSite
 from flegel.machine.group.events import Offered, Synchronized
-from flegel.machine.group.records import CURRENT, Contribution, Current, Entry, RoundResult, decode, result_key
+from flegel.machine.group.outer_step import outer_step
+from flegel.machine.group.records import (
+    CURRENT,
+    Contribution,
+    Current,
+    Entry,
+    RoundResult,
+    decode,
+    digest_of,
+    result_key,
+)
 
 LIAR = "liar"
 """A group that tells of contributions which it never wrote, or that are not what it says."""
@@ -20,11 +31,23 @@ class BrokenLaw(Exception):
     """A law that did not hold, and where."""
 
 
+@dataclass(frozen=True)
+class FragmentValue:
+    """A fragment of θ with its velocity, and names of all contributions that are in it."""
+
+    theta: np.ndarray  # type: ignore[type-arg]
+    velocity: np.ndarray  # type: ignore[type-arg]
+    changes: frozenset[str]
+
+
 class SiteLaws:
     """
     one result       a round has one result, whoever wrote it how often; one that was damaged before anybody who is
                      there applied it may be made anew; with a quorum any that was damaged, with other contributions
-    once each        no group is twice in a result; a change of θ is in one result only
+    once each        no group is twice in a result; a change of θ is in one result only, unless that one was damaged:
+                     who could not read it has begun again with a θ that does not hold the change
+    once in θ        every value of θ in a result is a step from one that there was before, with the changes that the
+                     result names; and none of them is in that one already
     the quorum       a round has at least so many contributions that are in no earlier result
     no lie           a contribution that is not what its group told is in no result
     the same         everybody who applies a round applies the same entries
@@ -37,19 +60,29 @@ class SiteLaws:
     no hang          every group that comes to rest ends
     """
 
-    def __init__(self, exchange: str = "", quorum: int = 0, fragments: int = 1) -> None:
-        """`quorum`: new contributions that every round must have; 0: any number."""
+    def __init__(
+        self, exchange: str = "", quorum: int = 0, fragments: int = 1, groups: int = 1, outer: str = "mean"
+    ) -> None:
+        """`quorum`: new contributions that every round must have; 0: any number. `groups`: numbers of a fragment."""
         self._exchange, self._quorum, self._fragments = exchange, quorum, fragments
+        self._groups, self._outer = groups, outer
+        zero = np.zeros(groups)
+        self._values = [[FragmentValue(zero, zero, frozenset())] for _ in range(fragments)]
+        """Of each fragment: all values that it ever had in a result, and that of θ(0)."""
+        self._checked: set[str] = set()
+        """Digests of results whose values of θ were checked."""
         self._parameters: dict[int, tuple[str, np.ndarray]] = {}  # type: ignore[type-arg]
         """Who applied a round first, and θ that it had then."""
         self.has_quorum = False
         self._remade: dict[int, list[tuple[Entry, ...]]] = {}
         """Results that were damaged, and made anew with other contributions."""
-        self._counted_keys: set[str] = set()
+        self._counted_in: dict[str, set[int]] = {}
+        """Rounds whose results count a contribution."""
         self.results: dict[int, tuple[Entry, ...]] = {}
         self._contents: dict[str, np.ndarray] = {}  # type: ignore[type-arg]
         self._covers: dict[str, tuple[int, ...]] = {}
         """Fragments of θ that a contribution changes."""
+        self._visits: dict[str, float] = {}
         self._offers: dict[tuple[str, int, int], int] = {}
         self._counted: dict[tuple[str, int], int] = {}
         self._current = 0
@@ -72,10 +105,14 @@ class SiteLaws:
                 raise BrokenLaw(f"forward: current went from {self._current} to {newest} at {now:.2f} s")
             self._current = newest
         elif key.endswith("/result"):
-            self._result(decode(content, RoundResult)[0], now)
+            result, arrays = decode(content, RoundResult)
+            self._result(result, now)
+            if result.fields and digest_of(content) not in self._checked:
+                self._checked.add(digest_of(content))
+                self._steps(result, arrays, now)
         elif key.startswith("rounds/") and f"/{LIAR}." not in key:
             header, arrays = decode(content, Contribution)
-            self._contents[key] = arrays[0]
+            self._contents[key], self._visits[key] = arrays[0], header.visits
             self._covers[key] = tuple(range(self._fragments)) if header.fragment < 0 else (header.fragment,)
 
     def _result(self, result: RoundResult, now: float) -> None:
@@ -91,15 +128,15 @@ class SiteLaws:
         names = [entry.group for entry in result.entries]
         if len(set(names)) < len(names):
             raise BrokenLaw(f"once each: {names} in round {result.round}")
-        new = {entry.key for entry in result.entries} - self._counted_keys
+        new = {entry.key for entry in result.entries if not self._is_counted(entry.key)}
         if self._exchange == "parameters" and len(new) < len(names):
             raise BrokenLaw(f"once each: a change in round {result.round} at {now:.2f} s was counted before")
         if len(new) < self._quorum:
             raise BrokenLaw(f"the quorum: round {result.round} has {len(new)} new contributions of {self._quorum}")
         if LIAR in names:
             raise BrokenLaw(f"no lie: {LIAR} is in round {result.round}")
-        self._counted_keys |= new
         for entry in result.entries:
+            self._counted_in.setdefault(entry.key, set()).add(result.round)
             if entry.round > result.round or f"rounds/{entry.round}/" not in entry.key:
                 raise BrokenLaw(f"once each: {entry.key} in round {result.round}")
 
@@ -107,9 +144,53 @@ class SiteLaws:
         """A result that nobody who is there has applied was damaged and is made anew. A late put of somebody else, or a
         stale read, may do the same with a quorum: who applied one of them goes on with the next."""
         self._remade.setdefault(result.round, []).append(self.results[result.round])
-        self._counted_keys -= {entry.key for entry in self.results[result.round] if entry.round == result.round}
-        self._counted_keys |= {entry.key for entry in result.entries}
+        for entry in self.results[result.round]:
+            if entry.round == result.round:
+                self._counted_in[entry.key].discard(result.round)
+        for entry in result.entries:
+            self._counted_in.setdefault(entry.key, set()).add(result.round)
         self.results[result.round] = result.entries
+
+    def _is_counted(self, key: str) -> bool:
+        """Whether an earlier result counts it. Where θ is exchanged and all of these were damaged, groups may go on
+        from an older θ, without it: that they do is checked by `_steps`."""
+        rounds = self._counted_in.get(key, set())
+        if self._exchange == "parameters":
+            rounds = {round_ for round_ in rounds if result_key(round_) not in self._lost}
+        return bool(rounds)
+
+    def _steps(self, result: RoundResult, arrays: Sequence[np.ndarray], now: float) -> None:  # type: ignore[type-arg]
+        """Values of θ follow from those before, and hold no change twice."""
+        count = len(result.fragments)
+        for at, fragment in enumerate(result.fragments):
+            theta, speed = arrays[at], arrays[count + at] if len(arrays) > count else np.zeros(self._groups)
+            named = [entry.key for entry in result.entries if fragment in self._covers[entry.key]]
+            changes = [(self._visits[key], [self._part(key, fragment)]) for key in named]
+            known = self._values[fragment]
+            fitting = [value for value in reversed(known) if self._is_step(value, changes, theta, speed)]
+            where = f"fragment {fragment} of round {result.round} at {now:.2f} s"
+            if not fitting:
+                raise BrokenLaw(f"once in θ: {where} is no step from a θ that there was")
+            before = next((value for value in fitting if not value.changes & set(named)), None)
+            if before is None:
+                raise BrokenLaw(f"once in θ: {where} holds one of {named} twice")
+            known.append(FragmentValue(theta, speed, before.changes | set(named)))
+
+    def _part(self, key: str, fragment: int) -> np.ndarray:  # type: ignore[type-arg]
+        """What a contribution changes in a fragment."""
+        if len(self._covers[key]) == 1:
+            return self._contents[key]
+        return self._contents[key][fragment * self._groups : (fragment + 1) * self._groups]
+
+    def _is_step(
+        self,
+        before: FragmentValue,
+        changes: Sequence[tuple[float, list[np.ndarray]]],  # type: ignore[type-arg]
+        theta: np.ndarray,  # type: ignore[type-arg]
+        speed: np.ndarray,  # type: ignore[type-arg]
+    ) -> bool:
+        new, after = outer_step(self._outer, [before.theta], [before.velocity], changes)
+        return np.array_equal(new[0], theta) and (not after or np.array_equal(after[0], speed))
 
     def _is_known(self, round_: int) -> bool:
         return any(site.alive and not site.ended for site in self._by.get(round_, ()))
@@ -162,8 +243,12 @@ class SiteLaws:
         if exchange != "parameters" or self._remade:
             return
         done: dict[tuple[str, int, int], float] = {}
+        summed: set[str] = set()
         for round_ in sorted(self.results):
             for entry in self.results[round_]:
+                if entry.key in summed:
+                    continue  # the result that counted it was damaged; the other laws allow it in no other case
+                summed.add(entry.key)
                 own = self._contents[entry.key][sites[entry.group] :: len(sites)]
                 wanted = self._offers[entry.group, entry.life, entry.round]
                 for fragment, value in zip(self._covers[entry.key], own, strict=True):

@@ -141,7 +141,7 @@ class SiteWorld:
         self.scenario = scenario or draw_scenario(seed)
         scenario = self.scenario
         strict = scenario.quorum.count if not scenario.lasts and not scenario.damages else 0
-        self.laws = SiteLaws(scenario.exchange, strict, scenario.fragments)
+        self.laws = SiteLaws(scenario.exchange, strict, scenario.fragments, scenario.groups, scenario.outer)
         self.laws.has_quorum = scenario.quorum.given
         self._queue: list[tuple[float, int, Callable[[float], None]]] = []
         self._count = itertools.count()

@@ -137,7 +137,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         weights = self._weights(sample_weight, X)
         before = self.cluster_centers_
         labels = self._assigned(X)[0]
-        batch = self._fitted_centres(self._model(), X, weights, start=self._parameter(), passes=1)
+        batch = self._passed(X, weights, labels)
         added = self._masses(X, labels, weights, batch)
         self._counts = self._counts + added
         part = np.where(added > 0, added / np.maximum(self._counts, 1e-300), 0.0)[:, None]
@@ -148,6 +148,19 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
             centres = np.where(lengths > 0, centres / np.where(lengths > 0, lengths, 1.0), before)
         self._finish(X, weights, centres)
         return self
+
+    def _passed(self, X: Any, weights: Array | None, labels: Array) -> Array:
+        """Centres after one pass over rows with these labels. The engine takes no fewer rows than centres: with few it
+        gets the centres that have some, which are nearest to their rows among these too."""
+        present, counted = self._parameter(), slice(None) if weights is None else weights > 0
+        own = np.unique(labels[counted])
+        if len(labels[counted]) >= len(present.centroids):
+            own = np.arange(len(present.centroids))
+        start = present._replace(centroids=present.centroids[own])
+        algorithm = Algorithm(k=len(own), metric=self.metric)
+        passed = present.centroids.copy()
+        passed[own] = self._fitted_centres(algorithm, X, weights, start=start, passes=1)
+        return passed
 
     def _rows(self, X: Any, *, reset: bool, **options: Any) -> Any:
         """Checked rows; dense ones may have gaps (NaN), which only squared distances know."""
@@ -169,7 +182,15 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, En
         most = min(MOST_FOUND_CLUSTERS, X.shape[0])
         rows = X.toarray() if scipy.sparse.issparse(X) else X
         algorithm = AutoAlgorithm(k_max=most)
-        return algorithm.centres(self._train(algorithm, rows, None, weights).parameter)
+        found = self._train(algorithm, rows, None, weights).parameter
+        if algorithm.limited(found):
+            warnings.warn(
+                f"The limit of {most} clusters of n_clusters='auto' binds: more would lower the criterion. Set "
+                f"n_clusters to a number, or use flegel.run with AutoKMeans(k_max={2 * most}) or more.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return algorithm.centres(found)
 
     def _starts(self) -> int:
         """How many starts are tried, as scikit-learn has it; centres that are given are one. By k-means++ several are

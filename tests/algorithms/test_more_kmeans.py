@@ -164,6 +164,12 @@ def test_many_clusters_far_apart_are_found_though_one_split_alone_does_not_pay(
     assert len(result.parameters["centroids"]) == clusters
 
 
+@pytest.mark.parametrize(("most", "told"), [(4, True), (6, False), (7, False)])
+def test_a_limit_that_binds_is_told_with_what_to_set(most: int, told: bool) -> None:
+    result = flegel.run(AutoKMeans(k_max=most), X, workers=1, processes=False, sync="bsp", seed=0, progress=False)
+    assert any("limit of 4 clusters binds" in text and "k_max=8" in text for text in result.warnings) == told
+
+
 def test_columns_without_a_number_are_named() -> None:
     blank = with_marks(np.column_stack([X[:, :2], np.full(len(X), np.nan)]))
     with pytest.raises(UsageError, match=r"column 2 \(counted from 0\) has no observed number"):

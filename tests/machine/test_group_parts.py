@@ -204,6 +204,17 @@ def test_outer_steps() -> None:
     assert np.allclose(again[0], [0.95, 3.8])
 
 
+def test_momentum_moves_nothing_where_nobody_has_trained() -> None:
+    """Groups at rest contribute without visits. θ that goes on by its momentum would wake them, for hundreds of rounds;
+    what a coarse form of the last change left over counts."""
+    base, velocity = [np.array([1.0, 2.0])], [np.array([0.5, -3.0])]
+    none, rest = (0.0, [np.zeros(2)]), (0.0, [np.array([0.0, 0.5])])
+    theta, after = outer_step("nesterov", base, velocity, [none, none])
+    assert theta[0].tolist() == [1.0, 2.0] and after[0].tolist() == [0.5, -3.0]
+    assert outer_step("nesterov", base, velocity, [none, rest])[0][0].tolist() == [1.0, 2.25]
+    assert outer_step("nesterov", base, velocity, [none, (1.0, [np.zeros(2)])])[0][0].tolist() != [1.0, 2.0]
+
+
 def test_what_was_learned_since_sending_is_kept() -> None:
     result, now, sent = [np.float32([5.0])], [np.float32([3.5])], [np.float32([3.0])]
     assert moved(result, now, sent)[0].tolist() == [5.5] and moved(result, now, sent)[0].dtype == np.float32

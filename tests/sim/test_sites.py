@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from bench.sites.bucket import BucketFaults
-from bench.sites.laws import LIAR
+from bench.sites.laws import LIAR, BrokenLaw, SiteLaws
 from bench.sites.simulate import first_broken
-from bench.sites.world import SiteScenario, SiteWorld
+from bench.sites.world import SiteScenario, SiteWorld, draw_fragments
 from flegel.machine.group.contributions import Contributions, ReceivedContribution
 from flegel.machine.group.events import Answered, PutObject, StoreCommand
 from flegel.machine.group.exchange import GroupExchange
@@ -19,7 +20,17 @@ from flegel.machine.group.fragments import Fragments
 from flegel.machine.group.group import Group
 from flegel.machine.group.own_contribution import OwnContribution
 from flegel.machine.group.quorum import Quorum
-from flegel.machine.group.records import CURRENT, Contribution, Entry, MemberBeat, decode
+from flegel.machine.group.records import (
+    CURRENT,
+    Contribution,
+    Entry,
+    MemberBeat,
+    RoundResult,
+    contribution_key,
+    decode,
+    encode,
+    result_key,
+)
 from flegel.machine.group.store_calls import StoreCalls
 from flegel.machine.group.table import MemberTable
 from flegel.params.ledger import Ledger
@@ -281,6 +292,43 @@ def test_a_group_that_joins_late_has_every_fragment_of_the_others() -> None:
     last = max(world.laws.results)
     assert last > 30 and all(site.machine.round >= last for site in world.sites.values())
     assert {e.group for e in world.laws.results[last]} == {"g0", "g1", "g2"}
+
+
+@pytest.mark.parametrize("seed", [1866408623, 1866408659])
+def test_groups_of_unequal_speed_end_though_the_outer_step_has_momentum(seed: int) -> None:
+    """The fast group and those that have finished are a quorum, and the slow one is late in every round. Momentum alone
+    changed θ and woke both again, until it was below the rounding of θ after 350 rounds."""
+    world = SiteWorld(seed, draw_fragments(seed)).run()
+    assert len(world.laws.results) < 100
+
+
+@pytest.mark.parametrize("seed", [1866408402, 1866408725])
+def test_a_change_may_count_again_where_nobody_has_the_result_that_counted_it(seed: int) -> None:
+    """That result was damaged, and who had applied it was killed. The group that comes back begins with θ(0), and beats
+    of a dead group still tell of a change: it is in two results, and once in θ (`SiteLaws`)."""
+    laws = SiteWorld(seed, draw_fragments(seed)).run().laws
+    keys = [entry.key for entries in laws.results.values() for entry in entries]
+    assert len(keys) > len(set(keys))
+
+
+def counted_again(base: float) -> SiteLaws:
+    """Laws that hear of a change of 2 in rounds 1 and 2, the second time as a step from this θ."""
+    laws, key = SiteLaws("parameters"), contribution_key(1, "g0", 1)
+    laws.written(key, encode(Contribution("g0", 1, 1, 1, 5.0, 1, settled=False), [np.array([2.0])]), 1.0)
+    entry = Entry("g0", 1, key, "", 1)
+    for round_, theta in ((1, 2.0), (2, base + 2.0)):
+        result = RoundResult(round_, (entry,), fields=1, fragments=(0,), exchanged_in=(round_,))
+        laws.written(result_key(round_), encode(result, [np.array([theta])]), float(round_))
+        laws.lost(result_key(round_))
+    return laws
+
+
+def test_the_laws_tell_a_change_that_is_twice_in_parameters() -> None:
+    counted_again(base=0.0)
+    with pytest.raises(BrokenLaw, match=r"once in θ: .* twice"):
+        counted_again(base=2.0)
+    with pytest.raises(BrokenLaw, match="no step from a θ that there was"):
+        counted_again(base=1.0)
 
 
 def joiners_take_the_newest_fragment_only(patch: Patch) -> None:

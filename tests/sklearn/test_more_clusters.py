@@ -119,6 +119,10 @@ def test_the_number_of_clusters_is_found() -> None:
     assert model.inertia_ == pytest.approx(KMeans(3, random_state=0).fit(X).inertia_, rel=1e-6)
     with pytest.raises(ValueError, match="n_clusters='auto' takes rows without NaN"):
         KMeans("auto", metric="cosine").fit(X)
+    rng = np.random.default_rng(0)
+    many = np.repeat(30.0 * rng.normal(size=(60, 4)), 20, axis=0) + rng.normal(size=(1200, 4))
+    with pytest.warns(ConvergenceWarning, match=r"limit of 50 clusters .* binds.* AutoKMeans\(k_max=100\)"):
+        assert KMeans("auto", random_state=0).fit(many).n_clusters_ == 50
 
 
 def test_rows_with_gaps_count_what_is_observed() -> None:

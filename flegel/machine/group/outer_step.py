@@ -4,7 +4,9 @@
 
     mean        w = 1, θ ← θ_base + Δ̄ (dSyncPS: the mean of the groups' θ)
     visits      w = visits since the base
-    nesterov    w = 1, v ← 0.9 v + Δ̄, θ ← θ_base + 0.7 (0.9 v + Δ̄) (DiLoCo)
+    nesterov    w = 1, v ← 0.9 v + Δ̄, θ ← θ_base + 0.7 (0.9 v + Δ̄) (DiLoCo); where nobody has visited a point since the
+                base, θ ← θ_base + Δ̄ and v stays: momentum alone would move θ, and wake groups at rest, round after
+                round until it is smaller than the rounding of θ
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ def outer_step(
     changes: Sequence[tuple[float, Sequence[Array]]],
     factors: Sequence[float] = (),
 ) -> tuple[list[Array], list[Array]]:
-    """New θ and new velocity. `changes`: weight and Δ of each group, in a fixed order, so that bits are fixed too.
+    """New θ and new velocity. `changes`: visits and Δ of each group, in a fixed order, so that bits are fixed too.
     `factors`: of these weights, where changes are outliers; where all are 0, nothing changes."""
     if not changes:
         raise ValueError("no group changed anything")
@@ -42,7 +44,9 @@ def outer_step(
         mean.append(summed / total)
     if kind != "nesterov":
         return [_sum(b, m) for b, m in zip(base, mean, strict=True)], []
-    before = velocity or [np.zeros(b.shape, np.float64) for b in base]
+    before = list(velocity) or [np.zeros(b.shape, np.float64) for b in base]
+    if not any(visits > 0.0 for visits, _ in changes):
+        return [_sum(b, m) for b, m in zip(base, mean, strict=True)], before
     rate, momentum = active().groups.outer_rate, active().groups.outer_momentum
     after = [momentum * v + m for v, m in zip(before, mean, strict=True)]
     moved = [_sum(b, rate * (momentum * v + m)) for b, v, m in zip(base, after, mean, strict=True)]

@@ -219,7 +219,14 @@ class GapPCA(EveryPoint):
         }
 
     def filled(self, features: Any, parameter: Loadings) -> Array:
-        """The rows with what the model expects in place of gaps (NaN)."""
+        """The rows with what the model expects in place of gaps (NaN), in float64."""
+        shape = np.shape(features)
+        if len(shape) != 2 or shape[1] != len(parameter.origin) or parameter.loadings.shape[1] != self.k + 1:
+            raise UsageError(
+                f"GapPCA: the model has {len(parameter.origin)} columns and {parameter.loadings.shape[1] - 1} components, "
+                f"the rows have the shape {shape} and k is {self.k}; give the columns that it was trained on (those "
+                "without any number were left out), and the same k."
+            )
         made = np.empty((rows_of(features), len(parameter.origin)))
         for first, end, rows in row_parts(features, len(parameter.origin)):
             made[first:end] = self._explained(np.asarray(rows, np.float64), parameter)[0]

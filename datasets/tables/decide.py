@@ -309,6 +309,7 @@ def refuse_gaps(table: RawTable, columns: Sequence[ColumnTreatment], found: Mapp
         f"{table.origin}: {table.title(worst.place)} has no value in {worst.missing:,} of {worst.rows:,} rows (first: "
         f"{first}){others}; use {option('missing', 'drop')} (leaves such rows out), "
         f"{option('missing', 'mean')} or {option('missing', 'median')} (fills gaps in) or "
-        f"{option('missing', 'indicator')} (fills them in and adds a column that marks them), or "
+        f"{option('missing', 'indicator')} (fills them in and adds a column that marks them), "
+        f"{option('missing', 'keep')} with an algorithm that knows gaps (gapkmeans, gapgmm, gappca, nmf), or "
         f"{option('drop', table.option(worst.place))}."
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flegel.core.pytree import Array
+from flegel.errors import UsageError
 
 GAP = float(np.finfo(np.float32).max)
 
@@ -23,8 +24,11 @@ def with_marks(rows: Any) -> Array:
 
 
 def observed(rows: Any) -> Array:
-    """True where a number is a value: neither NaN nor the mark of a gap."""
+    """True where a number is a value: neither NaN nor the mark of a gap. Numbers beyond the mark, such as infinite
+    ones, are refused."""
     found = np.asarray(rows)
+    if (np.abs(found) > GAP).any():
+        raise UsageError("Rows hold an infinite number, or one beyond 3.4e38; write it as NaN where it is a gap.")
     return np.asarray(found < GAP)
 
 

@@ -199,7 +199,10 @@ def check_data(request: Request) -> None:
             "updateDataPoint and declare `accepts = Accepts(weighted=True)` on the class, or omit the weights."
         )
     if request.job.missing == "keep" and not algorithm.accepts.gaps:
-        raise UsageError(f"{name} does not know gaps; use {option('missing', 'mean')}, or an algorithm that does.")
+        raise UsageError(
+            f"{name} does not know gaps; use {option('missing', 'mean')}, or an algorithm that does: gapkmeans, gapgmm, "
+            "gappca or nmf."
+        )
     if request.job.missing == "keep" and request.job.scale != "none":
         raise UsageError(f"Columns with gaps that are kept cannot be scaled; leave {option('scale')} out.")
     if algorithm.accepts.supervised and not data.labelled:

@@ -223,9 +223,9 @@ class GapPCA(EveryPoint):
         shape = np.shape(features)
         if len(shape) != 2 or shape[1] != len(parameter.origin) or parameter.loadings.shape[1] != self.k + 1:
             raise UsageError(
-                f"GapPCA: the model has {len(parameter.origin)} columns and {parameter.loadings.shape[1] - 1} components, "
-                f"the rows have the shape {shape} and k is {self.k}; give the columns that it was trained on (those "
-                "without any number were left out), and the same k."
+                f"GapPCA: the model has {len(parameter.origin)} columns and {parameter.loadings.shape[1] - 1} "
+                f"components, the rows have the shape {shape} and k is {self.k}; give the columns that it was trained "
+                "on (those without any number were left out), and the same k."
             )
         made = np.empty((rows_of(features), len(parameter.origin)))
         for first, end, rows in row_parts(features, len(parameter.origin)):

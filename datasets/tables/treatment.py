@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from flegel.core.gaps import GAP
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.rows.chosen_columns import find_column
@@ -453,6 +454,11 @@ def _sparse(encoded: _Encoded, rows: int, how: Treatment) -> Sparse:
 def _filled(column: ColumnTreatment, values: Array, gaps: Array) -> Array:
     if column.use == "ordinal":
         return np.where(gaps, -1.0, values.astype(np.float64))
+    if column.fill == GAP and (np.abs(values[~gaps]) >= GAP).any():
+        raise DataError(
+            f"{column.name!r} holds a number of 3.4e38 or more, which marks a gap here; leave it out, or use "
+            f"{option('missing', 'mean')}."
+        )
     return values if column.fill is None else np.where(gaps, column.fill, values)
 
 

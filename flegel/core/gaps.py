@@ -19,6 +19,7 @@ GAP = float(np.finfo(np.float32).max)
 def with_marks(rows: Any) -> Array:
     """Rows whose NaN are written as gaps."""
     found = np.asarray(rows)
+    observed(found)  # refuses numbers beyond the mark
     missing = np.isnan(found)
     return np.where(missing, np.asarray(GAP, found.dtype), found) if missing.any() else found
 

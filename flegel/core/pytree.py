@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import cache
+from keyword import iskeyword
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -87,14 +88,15 @@ def bundle_type(name: str, fields: tuple[str, ...]) -> Any:
     """The class of bundles with these fields. It is found again by its qualified name, here, in every process: so
     compiled code that is kept for it belongs to the same class in the next one."""
     made = namedtuple(name, fields, module=__name__)  # type: ignore[misc]
-    made.__qualname__ = FIELD_SEPARATOR.join((name, *fields))
+    if fields and FIELD_SEPARATOR not in "".join((name, *fields)):
+        made.__qualname__ = FIELD_SEPARATOR.join((name, *fields))
     return made
 
 
 def __getattr__(name: str) -> Any:
     """The class whose qualified name this is, where numba's cache looks for it."""
     first, *fields = name.split(FIELD_SEPARATOR)
-    if not fields:
+    if not fields or not all(part.isidentifier() and not iskeyword(part) for part in (first, *fields)):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return bundle_type(first, tuple(fields))
 

@@ -8,7 +8,7 @@ import pytest
 import flegel
 from flegel.algorithms import GMM, NMF, PCA, GapGMM, GapKMeans, GapPCA, ImplicitALS
 from flegel.core.gaps import with_marks
-from flegel.errors import UsageError
+from flegel.errors import DataError, UsageError
 
 rng = np.random.default_rng(5)
 CLUSTER = rng.integers(0, 3, 600)
@@ -114,3 +114,16 @@ def test_recommendations_go_on_with_fewer_users() -> None:
     first = train(ImplicitALS(rank=3), counts)
     second = train(ImplicitALS(rank=3), counts[:40, ::-1].copy(), start=first)
     assert not np.allclose(second.parameters["factors"], first.parameters["factors"])
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, 1e39])
+@pytest.mark.parametrize("algorithm", [GapGMM(k=2), GapPCA(k=1), GapKMeans(k=2)], ids=lambda a: type(a).__name__)
+def test_numbers_beyond_the_mark_of_a_gap_are_refused(algorithm: flegel.Algorithm, number: float) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    rows[3, 1] = np.nan
+    result = flegel.run(algorithm, rows, missing="keep", workers=1, processes=False, max_iterations=2)
+    rows[5, 2] = number
+    with pytest.raises((UsageError, DataError), match=r"infinite|3\.4e38|-?inf"):
+        result.predict(rows)
+    with pytest.raises((UsageError, DataError)):
+        flegel.run(algorithm, rows, missing="keep", workers=1, processes=False, max_iterations=2)

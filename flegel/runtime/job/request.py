@@ -200,8 +200,8 @@ def check_data(request: Request) -> None:
         )
     if request.job.missing == "keep" and not algorithm.accepts.gaps:
         raise UsageError(
-            f"{name} does not know gaps; use {option('missing', 'mean')}, or an algorithm that does: gapkmeans, gapgmm, "
-            "gappca or nmf."
+            f"{name} does not know gaps; use {option('missing', 'mean')}, or an algorithm that does: gapkmeans, "
+            "gapgmm, gappca or nmf."
         )
     if request.job.missing == "keep" and request.job.scale != "none":
         raise UsageError(f"Columns with gaps that are kept cannot be scaled; leave {option('scale')} out.")

@@ -13,8 +13,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import msgpack
 import msgspec
@@ -41,6 +43,7 @@ from flegel.results.result import Result, estimator, module_of
 from flegel.wording import option
 
 FORMAT = 1  # version of a saved result
+MAX_NAME = 200  # letters
 
 
 class ModelManifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -393,8 +396,11 @@ def read_manifest(path: Path) -> ModelManifest:
     if not isinstance(columns, int) or isinstance(columns, bool) or columns < 1:
         raise StorageError("model.json does not say how many columns its data had.")
     names = manifest.parameter.fields
-    if len(set(names)) != len(names) or not all(name.isidentifier() and not name.startswith("_") for name in names):
+    if len({normalize("NFKC", name) for name in names}) != len(names) or any(name.startswith("_") for name in names):
         raise StorageError("model.json names fields of θ that cannot be.")
+    for name in (manifest.parameter.name, *names):
+        if not name.isidentifier() or iskeyword(name) or len(name) > MAX_NAME:
+            raise StorageError("model.json has a name in θ that cannot be.")
     return manifest
 
 

@@ -39,6 +39,7 @@ from flegel.runtime.backends.numba.calls_ahead import (
     parsed_hook,
     with_calls_ahead,
 )
+from flegel.runtime.backends.numba.compiled_values import compiled_values
 from flegel.runtime.backends.numba.interpreted_loop import as_hooks_see, data_point, fold_change
 from flegel.runtime.backends.numba.kept_contributions import VisitCode, visit_code
 from flegel.runtime.worker.current_hook import EnteredHook
@@ -123,7 +124,9 @@ def compile_loop(algorithm: Algorithm, shard: Shard, parameter: Tree, zero: Tree
     text = _generate(cls, used, sparse, parameter, zero, algorithm, shard, ahead)
     changed = inspect.getsource(sys.modules[with_calls_ahead.__module__]) if ahead else ""
     changed += inspect.getsource(sys.modules[visit_code.__module__]) if algorithm._kept is not None else ""
-    key = hashlib.sha256((text + _class_text(cls) + changed + numba.__version__).encode()).hexdigest()[:20]
+    hooks = (*visit_hooks(cls), cls.aggregate, *_own_local_parameter(cls))
+    whole = repr((text, _class_text(cls), changed, compiled_values(hooks), numba.__version__))
+    key = hashlib.sha256(whole.encode()).hexdigest()[:20]
     _classes[key] = cls
     _admit_helpers(cls)
     block = _load_glue(key, text.replace("@key@", key))
@@ -199,13 +202,16 @@ def _load_glue(key: str, text: str) -> Any:
 
 
 def _class_text(cls: type) -> str:
-    """Everything that decides what is compiled, as text: the class with its helpers, and files they come from."""
+    """The class with its helpers and the classes it inherits from, and files they come from, as text. What functions
+    take from memory is told by `compiled_values`."""
     module = sys.modules[cls.__module__]
     carried = getattr(module, "__flegel_source__", None)
-    homes = {sys.modules.get(function.__module__) for function in _helpers(cls).values()} - {module, None}
+    homes = {sys.modules.get(function.__module__) for function in _helpers(cls).values()}
+    homes |= {sys.modules.get(base.__module__) for base in cls.__mro__ if base not in Algorithm.__mro__}
+    homes -= {module, None}
     files = sorted(f for home in _with_neighbours(homes) if (f := getattr(home, "__file__", None)))
     texts = [str(carried) if carried is not None else inspect.getsource(module)]
-    return "".join([*texts, *(Path(f).read_text(encoding="utf-8", errors="replace") for f in files)])
+    return repr([*texts, *(Path(f).read_text(encoding="utf-8", errors="replace") for f in files)])
 
 
 def _with_neighbours(homes: set[Any]) -> set[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,4 +149,4 @@ def is_exponential(model: Any) -> bool:
 
 
 def norm(coefficients: Any) -> float:
-    return float(coefficients @ coefficients) ** 0.5
+    return math.sqrt(float(coefficients @ coefficients))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,16 +15,8 @@ COMPARED_ROWS = 256  # on which the ONNX model and the original are compared
 LEAST_AGREEMENT = 0.99  # of these rows: in float32 a row on the border between two classes may get either of them
 NUMBERS_AGREE = 1e-5  # relatively, and of the largest answer, where answers are numbers: float32 has seven digits
 ONNX_IR_VERSION = 10  # of the file format: onnxruntime from version 1.18 on reads it
-EXPORTED = (
-    *("KMeans", "GaussianMixture", "LogisticRegression", "GaussianNB", "MultinomialNB", "BernoulliNB"),
-    *("LinearRegression", "Ridge", "Lasso", "ElasticNet", "PoissonRegressor", "GammaRegressor", "HuberRegressor"),
-    *("PCA", "TruncatedSVD"),
-)
-"""Estimators of scikit-learn that a saved model may become on its way."""
-EXPORTED_IN_WORDS = (
-    "k-means, Gaussian mixtures, logistic, linear, ridge, lasso, elastic net, Poisson, gamma and Huber regression, "
-    "PCA, SVD and naive Bayes"
-)
+
+NOT_INSTALLED = "Export needs skl2onnx and onnxruntime; install them with: pip install 'flegel[onnx]'"
 
 
 def export(
@@ -60,26 +52,19 @@ def export(
 
 def exportable(loaded: Any) -> Any:
     """A saved model as a fitted estimator of scikit-learn; refused in a sentence where that has no ONNX form."""
+    from flegel.algorithms.exported import EXPORTED_IN_WORDS, why_not
+
     name = type(loaded.algorithm).__name__
+    if find_spec("sklearn") is None:
+        raise UsageError(NOT_INSTALLED)
     known = f"ONNX files are written of {EXPORTED_IN_WORDS}; use `flegel predict` for this one."
     try:
         estimator = loaded.to_sklearn()
     except UsageError as error:
         raise UsageError(f"{name} cannot be exported: {error} {known}") from None
-    kind = type(last_step(estimator)).__name__
-    if kind == "NMF":
-        raise UsageError(
-            "A factorization cannot be exported: its answer is the solution of a problem for each row, and ONNX has no "
-            "operator for that. Use `result.to_sklearn()`, or keep `components_`."
-        )
-    if kind not in EXPORTED:
-        raise UsageError(f"{name} cannot be exported: {known}")
+    if (reason := why_not(estimator)) is not None:
+        raise UsageError(reason or f"{name} cannot be exported: {known}")
     return estimator
-
-
-def last_step(estimator: Any) -> Any:
-    """The model behind scalers."""
-    return estimator[-1] if hasattr(estimator, "steps") else estimator
 
 
 def to_onnx(estimator: Any, columns: int) -> tuple[bytes, int]:
@@ -87,18 +72,18 @@ def to_onnx(estimator: Any, columns: int) -> tuple[bytes, int]:
     cluster, or in all numbers."""
     import numpy as np
 
+    from flegel.algorithms.exported import probe_rows
+
     try:
         import onnxruntime
         from skl2onnx import convert_sklearn
         from skl2onnx.common.data_types import FloatTensorType
     except ImportError:
-        raise UsageError(
-            "Export needs skl2onnx and onnxruntime; install them with: pip install 'flegel[onnx]'"
-        ) from None
+        raise UsageError(NOT_INSTALLED) from None
     made = convert_sklearn(estimator, initial_types=[("X", FloatTensorType([None, columns]))])
     made.ir_version = min(made.ir_version, ONNX_IR_VERSION)
     content = bytes(made.SerializeToString())
-    rows = probe_rows(estimator, columns)
+    rows = probe_rows(estimator, columns, COMPARED_ROWS)
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     answer = estimator.predict if hasattr(estimator, "predict") else estimator.transform
     wanted = np.asarray(answer(rows.astype(np.float64)))
@@ -114,39 +99,3 @@ def to_onnx(estimator: Any, columns: int) -> tuple[bytes, int]:
             "in float32: where columns have means far larger than their spread, subtract these before the training."
         )
     return content, agreed
-
-
-def probe_rows(estimator: Any, columns: int) -> Any:
-    """Rows about the centres of the model, or about 0, in float32."""
-    import numpy as np
-
-    rng, model = np.random.default_rng(0), last_step(estimator)
-    centres = centres_of(model, columns)
-    spread = (centres.std(axis=0) + 1.0) / (max(norm(model.coef_), 1.0) if is_exponential(model) else 1.0)
-    rows = centres[rng.integers(len(centres), size=COMPARED_ROWS)] + spread * rng.normal(size=(COMPARED_ROWS, columns))
-    if type(model).__name__ == "MultinomialNB":
-        rows = np.abs(rows)
-    if hasattr(estimator[0] if hasattr(estimator, "steps") else None, "inverse_transform"):
-        rows = estimator[0].inverse_transform(rows)
-    return rows.astype(np.float32)
-
-
-def centres_of(model: Any, columns: int) -> Any:
-    """Where rows of a model lie: its centres, means of classes, the mean, the border between true and false; rows whose
-    exponent is 0, so that answers are within float32."""
-    import numpy as np
-
-    for name in ("cluster_centers_", "means_", "theta_", "mean_"):
-        if hasattr(model, name):
-            return np.atleast_2d(getattr(model, name))
-    if is_exponential(model):
-        return np.atleast_2d(-model.intercept_ * model.coef_ / max(norm(model.coef_) ** 2, 1e-300))
-    return np.full((1, columns), getattr(model, "binarize", None) or 0.0)
-
-
-def is_exponential(model: Any) -> bool:
-    return type(model).__name__ in ("PoissonRegressor", "GammaRegressor")
-
-
-def norm(coefficients: Any) -> float:
-    return math.sqrt(float(coefficients @ coefficients))

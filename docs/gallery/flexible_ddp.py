@@ -6,6 +6,7 @@ FlexibleDDP: a slow rank
 time: a slow rank brings fewer samples, and the gradient is the mean over all samples. Two lines of a script change.
 """
 
+import inspect
 import os
 import subprocess
 import sys
@@ -50,5 +51,6 @@ def train() -> None:
 if "RANK" in os.environ:
     train()
 else:
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
+    script = inspect.getsourcefile(train)  # in a build of the pages there is no __file__
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
     print(subprocess.run(ranks, capture_output=True, text=True, check=True).stdout)

@@ -48,7 +48,7 @@ from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.observers import JobEnded, JobEvent, Observer
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
-from flegel.runtime.job.teams import in_use, team_for
+from flegel.runtime.job.teams import in_use, team_for, team_per_host
 from flegel.runtime.system import processors
 
 RNG = np.random.default_rng(5)
@@ -689,3 +689,31 @@ def test_what_started_this_process_may_say_how_many_threads_it_has(monkeypatch: 
     assert processors.computing_threads() == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "0")
     assert processors.computing_threads() == 8
+
+
+def test_a_slave_limits_the_threads_of_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "computing_threads", lambda: 4)
+    monkeypatch.setattr(processors, "_team_limits", [])
+    assert [processors.threads_of_team(wanted) for wanted in (0, 1, 16)] == [0, 1, 16], "nobody has set a limit"
+    for given, most in ((3, 3), (8, 4)):
+        processors.limit_team(given)
+        assert [processors.threads_of_team(wanted) for wanted in (0, 1, 16)] == [0, 1, most]
+
+
+@pytest.mark.parametrize(
+    ("job", "algorithm", "expected"),
+    [
+        (Job(), KMeans(k=3), True),
+        (Job(sync=SyncSpec("ssp")), KMeans(k=3), True),
+        (Job(workers=2), KMeans(k=3), False),
+        (Job(threads=2), KMeans(k=3), False),
+        (Job(straggler="0:8x"), KMeans(k=3), False),
+        (Job(servers=2), KMeans(k=3), False),
+        (Job(), NMF(rank=2, solver="sgd"), False),
+        (Job(), Means(), False),
+    ],
+)
+def test_a_job_of_a_cluster_without_numbers_has_a_team_on_each_host(
+    job: Job, algorithm: Algorithm, expected: bool
+) -> None:
+    assert team_per_host(job, algorithm) == expected

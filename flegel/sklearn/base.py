@@ -162,6 +162,8 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
             wanted = self.tol if tolerance is None else tolerance
             if wanted is not None:
                 options["tolerance"] = max(float(wanted), LEAST_TOLERANCE)
+        if chosen.accepts.ratings:  # rows and columns, never a list of ratings, however few columns there are
+            options["format"] = "table"
         if self.target is not None:
             options["target"] = float(self.target)
         if getattr(self, "verbose", 0):

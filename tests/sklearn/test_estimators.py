@@ -511,3 +511,9 @@ def test_an_elastic_net_is_the_minimum_of_its_own_objective() -> None:
         ]
         values = [objective(model.coef_[0], ratio, 100.0) for model in models]
         assert values[0] < values[1]
+
+
+@pytest.mark.parametrize("estimator", ["NMF", "ImplicitALS"])
+def test_three_columns_of_counts_are_no_list_of_ratings(estimator: str) -> None:
+    X = np.unique(np.random.default_rng(0).integers(0, 12, size=(20, 3)).astype(float), axis=0)
+    assert getattr(flegel.sklearn, estimator)(2, random_state=0, max_iter=3).fit(X).components_.shape == (2, 3)

@@ -112,10 +112,9 @@ def control_groups(root: str = "/") -> Iterator[tuple[int, int]]:
 
 def _files_in_memory(statistics: dict[str, str]) -> int:
     """Bytes of files in memory, those of the group's children too, as `memory.stat` of either version says it. Also
-    such as were read twice (active): pages of a scratch file that is visited again and again are dropped like others."""
-    return sum(
-        int(statistics.get(f"total_{kind}_file", statistics.get(f"{kind}_file", 0))) for kind in ("active", "inactive")
-    )
+    such as were read twice (active): pages of a scratch file that is visited again are dropped like others."""
+    names = ("active_file", "inactive_file")
+    return sum(int(statistics.get(f"total_{name}", statistics.get(name, 0))) for name in names)
 
 
 def _memory_groups(root: Path) -> Iterator[tuple[Path, str, tuple[str, str]]]:

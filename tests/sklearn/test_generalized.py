@@ -232,3 +232,13 @@ def test_offsets_that_are_no_numbers_are_refused() -> None:
             sklearn.PoissonRegressor().fit(X, LABELS["Poisson"], offset=wrong)
     with pytest.raises(ValueError, match="offset has values that are no numbers"):
         sklearn.PoissonRegressor().fit(X, LABELS["Poisson"], offset=["a"] * 300)
+
+
+@pytest.mark.parametrize(("rows", "columns", "seed"), [(20, 5, 0), (44, 1, 1), (49, 6, 2), (26, 24, 11)])
+def test_huber_regression_finds_a_plane_on_which_all_rows_lie(rows: int, columns: int, seed: int) -> None:
+    """Neither a scale that goes to 0 nor rows without curvature are a minimum."""
+    rng = np.random.default_rng(seed)
+    X, plane = rng.normal(size=(rows, columns)), rng.normal(size=columns)
+    model = sklearn.HuberRegressor(alpha=0.0, max_iter=1000).fit(X, X @ plane + 1.5)
+    np.testing.assert_allclose(model.coef_, plane, atol=1e-4)
+    assert model.scale_ < 1e-4

@@ -32,8 +32,8 @@ SOLVERS = {
 """Names of scikit-learn's solvers, and what each says when it has not converged: programs look for these words."""
 PENALTIES = ("l2", "l1", "elasticnet")
 COMMON_TOL = 1e-4
-"""scikit-learn's default. Its `tol` bounds a gradient, and the distance to the minimum falls with the gradient's square:
-a finer `tol` asks for so much more."""
+"""scikit-learn's default. Its `tol` bounds a gradient, and the distance to the minimum falls with that one's square: a
+finer `tol` asks for so much more."""
 LEAST_DISTANCE = 1e-14
 """To the minimum, relatively: smaller ones cannot be told from rounding."""
 ELASTIC_NET_FINER = 1e-2

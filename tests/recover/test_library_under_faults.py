@@ -12,7 +12,7 @@ import pytest
 from test_lost_processes import Story, kill, recovered, train
 
 import flegel
-from bench.micro.library_models import CONVEX, OTHERS
+from bench.micro.library_models import APART, CONVEX, OTHERS
 from flegel import LocalCluster, algorithms
 from flegel.core import pytree
 from flegel.errors import UsageError
@@ -37,9 +37,10 @@ def given(name: str) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def is_true(name: str, result: flegel.Result) -> bool:
-    """The reported objective is that of the model on all rows."""
+    """The reported objective is that of the model on all rows; `KLNMF` solves for each row in steps."""
     _, rows, labels = TABLES[name]
-    return bool(np.isclose(result.objective, given(name)[0].evaluate(rows, labels, result.parameter).objective, 1e-6))
+    evaluated = given(name)[0].evaluate(rows, labels, result.parameter).objective
+    return bool(np.isclose(result.objective, evaluated, APART if name == "KLNMF" else 1e-6))
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -50,13 +51,12 @@ def test_a_job_whose_worker_is_killed_ends_with_what_it_reports(name: str, three
     result, _ = train(algorithm, data, three, story, sync="fsp", interval="5ms", max_seconds=200, **options)
     assert [i["worker"] for i in result.incidents if i["kind"] == "lost"] == [1], result.reason
     assert is_true(name, result), (result.objective, result.reason)
-    assert result.objective == pytest.approx(calm.objective, rel=1e-4 if name in CONVEX else 2e-2)
+    worse = (result.objective - calm.objective) / abs(calm.objective) * (-1 if algorithm.learning.maximize else 1)
+    assert worse <= (1e-4 if name in CONVEX else 2e-2), (result.objective, calm.objective)
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_points_that_move_are_counted_once(
-    name: str, three: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_that_move_are_counted_once(name: str, three: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, data, options = given(name)
     moving(monkeypatch, (0, 1, 300), (0, 2, 100))
     result = flegel.run(
@@ -73,9 +73,7 @@ def test_a_job_goes_on_from_its_checkpoint_to_the_last_bit(name: str, three: Loc
     options |= {"sync": "bsp", "workers": 2, "cluster": three, "tolerance": 0}
     whole = flegel.run(algorithm, data, max_iterations=7, **options)
     flegel.run(given(name)[0], data, max_iterations=3, checkpoint=tmp_path / "job", checkpoint_every=0.01, **options)
-    again = flegel.resume(
-        tmp_path / "job", data=data, algorithm=given(name)[0], max_iterations=7, cluster=three
-    )
+    again = flegel.resume(tmp_path / "job", data=data, algorithm=given(name)[0], max_iterations=7, cluster=three)
     assert again.iterations == whole.iterations and again.objective == whole.objective
     for mine, other in zip(pytree.flatten(again.parameter), pytree.flatten(whole.parameter), strict=True):
         assert np.array_equal(mine, other)

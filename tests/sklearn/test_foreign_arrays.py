@@ -89,5 +89,7 @@ def test_weights_by_name_are_taken_too() -> None:
 
 
 def test_an_array_that_cannot_be_fetched_is_refused_in_a_sentence() -> None:
-    with pytest.raises(ValueError, match=r"OutOfReach cannot be read as a NumPy array .* give one of float32 or float64"):
+    with pytest.raises(
+        ValueError, match=r"OutOfReach cannot be read as a NumPy array .* give one of float32 or float64"
+    ):
         LinearRegression().fit(OutOfReach(X), Y)

@@ -251,7 +251,9 @@ def gate(seed: int) -> Iterator[Line]:
         for condition, given in (("one of four has wrong labels", wrong), ("all labels are right", labels[:2_000])):
             frame = {name: features[:2_000, at] for at, name in enumerate("abcd")} | {"y": given}
             losses = []
-            for options in ({"gate": "0.6", "gate_data": str(judged), "gate_failures": 3}, {}):
+            gated: dict[str, Any] = {"gate": "0.6", "gate_data": str(judged), "gate_failures": 3}
+            none: dict[str, Any] = {}
+            for options in (gated, none):
                 algorithm = LR()
                 done = flegel.run(
                     algorithm, frame, label="y", workers=4, sync="bsp", partition="contiguous", processes=False,
@@ -379,16 +381,17 @@ def main() -> None:
                 if part not in CHEAP:
                     say(f"{line.form} / {line.ours}, {line.condition}: {line.ratio or line.reached}")
     about = run_environment()
+    rows = [{**row, "commit": about.commit[:12]} for row in summed(lines)]
+    if options.page is not None:
+        rows = merged(kept_rows(options.page.with_suffix(".json")), rows)
     made = {
         "title": "Mechanisms as published, beside ours",
         "command": " ".join(["python -m bench.figures.published", *sys.argv[1:]]),
         "commit": about.commit[:12],
         "machine": ", ".join(f"{name} {what}" for name, what in about.machine.items()),
         "seeds": options.seeds,
-        "figures": [{**row, "commit": about.commit[:12]} for row in summed(lines)],
+        "figures": rows,
     }
-    if options.page is not None:
-        made["figures"] = merged(kept_rows(options.page.with_suffix(".json")), made["figures"])
     print(page(made))
     if options.page is not None:
         options.page.with_suffix(".json").write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", "utf-8")

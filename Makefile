@@ -83,9 +83,10 @@ lock:  ## the newest versions that pyproject.toml allows, for every Python and p
 smoke: $(VENV)/.dev  ## one small case of every figure, two minutes of processor time (seven where others use both cores, too); fails where one is not complete
 	$(PY) -m bench.run_suite run all --scale smoke --out runs/smoke
 
-nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet; a newcomer's first hour
+nightly: $(VENV)/.dev $(EXTRAS)/.ready  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet; a newcomer's first hour
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py tests/algorithms/test_cosine.py
-	$(PY) -m pytest -m slow
+	$(PY) -m pytest -m slow --ignore tests/extras
+	$(EXTRAS)/bin/python -m pytest -m slow tests/extras
 	$(PY) -m bench.gauntlet --jobs 2 --workers rotate --fresh
 	$(PY) -m bench.first_hour
 

@@ -86,8 +86,8 @@ def same(one: Any, other: Any, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cls", "dtype"), [*((cls, np.float32) for cls in FORMS), (ByContribution, np.float64)]
-)  # float64 rows of the other forms are compiled for weights, below
+    ("cls", "dtype"), [(ByContribution, np.float32), (ByHidden, np.float32), (ByContribution, np.float64)]
+)  # float64 rows of ByHidden are compiled for weights, below; `check_algorithm` compiles ByHiddenTuple for both
 def test_compiled_and_interpreted_contributions_come_to_the_same_sums_as_changes(
     cls: type[Algorithm], dtype: Any
 ) -> None:
@@ -100,8 +100,9 @@ def test_compiled_and_interpreted_contributions_come_to_the_same_sums_as_changes
         same(found.theta, expected.theta, tolerance)
 
 
-@pytest.mark.parametrize("cls", FORMS)
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("cls", "compiled"), [*((cls, False) for cls in FORMS), (ByContribution, True), (ByHidden, True)]
+)
 def test_the_engine_counts_points_by_their_weights(cls: type[Algorithm], compiled: bool) -> None:
     weights = 1.0 + np.arange(POINTS) % 3
     expected = Trained(ByChange(), rows(), weights, compiled=False).some_rounds()

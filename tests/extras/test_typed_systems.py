@@ -36,7 +36,7 @@ def slurm(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     (folder / "slurm").mkdir()
     with slurm_host.slurm(folder / "slurm"):
         yield {}
-        slurm_host._until(lambda: not queued(), "jobs do not leave the queue", 500.0)
+        slurm_host._until(lambda: not queued(), "jobs do not leave the queue", 1800.0)
         for log in (folder / "page").glob("flegel-*.log"):
             assert "saved to" in log.read_text(), log.read_text()
 

@@ -100,9 +100,10 @@ faults: $(VENV)/.dev  ## 250 seeds (SEEDS=250) of each kind of simulated faults:
 chaos: $(VENV)/.dev  ## every fault at length, about an hour; may be interrupted and goes on where it was
 	$(PY) -m bench.chaos.run --out chaos
 
-docs: $(VENV)/.dev  ## the site, in build/docs; fails on every warning
+docs: $(VENV)/.dev  ## the site, in build/docs; fails on every warning and every dead link inside it
 	$(VENV)/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e '.[docs]'
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
+	$(PY) packaging/site_links.py
 
 regress: $(VENV)/.dev  ## fails where a pass, a barrier, a start or a small job is a tenth slower than in the last records of this processor
 	$(PY) -m bench.history check

@@ -50,6 +50,8 @@ class WorkerView:
     """Seconds that each call of a library takes besides its visits, as it says."""
     room: int = 0
     """Points that the memory of its device can hold; 0: not known."""
+    caught_up: int = 0
+    """Of the visits, those of points that were more than one pass behind others of the same worker."""
 
     def hear(self, visits: int, compute: float, respond: float, wait: float, call: float = 0.0) -> None:
         """Note a report: how many points were visited, and where the worker's seconds went."""
@@ -310,6 +312,13 @@ def _without_none(hint: object) -> object:
     """`int | None` is an int that may be omitted."""
     kinds = [kind for kind in get_args(hint) if kind is not type(None)]
     return kinds[0] if kinds and type(None) in get_args(hint) else hint
+
+
+def train_on(waiting: str, view: View) -> bool:
+    """Whether workers go on training while their report and the next θ travel: all of them (`training`), those that a
+    new θ can interrupt (`interruptible`; a micro-batch of a network that was begun is not interrupted, so the update
+    would wait for it), or none (`idle`)."""
+    return waiting == "training" or (waiting == "interruptible" and not view.in_batches)
 
 
 def names(workers: Iterable[int]) -> str:

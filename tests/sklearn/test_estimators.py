@@ -206,6 +206,13 @@ def test_liblinear_counts_the_intercept_in_the_penalty(sparse: bool, scaling: fl
     np.testing.assert_allclose(again.coef_, theirs.coef_, rtol=1e-4, atol=1e-5)
 
 
+def test_a_fine_tolerance_gives_scikit_learns_weights() -> None:
+    rng = np.random.default_rng(5)
+    rows, labels = rng.normal(size=(90, 3)), rng.integers(0, 3, 90)
+    theirs = linear_model.LogisticRegression(tol=1e-12, max_iter=10_000).fit(rows, labels)
+    np.testing.assert_allclose(LogisticRegression(tol=1e-8).fit(rows, labels).coef_, theirs.coef_, atol=1e-6)
+
+
 def test_words_of_scikit_learn_for_the_same_model_are_taken() -> None:
     rng = np.random.default_rng(5)
     rows, labels = rng.normal(size=(90, 3)), rng.integers(0, 3, 90)

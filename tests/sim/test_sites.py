@@ -46,6 +46,7 @@ Patch = pytest.MonkeyPatch
         ("ending", range(26, 32)),
         ("quorum", (*range(6, 12), 37)),
         ("fragments", (*range(2, 5), 93)),
+        ("rounded", range(4, 7)),
     ],
 )
 def test_no_law_is_broken_in_some_seeds(kind: str, seeds: Iterable[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from flegel.machine.group.contributions import Contributions
 from flegel.machine.group.fragments import Fragments
 from flegel.machine.group.records import Contribution, Entry, RoundResult, decode, digest_of, encode
 from flegel.machine.group.wire import packed, restored, shortened, unpacked
+from flegel.runtime.group.session import GroupSession
 
 SHAPES = [(37, 11), (5,), (), (0, 3), (513,)]
 STEPS = {"bf16": 2.0**-8, "int8": 0.5 / 127, "int4": 0.5 / 7}
@@ -144,3 +145,12 @@ def test_results_whose_parts_do_not_fit_are_refused() -> None:
     ]:  # fmt: skip
         with pytest.raises(DecodeError):
             restored(short, wrong, THETA)
+
+
+def test_a_new_training_begins_with_theta_of_a_result_in_few_bytes() -> None:
+    base = theta()
+    result, parts = decode(round_of(["int8", "int4"], base, "nesterov")[1], RoundResult)
+    common = CommonParameter(base, Fragments(THETA))
+    common.take(result, common.restored(result, parts))
+    merged = GroupSession._merged(cast("Any", None), 1, base, result, parts)  # no other result is read
+    assert result.short and all(np.array_equal(a, b) for a, b in zip(merged, common.base, strict=True))

@@ -25,8 +25,8 @@ class SiteSettings:
         float,
         Setting(
             "of the change",
-            "Where all contributions of a round are int8 or int4, its θ is written in 16 bits unless rounding that would "
-            "be more than this part of what the round changed: less than the rounding of int4 itself.",
+            "Where all contributions of a round are int8 or int4, its θ is written in 16 bits unless rounding that "
+            "would be more than this part of what the round changed: less than the rounding of int4 itself.",
             0,
             1,
         ),

@@ -13,6 +13,7 @@ from bench.sites.bucket import BucketFaults
 from bench.sites.laws import LIAR, BrokenLaw, SiteLaws
 from bench.sites.simulate import first_broken
 from bench.sites.world import SiteScenario, SiteWorld, draw_fragments
+from flegel.machine.group.common_parameter import CommonParameter
 from flegel.machine.group.contributions import Contributions, ReceivedContribution
 from flegel.machine.group.events import Answered, PutObject, StoreCommand
 from flegel.machine.group.exchange import GroupExchange
@@ -380,3 +381,30 @@ FRAGMENT_BUGS: list[Callable[[Patch], None]] = [
 def test_a_planted_bug_of_fragments_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
     assert first_broken("fragments", range(200)) != ""
+
+
+# -- rounded changes ---------------------------------------------------------------------------------------
+
+
+def what_is_rounded_away_counts_as_sent(patch: Patch) -> None:
+    patch.setattr(GroupExchange, "_readable", lambda self, changes: changes)
+
+
+def results_in_few_bytes_are_read_a_little_off(patch: Patch) -> None:
+    restored = CommonParameter.restored
+
+    def off(self: CommonParameter, result: RoundResult, parts: Any) -> list[Any]:
+        return [array * (1.0 + 1e-6) if result.short else array for array in restored(self, result, parts)]
+
+    patch.setattr(CommonParameter, "restored", off)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "plant",
+    [what_is_rounded_away_counts_as_sent, results_in_few_bytes_are_read_a_little_off],
+    ids=lambda plant: plant.__name__,
+)
+def test_a_planted_bug_of_rounding_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    plant(monkeypatch)
+    assert first_broken("rounded", range(200)) != ""

@@ -382,7 +382,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int | None,
         Option(
             "Workers; by default one, a team of threads, or one a core where a job cannot have a team; on a cluster a "
-            "fair share of it.",
+            "team on each host, or one worker a slot, with a fair share of all slots.",
             TRAINING,
             resume="Another number of workers; points are dealt anew.",
         ),
@@ -391,7 +391,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int | None,
         Option(
             "Threads that train as one worker, a team; one a core where no number of workers is given, and none "
-            "otherwise.",
+            "otherwise; on a cluster each takes a slot.",
             TRAINING,
             check=check_threads,
             resume="Another number of threads that train as one worker.",

@@ -160,8 +160,18 @@ def check_options(record: msgspec.Struct) -> None:
     for option in options_of(type(record)).values():
         if option.about.check is not None:
             value = option.value(record)
-            shown = duration_option if option.about.parse is parse_seconds else named
-            option.about.check(value, shown(option.name, value))
+            if _is_refused(option.about.check, value):
+                shown = duration_option if option.about.parse is parse_seconds else named
+                option.about.check(value, shown(option.name, value))
+
+
+def _is_refused(check: Callable[[Any, str], None], value: Any) -> bool:
+    """Whether a check raises. Asked without the option's name: to put that into words takes longer than all checks."""
+    try:
+        check(value, "")
+    except UsageError:
+        return True
+    return False
 
 
 def deprecations(record: msgspec.Struct, given: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
     python -m bench.gauntlet --jobs 16                     everything; goes on where it was interrupted
     python -m bench.gauntlet --part gmm --part botnet      units whose table or algorithm contains one of these words
     python -m bench.gauntlet --workers rotate              one number of workers a model, instead of all four
+    python -m bench.gauntlet --workers team                a team of threads in place of several workers
     python -m bench.gauntlet --write                       also docs/results/gauntlet.md and gauntlet.json
 
 Each process of a pool trains units on a cluster of its own; one that exceeds the time limit is ended, and that is a
@@ -143,7 +144,7 @@ def run_all(wanted: list[Unit], cells: Callable[[Unit], list[str]], jobs: int, o
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2, help="processes that train units (default 2)")
-    parser.add_argument("--workers", default="all", help="all (default), rotate, or numbers such as 1,4")
+    parser.add_argument("--workers", default="all", help="all (default), rotate, team, or numbers such as 1,4")
     parser.add_argument("--models", default=",".join(MODELS), help="with commas between (default: %(default)s)")
     parser.add_argument("--part", action="append", default=[], help="only units whose table or algorithm matches")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "gauntlet.jsonl", help="records; added to")

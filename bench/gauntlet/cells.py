@@ -1,6 +1,7 @@
 """One unit of the gauntlet: an algorithm on a table, under every model and number of workers, judged beside its peer.
 
-    python -m bench.gauntlet.cells     reads lines "TABLE ALGORITHM [MODEL:WORKERS ...]", writes a JSON line for each
+    python -m bench.gauntlet.cells     reads lines "TABLE ALGORITHM [MODEL:WORKERS ...]", writes a JSON line for each;
+                                       `team` for WORKERS: a team of three threads
 
 A cell is `ok` where the evaluated objective is within 0.1 % of the peer's or better; `warned` where it is worse and a
 warning says why; `stopped` where it is worse and the job does not claim to have converged; `refused` where a sentence
@@ -31,11 +32,14 @@ from flegel.algorithms.nmf import NMF
 from flegel.algorithms.nmf.kullback import KLNMF
 from flegel.core.shard import Sparse, unit_rows
 from flegel.errors import FlegelError
+from flegel.runtime.job.teams import obstacle
 
 __all__ = ["CLUSTERING", "REAL", "labelled", "matrices", "real"]
 
 MODELS = ("bsp", "fsp", "auto", "bsp-mini", "ssp", "asp", "psp")
 WORKERS = (1, 2, 3, 4)
+TEAM, TEAM_THREADS = "team", 3
+"""In place of a number of workers: a team of so many threads of this process, as jobs of one host are by default."""
 SECONDS = 10.0  # of training after which a job is stopped
 WITHIN = 1e-3  # relative: as good as the peer
 REPORTED = 1e-3  # relative: the reported objective is that of the returned θ
@@ -166,15 +170,16 @@ def judge(cell: dict[str, Any], kind: str, rows: Any, peer: float | None, maximi
     return "silent" if cell["converged"] else "stopped"
 
 
-def train(cluster: Any, kind: str, algorithm: Algorithm, rows: Any, labels: Any, sync: str, workers: int) -> Any:
+def train(cluster: Any, kind: str, algorithm: Algorithm, rows: Any, labels: Any, sync: str, workers: str) -> Any:
     began = time.perf_counter()
+    staff: dict[str, Any] = {"workers": int(workers), "cluster": cluster} if workers != TEAM else {"processes": False}
+    if workers == TEAM and not obstacle(algorithm):
+        staff["threads"] = TEAM_THREADS
     data = rows if labels is None or kind != "lr" else (rows, labels)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = flegel.run(
-                algorithm, data, workers=workers, sync=sync, cluster=cluster, max_seconds=SECONDS, seed=0
-            )
+            result = flegel.run(algorithm, data, sync=sync, max_seconds=SECONDS, seed=0, **staff)
             found = algorithm.evaluate(rows, labels, result.parameter)
     except FlegelError as error:
         return {"verdict": "refused", "reason": str(error), "seconds": time.perf_counter() - began}
@@ -190,7 +195,7 @@ def train(cluster: Any, kind: str, algorithm: Algorithm, rows: Any, labels: Any,
     }
 
 
-def unit(name: str, kind: str, cells: list[tuple[str, int]], cluster: Any) -> dict[str, Any]:
+def unit(name: str, kind: str, cells: list[tuple[str, str]], cluster: Any) -> dict[str, Any]:
     """All cells of a table and an algorithm."""
     made = TABLES[name]()
     rows, algorithm = rows_for(kind, made), make(kind, made)
@@ -218,7 +223,7 @@ def main() -> None:
     with flegel.LocalCluster(max(WORKERS)) as cluster:
         for line in sys.stdin:
             name, kind, *wanted = line.split()
-            cells = [(sync, int(workers)) for sync, _, workers in (word.partition(":") for word in wanted)]
+            cells = [(sync, workers) for sync, _, workers in (word.partition(":") for word in wanted)]
             print(json.dumps(unit(name, kind, cells, cluster)), flush=True)
 
 

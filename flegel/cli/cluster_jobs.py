@@ -58,13 +58,14 @@ def submit_to(
     from flegel.loading.class_source import reference
     from flegel.options import deprecations, with_options
     from flegel.plan.stragglers import parse_stragglers
+    from flegel.runtime.job.teams import team_per_host
     from flegel.sync import make_policy
 
     algorithm, code, source = pack(reference(chosen, whole=True))
     job = with_options(ClusterJob(algorithm, data_name(data), code=code), options)
     settings = {**changes_outside(), **job.settings}
     places = {"checkpoint": checkpoint_name(job.checkpoint), "sites": gate_name(job.sites)}
-    job = msgspec.structs.replace(job, **places, settings=settings)
+    job = msgspec.structs.replace(job, **places, settings=settings, team_per_host=team_per_host(job, chosen))
     make_policy(job.sync)
     if job.straggler and job.workers:
         parse_stragglers(job.straggler, job.workers)

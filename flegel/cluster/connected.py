@@ -47,6 +47,7 @@ from flegel.runtime.job import result_store
 from flegel.runtime.job.find_algorithm import resolve
 from flegel.runtime.job.observers import Functions, JobSeen, Observer, Observers
 from flegel.runtime.job.request import open_job_data
+from flegel.runtime.job.teams import team_per_host
 from flegel.sync import make_policy
 
 
@@ -118,7 +119,8 @@ class ConnectedCluster:
             spec = with_options(ClusterJob(ref, place, code=code), _for_cluster(options))
             settings = {**changes_outside(), **spec.settings}
             places = {"checkpoint": checkpoint_name(spec.checkpoint), "sites": gate_name(spec.sites)}
-            spec = msgspec.structs.replace(spec, **places, settings=settings)
+            team = team_per_host(spec, chosen)
+            spec = msgspec.structs.replace(spec, **places, settings=settings, team_per_host=team)
             make_policy(spec.sync)
             if spec.straggler and spec.workers:
                 parse_stragglers(spec.straggler, spec.workers)

@@ -22,7 +22,7 @@ UNITS = [
 
 @pytest.mark.parametrize(("table", "kind"), UNITS)
 def test_no_job_fails_silently(table: str, kind: str) -> None:
-    record = cells.unit(table, kind, [("bsp", 1), ("fsp", 2)], None)
+    record = cells.unit(table, kind, [("fsp", cells.TEAM), ("fsp", "2")], None)
     assert record["peer"] is not None, record
     for name, cell in record["cells"].items():
         assert cell["verdict"] not in cells.FAILURES, f"{name}: {cell}, peer {record['peer']}"

@@ -6,6 +6,7 @@ The master machine is the real one, and so are the bytes of its journal; everyth
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from flegel.cluster.master.actions import Action, Caller, RecordFact, ReplyTo, SendTo
 from flegel.cluster.master.facts import OVER, RUNNING
@@ -55,6 +56,11 @@ class FakeSlave:
     processes: dict[Name, ProcessStatus] = field(default_factory=dict)
     coordinators: dict[tuple[str, int], CoordinatorStatus] = field(default_factory=dict)
     most: int = 0
+    threads: dict[Name, int] = field(default_factory=dict)
+    """What each worker was given; 0: it is no team."""
+
+    def slots_in_use(self) -> int:
+        return sum(max(self.threads.get(name, 0), 1) for name in self.living() if name[2] != COORDINATOR)
 
     def beat(self) -> SlaveBeat:
         coordinators = tuple(d for d in self.coordinators.values())
@@ -70,10 +76,10 @@ class FakeSlave:
                 if name not in self.processes:
                     self.processes[name] = ProcessStatus(*name)
                     self.coordinators[job, attempt] = fresh_status(job, attempt, dict.fromkeys(range(workers), 0))
-            case LaunchWorker(job=job, attempt=attempt, worker=worker, incarnation=incarnation):
-                self.processes.setdefault(
-                    (job, attempt, worker, incarnation), ProcessStatus(job, attempt, worker, incarnation)
-                )
+            case LaunchWorker(job=job, attempt=attempt, worker=worker, incarnation=incarnation, threads=threads):
+                name = (job, attempt, worker, incarnation)
+                if name not in self.processes:
+                    self.processes[name], self.threads[name] = ProcessStatus(*name), threads
             case EndProcesses(job=job, attempt=attempt, worker=worker, incarnation=incarnation):
                 for name in list(self.processes):
                     if name[:2] == (job, attempt) and (worker is None or name[2:] == (worker, incarnation)):
@@ -143,7 +149,7 @@ class SimulatedCluster:
                     answer = given
         return answer
 
-    def submit(self, ticket: str, workers: int | None, owner: str, crash: int | None = None, **more: int) -> None:
+    def submit(self, ticket: str, workers: int | None, owner: str, crash: int | None = None, **more: Any) -> None:
         spec = ClusterJob(AlgorithmRef("flegel.algorithms.kmeans.kmeans:KMeans", {}), "blobs", workers=workers, **more)
         answer = self.do(self.master.request_received(Caller(owner), SubmitJob(ticket, spec), self.now), crash)
         if isinstance(answer, Accepted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import re
@@ -87,6 +88,14 @@ def test_a_gate_judges_the_workers_of_a_cluster(cluster: DaemonCluster, client: 
     done = flegel(cluster, *words.split(" "), *gate.split(" "), folder=tmp_path)
     assert done.exit_code == 0, done.output + cluster.logs()
     assert '"kind": "excluded"' in (tmp_path / "result.json").read_text()
+
+
+def test_a_job_without_numbers_has_one_team_on_each_slave(cluster: DaemonCluster, tmp_path: Path) -> None:
+    words = "submit kmeans --data blobs:4000 --set k=3 --sync bsp --name team --json result.json"
+    done = flegel(cluster, *words.split(" "), folder=tmp_path)
+    assert done.exit_code == 0, done.output + cluster.logs()
+    told = json.loads((tmp_path / "result.json").read_text())
+    assert (told["workers"], told["threads"]) == (2, 2)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -40,12 +42,23 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(
         ticket=st.integers(0, 6), workers=st.none() | st.integers(1, 5), owner=st.sampled_from("abc"), crash=crashes,
-        priority=st.integers(-1, 1), retries=st.integers(0, 1),
+        priority=st.integers(-1, 1), retries=st.integers(0, 1), threads=st.sampled_from((None, None, 1, 2)),
     )  # fmt: skip
     def submit(
-        self, ticket: int, workers: int | None, owner: str, crash: int | None, priority: int, retries: int
+        self,
+        ticket: int,
+        workers: int | None,
+        owner: str,
+        crash: int | None,
+        priority: int,
+        retries: int,
+        threads: int | None,
     ) -> None:
-        self.simulated.submit(f"ticket-{ticket}", workers, owner, crash, priority=priority, retries=retries)
+        team = workers is None and threads is None and priority == 0
+        self.simulated.submit(
+            f"ticket-{ticket}", min(workers, 3) if workers and threads else workers, owner, crash,
+            priority=priority, retries=retries, threads=threads, team_per_host=team,
+        )  # fmt: skip
 
     @rule(name=slave_names, crash=crashes)
     def beat(self, name: str, crash: int | None) -> None:
@@ -119,9 +132,9 @@ TestAnyHistory.settings = settings(stateful_step_count=40)
 # -- single decisions --------------------------------------------------------------------------------------
 
 
-def settled_cluster(jobs: int = 1, workers: int = 2, **more: int) -> SimulatedCluster:
+def settled_cluster(jobs: int = 1, workers: int | None = 2, slots: int = 2, **more: Any) -> SimulatedCluster:
     """So many jobs, submitted and, as far as there is room, running with all their workers."""
-    simulated = SimulatedCluster(slaves=2, slots=2)
+    simulated = SimulatedCluster(slaves=2, slots=slots)
     for name in simulated.slaves:
         simulated.beat(name)
     for number in range(jobs):
@@ -229,6 +242,68 @@ def test_a_job_whose_coordinator_is_killed_by_others_is_started_again_a_few_time
         turn(simulated)
     job = simulated.master.find("kmeans-1")
     assert (job.state, job.attempt) == (FAILED, 4)
+
+
+def given_threads(simulated: SimulatedCluster) -> dict[str, list[int]]:
+    """By slave the threads of its workers."""
+    return {
+        name: sorted(slave.threads[process] for process in slave.living() if process[2] != COORDINATOR)
+        for name, slave in simulated.slaves.items()
+    }
+
+
+def test_a_job_without_numbers_has_one_team_on_each_slave_with_all_its_slots() -> None:
+    simulated = settled_cluster(workers=None, slots=4, team_per_host=True)
+    assert given_threads(simulated) == {"s0": [4], "s1": [4]}
+    assert simulated.master.view(simulated.master.find("kmeans-1")).workers == 2
+    simulated.settle()
+    assert set(states(simulated)) == {DONE}
+
+
+def test_a_team_that_is_lost_with_its_slave_comes_back_with_it() -> None:
+    simulated = settled_cluster(workers=None, slots=4, team_per_host=True)
+    other = next(name for name in simulated.slaves if name != simulated.master.find("kmeans-1").slave)
+    simulated.kill_slave(other)
+    simulated.tick(active().cluster.slave_silence_seconds + 1)
+    turn(simulated)
+    assert simulated.master.find("kmeans-1").state == RUNNING and given_threads(simulated)[other] == []
+    simulated.start_slave(other)
+    turn(simulated)
+    assert given_threads(simulated) == {"s0": [4], "s1": [4]}
+    simulated.settle()
+    assert set(states(simulated)) == {DONE}
+
+
+def test_threads_that_were_asked_for_take_a_slot_each() -> None:
+    simulated = settled_cluster(jobs=2, workers=2, slots=4, threads=2)
+    assert given_threads(simulated) == {"s0": [2, 2], "s1": [2, 2]} and states(simulated) == [RUNNING, RUNNING]
+    assert all(slave.slots_in_use() == slave.slots for slave in simulated.slaves.values())
+    simulated.submit("ticket-more", 1, "bob", threads=3)
+    turn(simulated)
+    waiting = simulated.master.view(list(simulated.master.table.jobs.values())[2])
+    assert waiting.reason == "waits for 3 free slots, 3 of one slave for each worker; 0 of 8 are free"
+
+
+def test_a_job_of_teams_is_scaled_by_hosts() -> None:
+    simulated = settled_cluster(workers=None, slots=4, team_per_host=True)
+    job = simulated.master.table.jobs["kmeans-1"]
+    slave = simulated.slaves[job.slave]
+    key = ("kmeans-1", job.attempt)
+    slave.coordinators[key] = msgspec.structs.replace(slave.coordinators[key], elastic=True)
+    turn(simulated)
+
+    def ask(workers: int) -> Any:
+        return simulated.do(
+            simulated.master.request_received(Caller("ann"), ScaleJob("kmeans-1", workers), simulated.now)
+        )
+
+    denied = ask(3)
+    assert isinstance(denied, Denied) and "free slots of 1 slave more" in denied.text
+    assert isinstance(ask(1), Accepted)
+    leaving = next(p for n, s in simulated.slaves.items() if n != job.slave for p in s.living())
+    slave.coordinators[key] = msgspec.structs.replace(slave.coordinators[key], wanted={1 - leaving[2]: 0})
+    turn(simulated)
+    assert job.slots == {job.slave: 4} and given_threads(simulated)[job.slave] == [4]
 
 
 def test_only_the_owner_cancels() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flegel.cluster.master.facts import RUNNING, JobEntry
 from flegel.cluster.master.placement import SlaveCapacity, allocate, place, queue_order
 from flegel.cluster.master.views import job_view
+from flegel.cluster.master.worker_size import WorkerSize
 from flegel.cluster.transport.protocol import ClusterJob, CoordinatorStatus, check_name
 from flegel.errors import UsageError
 from flegel.job import AlgorithmRef
@@ -26,8 +27,10 @@ capacities = st.lists(
 )  # fmt: skip
 
 
-def job(name: str, owner: str = "ann", workers: int | None = 1, priority: int = 0, at: float = 0.0) -> JobEntry:
-    spec = ClusterJob(AlgorithmRef("X", {}), "blobs", workers=workers, priority=priority)
+def job(
+    name: str, owner: str = "ann", workers: int | None = 1, priority: int = 0, at: float = 0.0, **more: Any
+) -> JobEntry:
+    spec = ClusterJob(AlgorithmRef("X", {}), "blobs", workers=workers, priority=priority, **more)
     return JobEntry(name, f"ticket-{name}", owner, spec, at)
 
 
@@ -47,6 +50,38 @@ def test_a_job_is_placed_or_says_what_it_waits_for(found: list[SlaveCapacity], w
     assert (answer.slots is None) == bool(answer.why)
     if answer.slots is not None:
         assert answer.slave in answer.slots, "the coordinator is where some of its workers are"
+
+
+@given(capacities, st.integers(1, 20), st.integers(1, 6))
+def test_a_worker_of_several_threads_has_all_its_slots_on_one_slave(
+    found: list[SlaveCapacity], workers: int, threads: int
+) -> None:
+    size = WorkerSize(threads)
+    slots = allocate(workers, found, size=size)
+    if slots is None:
+        assert sum(slave.free // threads for slave in found) < workers
+        slots = allocate(workers, found, size=size, partly=True) or {}
+        assert size.workers_of(slots) == sum(slave.free // threads for slave in found)
+    else:
+        assert size.workers_of(slots) == workers
+    assert all(count % threads == 0 for count in slots.values())
+
+
+def test_threads_take_slots() -> None:
+    slaves = [SlaveCapacity(name, 8, 8, 0.0) for name in ("a", "b")]
+    assert place(job("j", workers=3, threads=4), slaves, 1).slots == {"a": 8, "b": 4}
+    assert place(job("j", workers=None, threads=4), slaves, 1).slots == {"a": 8, "b": 8}
+    assert "needs 5 slots of one slave for each of 3" in place(job("j", workers=3, threads=5), slaves, 1).why
+
+
+def test_a_job_without_numbers_is_a_team_on_each_host() -> None:
+    slaves = [SlaveCapacity("large", 8, 8, 0.0), SlaveCapacity("small", 4, 4, 0.0), SlaveCapacity("used", 8, 2, 0.0)]
+    team = job("j", workers=None, team_per_host=True)
+    assert place(team, slaves, 1).slots == {"large": 8, "small": 4, "used": 2}
+    assert place(team, slaves, 2).slots == {"large": 8, "small": 2}, "an even part, on as few hosts as possible"
+    team.slots = {"large": 8, "small": 4}
+    assert (team.places, team.threads_on("large"), team.threads_on("small")) == (2, 8, 4)
+    assert place(team, [SlaveCapacity("full", 8, 0, 0.0)], 1).why == "waits for free slots of 1 slave; 0 of 8 are free"
 
 
 def test_workers_avoid_hosts_that_others_use() -> None:

@@ -16,9 +16,12 @@ from flegel.algorithms.kmeans.shapes import WIDE_COLUMNS, WIDE_K, kernel_sizes
 from flegel.algorithms.simd.registers import group_sizes, tile_shape
 from flegel.cli.main import app
 from flegel.core import code_cache, code_folder, pytree
+from flegel.job import Job
 from flegel.runtime.backends.numba import compile_turns
 from flegel.runtime.backends.numba.compile_turns import processor_time, turn
 from flegel.runtime.job import warm_code
+from flegel.runtime.job.prepared_job import PreparedJob
+from flegel.runtime.job.request import Request, open_job_data
 
 
 def forget() -> None:
@@ -217,3 +220,12 @@ def test_a_class_of_fewer_fields_is_the_same_in_every_process() -> None:
     assert found.decode().strip() == "('factors', 'scale')"
     with pytest.raises(AttributeError):
         pytree.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("name", warm_code.own_kernels())
+def test_every_built_in_algorithm_takes_the_rows_by_which_it_is_compiled(name: str) -> None:
+    """`flegel warm` would end at the first one that refuses them, and compile nothing of those behind it."""
+    for case in warm_code.cases(name, warm_code.variants(name)[:1], ("float64",), weights=False):
+        job = Job(workers=1)
+        data = open_job_data(job, warm_code.example_rows(case), case.algorithm)
+        PreparedJob(Request(case.algorithm, data, job), None)

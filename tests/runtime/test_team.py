@@ -48,7 +48,8 @@ from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.observers import JobEnded, JobEvent, Observer
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
-from flegel.runtime.job.teams import in_use, team_for
+from flegel.runtime.job.teams import in_use, obstacle, team_for, team_per_host
+from flegel.runtime.job.warm_code import cases, example_rows, own_kernels, variants
 from flegel.runtime.system import processors
 
 RNG = np.random.default_rng(5)
@@ -161,6 +162,29 @@ def test_bsp_of_a_team_gives_the_same_bits_for_any_number_of_threads(monkeypatch
     assert [result.threads for result in results] == list(COUNTS) and results[0].workers == 1
     assert all(np.array_equal(r.parameters["centroids"], results[0].parameters["centroids"]) for r in results)
     assert len({result.objective for result in results}) == 1
+
+
+@pytest.mark.slow  # all kernels are compiled
+@pytest.mark.parametrize("name", own_kernels())
+def test_bsp_of_every_built_in_algorithm_gives_the_same_bits_for_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    small_blocks(monkeypatch)
+    factor = 1.0 if name in ("kmodes", "kprototypes") else np.pi  # sums of whole numbers have no rounding
+    for case in cases(name, variants(name)[:1], ("float64",), weights=False):
+        rows, labels, _ = example_rows(case)
+        if obstacle(case.algorithm):
+            continue
+        rows = rows._replace(values=rows.values * factor) if isinstance(rows, Sparse) else rows * factor
+        found = [
+            flegel.run(case.algorithm, (rows, labels) if labels is not None else rows, threads=threads, sync="bsp",
+                       processes=False, max_iterations=3)
+            for threads in COUNTS
+        ]  # fmt: skip
+        assert [result.threads for result in found] == list(COUNTS)
+        for each in found[1:]:
+            for a, b in zip(pytree.flatten(found[0].parameter), pytree.flatten(each.parameter), strict=True):
+                assert np.array_equal(a, b, equal_nan=True)
 
 
 class Gate:
@@ -689,3 +713,31 @@ def test_what_started_this_process_may_say_how_many_threads_it_has(monkeypatch: 
     assert processors.computing_threads() == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "0")
     assert processors.computing_threads() == 8
+
+
+def test_a_slave_limits_the_threads_of_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "computing_threads", lambda: 4)
+    monkeypatch.setattr(processors, "_team_limits", [])
+    assert [processors.threads_of_team(wanted) for wanted in (0, 1, 16)] == [0, 1, 16], "nobody has set a limit"
+    for given, most in ((3, 3), (8, 4)):
+        processors.limit_team(given)
+        assert [processors.threads_of_team(wanted) for wanted in (0, 1, 16)] == [0, 1, most]
+
+
+@pytest.mark.parametrize(
+    ("job", "algorithm", "expected"),
+    [
+        (Job(), KMeans(k=3), True),
+        (Job(sync=SyncSpec("ssp")), KMeans(k=3), True),
+        (Job(workers=2), KMeans(k=3), False),
+        (Job(threads=2), KMeans(k=3), False),
+        (Job(straggler="0:8x"), KMeans(k=3), False),
+        (Job(servers=2), KMeans(k=3), False),
+        (Job(), NMF(rank=2, solver="sgd"), False),
+        (Job(), Means(), False),
+    ],
+)
+def test_a_job_of_a_cluster_without_numbers_has_a_team_on_each_host(
+    job: Job, algorithm: Algorithm, expected: bool
+) -> None:
+    assert team_per_host(job, algorithm) == expected

@@ -231,9 +231,14 @@ class RayCluster(LaunchedCluster):
 
     def _share(self) -> None:
         running = [job for job in self.jobs() if job.state == "running"]
-        slots = self.workers
-        if len(running) == 1 and running[0].snapshot and slots and sum(running[0].slots.values()) != slots:
-            self.ask(lambda client: client.scale(running[0].job, slots))
+        if len(running) != 1 or not running[0].snapshot:
+            return
+        job, here = running[0], [slave.slots for slave in self.slaves() if slave.state == "here" and slave.slots]
+        each = job.slots_of_worker
+        have = sum(job.slots.values()) // each if each else len(job.slots)
+        wanted = sum(slots // each for slots in here) if each else len(here)
+        if wanted and have != wanted:
+            self.ask(lambda client: client.scale(job.job, wanted))
 
     def kill(self, name: str) -> None:
         """Let Ray end the actor of one slave, as it does with a node that it loses."""

@@ -172,14 +172,14 @@ class ClientRequests:
             return Accepted(job.id, f"will start with {_counted(workers, servers)}")
         if status is None or not status.elastic:
             raise UsageError(f"Job {job.id} is {status.phase if status else 'starting'}; try again when it trains.")
-        have = sum(job.slots.values())
+        have = job.places
         have_servers = servers_of(job, status)
         have_workers = have - have_servers
         need = (have_workers if workers is None else workers) + (have_servers if servers is None else servers)
-        slots = allocate(max(need, have), state.capacities(), job.slots)
+        slots = allocate(max(need, have), state.capacities(), job.slots, job.size)
         if slots is None:
             free = sum(capacity.free for capacity in state.capacities())
-            raise UsageError(f"{need - have} more slots are needed, but {free} are free.")
+            raise UsageError(f"That takes {job.size.in_words(need - have)} more, and {free} slots are free.")
         state.record(Scaled(job.id, state.at, workers, servers))
         if need > have:
             state.record(WorkersPlaced(job.id, state.at, job.attempt, slots))
@@ -200,7 +200,7 @@ class ClientRequests:
     def _slave_view(self, slave: KnownSlave) -> SlaveView:
         used = sum(job.slots.get(slave.name, 0) for job in self._state.table.of_state(RUNNING))
         silent = slave.present and slave.silent(self._state.now)
-        return slave_view(slave.beat, slave.present, silent, used + self._state.ending_workers(slave))
+        return slave_view(slave.beat, slave.present, silent, used + self._state.slots_of_ending_workers(slave))
 
 
 def _counted(workers: int | None, servers: int | None) -> str:

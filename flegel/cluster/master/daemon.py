@@ -25,6 +25,7 @@ from flegel.cluster.master.journal import Journal
 from flegel.cluster.master.master import Master
 from flegel.cluster.master.message_budget import listed
 from flegel.cluster.master.state import KnownSlave
+from flegel.cluster.master.worker_size import MAX_SLOTS_PER_SLAVE
 from flegel.cluster.transport.protocol import (
     FILE_CHUNK_BYTES,
     MAX_NAME_CHARACTERS,
@@ -178,7 +179,7 @@ class MasterDaemon:
     def _handle_beat(self, sender: Sender, beat: SlaveBeat, now: float) -> None:
         """A heartbeat. One of a second slave with a name that is in use is refused, and that slave is told so."""
         check_name(beat.slave, "slave")
-        if not self._owns_name(sender, beat.slave) or not 0 <= beat.slots <= 1024:
+        if not self._owns_name(sender, beat.slave) or not 0 <= beat.slots <= MAX_SLOTS_PER_SLAVE:
             return
         known = self._machine.slaves.get(beat.slave)
         if known is not None and known.present and known.beat.boot != beat.boot and self._alive(known, now):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from flegel.cluster.master.worker_size import MAX_SLOTS_PER_SLAVE, WorkerSize
 from flegel.cluster.transport.protocol import ClusterJob
 
 QUEUED, RUNNING, DONE, FAILED, CANCELLED = "queued", "running", "done", "failed", "cancelled"
@@ -37,7 +38,7 @@ class Submitted(_Fact):
 
 
 class Placed(_Fact):
-    """The coordinator goes to `slave`, workers to `slots` (slave → how many)."""
+    """The coordinator goes to `slave`, workers to `slots` (slave → how many slots)."""
 
     attempt: int
     slave: str
@@ -108,7 +109,7 @@ class JobEntry:
     """The coordinator's host; workers are on those in `slots`. Empty while the job is queued."""
     boot: str = ""
     slots: dict[str, int] = field(default_factory=dict)
-    """Slave → how many workers of the job it has."""
+    """Slave → how many of its slots the job has."""
     begun: bool = False
     lost_attempts: int = 0
     started: float | None = None
@@ -131,6 +132,23 @@ class JobEntry:
     @property
     def wanted(self) -> int | None:
         return self.workers if self.workers is not None else self.spec.workers
+
+    @property
+    def size(self) -> WorkerSize:
+        """Slots that each of its workers takes. A team that takes the place of another one is not larger than the
+        largest: the coordinator knows no larger one."""
+        if self.spec.team_per_host:
+            return WorkerSize(max(self.slots.values(), default=MAX_SLOTS_PER_SLAVE), alone=True)
+        return WorkerSize(self.spec.threads or 1)
+
+    @property
+    def places(self) -> int:
+        """Workers, and parameter servers, that its slots are for."""
+        return self.size.workers_of(self.slots)
+
+    def threads_on(self, slave: str) -> int:
+        """Of each of its workers there; 0 where workers are no teams."""
+        return self.slots.get(slave, 0) if self.spec.team_per_host else self.spec.threads or 0
 
     @property
     def spec_now(self) -> ClusterJob:

@@ -59,7 +59,7 @@ class JobLifecycle:
             found = place(job, capacities, len(waiting) + len(running))
             if found.slots is None:
                 state.reasons[job.id] = found.why
-                fits = (job.wanted or 1) <= sum(capacity.slots for capacity in capacities)
+                fits = (job.wanted or 1) <= sum(job.size.workers(capacity.slots) for capacity in capacities)
                 if capacities and not may_be_overtaken(job, state.at) and fits:
                     break
                 continue
@@ -71,8 +71,8 @@ class JobLifecycle:
 
     def _launch(self, job: JobEntry) -> None:
         self._launched[job.id] = self._state.now
-        workers = sum(job.slots.values())
-        order = LaunchCoordinator(job.id, job.attempt, job.spec_now, workers, resume=job.attempt > 1)
+        threads = max(map(job.threads_on, job.slots), default=0) or None
+        order = LaunchCoordinator(job.id, job.attempt, job.spec_now, job.places, job.attempt > 1, threads)
         self._state.send(job.slave, order)
 
     # -- the coordinator -------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from flegel.cluster.master.actions import Action, RecordFact, SendTo
 from flegel.cluster.master.facts import RUNNING, Fact, JobEntry, JobTable
 from flegel.cluster.master.placement import SlaveCapacity
+from flegel.cluster.master.worker_size import ONE_SLOT
 from flegel.cluster.transport.protocol import COORDINATOR, CoordinatorStatus, ProcessStatus, SlaveBeat, ToSlave
 from flegel.configuration.active import active
 
@@ -114,12 +115,14 @@ class MasterState:
         found = []
         for slave in self.slaves.values():
             if slave.open and not slave.silent(self.now):
-                free = slave.beat.slots - reserved.get(slave.name, 0) - self.ending_workers(slave)
+                free = slave.beat.slots - reserved.get(slave.name, 0) - self.slots_of_ending_workers(slave)
                 coordinators = sum(job.slave == slave.name for job in running)
                 found.append(SlaveCapacity(slave.name, slave.beat.slots, max(free, 0), slave.beat.load, coordinators))
         return found
 
-    def ending_workers(self, slave: KnownSlave) -> int:
-        """Workers of attempts that do not run any more."""
+    def slots_of_ending_workers(self, slave: KnownSlave) -> int:
+        """Slots that workers of attempts take that do not run any more; a team may have all of the slave's."""
         workers = (p for p in slave.beat.processes if p.alive and p.worker != COORDINATOR)
-        return sum(self.running(p.job, p.attempt) is None for p in workers)
+        ending = [self.table.jobs.get(p.job) for p in workers if self.running(p.job, p.attempt) is None]
+        sizes = [job.size if job is not None else ONE_SLOT for job in ending]
+        return min(sum(slave.beat.slots if size.alone else size.slots for size in sizes), slave.beat.slots)

@@ -7,10 +7,10 @@ from flegel.cluster.transport.protocol import CoordinatorStatus, JobView, SlaveB
 
 
 def servers_of(job: JobEntry, status: CoordinatorStatus) -> int:
-    """Slots that parameter servers of a running job take; at least one is left for a worker."""
+    """Parameter servers of a running job; at least one is left for a worker."""
     seen = status.snapshot.get("servers")
     wanted = seen.get("wanted", 0) if seen else job.spec_now.servers
-    return min(int(wanted) if str(wanted).isdigit() else 0, max(sum(job.slots.values()) - 1, 0))
+    return min(int(wanted) if str(wanted).isdigit() else 0, max(job.places - 1, 0))
 
 
 def job_view(job: JobEntry, status: CoordinatorStatus | None, waits: str) -> JobView:
@@ -29,7 +29,7 @@ def job_view(job: JobEntry, status: CoordinatorStatus | None, waits: str) -> Job
         algorithm=short_name(job.spec.algorithm.name),
         data=job.spec.data,
         priority=job.spec.priority,
-        workers=sum(job.slots.values()) - servers if job.state == RUNNING else job.wanted,
+        workers=job.places - servers if job.state == RUNNING else job.wanted,
         submitted=job.submitted,
         reason=reason,
         started=job.started,
@@ -37,6 +37,7 @@ def job_view(job: JobEntry, status: CoordinatorStatus | None, waits: str) -> Job
         attempt=job.attempt,
         place=job.slave if job.state == RUNNING else "",
         slots=job.slots,
+        slots_of_worker=0 if job.size.alone else job.size.slots,
         trace=job.trace,
         usage=job.usage,
         snapshot=status.snapshot if status is not None else {},

@@ -70,16 +70,17 @@ class WorkerStaffing:
                 continue
             if worker not in status.configs:
                 continue  # there were many at once; a later heartbeat brings its configuration
-            free = [s for s in job.slots if used[s] < job.slots[s] and slaves[s].open]
+            room = {s: job.size.workers(count) - used[s] for s, count in job.slots.items() if slaves[s].open}
+            free = [s for s in room if room[s] > 0]
             if not free:
                 return
-            chosen = min(free, key=lambda s: (used[s] - job.slots[s], s))
+            chosen = min(free, key=lambda s: (-room[s], s))
             used[chosen] += 1
             self._launch(job, status, slaves[chosen], worker, incarnation)
         self._release_slots(job, status, used)
 
     def _count(self, job: JobEntry, status: CoordinatorStatus) -> tuple[dict[str, int], dict[tuple[int, int], str]]:
-        """Slots in use by slave, and where each reported or ordered worker is; unwanted workers are ended."""
+        """Workers by slave, and where each reported or ordered worker is; unwanted workers are ended."""
         used = dict.fromkeys(job.slots, 0)
         seen: dict[tuple[int, int], str] = {}
         for slave in self._state.slaves.values():
@@ -112,29 +113,30 @@ class WorkerStaffing:
         if worker in status.configs:
             config, spec = status.configs[worker], job.spec
             order = LaunchWorker(
-                job.id, job.attempt, worker, incarnation, config, spec.memory, spec.data, runs_submitted_code(spec)
-            )
+                job.id, job.attempt, worker, incarnation, config, spec.memory, spec.data, runs_submitted_code(spec),
+                job.threads_on(slave.name),
+            )  # fmt: skip
             self._state.send(slave.name, order)
 
     def _acquire_slots(self, job: JobEntry, wanted_workers: int) -> None:
         """Slots that were lost with a slave, or never found, as far as some are free now."""
-        have, capacities = sum(job.slots.values()), self._state.capacities()
-        possible = min(wanted_workers, have + sum(capacity.free for capacity in capacities))
-        if possible > have:
-            slots = allocate(possible, capacities, job.slots)
-            assert slots is not None
-            self._state.record(WorkersPlaced(job.id, self._state.at, job.attempt, slots))
+        if wanted_workers > job.places:
+            slots = allocate(wanted_workers, self._state.capacities(), job.slots, job.size, partly=True)
+            if slots is not None and slots != job.slots:
+                self._state.record(WorkersPlaced(job.id, self._state.at, job.attempt, slots))
 
     def _release_slots(self, job: JobEntry, status: CoordinatorStatus, used: dict[str, int]) -> None:
-        """Slots that the job has left: on slaves that go away, or because it was made smaller. `used`: slots in use, by
+        """Slots that the job has left: on slaves that go away, or because it was made smaller. `used`: workers by
         slave."""
-        slots = {s: count if self._state.slaves[s].open else used[s] for s, count in job.slots.items()}
+        size, slaves = job.size, self._state.slaves
+        slots = {s: count if slaves[s].open else size.slots_in_use(used[s], count) for s, count in job.slots.items()}
         was_scaled = job.workers is not None or job.servers is not None or job.spec.server_count != "fixed"
-        spare = sum(slots.values()) - max(len(status.wanted), job.workers or 0) if was_scaled else 0
-        for name in sorted(slots, key=lambda s: used[s] - slots[s]):
-            released = min(spare, slots[name] - used[name])
+        spare = size.workers_of(slots) - max(len(status.wanted), job.workers or 0) if was_scaled else 0
+        idle = {s: size.workers(count) - used[s] for s, count in slots.items()}
+        for name in sorted(slots, key=lambda s: -idle[s]):
+            released = min(spare, idle[name])
             if released > 0:
-                slots[name] -= released
+                slots[name] = size.slots_in_use(size.workers(slots[name]) - released, slots[name])
                 spare -= released
         slots = {name: count for name, count in slots.items() if count}
         if slots != job.slots and slots:
@@ -167,7 +169,7 @@ class WorkerStaffing:
                 order = WorkerEnded(job.id, job.attempt, worker, incarnation, f"is lost: {why}")
                 self._state.send(job.slave, order)
         left = {name: count for name, count in job.slots.items() if name != slave.name}
-        slots = allocate(sum(job.slots.values()), self._state.capacities(), left) or left
+        slots = allocate(job.places, self._state.capacities(), left, job.size) or left
         self._state.record(WorkersPlaced(job.id, self._state.at, job.attempt, slots))
 
     def forget(self, job: JobEntry) -> None:

@@ -104,6 +104,7 @@ class AttemptProcesses:
             str(attempt.result),
             str(attempt.checkpoints),
             order.resume,
+            order.threads,
         )
         line = coordinator_protocol.encode(assignment)
         self._spawn(attempt, COORDINATOR_KEY, "coordinator", line, order.spec.memory, runs_submitted_code(order.spec))
@@ -119,17 +120,25 @@ class AttemptProcesses:
         if refusal:
             self.refuse_worker(attempt, order, refusal)
             return
-        self._spawn(attempt, key, "worker", order.config.encode(), order.memory, order.submitted)
+        self._spawn(attempt, key, "worker", order.config.encode(), order.memory, order.submitted, order.threads)
 
     def _spawn(
-        self, attempt: JobAttempt, key: tuple[int, int], role: str, line: bytes, memory: int | None, submitted: bool
+        self,
+        attempt: JobAttempt,
+        key: tuple[int, int],
+        role: str,
+        line: bytes,
+        memory: int | None,
+        submitted: bool,
+        threads: int = 0,
     ) -> None:
-        """Make the spare process, or a new one, the process `key` of this attempt; `line` is its configuration."""
+        """Make the spare process, or a new one, the process `key` of this attempt; `line` is its configuration. A team
+        has so many threads, and the memory of as many slots."""
         name = (attempt.job, attempt.attempt, *key)
-        limit = memory if memory is not None else self._settings.memory
+        limit = memory if memory is not None else self._settings.memory * max(threads, 1)
         other = next((child.process.pid for child in attempt.children.values() if child.alive), None)
         confinement = confinement_for(self._settings, attempt.folder, submitted, other)
-        limits = ProcessLimits(role, str(attempt.scratch), limit, confinement)
+        limits = ProcessLimits(role, str(attempt.scratch), limit, confinement, threads)
         try:
             spare, self._spare = self._spare, None
             if spare is not None and spare.dead:

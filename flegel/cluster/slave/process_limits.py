@@ -17,6 +17,7 @@ import msgspec
 
 from flegel.runtime.system.confinement import Confinement, confine
 from flegel.runtime.system.parent_death import die_with_parent
+from flegel.runtime.system.processors import limit_team
 
 
 class ProcessLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,6 +27,8 @@ class ProcessLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scratch: str
     memory: int | None = None
     confinement: Confinement | None = None
+    threads: int = 0
+    """A team has at most so many; 0: as many as its job asks for."""
 
 
 def bind_to_parent(parent: int) -> None:
@@ -48,6 +51,8 @@ def apply_limits(limits: ProcessLimits) -> None:
     os.environ["FLEGEL_ROLE"] = limits.role
     if limits.role == "worker":
         os.close(int(os.environ.pop("FLEGEL_REPORTS")))  # for coordinators only
+    if limits.threads:
+        limit_team(limits.threads)
     if limits.memory is not None:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))

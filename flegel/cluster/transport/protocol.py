@@ -59,6 +59,9 @@ class ClusterJob(Job, frozen=True, forbid_unknown_fields=True):
 
     code: str = ""
     """SHA-256 of the source; empty for built-in algorithms."""
+    team_per_host: bool = False
+    """Its owner gave no numbers, and its points may be visited by threads: it has one worker on each host, a team with
+    a thread for each slot of the job there."""
 
     @property
     def description(self) -> Job:
@@ -159,6 +162,8 @@ class LaunchCoordinator(_Record):
     spec: ClusterJob
     workers: int
     resume: bool = False
+    threads: int | None = None
+    """Of the largest of its workers, where workers are teams."""
 
 
 class LaunchWorker(_Record):
@@ -174,6 +179,8 @@ class LaunchWorker(_Record):
     """What it will read: each slave has its own rules for that."""
     submitted: bool = True
     """See `runs_submitted_code`."""
+    threads: int = 0
+    """A team has at most so many threads here: the slots that it takes; 0: the worker is no team."""
 
 
 class EndProcesses(_Record):
@@ -318,7 +325,9 @@ class JobView(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"
     attempt: int = 0
     place: str = ""
     slots: dict[str, int] = {}
-    """Slave → workers of this job there."""
+    """Slave → slots of this job there."""
+    slots_of_worker: int = 1
+    """What each worker takes; 0: each slave has one, a team with all slots of the job there."""
     trace: str = ""
     usage: bool = False
     snapshot: dict[str, Any] = {}

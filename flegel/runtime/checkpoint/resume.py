@@ -44,6 +44,7 @@ def replace(
     place: str | os.PathLike[str],
     *,
     workers: int | None = None,
+    threads: int | None = None,
     servers: int | str | None = None,
     cluster: Cluster | None = None,
     watch: Callable[[JobSnapshot], None] | None = None,
@@ -56,7 +57,7 @@ def replace(
     that one writes afterwards is refused by its epoch. The class of a job that was submitted as code is run from the
     record, because it was trusted when it was submitted.
     """
-    given = {"workers": workers, "servers": servers}
+    given = {"workers": workers, "threads": threads, "servers": servers}
     changes = {name: value for name, value in given.items() if value is not None}
     return resume(
         place,

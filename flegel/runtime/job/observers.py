@@ -8,6 +8,7 @@ take what they are given and return. One that raises is named once and sees noth
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -78,7 +79,8 @@ class Observer:
     """Sees a job from its beginning to its end."""
 
     every: float = 0.0
-    """Seconds between two looks; 0 is as often as the coordinator looks around, ten times a second."""
+    """Seconds between two looks; 0 is as often as the coordinator looks around, ten times a second, `math.inf` never: a
+    description of the job is not made for it alone."""
     shown: int | None = None
     """Workers that a snapshot describes one by one; None: as many as a terminal has lines."""
     passes = False
@@ -104,6 +106,7 @@ class Functions(Observer):
         phase: Callable[[str, str], object] | None = None,
     ) -> None:
         self._watch, self._say, self._phase = watch, say, phase
+        self.every = 0.0 if watch is not None else math.inf
 
     def see(self, event: JobEvent) -> None:
         """Call the function that was given for this kind of event, if any."""

@@ -72,23 +72,17 @@ def _sees_theta_itself(algorithm: Algorithm) -> bool:
 def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
     """The team of a job that was given no number of workers. Several workers where a class, a model or an option is
     about them; then the reason says so."""
-    if reason := obstacle(algorithm):
-        return TeamChoice(0, reason)
-    if job.expensive != "fail":
-        return TeamChoice(0, "a visit that may be abandoned has a thread of its own")
     model = models().get(job.sync.model)
-    if model is None or not model.all_report:
-        return TeamChoice(0, f"{job.sync.name} is about several workers")
     about_workers = {
-        "stragglers": job.straggler,
-        "devices": job.device or job.gpus,
         "topologies": job.topology != "coordinator",
-        "servers": str(job.servers) != "0",
-        "groups": job.sites.group or job.sites.bucket,
         "gates": job.sites.gates_workers,
         "partitions": job.partition != "shuffle",
         "keys": job.keep_together is not None,
     }
+    if reason := _needs_single_threads(job, algorithm):
+        return TeamChoice(0, reason)
+    if model is None or not model.all_report:
+        return TeamChoice(0, f"{job.sync.name} is about several workers")
     for name, given in about_workers.items():
         if given:
             return TeamChoice(0, f"{name} are about several workers")
@@ -96,6 +90,28 @@ def team_for(job: Job, algorithm: Algorithm, data: Dataset) -> TeamChoice:
     if own and (reason := own_obstacle(job, algorithm)):
         return TeamChoice(0, f"{type(algorithm).__name__} {reason}")
     return TeamChoice(job.threads or threads_for(algorithm, data), if_compiled=own)
+
+
+def _needs_single_threads(job: Job, algorithm: Algorithm) -> str:
+    """Why workers of this job are no teams unless that is asked for, wherever they are; empty where they may be."""
+    if reason := obstacle(algorithm):
+        return reason
+    if job.expensive != "fail":
+        return "a visit that may be abandoned has a thread of its own"
+    about_workers = {
+        "stragglers": job.straggler,
+        "devices": job.device or job.gpus,
+        "servers": str(job.servers) != "0",
+        "groups": job.sites.group or job.sites.bucket,
+    }
+    return next((f"{name} are about several workers" for name, given in about_workers.items() if given), "")
+
+
+def team_per_host(job: Job, algorithm: Algorithm) -> bool:
+    """Whether a job of a cluster has one team on each of its hosts: its owner gave no numbers, and threads may visit
+    the points. A class of the user's has a process for each slot: whether its hooks compile is known when it runs."""
+    chosen = job.workers is not None or job.threads is not None
+    return not chosen and is_built_in(algorithm) and not _needs_single_threads(job, algorithm)
 
 
 def own_obstacle(job: Job, algorithm: Algorithm) -> str:

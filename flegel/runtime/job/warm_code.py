@@ -118,7 +118,7 @@ def compile_case(case: Case) -> float:
     """Seconds that it took; a few hundredths where everything was there."""
     began = clock.now()
     job = Job(workers=1, processes=False, sync=SyncSpec(name="bsp"), criteria=Criteria(max_iterations=2))
-    data = open_job_data(job, _rows(case), case.algorithm)
+    data = open_job_data(job, example_rows(case), case.algorithm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FlegelWarning)
         execute(Request(case.algorithm, data, job))
@@ -140,12 +140,14 @@ def main() -> None:
     compile_case(Case(find_builtin(name)(**hyper), name, dtype, sparse, weighted))
 
 
-def _rows(case: Case) -> Any:
-    """Small example rows of this case's form: rows, labels or None, weights or None."""
+def example_rows(case: Case) -> Any:
+    """Small example rows of this case's form: rows, labels or None, weights or None. Whole numbers from 1 on, which are
+    codes of categories and counts as well, and labels above 0 on both sides of 0.5: every built-in algorithm takes
+    them."""
     rng = np.random.default_rng(0)
     columns = case.columns
-    dense = rng.random((EXAMPLE_ROWS, columns)).astype(case.dtype)
-    labels = (dense[:, 0] > 0.5).astype(np.float64) if case.algorithm.accepts.supervised else None
+    dense = rng.integers(1, 9, (EXAMPLE_ROWS, columns)).astype(case.dtype)
+    labels = np.where(dense[:, 0] > 4, 1.0, 0.25) if case.algorithm.accepts.supervised else None
     weights = np.ones(EXAMPLE_ROWS) if case.weighted else None
     if not case.sparse:
         return dense, labels, weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
 from collections.abc import Iterator, Mapping
 
@@ -52,7 +53,8 @@ class LookSchedule:
         """Show the job to those whose turn it is; to all of them when it is over. `shift`: of the job's clock;
         `followed`: figures of rows that are held out."""
         now, over = clock.now(), machine.phase == "over"
-        due = [o for o in self._observers if over or now >= self._next_look_at.get(id(o), 0.0)]
+        looking = (o for o in self._observers if o.every < math.inf)
+        due = [o for o in looking if over or now >= self._next_look_at.get(id(o), 0.0)]
         if not due:
             return
         shown = max(SHOWN if o.shown is None else o.shown for o in due)

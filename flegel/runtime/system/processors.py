@@ -25,6 +25,20 @@ def computing_threads() -> int:
     return max(1, min([available_processors(), *(number for number in told if number > 0)]))
 
 
+_team_limits: list[int] = []
+
+
+def limit_team(threads: int) -> None:
+    """Whoever started this process gives its team so many threads, whatever its job asks for, and no more than there
+    are processors."""
+    _team_limits[:] = [min(threads, computing_threads())]
+
+
+def threads_of_team(wanted: int) -> int:
+    """Threads of a team whose job asks for so many; 0 stays 0, no team."""
+    return min([wanted, *_team_limits])
+
+
 @cache
 def _own_quota() -> float:
     """Read once: a job asks several times, and quotas hardly ever change while a process runs."""

@@ -71,6 +71,7 @@ from flegel.plan.stragglers import parse_stragglers
 from flegel.runtime import clock
 from flegel.runtime.backends.protocol import ShardKernel
 from flegel.runtime.backends.registry import choose
+from flegel.runtime.system.processors import threads_of_team
 from flegel.runtime.transport import shared_memory
 from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE, EnteredHook, HookRecord
 from flegel.runtime.worker.exchange import PieceExchange
@@ -372,7 +373,7 @@ class Trainer:
         backend = choose(
             load.device,
             algorithm.kernels.backend,
-            load.threads,
+            threads_of_team(load.threads),
             load.fixed_blocks,
             load.expensive,
             load.point_seconds,

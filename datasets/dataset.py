@@ -135,6 +135,10 @@ class Dataset:
                 return None
         return known
 
+    def total_weight(self) -> float | None:
+        """What all rows weigh together; None where each weighs 1."""
+        return float(self.source.row_weights()[: self.rows].sum()) if self.weighted else None
+
     def sample(self, n: int, seed: int = 0) -> tuple[Array | Sparse, Array | None]:
         """`n` distinct rows (all, if there are fewer) spread evenly over the set; never loads the whole set."""
         return self.draw(n, seed)[:2]

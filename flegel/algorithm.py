@@ -61,13 +61,17 @@ class Sample(NamedTuple):
     are not known: labels of other groups, more than `MOST_CLASSES`."""
     class_names: Sequence[str] | None = None
     """Where labels are words: label i stands for the i-th."""
+    total_weight: float | None = None
+    """Of all points, where they have weights. None where the sample holds all points, or where it is not known."""
 
     @property
     def mass(self) -> float:
-        """The weight of all points together: exact where the sample holds them all, else an estimate, 5 % too low so
-        that the sum over visited points reaches it."""
+        """The weight of all points together, a little too low so that the sum over visited points reaches it: by 1e-6
+        where it is known, by 5 % where it is an estimate from a part of them."""
         if self.weights is None:
             return float(self.points)
+        if self.total_weight is not None:
+            return self.total_weight * (1.0 - 1e-6)
         drawn = float(self.weights.sum())
         whole = len(self.weights) == self.points
         return drawn * (1.0 - 1e-6) if whole else 0.95 * drawn / len(self.weights) * self.points

@@ -268,6 +268,8 @@ class Report(_Message):
     """Seconds that each call of a library takes besides its visits; 0 where that is not known."""
     abandoned: int = 0
     """Visits that were abandoned since the last report, because a point was too expensive."""
+    caught_up: int = 0
+    """Of the visits, those of points that were more than one pass behind others of this worker."""
 
 
 class Reduced(_Message):

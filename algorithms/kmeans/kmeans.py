@@ -192,7 +192,7 @@ class KMeans(Algorithm):
             )
         if not lengths.all():
             own = np.ones(len(lengths)) if sample.weights is None else sample.weights
-            sample = sample._replace(weights=own * (lengths > 0))
+            sample = sample._replace(weights=own * (lengths > 0), total_weight=None)
         start = self._start(sample, rng)
         none = np.flatnonzero(~start.centroids.any(axis=1))
         if len(none) and not (isinstance(self.init, str) and self.init in NAMED):

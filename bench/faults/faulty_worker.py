@@ -304,10 +304,14 @@ class FaultyWorker(InlineWorker):
             self.world.trained(self, order.round, self._theta, shard.ids[start:end])
             return end
 
+        before = self.store.schedule.caught_up
         visits = visit(self.store, points, learn)
+        caught_up = self.store.schedule.caught_up - before
         self.visits += visits
         spent, unseen = self.now - self._began, self.store.schedule.unseen
-        done = machine.TrainerDone(visits, visits >= asked, unseen, 0, spent, self._began, self.now)
+        done = machine.TrainerDone(
+            visits, visits >= asked, unseen, 0, spent, self._began, self.now, caught_up=caught_up
+        )
         postponed, self._postponed = self._postponed, []
         self.executor.handle(done, self.now)
         for work in postponed:

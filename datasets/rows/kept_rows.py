@@ -93,6 +93,9 @@ class KeptRows(WrappedSource):
     def column(self, index: int) -> Array:
         return np.delete(self.inner.column(index)[: self._told[0]], self._held)
 
+    def row_weights(self) -> Array:
+        return np.delete(self.inner.row_weights()[: self._told[0]], self._held)
+
     def keys(self) -> Array:
         return np.delete(self.inner.keys()[: self._told[0]], self._held)
 

@@ -79,6 +79,9 @@ class KeyedSource(WrappedSource):
     def windows(self, ranges: Array) -> Iterator[Array]:
         return self.inner.windows(ranges)
 
+    def row_weights(self) -> Array:
+        return self.inner.row_weights()
+
     def labels_of(self, window: Array) -> Array:
         return self.inner.labels_of(window)
 

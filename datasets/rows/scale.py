@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flegel.core.gaps import observed
+from flegel.core.gaps import GAP
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.datasets.rows.source import WINDOW_BYTES
@@ -128,7 +128,7 @@ def advice(features: Array | Sparse, names: list[str] | None, unscaled: Array) -
     """A sentence where columns differ by orders of magnitude and nothing was said about scaling. Not for rows with gaps
     that are kept, whose columns cannot be scaled."""
     first = _first_rows(features, unscaled)
-    if first is None or (not isinstance(first, Sparse) and not observed(first).all()):
+    if first is None or (not isinstance(first, Sparse) and bool((first == GAP).any())):
         return None
     found = moments(first)
     spread = np.sqrt(found.squares / found.rows)

@@ -184,6 +184,10 @@ class Source(ABC):
         edges = self.edges()
         yield from group(cut(ranges, edges) if edges is not None else ranges, rows, exact=edges is None)
 
+    def row_weights(self) -> Array:
+        """The weight of each row, where the source is `weighted`."""
+        raise NotImplementedError(f"{type(self).__name__} has no weights")
+
     def keys(self) -> Array:
         """The key of each row as a number from 0, where the source is `keyed`."""
         raise NotImplementedError(f"{type(self).__name__} has no keys")

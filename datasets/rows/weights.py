@@ -66,6 +66,12 @@ class WeightedSource(WrappedSource):
         weights = _checked(rows.features[:, self.at], rows.ids, self.origin)
         return rows._replace(features=np.delete(rows.features, self.at, axis=1), weights=weights)
 
+    def row_weights(self) -> Array:
+        if self.weights is not None:
+            return self.weights
+        assert self.at is not None
+        return _checked(self.inner.column(self.at), np.arange(self.rows), self.origin)
+
     def in_place(self) -> Rows | None:
         rows = self.inner.in_place() if self.weights is not None else None
         return None if rows is None else rows._replace(weights=self.weights)

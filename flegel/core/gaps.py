@@ -17,11 +17,13 @@ GAP = float(np.finfo(np.float32).max)
 
 
 def with_marks(rows: Any) -> Array:
-    """Rows whose NaN are written as gaps."""
+    """Rows whose NaN are written as gaps; rows without any as they are."""
     found = np.asarray(rows)
-    observed(found)  # refuses numbers beyond the mark
     missing = np.isnan(found)
-    return np.where(missing, np.asarray(GAP, found.dtype), found) if missing.any() else found
+    if not missing.any():
+        return found
+    observed(found)  # refuses numbers beyond the mark
+    return np.where(missing, np.asarray(GAP, found.dtype), found)
 
 
 def observed(rows: Any) -> Array:

@@ -62,6 +62,8 @@ class Traversal(Protocol):
 
     points: int
     visits: int
+    caught_up: int
+    """Of the visits, those of points that were more than one pass behind others of the same worker."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,12 @@ class Termination:
 
     def _lacks(self, worker: int, seen: Traversal) -> bool:
         """Whether a worker has visited fewer points since the last check than it owns. A new worker counts from now
-        on."""
-        before = self._visits.get(worker, seen.visits if self._checked_at else 0)
-        before = self._visits[worker] = min(before, seen.visits)  # one that was replaced begins anew
-        return seen.visits - before < seen.points * (1.0 - active().termination.equal_within)
+        on. Points that catch up with others are visited again and again before these, so that such visits do not
+        count."""
+        visits = _in_order(seen)
+        before = self._visits.get(worker, visits if self._checked_at else 0)
+        before = self._visits[worker] = min(before, visits)  # one that was replaced begins anew
+        return visits - before < seen.points * (1.0 - active().termination.equal_within)
 
     def judge(self, progress: Progress, user_says_stop: bool) -> Verdict | None:
         """Called at every barrier; `user_says_stop` is `terminationCheck`, asked only when due."""
@@ -151,7 +155,7 @@ class Termination:
                     progress, Verdict(converged=True, reason="terminationCheck said so", outcome="stopped")
                 )
             self._checked_at = progress.slowest_pass  # not its whole part: 1.99 and 2.01 are no pass apart
-            self._visits = {i: w.visits for i, w in (progress.workers or {}).items()}
+            self._visits = {i: _in_order(w) for i, w in (progress.workers or {}).items()}
             self._checked = value if progress.exact else None
             self._mark(progress)
             verdict = verdict or self._stalled(progress)
@@ -350,3 +354,8 @@ def _standing(progress: Progress) -> str:
     if progress.objective is None:
         return "an objective that is not known"
     return f"objective {progress.objective:.6g}" + ("" if progress.exact else " (an estimate: points are unvisited)")
+
+
+def _in_order(worker: Traversal) -> int:
+    """Visits of points in their turn."""
+    return worker.visits - worker.caught_up

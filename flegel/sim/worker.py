@@ -241,12 +241,16 @@ class SimWorker(InlineWorker):
         self._running_order = None
         assert self._first_round_at is not None
         self.pace.did(points, began - self._first_round_at)
+        before = 0 if self.store is None else self.store.schedule.caught_up
         self._learn(points, order.round)
+        caught_up = 0 if self.store is None else self.store.schedule.caught_up - before
         self._overtime = (0, 0.0) if order.arrays else (points, ended - began)
         self.visits += points
         unseen = max(self.learner.points - self.visits, 0) if self.store is None else self.store.schedule.unseen
         self.finish_postponed()
-        done = machine.TrainerDone(points, points >= asked, unseen, 0, ended - began, began, ended, self.pace.call)
+        done = machine.TrainerDone(
+            points, points >= asked, unseen, 0, ended - began, began, ended, self.pace.call, caught_up=caught_up
+        )
         if self._costs.wake and self.store is not None:
             self._events.at(ended + self._costs.wake, self.executor.handle, done, ended + self._costs.wake)
         else:

@@ -50,6 +50,8 @@ class WorkerView:
     """Seconds that each call of a library takes besides its visits, as it says."""
     room: int = 0
     """Points that the memory of its device can hold; 0: not known."""
+    caught_up: int = 0
+    """Of the visits, those of points that were more than one pass behind others of the same worker."""
 
     def hear(self, visits: int, compute: float, respond: float, wait: float, call: float = 0.0) -> None:
         """Note a report: how many points were visited, and where the worker's seconds went."""

@@ -315,3 +315,25 @@ def test_a_parcel_that_is_cut_in_the_middle_of_a_round_is_not_trained() -> None:
     assert schedule.next(4 * TILE) is None
     schedule.unlock(9)
     assert schedule.next(4 * TILE) == VisitRun(1, 0, 2 * TILE)
+
+
+def test_visits_of_points_that_are_behind_are_counted_apart() -> None:
+    schedule = VisitSchedule(100)
+
+    def train(points: int) -> None:
+        schedule.begin()
+        while points > 0 and (run := schedule.next(points)) is not None:
+            schedule.advance(run, run.end)
+            points -= run.end - run.start
+
+    for _ in range(20):
+        train(50)
+    assert (schedule.pass_sum, schedule.caught_up) == (1000, 0), "without moves every visit is in turn"
+    schedule.admit((0, 0), 1, 64, passes=4)
+    for _ in range(5):
+        train(64)
+    assert schedule.caught_up == 5 * 64, "the points that came are visited alone, from 4 to 9 passes"
+    train(64)
+    train(100)
+    assert schedule.caught_up == 5 * 64
+    assert min(s.passes for s in schedule.segments) == 10

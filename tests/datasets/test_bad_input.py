@@ -175,7 +175,7 @@ def test_bad_input_is_one_clear_sentence_and_nothing_is_cached(name: str, tmp_pa
     assert caught.value.exit_code == 2
     assert "\n" not in text
     assert not text.endswith(("..", "?.", ".?")), text
-    assert len(text) < 400
+    assert len(text.replace(str(tmp_path), "")) < 400
     assert not [p for p in cache_folder.rglob("*") if p.is_file() and p.suffix != ".lock"]
 
 

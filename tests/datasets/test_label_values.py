@@ -78,6 +78,29 @@ def test_words_are_values_too(tmp_path: Path) -> None:
     assert (data.classes, data.label_values(9).tolist()) == (["rare", "usual"], [0.0, 1.0])
 
 
+@pytest.mark.parametrize("form", ["array", "column", "kept", "keyed"])
+def test_the_weight_of_all_rows_is_known_where_a_sample_has_some(form: str, tmp_path: Path) -> None:
+    rows, labels = table()
+    weights = np.where(np.arange(ROWS) % 50 == 7, 1e4, 1.0)
+    expected = float(weights.sum())
+    if form == "column":
+        lines = [f"{a},{b},{w}" for (a, b, _), w in zip(rows.tolist(), weights.tolist(), strict=True)]
+        (tmp_path / "a.csv").write_text("x,y,w\n" + "\n".join(lines) + "\n")
+        data = open_data(str(tmp_path / "a.csv"), weight="w")
+    elif form == "kept":
+        data = open_data((rows, labels, weights), rows=4000)
+        expected = float(weights[:4000].sum())
+    elif form == "keyed":
+        data = open_data((rows, labels, weights), keep_together=0)
+    else:
+        data = open_data((rows, labels, weights))
+    with using({"starts.sample_rows": 1200}):
+        sample = take_sample(data, seed=0)
+    assert len(sample.weights) < ROWS // 2
+    assert sample.mass <= expected
+    assert sample.mass == pytest.approx(expected, rel=2e-6)
+
+
 def test_new_values_are_added_in_order() -> None:
     known = with_new_values(np.empty(0), np.array([5.0, 2.0, 5.0]))
     assert known.tolist() == [2.0, 5.0]

@@ -57,7 +57,8 @@ def test_checks_are_a_whole_pass_apart_whatever_the_barriers_are() -> None:
 def test_a_fast_worker_that_stands_still_is_waited_for() -> None:
     """Worker 0 has most points and made more passes; while it stands, the other goes over its few points again."""
     check = Termination(Criteria(tolerance=1e-2), maximize=False)
-    fast, slow = SimpleNamespace(points=90, visits=0), SimpleNamespace(points=10, visits=0)
+    fast = SimpleNamespace(points=90, visits=0, caught_up=0)
+    slow = SimpleNamespace(points=10, visits=0, caught_up=0)
 
     def judged(fast_passes: float, slow_passes: float, objective: float):
         fast.visits, slow.visits = int(90 * fast_passes), int(10 * slow_passes)
@@ -69,6 +70,19 @@ def test_a_fast_worker_that_stands_still_is_waited_for() -> None:
     assert judged(9.0, 3.0, 49.9) is None, "no pass of worker 0"
     assert judged(9.5, 7.0, 49.8) is None
     assert judged(10.0, 8.0, 49.8).converged
+
+
+def test_visits_of_points_that_catch_up_are_no_pass_over_all_points() -> None:
+    check, worker = Termination(Criteria(tolerance=1e-2), maximize=False), SimpleNamespace(points=100, visits=0)
+
+    def judged(visits: int, caught_up: int, objective: float):
+        worker.visits, worker.caught_up = visits, caught_up
+        return check.judge(replace(at(objective=objective, passes=visits / 100), workers={0: worker}), False)
+
+    assert judged(100, 0, 50.0) is None
+    assert judged(300, 200, 50.0) is None, "twenty points were visited ten times, and the others not at all"
+    assert judged(360, 200, 50.0) is None
+    assert judged(400, 200, 50.0).converged
 
 
 def test_relative_change_over_a_pass_ends_the_job() -> None:

@@ -81,7 +81,16 @@ def _check_view(view: View, points: Sequence[int], resting: object) -> None:
 
 def _check_worker(seen: WorkerView) -> None:
     """Refuse figures of a worker that are negative, not finite, or contradict each other."""
-    counts = (seen.points, seen.clock, seen.visits, seen.unseen, seen.halted, seen.last_visits, seen.room)
+    counts = (
+        seen.points,
+        seen.clock,
+        seen.visits,
+        seen.unseen,
+        seen.halted,
+        seen.last_visits,
+        seen.room,
+        seen.caught_up,
+    )
     times = (seen.compute, seen.respond, seen.wait, seen.last_compute, seen.call)
     _require(all(map(_is_count, counts)) and all(map(_is_time, times)), "figures of workers that cannot be")
     _require(seen.unseen <= seen.points and seen.halted <= seen.points, "more points unseen or halted than there are")

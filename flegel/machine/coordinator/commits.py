@@ -77,6 +77,7 @@ class Commits:
         self.abandoned += body.abandoned
         body = self._with_checked_times(worker, body, seen.rate, now)
         seen.hear(body.visits, body.compute, body.respond, body.wait, body.call)
+        seen.caught_up += max(0, min(body.caught_up, body.visits))
         seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
         if len(job.view.workers) <= SPANS_UP_TO:
             sent, here = self._orders.sent_at[worker] - job.began, now - job.began

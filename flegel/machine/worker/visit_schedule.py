@@ -88,6 +88,11 @@ class VisitSchedule:
         not end among them (`rest_of_key`)."""
         self._again: list[VisitRun] = []
         """What comes first because the order went back to the marked place, the next one last."""
+        self._most_passes = 0
+        """Of the points that can be trained, when they were last looked at."""
+        self.caught_up = 0
+        """Visits so far of points that were more than one pass behind others here: however many these are, they do not
+        tell that every point was visited."""
 
     # -- what it holds -------------------------------------------------------------------------------------
 
@@ -144,7 +149,9 @@ class VisitSchedule:
         if self._again and (again := self._next_again(most)) is not None:
             return again
         if self._waiting is None:
-            able = [s for s in reversed(self.segments) if s.status == "active" and not s.seen]
+            active = [s for s in reversed(self.segments) if s.status == "active"]
+            self._most_passes = max((s.passes for s in active), default=0)
+            able = [s for s in active if not s.seen]
             self._waiting = sorted(able, key=lambda s: -s.passes)
         while self._waiting and self._waiting[-1].seen:
             self._waiting.pop()
@@ -196,6 +203,8 @@ class VisitSchedule:
         first = at
         while at < len(self.segments) and self.segments[at].shard == run.shard and self.segments[at].start < reached:
             self._split(at, reached)
+            if self.segments[at].passes < self._most_passes - 1:
+                self.caught_up += self.segments[at].points
             self.segments[at].passes = 1 if first_pass else self.segments[at].passes + 1
             self.segments[at].seen, self.segments[at].anew = True, False
             at += 1

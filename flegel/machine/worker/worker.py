@@ -71,6 +71,8 @@ class TrainerDone(msgspec.Struct, frozen=True):
     """Seconds that each call of a library takes besides its visits; 0 where that is not known."""
     abandoned: int = 0
     """Visits that were abandoned, because a point was too expensive."""
+    caught_up: int = 0
+    """Of the visits, those of points that were more than one pass behind others of this worker."""
 
 
 class PointsReassigned(msgspec.Struct, frozen=True):
@@ -212,7 +214,7 @@ class Worker:
         self.extra_visits = 0
         """Visits already in the change, of which the next report will tell."""
         self._extra_compute = 0.0
-        self._extra_abandoned = 0
+        self._extra_abandoned = self._extra_caught_up = 0
         """Seconds of computing of these."""
         self._orders_in_overtime: list[
             tuple[Train | Stop | FetchStates | AuditPoints | ReassignmentOrder, tuple[Array, ...], float]
@@ -270,7 +272,7 @@ class Worker:
             case LoadShard() if self.phase in ("idle", "ready"):
                 self.phase, self.round, self._reported_at = "loading", -1, None
                 self.extra_visits, self._extra_compute, self._orders_in_overtime = 0, 0.0, []
-                self._extra_abandoned = 0
+                self._extra_abandoned = self._extra_caught_up = 0
                 if body.kept is not None:  # overtime of a former life belongs to the coming report
                     self.extra_visits, self._extra_compute = body.kept.visits, body.kept.compute
                 return [BeginLoad(body, arrays)]
@@ -341,8 +343,9 @@ class Worker:
             wait=self._waited_seconds,
             call=trained.call_overhead,
             abandoned=trained.abandoned + self._extra_abandoned,
+            caught_up=trained.caught_up + self._extra_caught_up,
         )
-        self._extra_abandoned = 0
+        self._extra_abandoned = self._extra_caught_up = 0
         points_left = self._points - trained.visits
         if not (self._may_train_overtime and trained.order_done and points_left > 0):
             return [SendReply(report, with_changes=True)]
@@ -353,6 +356,7 @@ class Worker:
         """Overtime is over, because a new order came or because all points are done."""
         self.extra_visits, self._extra_compute = trained.visits, trained.compute
         self._extra_abandoned += trained.abandoned
+        self._extra_caught_up += trained.caught_up
         self.phase = "ready"
         waiting, self._orders_in_overtime = self._orders_in_overtime, []
         commands: list[Command] = []

@@ -283,22 +283,25 @@ class PreparedJob:
 
 
 def take_sample(data: Dataset, seed: int) -> Sample:
-    """All rows in their order where they are few; else the first `starts.head_rows`, then others drawn evenly."""
+    """All rows in their order where they are few; else the first `starts.head_rows`, then others drawn evenly, and what
+    all rows weigh."""
     rules = active().starts
     most = sample_rows(data.columns, data.sparse)
     if data.rows <= most:
         rows = data.read() if data.in_memory else data.draw(data.rows, seed)
         return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)
+    total = data.total_weight()
     if data.in_memory and not data.sparse:
         rows = data.draw(most - rules.head_rows, seed, rules.head_rows)
-        return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights)
+        return Sample(rows.features, rows.labels, data.rows, data.columns, rows.weights, total_weight=total)
     head = data.source.take(np.array([[0, rules.head_rows]]))
     rows = data.draw(most - rules.head_rows, seed)
     labels, weights = (
         None if a is None or b is None else np.concatenate([a, b])
         for a, b in ((head.labels, rows.labels), (head.weights, rows.weights))
     )
-    return Sample(_stack(head.features, rows.features), labels, data.rows, data.columns, weights)
+    features = _stack(head.features, rows.features)
+    return Sample(features, labels, data.rows, data.columns, weights, total_weight=total)
 
 
 def with_classes(sample: Sample, data: Dataset) -> Sample:

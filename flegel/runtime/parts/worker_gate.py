@@ -42,7 +42,9 @@ class GateOfWorkers(Part):
         epochs by that number."""
         if self.request.algorithm.kernels.in_batches:
             return sample
-        return sample._replace(points=max(sample.points // self.request.workers, 1))
+        points = max(sample.points // self.request.workers, 1)
+        total = sample.total_weight
+        return sample._replace(points=points, total_weight=None if total is None else total * points / sample.points)
 
     def started(self) -> None:
         algorithm, prepared = self.request.algorithm, self.running.prepared

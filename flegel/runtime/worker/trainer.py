@@ -447,7 +447,7 @@ class Trainer:
         store, kernel, local = self.store, self._kernel, self._local_updates
         assert store is not None and kernel is not None
         schedule, began, batched = store.schedule, clock.now(), active().training.batched_call_multiple
-        abandoned_before, self._stopped_at = kernel.abandoned, None
+        before, self._stopped_at = (kernel.abandoned, schedule.caught_up), None
         if order.arrays:
             kernel.set_parameter(order.arrays if local is None else local.begin(order.arrays))
             schedule.begin(order.cursor)
@@ -499,8 +499,8 @@ class Trainer:
         exhausted = exhausted or visits >= points
         votes = store.votes(counted_anew=kernel.kind != "torch")
         call = kernel.overhead if self._in_batches else 0.0
-        abandoned = kernel.abandoned - abandoned_before
-        return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call, abandoned)
+        rare = (now - then for now, then in zip((kernel.abandoned, schedule.caught_up), before, strict=True))
+        return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call, *rare)
 
     def _smallest_step(self, kernel: ShardKernel, store: PointStore, least: int, round_: int) -> int:
         """The signal came before the order. One step is made all the same: else short rounds would make no progress."""

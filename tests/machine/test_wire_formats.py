@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from bench.sites.bucket import BucketFaults
+from bench.sites.site import SimulatedSite
 from bench.sites.world import SiteScenario, SiteWorld
 from flegel.errors import DecodeError
 from flegel.machine.group.common_parameter import CommonParameter
 from flegel.machine.group.contributions import Contributions
+from flegel.machine.group.events import FromGroup, RoundOpened, Synchronized
 from flegel.machine.group.fragments import Fragments
+from flegel.machine.group.group import GroupSettings
 from flegel.machine.group.records import Contribution, Entry, RoundResult, decode, digest_of, encode
 from flegel.machine.group.wire import packed, restored, shortened, unpacked
 from flegel.runtime.group.session import GroupSession
@@ -154,3 +157,24 @@ def test_a_new_training_begins_with_theta_of_a_result_in_few_bytes() -> None:
     common.take(result, common.restored(result, parts))
     merged = GroupSession._merged(cast("Any", None), 1, base, result, parts)  # no other result is read
     assert result.short and all(np.array_equal(a, b) for a, b in zip(merged, common.base, strict=True))
+
+
+@pytest.mark.parametrize("wire", ["bf16", "int8", "int4"])
+def test_what_others_do_not_read_stays_in_the_own_theta(wire: str) -> None:
+    """θ after a result of this group alone is what it trained, although the others read a rounded change."""
+    offered: list[Any] = []
+    settings = GroupSettings(name="g0", life=1, exchange="parameters")
+    site = SimulatedSite(
+        settings, 0, 300, 1, 0.0, lambda *call: None, lambda _, what, now: offered.append(what), wire=wire
+    )
+    site.exchange.heard(site.job, FromGroup(RoundOpened(1)), 0.0)
+    site.store.set_parameter(np.random.default_rng().normal(size=300))
+    site.commit(1.0)
+    trained = np.array(site.store.parameter)
+    (change,) = offered[0].arrays
+    assert not np.array_equal(change, trained)
+    assert np.array_equal(unpacked(wire, packed(wire, [change]), [change.shape])[0], change)
+    result = Synchronized(1, {}, (change,), included=True, final=False, groups=("g0",))
+    site.exchange.heard(site.job, FromGroup(result), 2.0)
+    assert np.allclose(site.store.parameter, trained, rtol=0.0, atol=1e-12)
+    assert np.array_equal(site.exchange._base[0], change)

@@ -166,10 +166,10 @@ class Contributions:
             return encode(header, [*theta, *after], compress=True)
         most = active().groups.largest_result_rounding
         pairs = zip([*theta, *after], [*theta_before, *speed_before], strict=True)
-        parts = [shortened(new, before, most) or [new] for new, before in pairs]
-        short = tuple(at for at, written in enumerate(parts) if len(written) > 1)
+        written = [shortened(new, before, most) or [new] for new, before in pairs]
+        short = tuple(at for at, one in enumerate(written) if len(one) > 1)
         header = msgspec.structs.replace(header, short=short)
-        return encode(header, [part for written in parts for part in written], compress=True)
+        return encode(header, [part for one in written for part in one], compress=True)
 
     def _unsent(self, received: Sequence[ReceivedContribution], fragments: Sequence[int]) -> list[float]:
         """By how much groups have changed each fragment that is not exchanged now."""

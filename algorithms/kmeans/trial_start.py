@@ -72,11 +72,15 @@ def _at_most_one(chances: Array, total: int) -> Array:
 
 def best_start(rows: Array, k: int, starts: int, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """Centroids of the best of several starts by k-means++. They are compared after the first passes; the best one goes
-    on, with swaps."""
+    on, with swaps. Whoever asks for many starts wants the best end: then all go on, for longer."""
     rules, of = active().starts, prepared(rows)
     begun = several_lloyd(of, k, [rng] * starts, weights, rules.trial_passes)
-    centres = with_swaps(of, min(begun, key=lambda trial: trial.squared_distances).centres, rng, weights)
-    return lloyd_side_by_side(of, centres[None], rules.lloyd_passes - rules.trial_passes, weights)[0].centres
+    many = starts > rules.estimator_starts
+    going_on = begun if many else [min(begun, key=lambda trial: trial.squared_distances)]
+    swapped = np.stack([with_swaps(of, trial.centres, rng, weights) for trial in going_on])
+    passes = rules.lloyd_passes_of_many if many else rules.lloyd_passes
+    ended = lloyd_side_by_side(of, swapped, passes - rules.trial_passes, weights)
+    return min(ended, key=lambda trial: trial.squared_distances).centres
 
 
 def with_swaps(of: PreparedRows, centres: Array, rng: np.random.Generator, weights: Array | None = None) -> Array:

@@ -58,6 +58,9 @@ class StartSettings:
     lloyd_passes: Annotated[
         int, Setting("passes", "Over the sample for one start; the first few bring most of the decrease.", 1)
     ] = 10
+    lloyd_passes_of_many: Annotated[
+        int, Setting("passes", "The same of each of more starts than an estimator tries by itself.", 1)
+    ] = 30
     trial_passes: Annotated[int, Setting("passes", "Of these, after which several starts are compared.", 1)] = 3
     group_representatives: Annotated[
         int, Setting("means", "That a group at several sites shows to others in place of its rows.", 1, 4096)

@@ -277,7 +277,10 @@ def _source(name: str, value: Any) -> Piece:
         if found := _definitions("".join(lines)).get(wanted):
             first, last = found
             return filename, first, "".join(lines[first - 1 : last])
-    raise UsageError(f"The source of {wanted} cannot be found; put the class into a .py file and try again.")
+    raise UsageError(
+        f"The source of {wanted} cannot be found; put the class into a .py file, at its top level (not in a function "
+        "or behind an if), and try again."
+    )
 
 
 @lru_cache(maxsize=64)

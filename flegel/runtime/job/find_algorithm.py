@@ -15,6 +15,8 @@ from flegel.loading.code_gate import Consent, import_file, read_source, source_h
 from flegel.loading.syntax_tree import parse_source
 
 FROM_FILE = "flegel_file_"
+RECORDS = ("NamedTuple", "TypedDict", "Protocol", "Enum")
+"""Bases of classes that are no algorithms."""
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
@@ -72,11 +74,19 @@ def _existing(path: Path, sha256: str = "") -> bytes:
 
 
 def _classes(path: Path, content: bytes) -> list[str]:
+    """Names of the classes of a file, those first that may be algorithms: they have a base that is no record."""
     try:
         body = parse_source(content).body
     except (SyntaxError, ValueError) as error:  # ValueError: null bytes
         raise UsageError(f"{path} is not valid Python: {error}.") from None
-    return [node.name for node in body if isinstance(node, ast.ClassDef)]
+    classes = [node for node in body if isinstance(node, ast.ClassDef)]
+    likely = [node.name for node in classes if any(_last_name(base) not in RECORDS for base in node.bases)]
+    return likely + [node.name for node in classes if node.name not in likely]
+
+
+def _last_name(base: ast.expr) -> str:
+    """`Algorithm` of `flegel.Algorithm`."""
+    return base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
 
 
 def from_file(path: Path, name: str, consent: Consent, sha256: str = "") -> type[Algorithm]:

@@ -237,14 +237,14 @@ def _sockets() -> HostFact:
             "sockets",
             "note",
             f"the name {socket.gethostname()!r} has no address",
-            "For a cluster give --host an address, or add the name to /etc/hosts.",
+            "For a cluster give the master --listen tcp://ADDRESS:7077, or add the name to /etc/hosts.",
         )
     if address.startswith("127."):
         return HostFact(
             "sockets",
             "note",
             f"the name {socket.gethostname()!r} is {address}, which other hosts cannot reach",
-            "For a cluster give the master --host with an address that slaves can reach; one host needs nothing.",
+            "For a cluster give the master --listen tcp://ADDRESS:7077 that slaves can reach; one host needs nothing.",
         )
     return HostFact("sockets", "ok", f"this host is {address}")
 

@@ -140,6 +140,8 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
         """`workers`, else what `n_jobs` says, where an estimator has it; None: as many as the rows are worth."""
         jobs = getattr(self, "n_jobs", None)
         if self.workers is not None or jobs is None or jobs == -1:
+            if isinstance(self.workers, str) and not self.workers.strip().isdecimal():
+                raise ValueError(f"workers={self.workers!r} must be a whole number, 1 or more, or None.")
             return None if self.workers is None else int(self.workers)
         return int(joblib.effective_n_jobs(jobs))
 

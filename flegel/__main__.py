@@ -21,6 +21,9 @@ def leave_current_folder() -> None:
 
 def main() -> None:
     """Run the command line; the entry point of `flegel` and `python -m flegel`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this program; its number must not go to another file
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     waiting = sys.argv[1:2] in (["submit"], ["resume"]) and sys.stderr.isatty()
     try:
         if waiting:

@@ -7,7 +7,8 @@
 
 Kinds: `faults` (groups are killed, frozen and join late; the store is stale, slow, away, and lies about failures),
 `damaged` (somebody alters objects as well), `ending` (every group ends), `quorum` (of groups of very unequal speed,
-with liars in half of the seeds), `fragments` (θ is exchanged in parts, with a quorum and liars in half of the seeds).
+with liars in half of the seeds), `fragments` (θ is exchanged in parts, with a quorum and liars in half of the seeds),
+`rounded` (the same, and changes and results are rounded).
 A seed that breaks a law (`laws.py`) is named; the same seed gives the same course. Exit code 1 where one was broken.
 """
 
@@ -32,12 +33,13 @@ from bench.sites.world import (
     draw_ending,
     draw_fragments,
     draw_quorum,
+    draw_rounded,
     draw_scenario,
 )
 
 KINDS: dict[str, Callable[[int], SiteScenario]] = {
     "faults": draw_scenario, "damaged": draw_damaged, "ending": draw_ending, "quorum": draw_quorum,
-    "fragments": draw_fragments,
+    "fragments": draw_fragments, "rounded": draw_rounded,
 }  # fmt: skip
 PIECE_SEEDS = 20  # that a process takes at once: some ten seconds
 COUNTED = ("seeds", "results", "store calls", "kills", "freezes", "late joins", "objects damaged", "liars")

@@ -181,6 +181,7 @@ class SimulatedSite(VirtualSite):
         told: Callable[[SimulatedSite, Offered | Synchronized, float], None],
         make: type[Group] = Group,
         hint: Callable[[SimulatedSite, bytes, float], None] | None = None,
+        wire: str = "full",
         last: LastCommit | None = None,
         at: Callable[[float, Callable[[float], None]], None] | None = None,
     ) -> None:
@@ -196,7 +197,14 @@ class SimulatedSite(VirtualSite):
         super().__init__(
             settings,
             JobState(algorithm, cast("Any", None), Criteria(), self.store, phase="training"),
-            GroupExchange(algorithm, Every(commits=every), settings.silence, base, fragments=settings.fragments),
+            GroupExchange(
+                algorithm,
+                Every(commits=every),
+                settings.silence,
+                base,
+                wire=wire if base else "full",
+                fragments=settings.fragments,
+            ),
             make(settings, [(numbers,)], base, now),
             call,
             told,

@@ -56,6 +56,8 @@ class SiteScenario:
     fragments: int = 1
     """Parts of θ, one of which is exchanged in a round."""
     outer: str = "mean"
+    wire: str = "full"
+    """How changes of θ are written."""
     lie: str = ""
     """What a group that takes part only to lie does (`LIES`); none: there is no such group."""
 
@@ -104,6 +106,11 @@ def draw_fragments(seed: int) -> SiteScenario:
         lasts = tuple(LastCommit(int(rng.integers(1, 60)), bool(rng.random() < 0.3)) for _ in range(base.groups))
     outer = str(rng.choice(["mean", "visits", "nesterov"]))
     return replace(base, exchange="parameters", fragments=int(rng.integers(2, 5)), outer=outer, lasts=lasts)
+
+
+def draw_rounded(seed: int) -> SiteScenario:
+    """The same, and changes of θ are written in few bytes, so results are, too."""
+    return replace(draw_fragments(seed), wire=str(np.random.default_rng([seed, 8]).choice(["int8", "int4"])))
 
 
 def draw_scenario(seed: int) -> SiteScenario:
@@ -197,7 +204,8 @@ class SiteWorld:
         hint = self._hint if self._hints is not None else None
         site = SimulatedSite(
             settings, index, self.scenario.groups, self.scenario.every, now, self.bucket.call, self.laws.told,
-            hint=hint, last=self.scenario.lasts[index] if self.scenario.lasts else None, at=self.at,
+            hint=hint, wire=self.scenario.wire, at=self.at,
+            last=self.scenario.lasts[index] if self.scenario.lasts else None,
         )  # fmt: skip
         self.sites[index] = site
         self.at(now, lambda t: self._wake(site, t))

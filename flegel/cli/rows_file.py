@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,31 @@ def check_rows_file(path: Path, option: str) -> None:
 
 
 def write_rows(found: Any, names: list[str], out: Path) -> None:
-    """A table with a column for each name; .npy holds the array alone, and so does a .csv file of one column."""
+    """A table with a column for each name; .npy holds the array alone, and so does a .csv file of one column. A file of
+    that name holds all rows or is as it was: they are written beside it first."""
+    out = out.resolve()
+    whole = (out.is_file() or not out.exists()) and os.access(out.parent, os.W_OK)
+    beside = out.with_name(f".{out.name}.{os.getpid()}{out.suffix}") if whole else out
+    try:
+        _write(found, names, beside)
+        if beside != out:
+            beside.replace(out)
+    except OSError as error:
+        if beside != out:
+            beside.unlink(missing_ok=True)
+        raise StorageError(f"Could not write {out}: {error.strerror or error}.") from None
+
+
+def _write(found: Any, names: list[str], out: Path) -> None:
     import numpy as np
 
-    try:
-        if out.suffix == ".npy":
-            np.save(out, found, allow_pickle=False)
-            return
-        import pandas
+    if out.suffix == ".npy":
+        np.save(out, found, allow_pickle=False)
+        return
+    import pandas
 
-        frame = pandas.DataFrame(found.reshape(len(found), -1), columns=names)
-        if out.suffix == ".parquet":
-            frame.to_parquet(out, index=False)
-        else:
-            frame.to_csv(out, index=False, header=len(names) > 1, float_format="%.10g")
-    except OSError as error:
-        raise StorageError(f"Could not write {out}: {error.strerror or error}.") from None
+    frame = pandas.DataFrame(found.reshape(len(found), -1), columns=names)
+    if out.suffix == ".parquet":
+        frame.to_parquet(out, index=False)
+    else:
+        frame.to_csv(out, index=False, header=len(names) > 1, float_format="%.10g")

@@ -21,6 +21,16 @@ class SiteSettings:
             10,
         ),
     ] = 0.7
+    largest_result_rounding: Annotated[
+        float,
+        Setting(
+            "of the change",
+            "Where all contributions of a round are int8 or int4, its θ is written in 16 bits unless rounding that "
+            "would be more than this part of what the round changed: less than the rounding of int4 itself.",
+            0,
+            1,
+        ),
+    ] = 0.05
     outer_momentum: Annotated[
         float, Setting("of the past", "Momentum of the Nesterov exchange: the value of the DiLoCo paper.", 0, 0.999)
     ] = 0.9

@@ -13,6 +13,7 @@ from bench.sites.bucket import BucketFaults
 from bench.sites.laws import LIAR, BrokenLaw, SiteLaws
 from bench.sites.simulate import first_broken
 from bench.sites.world import SiteScenario, SiteWorld, draw_fragments
+from flegel.machine.group.common_parameter import CommonParameter
 from flegel.machine.group.contributions import Contributions, ReceivedContribution
 from flegel.machine.group.events import Answered, PutObject, StoreCommand
 from flegel.machine.group.exchange import GroupExchange
@@ -46,6 +47,7 @@ Patch = pytest.MonkeyPatch
         ("ending", range(26, 32)),
         ("quorum", (*range(6, 12), 37)),
         ("fragments", (*range(2, 5), 93)),
+        ("rounded", range(4, 7)),
     ],
 )
 def test_no_law_is_broken_in_some_seeds(kind: str, seeds: Iterable[int]) -> None:
@@ -379,3 +381,21 @@ FRAGMENT_BUGS: list[Callable[[Patch], None]] = [
 def test_a_planted_bug_of_fragments_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
     assert first_broken("fragments", range(200)) != ""
+
+
+# -- rounded changes ---------------------------------------------------------------------------------------
+
+
+def results_in_few_bytes_are_read_a_little_off(patch: Patch) -> None:
+    restored = CommonParameter.restored
+
+    def off(self: CommonParameter, result: RoundResult, parts: Any) -> list[Any]:
+        return [array * (1.0 + 1e-6) if result.short else array for array in restored(self, result, parts)]
+
+    patch.setattr(CommonParameter, "restored", off)
+
+
+@pytest.mark.faults
+def test_a_planted_bug_of_rounding_is_found(monkeypatch: Patch) -> None:
+    results_in_few_bytes_are_read_a_little_off(monkeypatch)
+    assert first_broken("rounded", range(200)) != ""

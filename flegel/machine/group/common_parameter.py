@@ -9,6 +9,7 @@ import numpy as np
 from flegel.core.pytree import Array
 from flegel.machine.group.fragments import Fragments
 from flegel.machine.group.records import RoundResult
+from flegel.machine.group.wire import restored
 
 REMOVED = "its θ was removed, because it is old"
 
@@ -23,6 +24,13 @@ class CommonParameter:
         """The round of the last exchange of each fragment, as far as its result is in `base`; 0: θ(0)."""
         self._older: dict[int, tuple[RoundResult, list[Array]]] = {}
         """Results before the one that is to be taken, with fragments that are lacking."""
+
+    def restored(self, result: RoundResult, parts: Sequence[Array]) -> list[Array]:
+        """θ and velocities of a result as numbers, where some of it is written in few bytes; raises `DecodeError`."""
+        if not result.fields or not all(0 <= fragment < self.fragments.count for fragment in result.fragments):
+            return list(parts)  # `misfit` says what is wrong
+        shapes = [shape for fragment in result.fragments for shape in self.fragments.shapes(fragment)]
+        return restored(result.short, parts, shapes)
 
     def misfit(self, result: RoundResult, arrays: Sequence[Array]) -> str:
         """Why θ of a result does not fit; empty where it does."""

@@ -10,15 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError
 from flegel.machine.group.fragments import ALL_FRAGMENTS, Fragments, next_fragment
 from flegel.machine.group.outer_step import outer_step
 from flegel.machine.group.outliers import judge
 from flegel.machine.group.records import Contribution, Entry, RoundResult, decode, digest_of, encode, finite
-from flegel.machine.group.wire import unpacked
+from flegel.machine.group.wire import shortened, unpacked
 
+SHORTENING_WIRES = ("int8", "int4")
+"""Where every contribution of a round is in one of these forms, its result may be in 16 bits."""
 OTHER_PACKAGE = "was made with another training package"
 """How the reason ends where nobody can help: what was written is what its group wanted to write."""
 
@@ -127,6 +131,7 @@ class Contributions:
         fragments = sorted({f for r in received for f in self._fragments.of(r.header.fragment)})
         known = {(g, f): (mean, variance, n) for g, f, mean, variance, n in (previous.sizes if previous else ())}
         theta, after, found = list[Array](), list[Array](), dict[str, str]()
+        theta_before, speed_before = list[Array](), list[Array]()
         for fragment in fragments:
             changes, factors = list[tuple[float, Sequence[Array]]](), list[float]()
             for r in received:
@@ -140,8 +145,11 @@ class Contributions:
                 changes.append((r.header.visits, judged.parts))
                 factors.append(judged.factor)
             velocities = self._fragments.take(fragment, velocity) if velocity else []
-            new, speed = outer_step(outer, self._fragments.take(fragment, base), velocities, changes, factors)
+            before = self._fragments.take(fragment, base)
+            new, speed = outer_step(outer, before, velocities, changes, factors)
             theta, after = [*theta, *new], [*after, *speed]
+            theta_before += before
+            speed_before += velocities or [np.zeros(v.shape) for v in speed]
         rounds = list(exchanged_in) or [0] * self._fragments.count
         for fragment in fragments:
             rounds[fragment] = header.round
@@ -154,7 +162,14 @@ class Contributions:
             sizes=tuple((g, f, *size) for (g, f), size in sorted(known.items()) if outliers != "keep"),
             outliers=tuple(sorted(found.items())),
         )
-        return encode(header, [*theta, *after], compress=True)
+        if not all(r.header.wire in SHORTENING_WIRES for r in received):
+            return encode(header, [*theta, *after], compress=True)
+        most = active().groups.largest_result_rounding
+        pairs = zip([*theta, *after], [*theta_before, *speed_before], strict=True)
+        written = [shortened(new, before, most) or [new] for new, before in pairs]
+        short = tuple(at for at, one in enumerate(written) if len(one) > 1)
+        header = msgspec.structs.replace(header, short=short)
+        return encode(header, [part for one in written for part in one], compress=True)
 
     def _unsent(self, received: Sequence[ReceivedContribution], fragments: Sequence[int]) -> list[float]:
         """By how much groups have changed each fragment that is not exchanged now."""

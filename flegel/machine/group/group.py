@@ -847,7 +847,7 @@ class Group:
     def _bare(self, key: str) -> bytes:
         """An older result, without its θ: who needs it goes on with a newer one."""
         header = next((h for r, h in self._headers.items() if result_key(r) == key), None)
-        return b"" if header is None else encode(msgspec.structs.replace(header, fields=0))
+        return b"" if header is None else encode(msgspec.structs.replace(header, fields=0, short=()))
 
     def _current_read(self, event: Answered, now: float) -> None:
         """The object `current` names the newest round; where it is behind or absent, it is written again."""
@@ -928,7 +928,8 @@ class Group:
         """A result of this round: check it, and begin to fetch the contributions that it names."""
         key = result_key(self.round)
         try:
-            result, arrays = decode(content, RoundResult)
+            result, parts = decode(content, RoundResult)
+            arrays = self._common.restored(result, parts)
         except DecodeError as error:
             return self._not_read(key, str(error), tag)
         if result.round != self.round:
@@ -965,7 +966,8 @@ class Group:
         why = event.why or "it is not there"
         if event.outcome == "done":
             try:
-                result, arrays = decode(event.content, RoundResult)
+                result, parts = decode(event.content, RoundResult)
+                arrays = self._common.restored(result, parts)
                 why = self._common.misfit(result, arrays)
                 if not why and result.package == self._settings.package and result_key(result.round) == key:
                     self._common.hold(result, arrays)

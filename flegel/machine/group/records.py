@@ -32,7 +32,7 @@ from flegel.machine.group.byte_planes import from_planes, planes_of
 from flegel.machine.group.data_form import DataForm
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-RECORD_DTYPES = ("<f8", "<f4", "<i8", "<i4", "|u1", "|b1")
+RECORD_DTYPES = ("<f8", "<f4", "<i8", "<i4", "<i2", "|u1", "|b1")
 MAX_RECORD_HEADER_BYTES = 16 << 20  # of a record of another group
 MAX_RECORD_DIMENSIONS = 8  # of an array in it
 MAX_RECORD_SHAPE = 1 << 48
@@ -138,6 +138,8 @@ class RoundResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Group, fragment, and what is known of the sizes of its changes (`outliers.py`)."""
     outliers: tuple[tuple[str, str], ...] = ()
     """Groups whose changes were outliers, and what was done to them."""
+    short: tuple[int, ...] = ()
+    """Of θ and its velocities, the arrays that are written in 16 bits (`wire.py`), as two parts each."""
 
     def counted_of(self, group: str) -> tuple[int, int]:
         """Life and round of the last contribution of a group that was counted; (0, 0) where there is none."""

@@ -29,7 +29,7 @@ from flegel.runtime.group.bucket import Bucket, Conflict
 from flegel.runtime.group.keys import KeyMissing, RefusedObject, Seal
 from flegel.wording import option
 
-GROUP_FORMAT = 6  # version of the objects of a group, and of the lock of a folder
+GROUP_FORMAT = 7  # version of the objects of a group, and of the lock of a folder
 
 
 class StoredPackage(NamedTuple):

@@ -57,6 +57,7 @@ from flegel.machine.group.records import (
 )
 from flegel.machine.group.schedule import parse_every
 from flegel.machine.group.waiting import WaitReports, missing_groups
+from flegel.machine.group.wire import restored
 from flegel.messages import TreeLayout
 from flegel.params.gate import Gate
 from flegel.params.tree_layout import build, form_of
@@ -222,7 +223,8 @@ class GroupSession:
                 if stored is None:
                     continue
                 result, parts = decode(self._seal.open(result_key(round_), stored.content), RoundResult)
-            rest = parts[: result.fields]
+            shapes = [shape for fragment in result.fragments for shape in fragments.shapes(fragment)]
+            rest = restored(result.short, parts, shapes)[: result.fields] if result.fields else []
             for fragment in result.fragments if rest else ():
                 many = len(fragments.shapes(fragment))
                 if newest.exchanged_in[fragment] == round_:

@@ -15,7 +15,7 @@ from bench.common.paper_figures import FIGURES, PAPERS
 from bench.common.papers_page import write_page
 from bench.common.report import save_benchmarks
 from bench.common.scripts import check_only, choose, scripts
-from bench.common.suite import BUDGET
+from bench.common.suite import BUDGET, raise_terminated
 from bench.common.suite_runner import SuiteRunner
 from flegel.errors import FlegelError, UsageError
 from flegel.terminal.reporting import errors_as_sentences, say
@@ -51,6 +51,7 @@ def show() -> None:
 
 def run(given: argparse.Namespace) -> None:
     """The benchmarks that are named, then the report."""
+    signal.signal(signal.SIGTERM, raise_terminated)
     with errors_as_sentences(f"; what was measured so far is in {given.out}"):
         if given.scale not in BUDGET:
             raise UsageError(f"--scale {given.scale!r} must be one of {', '.join(BUDGET)}.")

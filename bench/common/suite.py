@@ -165,7 +165,7 @@ class Suite:
         self._over = False
 
     def __enter__(self) -> Suite:
-        signal.signal(signal.SIGTERM, _terminated)
+        signal.signal(signal.SIGTERM, raise_terminated)
         self.save()
         return self
 
@@ -392,7 +392,8 @@ def _age() -> float:
         return 0.0
 
 
-def _terminated(*_: object) -> NoReturn:
+def raise_terminated(*_: object) -> NoReturn:
+    """For SIGTERM: whoever runs a benchmark ends it, and what was measured is kept."""
     raise Terminated(128 + signal.SIGTERM)  # which the engine hands on from a hook
 
 

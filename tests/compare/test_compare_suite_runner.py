@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import signal
 import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -62,6 +65,41 @@ def _defined(path: Path) -> set[str]:
             case ast.alias(name=name, asname=other):
                 found.add(other or name)
     return found
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_an_interrupted_suite_ends_its_benchmark_and_keeps_what_was_measured(
+    number: int, code: int, word: str, tmp_path: Path
+) -> None:
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "bench.run_suite",
+        "run",
+        "004-fig2",
+        "--scale",
+        "paper",
+        "--out",
+        str(tmp_path),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(BENCH.parent)}
+    running = subprocess.Popen(words, cwd=BENCH.parent, env=environment, stderr=subprocess.PIPE, text=True)
+    kept = tmp_path / "linearity.json"
+    try:
+        while not kept.exists():  # written when the benchmark begins
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(number)
+        said = running.communicate(timeout=120)[1]
+    finally:
+        running.kill()
+    assert running.returncode == code and f"flegel: {word}; what was measured so far is in {tmp_path}." in said, said
+    found = read(kept)
+    assert isinstance(found, Bench) and found.unfinished.startswith("it was ended after")
 
 
 def test_the_suite_is_found_beside_the_package_or_where_one_says(tmp_path: Path) -> None:

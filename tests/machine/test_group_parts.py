@@ -231,6 +231,7 @@ def test_a_gate_lets_through_what_is_at_least_the_best_so_far() -> None:
     assert [gate.passes(s) for s in (0.5, 0.4, 0.6, 0.6)] == [True, False, True, True]
     assert not gate.excluded
     assert not gate.passes(float("nan")) and not gate.passes(0.1) and gate.excluded
+    assert not gate.passes(0.5), "a score that did not pass is no new best"
 
 
 def contribution(round_: int = 2, values: float = 1.0) -> tuple[Entry, bytes]:

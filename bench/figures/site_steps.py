@@ -128,13 +128,13 @@ class Common:
     """θ that the sites of one seed have in common."""
 
     def __init__(self, case: Case, base: list[Array]) -> None:
-        self.base, self._case = base, case
+        self.base, self.case = base, case
         self._cut = Fragments([field.shape for field in base], case.fragments)
         self._velocity = [np.zeros(field.shape) for field in base]
 
     def round(self, theta: list[Any], first: int, number: int, visits: float) -> None:
         """Put the θ of these sites together, or one fragment of it; each keeps what is not counted."""
-        case, sites = self._case, range(first, first + self._case.sites)
+        case, sites = self.case, range(first, first + self.case.sites)
         fragment = number % case.fragments if case.fragments > 1 else ALL_FRAGMENTS
         before = self._cut.take(fragment, self.base)
         own = [self._cut.take(fragment, [field[site].numpy() for field in theta]) for site in sites]
@@ -195,7 +195,7 @@ def trained(case: Case, images: Images, seeds: Sequence[int], rows: int) -> list
     if case.sites == 1:
         return [accuracy([field[at].numpy() for field in theta], images) for at in range(len(seeds))]
     for at, one in enumerate(common):  # the end: all of θ, by a mean of what each has
-        one._case = replace(case, fragments=1, outer="mean", wire="full")
+        one.case = replace(case, fragments=1, outer="mean", wire="full")
         one.round(theta, at * case.sites, 0, 1.0)
     return [accuracy(one.base, images) for one in common]
 

@@ -83,9 +83,10 @@ lock:  ## the newest versions that pyproject.toml allows, for every Python and p
 smoke: $(VENV)/.dev  ## one small case of every figure, two minutes of processor time (seven where others use both cores, too); fails where one is not complete
 	$(PY) -m bench.run_suite run all --scale smoke --out runs/smoke
 
-nightly: $(VENV)/.dev  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet; a newcomer's first hour
+nightly: $(VENV)/.dev $(EXTRAS)/.ready  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet; a newcomer's first hour
 	FLEGEL_PROFILE=nightly $(PY) -m pytest tests/balance/test_conservation.py tests/algorithms/test_cosine.py
-	$(PY) -m pytest -m slow
+	$(PY) -m pytest -m slow --ignore tests/extras
+	$(EXTRAS)/bin/python -m pytest -m slow tests/extras
 	$(PY) -m bench.gauntlet --jobs 2 --workers rotate --fresh
 	$(PY) -m bench.first_hour
 
@@ -99,9 +100,10 @@ faults: $(VENV)/.dev  ## 250 seeds (SEEDS=250) of each kind of simulated faults:
 chaos: $(VENV)/.dev  ## every fault at length, about an hour; may be interrupted and goes on where it was
 	$(PY) -m bench.chaos.run --out chaos
 
-docs: $(VENV)/.dev  ## the site, in build/docs; fails on every warning
+docs: $(VENV)/.dev  ## the site, in build/docs; fails on every warning and every dead link inside it
 	$(VENV)/bin/pip $(LOCKED) $(LOCKS)/dev.txt -e '.[docs]'
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
+	$(PY) packaging/site_links.py
 
 regress: $(VENV)/.dev  ## fails where a pass, a barrier, a start or a small job is a tenth slower than in the last records of this processor
 	$(PY) -m bench.history check

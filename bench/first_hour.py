@@ -136,44 +136,46 @@ def steps(data: Path | None) -> Iterator[Step]:
     own = f"flegel submit {clusters}:Clusters --data points.csv --set k=3"
     yield Step(own, "saved to runs/Clusters-points-001", slow=True)
     yield Step(f"{own} --sync bsp", "saved to runs/Clusters-p", slow=True)
-    # and tests/test_typed_blocks.py the example and the commands of README, except for what the example prints.
+    # tests/test_typed_blocks.py the example and the commands of README, except for what the example prints, and
+    # tests/test_figures.py, test_newcomer.py, test_cli.py and datasets/test_ratings.py what the others say.
     yield Step(EXAMPLE, re.escape(SHOWN_RESULT))
     yield Step(EXAMPLE, re.escape(SHOWN_RESULT), in_checkout=True, slow=True)
     for command in COMMANDS:
         what = {"submit": "saved to runs/kmeans-blobs-001", "predict": r"(?m)^\d$"}
         yield Step(command, what.get(command.split()[1], r"(?m)^blobs\.csv$"), slow=True)
-    yield Step("flegel submit kmeans --data points.csv --set k=10 --workers 4", "saved to runs/kmeans-points-001")
-    yield Step("flegel predict runs/kmeans-points-001 --data points.csv", r"(?m)^\d$")
-    yield Step("flegel submit kmeans --data points.csv --set k=3", "(?m)^rows in clusters 0 to 2: ")
-    yield Step(ARRAYS, "Result of kmeans")
+    yield Step(
+        "flegel submit kmeans --data points.csv --set k=10 --workers 4", "saved to runs/kmeans-points-001", slow=True
+    )
+    yield Step("flegel predict runs/kmeans-points-001 --data points.csv", r"(?m)^\d$", slow=True)
+    yield Step("flegel submit kmeans --data points.csv --set k=3", "(?m)^rows in clusters 0 to 2: ", slow=True)
+    yield Step(ARRAYS, "Result of kmeans", slow=True)
     embedded = "flegel submit kmeans --data embeddings.npy --set k=1000 --set init=init.npy --max-iterations 2"
     yield Step(embedded, "saved to runs/kmeans-embeddings-001", slow=True)
     yield Step("flegel submit lr --data rare.csv.gz --label -1 --max-passes 3", "saved to runs/lr-rare-csv-001")
     words = "--set classes=[noise,pulsar]"
-    yield Step(f"flegel submit lr --data pulsars.csv --label kind {words}", "saved to runs/lr-pulsars-001")
-    yield Step(OPTIMUM, "accuracy True")
-    yield Step("flegel submit nmf --data u.data --set rank=4 --max-passes 20", r"(?is)ratings.*rmse")
+    yield Step(f"flegel submit lr --data pulsars.csv --label kind {words}", "saved to runs/lr-pulsars-001", slow=True)
+    yield Step(OPTIMUM, "accuracy True", slow=True)
+    yield Step("flegel submit nmf --data u.data --set rank=4 --max-passes 20", r"(?is)ratings.*rmse", slow=True)
     named = "--format ratings --columns user,item,rating"
-    yield Step(f"flegel submit nmf --data listed.csv --set rank=4 --max-passes 20 {named}", "(?i)rmse")
+    yield Step(f"flegel submit nmf --data listed.csv --set rank=4 --max-passes 20 {named}", "(?i)rmse", slow=True)
     validated = "flegel submit lr --data pulsars.csv --label kind --validate 0.1"
-    yield Step(validated, "(?is)accuracy.*validation|validation.*accuracy")
+    yield Step(validated, "(?is)accuracy.*validation|validation.*accuracy", slow=True)
     yield Step(SCORES, r"(?s)score (0\.9|1).*accuracy.*log_loss.*Model of LR.*(noise|pulsar)")
-    yield Step("flegel submit gmm --data points.csv --set k=3", "(?i)bic")
+    yield Step("flegel submit gmm --data points.csv --set k=3", "(?i)bic", slow=True)
     yield Step("flegel submit kmeans --data gaps.csv --set k=3", "--missing", code=2)
-    yield Step("flegel submit kmeens --data points.csv", "kmeans", code=2)
-    yield Step("flegel warm kmeans --dtype float32 --set k=10", r"(?m)^kmeans float32: \d")
+    yield Step("flegel submit kmeens --data points.csv", "kmeans", code=2, slow=True)
+    yield Step("flegel warm kmeans --dtype float32 --set k=10", r"(?m)^kmeans float32: \d", slow=True)
     yield Step("flegel warm kmeans --dtype float32", r"(?m)^kmeans float32, \d+ kernels .*: \d", slow=True)
     yield Step("flegel submit kmeans --data people.csv --set k=2", "column customer_id: .*--drop customer_id")
-    yield Step(
-        "flegel submit lr --data rarely.csv --label kind --max-passes 20", "never predicted.*class_weight=balanced"
-    )
+    rarely = "flegel submit lr --data rarely.csv --label kind --max-passes 20"
+    yield Step(rarely, "never predicted.*class_weight=balanced", slow=True)
     compared = "--set rank=2 --sync bsp,fsp --workers 1 --repeat 1 --max-seconds 20"
     yield Step(f"flegel compare nmf --data listed.csv {named} {compared}", "(?m)^fsp ", slow=True)
     yield Step("flegel --help", "submit")
     yield Step(PYTHON, "Result of lr", slow=True)
-    yield Step(GAPS, 'missing="')
-    yield Step(CUBE, "refused: ")
-    yield Step("flegel top", "of yours on this host")
+    yield Step(GAPS, 'missing="', slow=True)
+    yield Step(CUBE, "refused: ", slow=True)
+    yield Step("flegel top", "of yours on this host", slow=True)
     yield Step("flegel jobs", "Nothing listens at tcp://127.0.0.1:7077", code=1, slow=True)
     yield Step(SEARCH, r"search finished, \d+ of 8 fits", slow=True)
     for pattern, task in REAL.items():

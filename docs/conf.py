@@ -45,10 +45,16 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(GALLERY.parents[1]), os.environ.
 
 
 def setup(app: Any) -> None:
-    """In the site, the list of scripts leads to their pages."""
+    """In the site, the list of scripts leads to their pages, and its address alone to the first page."""
 
     def to_pages(app: Any, name: str, source: list[str]) -> None:
         if name == "gallery/README":
             source[0] = re.sub(r"\((\w+)\.py\)", r"(../auto_gallery/\1.rst)", source[0])
 
+    def begin_at_the_readme(app: Any, error: Exception | None) -> None:
+        if error is None:  # web servers show index.html
+            text = '<!doctype html><meta http-equiv="refresh" content="0; url=README.html">\n'
+            (Path(app.outdir) / "index.html").write_text(text, encoding="utf-8")
+
     app.connect("source-read", to_pages)
+    app.connect("build-finished", begin_at_the_readme)

@@ -219,10 +219,10 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     waiting: Annotated[
         str | None,
         Option(
-            "psp: who trains on until θ comes: those that θ can interrupt (interruptible), or all as in the paper "
-            "(training).",
+            "asp, ssp, psp: who trains on while reports and θ travel: nobody (idle; asp, ssp), those that θ can "
+            "interrupt (interruptible; psp), or all (training).",
             SYNCHRONIZATION,
-            see="published.md",
+            see="sync-models.md",
         ),
     ] = None
     published: Annotated[

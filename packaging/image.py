@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,12 +62,11 @@ def version() -> str:
 
 def download(wheels: Path) -> None:
     """Flegel and what it needs, for the image's Python. The image itself reaches no package index."""
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools would pack files of older versions
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
     step("the wheel", *pip, "wheel", "--no-deps", f"--wheel-dir={wheels}", str(ROOT))
     (flegel,) = wheels.glob("flegel-*.whl")
-    kinds = [
-        f"--platform={kind}_{platform.machine()}" for kind in ("manylinux_2_28", "manylinux2014", "manylinux_2_17")
-    ]
+    kinds = [f"--platform={kind}_{platform.machine()}" for kind in PLATFORMS]
     wanted = ("--only-binary=:all:", f"--python-version={PYTHON}", *kinds, f"--dest={wheels}", f"{flegel}[parquet]")
     step("what it needs", *pip, "download", *wanted)
 
@@ -131,6 +131,8 @@ def main() -> int:
         return 2
     shutil.rmtree(LAYOUT, ignore_errors=True)
     LAYOUT.parent.mkdir(exist_ok=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that /proc is unmounted and the new file system removed
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="flegel-image-") as scratch:
         fill(Path(scratch) / "system", sys.argv[1:])
         pack(Path(scratch), version())

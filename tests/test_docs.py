@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 
+import flegel
 from flegel import __version__
 from flegel.cli.main import app
 from tests import reference_tables
@@ -250,6 +251,11 @@ def test_lines_are_wrapped(page: Path) -> None:
 def test_a_long_line_is_noticed(line: str) -> None:
     assert list(long_lines(f"# Title\n\n{line}\n"))
     assert not list(long_lines(f"```\n{line}\n```\n| {line} |\n"))
+
+
+def test_the_reference_of_the_python_interface_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert [name for name in flegel.__all__ if not re.search(rf":: flegel\.{name}$", page, re.MULTILINE)] == []
 
 
 def test_the_chart_for_kubernetes_has_the_version_of_the_package() -> None:

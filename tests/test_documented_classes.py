@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import flegel
 from flegel import Algorithm, LocalCluster
 from flegel.cli.main import app
-from flegel.sync import models
+from tests.models import MODELS
 
 sys.path.append(str(Path(__file__).parent / "cluster"))
 from daemon_cluster import DaemonCluster
@@ -112,7 +112,7 @@ def test_a_documented_class_is_trained_by_a_command(name: str, folder: Path) -> 
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("sync", models())
+@pytest.mark.parametrize("sync", MODELS)
 @pytest.mark.parametrize("name", EXAMPLE_OF)
 def test_a_documented_class_is_trained_under_every_model(
     name: str, sync: str, cluster: LocalCluster, folder: Path

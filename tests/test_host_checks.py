@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,21 @@ def test_what_could_be_better_is_said_with_what_to_do(tmp_path: Path, monkeypatc
     _write(tmp_path, "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
     _write(tmp_path, "proc/meminfo", "MemTotal: 4000000 kB\nMemAvailable: 300000 kB\n")
     _write(tmp_path, "proc/cpuinfo", "model name : Old\nflags : fpu sse2\n")
+    _write(tmp_path, "proc/sys/net/ipv4/ip_local_port_range", "32768\t33000\n")
     monkeypatch.setattr(host, "SHARED_MEMORY", tmp_path / "absent")
     found = {finding.subject: finding for finding in examine_host(tmp_path)}
     assert "0.5 processors" in found["cores"].text and "--workers 1" in found["cores"].mend
     assert found["huge pages"].state == found["memory"].state == found["processor"].state == "note"
+    assert "233 for connections" in found["ports"].text
     assert found["shared memory"].state == "broken" and "--shm-size" in found["shared memory"].mend
     assert all(finding.mend for finding in found.values() if finding.state != "ok")
+
+
+def test_a_port_that_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(host, "MASTER_PORT", taken.getsockname()[1])
+        (found,) = (each for each in examine_host() if each.subject == "ports")
+    assert found.state == "note" and "--listen" in found.mend
 
 
 def test_a_broken_host_fails_and_a_good_one_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

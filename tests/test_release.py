@@ -94,6 +94,14 @@ def test_an_image_that_cannot_be_built_is_refused_with_a_sentence(
     assert image.main() == 2 and "`sudo make image`" in capsys.readouterr().err
 
 
+def test_a_dead_link_of_the_site_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#here">1</a> <a href="b.html#gone">2</a> <a href="c.html">3</a> <a href="https://x.org/">4</a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="here"><a href="#here">1</a>')
+    assert program("site_links").dead_links(tmp_path) == ["a.html: b.html#gone", "a.html: c.html"]
+
+
 def test_image_and_dockerfile_have_the_same_settings() -> None:
     image, dockerfile = program("image"), (ROOT / "packaging" / "Dockerfile").read_text(encoding="utf-8")
     for name in ("FLEGEL_CACHE", "FLEGEL_HOME"):

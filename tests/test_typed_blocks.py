@@ -1,9 +1,12 @@
 """What the pages tell people to type, typed: every block of README and of the guides runs as it stands.
 
 A block of Python runs as a script, together with the other ones of its page; a block without a language holds commands,
-or what a command prints. The files that commands name are made first, small. A block that needs what a test does not
-have is marked in its page by a comment in front of it, `<!-- not run: reason -->`; one that needs libraries that
-`make test-extras` installs by `<!-- with extras -->`: tests/extras/test_typed_extras.py types those.
+or what a command prints. The files that commands name are made first, small. A comment in front of a block says what
+else it needs:
+
+    <!-- with extras -->         libraries of `make test-extras`; tests/extras/test_typed_extras.py types it
+    <!-- with slurm -->          or another system that tests/extras/test_typed_systems.py starts, at night
+    <!-- not run: reason -->     what no test has
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.extras.test_typed_systems import SYSTEMS
 from tests.typed_pages import PAGES, ROOT, blocks, execute, run, typed
 
-MOST_UNRUN = 27
+MOST_UNRUN = 10
 """Blocks that are not run; to be lowered, never raised without a reason that no test can do away with."""
 
 
@@ -41,6 +45,7 @@ def test_blocks_that_are_not_run_are_few_and_have_a_reason() -> None:
     for page in PAGES:
         for block in blocks(page):
             assert len(block.reason) > 10 or not block.reason, f"{named(page)}:{block.line} is not run for no reason"
+            assert block.needs in ("", "extras", *SYSTEMS), f"{named(page)}:{block.line} needs what no test starts"
 
 
 @pytest.mark.processes

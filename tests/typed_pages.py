@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("docs", "docs/launch", "docs/tutorials")
 PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md")))]
 BLOCK = re.compile(
-    r"(?:^<!-- (?:not run: (?P<reason>[^\n]+)|(?P<extras>with extras)) -->\n+)?"
+    r"(?:^<!-- (?:not run: (?P<reason>[^\n]+)|with (?P<needs>\w+)) -->\n+)?"
     r"^```(?P<language>\S*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -50,8 +50,8 @@ class Block(NamedTuple):
     text: str
     reason: str
     """Why it is not run; empty where it is."""
-    extras: bool = False
-    """Whether it needs libraries that `make test` does not install."""
+    needs: str = ""
+    """What `make test` does not have: libraries (`extras`), or a system that the tests start, such as `slurm`."""
 
     @property
     def is_shell(self) -> bool:
@@ -66,17 +66,28 @@ def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     for found in BLOCK.finditer(text):
         line = text[: found.start("language")].count("\n") + 1
-        yield Block(line, found["language"], found["text"], found["reason"] or "", bool(found["extras"]))
+        yield Block(line, found["language"], found["text"], found["reason"] or "", found["needs"] or "")
 
 
-def typed(page: Path, large: bool, extras: bool = False) -> list[Block]:
-    """Blocks of a page that run: at night all, otherwise those that take a moment; `extras`: those that need more."""
-    wanted = [b for b in blocks(page) if b.is_typed and not b.reason and b.extras == extras]
+def typed(page: Path, large: bool, needs: str = "") -> list[Block]:
+    """Blocks of a page that run with nothing but what they need: at night all, otherwise those that take a moment."""
+    wanted = [b for b in blocks(page) if b.is_typed and not b.reason and b.needs == needs]
     return [b for b in wanted if large or not LARGE.search(b.text)]
+
+
+NETWORK = """
+from torch import nn
+
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, 10))
+"""
 
 
 def make_files(folder: Path) -> None:
     """The files that the pages name."""
+    (folder / "net.py").write_text(NETWORK, encoding="utf-8")
     rng = np.random.default_rng(0)
     table = rng.normal(size=(400, 3))
     np.savetxt(folder / "points.csv", table, delimiter=",")
@@ -96,22 +107,29 @@ def make_files(folder: Path) -> None:
     )  # fmt: skip
 
 
-def run(page: Path, chosen: list[Block], folder: Path) -> None:
+def run(page: Path, chosen: list[Block], folder: Path, places: Mapping[str, str] | None = None) -> None:
     """The scripts of a page in one process, then its commands one after the other, all in one folder. Keys and the
-    journal of a master are kept in that folder, too."""
+    journal of a master are kept in that folder, too. `places` are addresses and folders that the page names, with those
+    that stand for them here."""
     make_files(folder)
     for part in ("docs", "bench"):  # examples, and programs that only a checkout has
         if not (folder / part).exists():
             (folder / part).symlink_to(ROOT / part)
     port = str(free_port())
+
+    def here(text: str) -> str:
+        for named, found in (places or {}).items():
+            text = text.replace(named, found)
+        return text
+
     binaries = Path(sys.executable).parent
     scripts = [b for b in chosen if b.language == "python"]
     if scripts:
-        (folder / "page.py").write_text("\n".join(b.text for b in scripts), encoding="utf-8")
+        (folder / "page.py").write_text(here("\n".join(b.text for b in scripts)), encoding="utf-8")
         execute([sys.executable, "page.py"], folder, f"{page.name}: its blocks of Python")
     for block in chosen:
         if block.is_shell:
-            text = PORTS_OF_PAGES.sub(port, block.text.replace(".venv/bin/", ""))
+            text = PORTS_OF_PAGES.sub(port, here(block.text).replace(".venv/bin/", ""))
             start = f'export PATH="{binaries}:$PATH" FLEGEL_HOME="{folder / "home"}"'
             execute(["sh", "-ec", f"{start}\n{text}"], folder, f"{page.name}:{block.line}")
 

@@ -44,6 +44,8 @@ FAR_ABOVE_BEST = 4.0
 there: larger ones would cost the sums the digits of all later losses."""
 LOOK_AGAIN = 1e-4
 """Part of the objective, of which a ten-thousandth is allowed for rounding where the best θ is visited once more."""
+GAP_TO_GUARD = 1e-5
+"""A distance to the minimum within which second derivatives are guarded: true ones may leave directions out."""
 OBJECTIVE_ROUNDING = 1e-14
 """A promised decrease below this part of the objective cannot be measured."""
 
@@ -368,8 +370,7 @@ class GeneralizedLinear(Algorithm):
             left = -search.promised / 2.0 / self._size(search)
             return oldParameter._replace(internal_search=finite(search._replace(stuck=1.0, gap=left)))
         if self.guards and not search.guarded and search.length < 0.5:
-            again = search._replace(promised=LOOK_AGAIN * abs(search.best), length=1.0, guarded=1.0)
-            return self._to(best, oldParameter, again)
+            return self._to(best, oldParameter, self._guarded(search))
         shorter = search._replace(length=search.length / 2.0 if search.length > 0.2 else search.length / 8.0)
         return self._to(best + (at - best) * shorter.length / search.length, oldParameter, shorter)
 
@@ -390,6 +391,10 @@ class GeneralizedLinear(Algorithm):
                 step[-1], others = -0.5 * at[-1], chosen[:-1]
                 slope = gradient[others] + sums.curvature[others, -1] / sums.mass * step[-1]
                 step[others] = -exact(matrix[:-1, :-1], slope[None])[0]
+            if self.shapes and not gradient @ step < 0.0:  # with a scale so far away both mislead: each goes down alone
+                others = chosen[chosen < len(at) - 1]
+                step[others] = -exact(matrix[: len(others), : len(others)], gradient[None, others])[0]
+                step[-1] = -gradient[-1] / diagonal[-1] if diagonal[-1] > 0 else 0.0
         else:
             if search.best < 1e299:
                 pairs = with_pair(pairs, at, gradient, parameter.internal_best)
@@ -409,7 +414,14 @@ class GeneralizedLinear(Algorithm):
         measurable = -promised > OBJECTIVE_ROUNDING * max(abs(value), 1e-300) and np.isfinite(step).all()
         search = search._replace(gap=gap if measurable else 0.0, stuck=0.0 if measurable else 1.0)
         parameter = parameter._replace(internal_best=np.stack([at, gradient]), internal_pairs=pairs)
+        if self.guards and not search.guarded and not (measurable and gap > GAP_TO_GUARD):
+            return self._to(at, parameter, self._guarded(search))  # where no row has curvature, no step is promised
         return self._to(at + step if measurable else at, parameter, search)
+
+    def _guarded(self, search: NewtonSearch) -> NewtonSearch:
+        """The search that looks at its place again, with guarded second derivatives from now on."""
+        promised = LOOK_AGAIN * abs(search.best)
+        return search._replace(promised=promised, length=1.0, guarded=1.0, gap=math.inf, stuck=0.0)
 
     def _to(self, at: Array, parameter: LinearFit, search: NewtonSearch) -> LinearFit:
         following = finite(search._replace(number=search.number + 1.0))

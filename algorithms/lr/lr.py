@@ -315,10 +315,8 @@ class LR(Algorithm):
         return kernel_choice(self.outputs, share.columns)
 
     def _by_products(self, columns: int) -> bool:
-        """Is a block of dense rows multiplied at once? Only where the curvature is a diagonal."""
-        if self.classes is None or self.outputs * (columns + 1) ** 2 <= active().shapes.lr_late_numbers:
-            return False
-        return served_by(self.outputs, columns).kernel == "products"
+        """Is a block of dense rows multiplied at once?"""
+        return self.classes is not None and served_by(self.outputs, columns).kernel == "products"
 
     # -- steps ---------------------------------------------------------------------------------------------
 

@@ -1,12 +1,13 @@
 """K-means over more rows than memory holds: how long, how much memory, beside scikit-learn over the same chunks?
 
     python -m bench.micro.out_of_core [--rows 4000000] [--columns 96] [--k 32] [--limit 600M] [--workers 2]
-                                      [--kinds npy map parquet] [--epochs 12] [--folder DIR] [--json FILE]
+                                      [--kinds npy map parquet arrow] [--epochs 12] [--folder DIR] [--json FILE]
 
 Rows are written once, from a seed that is printed: clusters with unequal weights in float32. Each side then trains in a
 process (and its children) inside a control group with this limit of memory, which the kernel enforces by killing; where
 groups cannot be made, the private memory of each process is limited (`RLIMIT_DATA`). Ours: `flegel.run` on the `.npy`
-file, on a memory map from `numpy.load`, or on Parquet. Theirs: `MiniBatchKMeans.partial_fit` over the file in chunks,
+file, on a memory map from `numpy.load`, on Parquet, or on an Arrow file, by so many worker processes, or by a team of
+threads (`--workers 0`, the default of jobs). Theirs: `MiniBatchKMeans.partial_fit` over the file in chunks,
 in order, epoch after epoch. All objectives are computed afterwards, over all rows, in float64. The time to ours is that
 of the first epoch of theirs whose objective is at most 0.5 % above ours. Asserts nothing.
 """
@@ -44,30 +45,42 @@ def bytes_of(text: str) -> int:
 
 
 def write_rows(folder: Path, rows: int, columns: int, k: int, seed: int, kinds: list[str]) -> None:
-    """rows.npy, and rows.parquet where it is wanted."""
+    """rows.npy, and rows.parquet and rows.arrow where they are wanted."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(2 * k, columns)).astype(np.float32) * np.float32(1.5)
     shares = rng.gamma(1.0, size=2 * k)
     noise = rng.normal(size=(NOISE_ROWS, columns)).astype(np.float32)
     into = np.lib.format.open_memmap(folder / "rows.npy", "w+", np.float32, (rows, columns))
-    writer: Any = None
+    writers: dict[str, Any] = {}
     for first in range(0, rows, CHUNK_ROWS):
         size = min(CHUNK_ROWS, rows - first)
         which = rng.choice(2 * k, size, p=shares / shares.sum())
         part = centres[which] + noise[rng.integers(NOISE_ROWS, size=size)]
         into[first : first + size] = part
-        if "parquet" in kinds:
+        if set(kinds) & {"parquet", "arrow"}:
             import pyarrow
-            import pyarrow.parquet
 
             table = pyarrow.table({f"c{t}": part[:, t] for t in range(columns)})
-            writer = writer or pyarrow.parquet.ParquetWriter(
-                folder / "rows.parquet", table.schema, compression="none", use_dictionary=False
-            )
-            writer.write_table(table)
+            writers = writers or writers_of(folder, kinds, table.schema)
+            for writer in writers.values():
+                writer.write_table(table)
     into.flush()
-    if writer is not None:
+    for writer in writers.values():
         writer.close()
+
+
+def writers_of(folder: Path, kinds: list[str], schema: Any) -> dict[str, Any]:
+    """By kind: what appends tables to its file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    found: dict[str, Any] = {}
+    if "parquet" in kinds:
+        path = folder / "rows.parquet"
+        found["parquet"] = pyarrow.parquet.ParquetWriter(path, schema, compression="none", use_dictionary=False)
+    if "arrow" in kinds:
+        found["arrow"] = pyarrow.ipc.new_file(str(folder / "rows.arrow"), schema)
+    return found
 
 
 def chunks(path: Path) -> Iterator[Any]:
@@ -96,10 +109,10 @@ def train_ours(folder: Path, kind: str, k: int, workers: int) -> None:
     import flegel
     from flegel.algorithms.kmeans import KMeans
 
-    data: Any = str(folder / f"rows.{'parquet' if kind == 'parquet' else 'npy'}")
+    data: Any = str(folder / f"rows.{kind if kind in ('parquet', 'arrow') else 'npy'}")
     if kind == "map":
         data = np.load(data, mmap_mode="r")
-    result = flegel.run(KMeans(k=k), data, workers=workers, seed=1)
+    result = flegel.run(KMeans(k=k), data, workers=workers or None, seed=1)
     np.save(folder / "ours.npy", result.parameter.centroids)
     passes = [each["passes"] for each in result.worker]
     print(json.dumps({"passes": float(np.mean(passes)), "train_s": result.seconds, "reason": result.reason}))
@@ -178,7 +191,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--k", type=int, default=32)
     parser.add_argument("--limit", type=bytes_of, default=600 << 20)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--kinds", nargs="*", default=["npy", "map", "parquet"])
+    parser.add_argument("--kinds", nargs="*", default=["npy", "map", "parquet", "arrow"])
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", type=Path)

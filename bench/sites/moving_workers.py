@@ -28,14 +28,15 @@ class WorkerCourse:
     moves: list[tuple[float, int, int, int]] = field(default_factory=list)
 
 
-def simulate(start: Sequence[int], seed: int) -> WorkerCourse:
-    """Workers by group at the end, and their moves; round trips differ by a tenth from group to group."""
+def simulate(start: Sequence[int], seed: int, every: float = LOOKS) -> WorkerCourse:
+    """Workers by group at the end, and their moves; round trips differ by a tenth from group to group. `every`: seconds
+    between two looks of a worker."""
     rng = np.random.default_rng(seed)
     names = [f"g{i}" for i in range(len(start))]
     belongs = [group for group, count in enumerate(start) for _ in range(count)]
     moved_at = [-LENGTH] * len(belongs)
-    times = LOOKS * rng.random(len(belongs))
-    looks = sorted((float(at + LOOKS * n), w) for w, at in enumerate(times) for n in range(int(LENGTH / LOOKS)))
+    times = every * rng.random(len(belongs))
+    looks = sorted((float(at + every * n), w) for w, at in enumerate(times) for n in range(int(LENGTH / every)))
     told, told_at = list(start), -LENGTH
     course = WorkerCourse([])
     for now, worker in looks:

@@ -107,8 +107,14 @@ def control_groups(root: str = "/") -> Iterator[tuple[int, int]]:
                 limit = int((group / names[0]).read_text())  # `max` is no number: not limited
                 used = int((group / names[1]).read_text())
                 statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                files = int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
-                yield limit, max(used - files, 0)
+                yield limit, max(used - _files_in_memory(statistics), 0)
+
+
+def _files_in_memory(statistics: dict[str, str]) -> int:
+    """Bytes of files in memory, those of the group's children too, as `memory.stat` of either version says it. Also
+    such as were read twice (active): pages of a scratch file that is visited again are dropped like others."""
+    names = ("active_file", "inactive_file")
+    return sum(int(statistics.get(f"total_{name}", statistics.get(name, 0))) for name in names)
 
 
 def _memory_groups(root: Path) -> Iterator[tuple[Path, str, tuple[str, str]]]:

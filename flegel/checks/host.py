@@ -28,6 +28,8 @@ SHARED_MEMORY_WANTED = 1 << 30  # bytes: rows of Python travel through it, and D
 MEMORY_WANTED = 1 << 30  # bytes: two workers with their libraries take some 400 MiB
 FILES_WANTED = 1024  # open files: some ten for each worker
 DISK_WANTED = 1 << 28  # bytes of the cache: all kernels of one machine take some 60 MiB
+PORTS_WANTED = 2000  # a worker takes a few, and so do other programs
+MASTER_PORT = 7077  # TCP; where `flegel master` listens unless it is told otherwise
 COARSE_CLOCK = 1e-4  # seconds: barriers are set by time, down to a millisecond
 NEEDED = ("numpy", "numba", "pyzmq", "msgpack", "msgspec", "pandas")
 OPTIONAL = ("torch", "scikit-learn", "pyarrow", "ray", "dask", "pyspark", "obstore", "cryptography")
@@ -57,6 +59,7 @@ def examine_host(root: Path = Path("/")) -> Iterator[HostFact]:
     yield _open_files()
     yield _compiled_code()
     yield _sockets()
+    yield _ports(root)
     yield _clock()
     yield _gpu(root)
 
@@ -244,6 +247,25 @@ def _sockets() -> HostFact:
             "For a cluster give the master --host with an address that slaves can reach; one host needs nothing.",
         )
     return HostFact("sockets", "ok", f"this host is {address}")
+
+
+def _ports(root: Path) -> HostFact:
+    """Whether a master can listen at its usual port, and how many ports there are for connections."""
+    limits = _read(root / "proc/sys/net/ipv4/ip_local_port_range").split()
+    given = int(limits[1]) - int(limits[0]) + 1 if len(limits) == 2 else None
+    if given is not None and given < PORTS_WANTED:
+        return HostFact(
+            "ports", "note", f"{given} for connections",
+            "A coordinator of many workers uses them up: sysctl net.ipv4.ip_local_port_range='32768 60999'.",
+        )  # fmt: skip
+    try:
+        with socket.create_server(("127.0.0.1", MASTER_PORT)):
+            return HostFact("ports", "ok", f"a master can listen at {MASTER_PORT}")
+    except OSError as error:
+        return HostFact(
+            "ports", "note", f"{MASTER_PORT}: {in_words(error)}",
+            "Where that is not a master (`flegel status`), start one at another port: flegel master --listen ADDRESS.",
+        )  # fmt: skip
 
 
 def _clock() -> HostFact:

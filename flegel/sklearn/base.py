@@ -27,9 +27,11 @@ from flegel.core.shard import Sparse
 from flegel.errors import UsageError
 from flegel.results.result import Result
 from flegel.sklearn.fit_callbacks import CallbackSupportMixin, PassesAsTasks, heard_by_callbacks
+from flegel.sklearn.foreign_arrays import accept_foreign_arrays
 from flegel.sklearn.rows import prepared
 
 LEAST_TOLERANCE = 1e-300  # in place of tol=0, which would switch the engine's criterion off
+ROUNDED_PASSES = 1e-9  # visits divided by points may be so far below a whole number
 FLOAT_TYPES = [np.float64, np.float32]
 
 
@@ -50,6 +52,7 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
             found = vars(cls).get(name) or (getattr(cls, "fit", None) if name == "fit" else None)
             if found is not None and not getattr(found, "is_heard", False):
                 setattr(cls, name, heard_by_callbacks(found))
+        accept_foreign_arrays(cls)
 
     def _most_passes(self) -> int:
         """Of a fit, as callbacks are told, with the one that is begun last and not made; 0: one pass is all."""
@@ -162,6 +165,8 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
             wanted = self.tol if tolerance is None else tolerance
             if wanted is not None:
                 options["tolerance"] = max(float(wanted), LEAST_TOLERANCE)
+        if chosen.accepts.ratings:  # rows and columns, never a list of ratings, however few columns there are
+            options["format"] = "table"
         if self.target is not None:
             options["target"] = float(self.target)
         if getattr(self, "verbose", 0):
@@ -189,7 +194,8 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
         self.sync_ = sync
         if once:
             return result
-        self.n_iter_ = max(int(np.ceil(min((w["passes"] for w in result.worker if w["points"]), default=1.0))), 1)
+        least = min((w["passes"] for w in result.worker if w["points"]), default=1.0)
+        self.n_iter_ = max(int(least + ROUNDED_PASSES), 1)  # whole ones, as callbacks hear of them
         return result
 
     def __getstate__(self) -> Any:
@@ -199,6 +205,7 @@ class EngineEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.array_api_support = False  # arrays of other libraries are taken, and answers are NumPy's
         tags.input_tags.sparse = self._accepts_sparse
         tags.input_tags.positive_only = self._positive
         if tags.transformer_tags is not None:

@@ -31,6 +31,11 @@ SOLVERS = {
 }
 """Names of scikit-learn's solvers, and what each says when it has not converged: programs look for these words."""
 PENALTIES = ("l2", "l1", "elasticnet")
+COMMON_TOL = 1e-4
+"""scikit-learn's default. Its `tol` bounds a gradient, and the distance to the minimum falls with that one's square: a
+finer `tol` asks for so much more."""
+LEAST_DISTANCE = 1e-14
+"""To the minimum, relatively: smaller ones cannot be told from rounding."""
 ELASTIC_NET_FINER = 1e-2
 """Of `tol`, where a part of the penalty is absolute: the minimum is flat there, and weights at a distance of 1e-4 are
 worse than those of another penalty."""
@@ -39,8 +44,9 @@ worse than those of another penalty."""
 class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin, EngineEstimator):  # type: ignore[misc]
     """Logistic regression for two or more classes. Parameters as in scikit-learn; besides:
 
-    `tol`: the fit ends when the objective is so near to its minimum, relatively. `max_iter`: passes over the rows.
-    `workers`, `sync`, `cluster`: see `flegel.run`. `target`: the fit ends at this mean loss.
+    `tol`: the fit ends when the objective is so near to its minimum, relatively; below 1e-4, at the square of `tol`
+    over 1e-4, because scikit-learn's bounds a gradient. `max_iter`: passes over the rows. `workers`, `sync`, `cluster`:
+    see `flegel.run`. `target`: the fit ends at this mean loss.
 
     All solvers of scikit-learn minimize one function, and ours is another way to its minimum, with any penalty. So
     `solver` and `dual` change nothing, but for liblinear, which takes two classes and counts the intercept, divided by
@@ -236,9 +242,14 @@ class LogisticRegression(LinearClassifierMixin, SparseCoefMixin, ClassifierMixin
                 intercept=bool(self.fit_intercept) and not as_column,
             )
 
-        if ratio > 0 and self.tol is not None:
-            options["tolerance"] = ELASTIC_NET_FINER * float(self.tol)
+        if self.tol is not None:
+            options["tolerance"] = self._distance(ELASTIC_NET_FINER if ratio > 0 else 1.0)
         return self._train(algorithm, X, numbers.astype(np.float64), weights, **options)
+
+    def _distance(self, finer: float) -> float:
+        """To the minimum, relatively, at which a fit ends."""
+        tol = float(self.tol or 0.0)
+        return max(finer * tol * min(1.0, tol / COMMON_TOL), LEAST_DISTANCE)
 
     @property
     def _intercept_is_a_column(self) -> bool:

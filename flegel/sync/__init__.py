@@ -21,9 +21,9 @@ CHOICES = {
     "round_end": ("idle", "first"),
     "search": ("once", "again"),
     "counts": ("fitting", "multiple"),
-    "waiting": ("interruptible", "training"),
+    "waiting": ("interruptible", "training", "idle"),
 }
-"""Options that choose between our form of a mechanism, which comes first, and that of the paper."""
+"""Options that choose between forms of a mechanism: ours first, then that of the paper, then others."""
 
 
 def models() -> dict[str, type[SyncModel]]:
@@ -103,7 +103,7 @@ def _check(spec: SyncSpec) -> None:
     for name, values in CHOICES.items():
         value = getattr(spec, name)
         if value is not None and value not in values:
-            raise UsageError(f"{option(name, value)} must be {' or '.join(values)}.")
+            raise UsageError(f"{option(name, value)} must be {', '.join(values[:-1])} or {values[-1]}.")
     for name, other, without_effect in (
         ("probes", "interval", spec.probes is not None and spec.interval is not None),
         ("timers", "coordination", spec.timers == "all" and spec.coordination == "centralized"),

@@ -17,6 +17,6 @@ class ASP(SSP):
     name = "asp"
     summary = "no barrier at all; may diverge"
 
-    def __init__(self, batches: int = USUAL_BATCHES_PER_PASS) -> None:
-        super().__init__(batches=batches)
+    def __init__(self, batches: int = USUAL_BATCHES_PER_PASS, waiting: str = "idle") -> None:
+        super().__init__(batches=batches, waiting=waiting)
         self.staleness = math.inf

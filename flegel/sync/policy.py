@@ -314,5 +314,12 @@ def _without_none(hint: object) -> object:
     return kinds[0] if kinds and type(None) in get_args(hint) else hint
 
 
+def train_on(waiting: str, view: View) -> bool:
+    """Whether workers go on training while their report and the next θ travel: all of them (`training`), those that a
+    new θ can interrupt (`interruptible`; a micro-batch of a network that was begun is not interrupted, so the update
+    would wait for it), or none (`idle`)."""
+    return waiting == "training" or (waiting == "interruptible" and not view.in_batches)
+
+
 def names(workers: Iterable[int]) -> str:
     return ", ".join(str(w) for w in workers)

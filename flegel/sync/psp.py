@@ -24,6 +24,7 @@ from flegel.sync.policy import (
     Update,
     Updated,
     View,
+    train_on,
 )
 
 
@@ -38,9 +39,9 @@ class PSP(SyncModel):
         self, batches: int = 2 * USUAL_BATCHES_PER_PASS, counts: str = "fitting", waiting: str = "interruptible"
     ) -> None:
         """`counts`: those that fit a bounded horizon best, or the `multiple` of Eq. 2; `waiting`: who trains on until
-        the new θ comes: those that a new θ can interrupt, or all (`training`)."""
+        the new θ comes: those that a new θ can interrupt, all (`training`), or nobody (`idle`)."""
         self.batches = batches
-        self._common_multiple, self._all_train_on = counts == "multiple", waiting == "training"
+        self._common_multiple, self._waiting = counts == "multiple", waiting
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
         """Give each worker the number of iterations that keeps all of them busy until the barrier."""
@@ -71,8 +72,7 @@ class PSP(SyncModel):
             w.id: min(w.points, max(1, math.ceil(counts[w.id] * w.points / self.batches)))
             for w in view.workers.values()
         }
-        # A micro-batch that was begun while waiting is not interrupted by the new θ: the update would wait for it.
-        linger = self._all_train_on or not view.in_batches
+        linger = train_on(self._waiting, view)
         return Decision((TrainWorkers(tuple(view.workers), points, linger=linger),), reason)
 
 

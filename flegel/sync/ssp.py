@@ -2,6 +2,9 @@
 
 Staleness 0 is BSP: no worker is released before all have reported, and all reports are folded in together. Without a
 bound it is `asp`. A report is held while no worker can be released, and folded in when one is.
+
+While a report and the next θ travel, its worker stands still, or trains on under the θ that it has (`waiting`), where
+that keeps it within the bound whatever the others do meanwhile.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from flegel.sync.policy import (
     Updated,
     View,
     names,
+    train_on,
 )
 
 
@@ -34,9 +38,11 @@ class SSP(SyncModel):
     flexible = True
     transient = ("_clocks",)
 
-    def __init__(self, staleness: int = 1, batches: int = USUAL_BATCHES_PER_PASS) -> None:
+    def __init__(self, staleness: int = 1, batches: int = USUAL_BATCHES_PER_PASS, waiting: str = "idle") -> None:
+        """`waiting`: who trains on until the next θ comes: nobody, those that a new θ can interrupt, or all."""
         self.staleness: float = staleness
         self.batches = batches
+        self._waiting = waiting
         self._clocks = _Clocks()
 
     def decide(self, event: Event, view: View, now: float) -> Decision:
@@ -70,7 +76,14 @@ class SSP(SyncModel):
     def _train(self, view: View, free: tuple[int, ...], reason: str) -> Decision:
         self._clocks.released(free)
         points = {w: max(1, math.ceil(view.workers[w].points / self.batches)) for w in free}
-        return Decision((TrainWorkers(free, points),), reason)
+        on = tuple(w for w in free if self._trains_on(w, view))
+        off = tuple(w for w in free if w not in on)
+        actions = tuple(TrainWorkers(who, {w: points[w] for w in who}, linger=who is on) for who in (on, off) if who)
+        return Decision(actions, reason)
+
+    def _trains_on(self, worker: int, view: View) -> bool:
+        """After its next report, too, it is within the bound, so that it will be released and not have to stop."""
+        return train_on(self._waiting, view) and view.workers[worker].clock + 1 - self._clocks.least <= self.staleness
 
 
 class _Clocks:

@@ -16,7 +16,7 @@ from flegel.cli.main import app
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
 from flegel.sklearn import BernoulliMixture as Estimator
-from flegel.sync import models
+from tests.models import MODELS
 
 RNG = np.random.default_rng(1)
 CHANCES = RNG.beta(0.5, 0.5, size=(4, 15))
@@ -64,7 +64,7 @@ def test_passes_of_bsp_are_steps_of_em() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("sync", models())
+@pytest.mark.parametrize("sync", MODELS)
 def test_every_model_is_as_likely_as_the_best_of_several_starts_by_hand(sync: str, cluster) -> None:
     algorithm = BernoulliMixture(k=4)
     result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=600, seed=1)

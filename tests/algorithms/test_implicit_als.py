@@ -17,7 +17,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 from flegel.errors import UsageError
 from flegel.sklearn import ImplicitALS as Estimator
-from flegel.sync import models
+from tests.models import MODELS
 
 RNG = np.random.default_rng(0)
 WANTS = RNG.gamma(0.3, 1.0, (300, 5)) @ RNG.gamma(0.3, 1.0, (5, 40))
@@ -52,7 +52,7 @@ def test_passes_of_bsp_are_sweeps_of_alternating_least_squares() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("sync", models())
+@pytest.mark.parametrize("sync", MODELS)
 def test_every_model_ends_where_no_sweep_by_hand_improves(sync: str, cluster) -> None:
     algorithm = ImplicitALS(rank=4, alpha=ALPHA, l2=L2)
     result = flegel.run(algorithm, X, sync=sync, workers=2, cluster=cluster, straggler="0:3x", max_seconds=600, seed=1)

@@ -9,7 +9,7 @@ import flegel
 from flegel.algorithms.clusters.kprototypes import KModes, KPrototypes
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
-from flegel.sync import models
+from tests.models import MODELS
 
 
 def table(rows: int, seed: int = 0) -> tuple[Array, Array]:
@@ -38,7 +38,7 @@ def by_hand(X: Array, centroids: Array, gamma: float, codes: slice) -> tuple[Arr
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("sync", models())
+@pytest.mark.parametrize("sync", MODELS)
 def test_every_model_ends_where_no_step_by_hand_improves(sync: str, cluster) -> None:
     X, _ = table(2000)
     algorithm = KPrototypes(k=4, categorical=[2, 3, 4], gamma=1.5)

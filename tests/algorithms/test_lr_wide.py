@@ -127,7 +127,13 @@ def test_rows_are_judged_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_one_table_says_which_kernel_serves_a_shape() -> None:
     assert served_shapes()[-1][:2] == (1, 1), "every shape is served"
-    for outputs, columns, kernel in ((1, 28, "tiles"), (10, 784, "tiles"), (7, 54, "tiles"), (1000, 2048, "products")):
+    for outputs, columns, kernel in (
+        (1, 28, "tiles"),
+        (10, 784, "tiles"),
+        (7, 54, "tiles"),
+        (1000, 20, "tiles"),  # enough products, but all second derivatives are summed
+        (1000, 2048, "products"),
+    ):
         assert served_by(outputs, columns).kernel == kernel
         assert kernel_choice(outputs, columns).startswith(f"{kernel} for {columns:,} columns × {outputs:,} outputs")
         known = LR(classes=[float(c) for c in range(max(outputs, 2))])

@@ -12,7 +12,7 @@ from flegel.algorithms.clusters.transport import Sizes, assign
 from flegel.algorithms.seeding import as_often_as_they_weigh
 from flegel.core.pytree import Array
 from flegel.errors import UsageError
-from flegel.sync import models
+from tests.models import MODELS
 
 
 def skewed(rows: int, seed: int = 0) -> Array:
@@ -88,7 +88,7 @@ def test_rows_are_drawn_as_often_as_they_weigh() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("sync", models())
+@pytest.mark.parametrize("sync", MODELS)
 def test_sizes_hold_under_every_model(sync: str, cluster) -> None:
     X = skewed(4000)
     algorithm = SizedKMeans(k=4, size_min=950, size_max=1050)

@@ -18,8 +18,8 @@ LAUNCHED = ROOT / "docs" / "launch"
     [
         pytest.param(p, id=str(p.relative_to(ROOT)), marks=[pytest.mark.slow] if p.parent == LAUNCHED else [])
         for p in PAGES
-        if typed(p, True, extras=True)
+        if typed(p, True, "extras")
     ],
 )
 def test_blocks_of_a_page_run_as_typed(page: Path, tmp_path: Path) -> None:
-    run(page, typed(page, large=True, extras=True), tmp_path)
+    run(page, typed(page, True, "extras"), tmp_path)

@@ -158,6 +158,15 @@ def test_models_without_a_barrier_survive_a_kill(local_cluster: LocalCluster, po
     check_kmeans(points, result, machine)
 
 
+def test_workers_that_train_on_while_their_reports_travel_survive_a_kill(
+    local_cluster: LocalCluster, points: np.ndarray
+) -> None:
+    """What was trained after a worker's last report is in its points and was never sent, so totals alone can agree."""
+    story = Story(kill(local_cluster, 0), recovered(1))
+    _, machine = train("kmeans", points, local_cluster, story, sync="asp", waiting="training")
+    assert machine.store.statistics.counts.sum() == len(points) and machine.store.discrepancy() < 1e-9
+
+
 @pytest.mark.parametrize("sync", ["fsp", "asp"])
 def test_what_the_engine_keeps_of_points_survives_a_kill(
     local_cluster: LocalCluster, points: np.ndarray, sync: str

@@ -73,6 +73,12 @@ def test_other_algorithms_too(cluster: flegel.LocalCluster, algorithm: Any) -> N
     assert same(alone, cluster.run(algorithm, rows, **options, servers="colocated"))
 
 
+def test_reports_go_to_servers_while_their_workers_train_on(cluster: flegel.LocalCluster) -> None:
+    found = train(cluster, servers=2, sync="asp", waiting="training", max_iterations=150)
+    assert found.iterations >= 150
+    assert found.objective <= 1.05 * train(cluster, max_iterations=40).objective
+
+
 def test_a_killed_server_is_replaced_and_no_bit_changes(cluster: flegel.LocalCluster) -> None:
     killed: list[int] = []
 

@@ -188,6 +188,20 @@ def test_what_was_learned_while_waiting_is_merged() -> None:
     assert fast.passes > 3 * slow.passes, "four times the speed, and no time lost"
 
 
+def test_reports_travel_while_their_workers_train_on_and_nothing_is_lost() -> None:
+    jobs = {
+        waiting: kmeans(
+            SyncSpec("asp", waiting=waiting),
+            costs=Costs(message=0.001),
+            criteria=Criteria(max_iterations=150, tolerance=0),
+        )
+        for waiting in ("idle", "training")
+    }
+    use = {waiting: utilization(worker_rows(job)) for waiting, job in jobs.items()}
+    assert use["idle"] < 0.8 and use["training"] > 0.95, use
+    assert jobs["training"].store.discrepancy() < 1e-10
+
+
 # -- divergence --------------------------------------------------------------------------------------------
 
 

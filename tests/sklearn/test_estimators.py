@@ -206,6 +206,13 @@ def test_liblinear_counts_the_intercept_in_the_penalty(sparse: bool, scaling: fl
     np.testing.assert_allclose(again.coef_, theirs.coef_, rtol=1e-4, atol=1e-5)
 
 
+def test_a_fine_tolerance_gives_scikit_learns_weights() -> None:
+    rng = np.random.default_rng(5)
+    rows, labels = rng.normal(size=(90, 3)), rng.integers(0, 3, 90)
+    theirs = linear_model.LogisticRegression(tol=1e-12, max_iter=10_000).fit(rows, labels)
+    np.testing.assert_allclose(LogisticRegression(tol=1e-8).fit(rows, labels).coef_, theirs.coef_, atol=1e-6)
+
+
 def test_words_of_scikit_learn_for_the_same_model_are_taken() -> None:
     rng = np.random.default_rng(5)
     rows, labels = rng.normal(size=(90, 3)), rng.integers(0, 3, 90)
@@ -511,3 +518,9 @@ def test_an_elastic_net_is_the_minimum_of_its_own_objective() -> None:
         ]
         values = [objective(model.coef_[0], ratio, 100.0) for model in models]
         assert values[0] < values[1]
+
+
+@pytest.mark.parametrize("estimator", ["NMF", "ImplicitALS"])
+def test_three_columns_of_counts_are_no_list_of_ratings(estimator: str) -> None:
+    X = np.unique(np.random.default_rng(0).integers(0, 12, size=(20, 3)).astype(float), axis=0)
+    assert getattr(flegel.sklearn, estimator)(2, random_state=0, max_iter=3).fit(X).components_.shape == (2, 3)

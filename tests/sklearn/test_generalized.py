@@ -35,14 +35,14 @@ def numeric(algorithm: Any, labels: Any, shape: Any) -> None:
     scores, step = RNG.normal(size=len(labels)), 1e-6
     here = algorithm.derivatives(scores, labels, shape)
     up, down = (algorithm.derivatives(scores + d, labels, shape) for d in (step, -step))
-    np.testing.assert_allclose((up.loss - down.loss) / (2 * step), here.slope, atol=1e-4)
+    np.testing.assert_allclose((up.loss - down.loss) / (2 * step), here.slope, atol=1e-3)
     if len(shape):
         up, down = (algorithm.derivatives(scores, labels, shape + d) for d in (step, -step))
-        np.testing.assert_allclose((up.loss - down.loss) / (2 * step), here.shape_slope, atol=1e-4)
+        np.testing.assert_allclose((up.loss - down.loss) / (2 * step), here.shape_slope, atol=1e-3)
         np.testing.assert_allclose((up.slope - down.slope) / (2 * step), here.mixed, atol=1e-3)
         np.testing.assert_allclose((up.shape_slope - down.shape_slope) / (2 * step), here.shape_bend, atol=1e-3)
     else:
-        np.testing.assert_allclose((up.slope - down.slope) / (2 * step), here.bend, atol=1e-4)
+        np.testing.assert_allclose((up.slope - down.slope) / (2 * step), here.bend, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -181,7 +181,7 @@ def test_an_offset_of_all_rows_moves_the_intercept_alone(kind: str, offset: floa
     labels = rng.poisson(np.exp(rows @ [0.5, -0.3, 0.2])) + (kind == "GammaRegressor") * 0.5
     plain = getattr(sklearn, kind)(alpha=0.01).fit(rows, labels)
     moved = getattr(sklearn, kind)(alpha=0.01).fit(rows, labels, offset=np.full(300, offset))
-    np.testing.assert_allclose(moved.coef_, plain.coef_, atol=1e-4)
+    np.testing.assert_allclose(moved.coef_, plain.coef_, atol=1e-3)
     assert moved.intercept_ == pytest.approx(plain.intercept_ - offset, abs=1e-4)
 
 
@@ -232,3 +232,13 @@ def test_offsets_that_are_no_numbers_are_refused() -> None:
             sklearn.PoissonRegressor().fit(X, LABELS["Poisson"], offset=wrong)
     with pytest.raises(ValueError, match="offset has values that are no numbers"):
         sklearn.PoissonRegressor().fit(X, LABELS["Poisson"], offset=["a"] * 300)
+
+
+@pytest.mark.parametrize(("rows", "columns", "seed"), [(20, 5, 0), (44, 1, 1), (49, 6, 2), (26, 24, 11)])
+def test_huber_regression_finds_a_plane_on_which_all_rows_lie(rows: int, columns: int, seed: int) -> None:
+    """Neither a scale that goes to 0 nor rows without curvature are a minimum."""
+    rng = np.random.default_rng(seed)
+    X, plane = rng.normal(size=(rows, columns)), rng.normal(size=columns)
+    model = sklearn.HuberRegressor(alpha=0.0, max_iter=1000).fit(X, X @ plane + 1.5)
+    np.testing.assert_allclose(model.coef_, plane, atol=1e-3)
+    assert model.scale_ < 1e-2

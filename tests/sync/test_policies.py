@@ -140,6 +140,32 @@ def test_asp_never_waits() -> None:
         assert trained(stage.report(1)) == {1}
 
 
+def lingering(said: list) -> set[int]:
+    return {w for a in said if isinstance(a, TrainWorkers) and a.linger for w in a.workers}
+
+
+def test_while_its_report_travels_a_worker_trains_on_where_that_is_asked_for() -> None:
+    for spec in ({"name": "asp"}, {"name": "asp", "waiting": "idle"}, {"name": "psp", "waiting": "idle"}):
+        assert not lingering(Stage(**spec).tell(Started()))
+    for waiting, networks_too in (("training", True), ("interruptible", False)):
+        assert lingering(Stage(name="asp", waiting=waiting).tell(Started())) == {0, 1, 2}
+        networks = Stage(name="asp", waiting=waiting)
+        networks.view.in_batches = True
+        assert bool(lingering(networks.tell(Started()))) is networks_too
+
+
+def test_who_trains_on_stays_within_the_bound_of_staleness() -> None:
+    stage = Stage(name="ssp", staleness=2, batches=8, waiting="training")
+    assert lingering(stage.tell(Started())) == {0, 1, 2}
+    assert lingering(stage.report(0)) == {0}
+    said = stage.report(0)
+    assert trained(said) == {0} and not lingering(said), "after its next report it has to stop"
+    assert not trained(stage.report(0))
+    stage.report(1)
+    said = stage.report(2)
+    assert trained(said) == {0, 2} and lingering(said) == {2}
+
+
 # -- flexible barriers -------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdSpoolDir={folder}/spool-%n
 NodeName=n[1-2] NodeHostName={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=2 State=UNKNOWN
-PartitionName=all Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
+PartitionName=batch Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 """
 
 

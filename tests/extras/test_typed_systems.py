@@ -1,0 +1,151 @@
+"""Blocks of the pages that need another system run as they stand: a Slurm, a Spark, a Dask, an object store and an API
+server of Kubernetes, all on this host, or a checkout. What the pages call them is replaced by where they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests import needs
+from tests.ports import free_port
+from tests.typed_pages import PAGES, ROOT, run, typed
+
+sys.path += [str(ROOT / "tests" / "cluster"), str(ROOT / "tests" / "extras" / "launch")]
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+
+def points(rows: int = 400) -> pd.DataFrame:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(rows, 3)), columns=["width", "depth", "height"])
+    frame["kind"] = np.where(frame["width"] > 0, "pulsar", "noise")
+    return frame
+
+
+@contextmanager
+def slurm(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Two nodes. Batch jobs of a page go on after its last command; they end before Slurm does."""
+    import slurm_host
+
+    (folder / "slurm").mkdir()
+    with slurm_host.slurm(folder / "slurm"):
+        yield {}
+        slurm_host._until(lambda: not queued(), "jobs do not leave the queue", 1800.0)
+        for log in (folder / "page").glob("flegel-*.log"):
+            assert "saved to" in log.read_text(), log.read_text()
+
+
+def queued() -> str:
+    return subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True).stdout
+
+
+@contextmanager
+def spark(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """A standalone master and a worker with four cores."""
+    place = Path(needs.library("pyspark").__file__).parent
+    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    port = free_port()
+    deploy = "org.apache.spark.deploy"
+    with ExitStack() as stack:
+        for words in (
+            (f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"),
+            (f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "4", "--memory", "4g", "--webui-port", "0",
+             "--work-dir", str(folder / "spark"), f"spark://127.0.0.1:{port}"),
+        ):  # fmt: skip
+            daemon = subprocess.Popen(
+                [str(place / "bin" / "spark-class"), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            stack.callback(daemon.wait)
+            stack.callback(daemon.kill)
+        yield {"spark://head:7077": f"spark://127.0.0.1:{port}"}
+
+
+@contextmanager
+def dask(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    distributed = needs.library("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers:
+        yield {"tcp://head:8786": workers.scheduler_address}
+
+
+@contextmanager
+def store(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """SeaweedFS with what the pages read from a bucket."""
+    from bench.chaos.environment.object_store import Store
+
+    obstore = needs.library("obstore")
+    (folder / "store").mkdir()
+    found = Store(folder / "store")
+    found.start()
+    try:
+        for name, value in found.environment.items():
+            patch.setenv(name, value)
+        bucket = obstore.store.from_url("s3://bucket/", client_options={"allow_http": True})
+        obstore.put(bucket, "points.parquet", (folder / "shared" / "points.parquet").read_bytes())
+        yield {}
+    finally:
+        found.kill()
+
+
+@contextmanager
+def kubernetes(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """An API server that runs pods as processes of this host, and a kubeconfig that names it."""
+    from kubernetes_mock import TOKEN, mock_api
+
+    (folder / "pods").mkdir()
+    with store(folder, patch), mock_api(folder / "pods", run=True) as (server, _):
+        config = folder / "kubeconfig"
+        config.write_text(
+            f"current-context: test\n"
+            f"contexts: [{{name: test, context: {{cluster: test, user: test, namespace: test}}}}]\n"
+            f"clusters: [{{name: test, cluster: {{server: '{server}'}}}}]\n"
+            f"users: [{{name: test, user: {{token: {TOKEN}}}}}]\n"
+        )
+        patch.setenv("KUBECONFIG", str(config))
+        yield {}
+
+
+@contextmanager
+def checkout(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """A clone of what is committed here, and an empty environment."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), "."], cwd=folder / "page", check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "environment")], check=True)
+    yield {"pip install": f"{folder / 'environment'}/bin/pip install"}
+
+
+SYSTEMS = {"slurm": slurm, "spark": spark, "dask": dask, "store": store, "kubernetes": kubernetes, "checkout": checkout}
+PROGRAMS = {
+    "slurm": ("slurmctld", "slurmd", "munged", "sbatch", "srun", "setpriv"),
+    "spark": ("java",),
+    "store": ("weed",),
+    "kubernetes": ("weed",),
+}
+
+
+@pytest.mark.parametrize(
+    ("system", "page"),
+    [
+        pytest.param(system, page, id=f"{system}-{page.name}", marks=needs.programs(*PROGRAMS.get(system, ())))
+        for system in SYSTEMS
+        for page in PAGES
+        if typed(page, True, system)
+    ],
+)
+def test_blocks_that_need_a_system_run_as_typed(
+    system: str, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if system == "slurm" and os.geteuid() != 0:
+        pytest.skip("only root can start Slurm's daemons for a test")
+    for name in ("shared", "page"):
+        (tmp_path / name).mkdir()
+    points().to_parquet(tmp_path / "shared" / "points.parquet")
+    for part in range(1, 5) if system == "store" else ():
+        points(200 + part).drop(columns="kind").to_parquet(tmp_path / "page" / f"part{part}.parquet")
+    with SYSTEMS[system](tmp_path, monkeypatch) as places:
+        run(page, typed(page, True, system), tmp_path / "page", {"/shared/": f"{tmp_path}/shared/", **places})

@@ -525,7 +525,7 @@ class GroupSession:
             "without": exchange.without(),
             "ages": dict(exchange.ages),
             "withheld": exchange.withheld,
-            "fragments": exchange.fragments.count,
+            "fragments": exchange.fragments,
             "outliers": dict(exchange.outliers),
             "goodput": None if exchange.goodput is None else round(exchange.goodput, 4),
             "wire": exchange.form.wire or "full",

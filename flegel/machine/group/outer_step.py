@@ -2,11 +2,12 @@
 
 Δ_g = θ_g − θ_base of each group, Δ̄ = Σ w_g Δ_g / Σ w_g:
 
-    mean        w = 1, θ ← θ_base + Δ̄ (dSyncPS: the mean of the groups' θ)
+    mean        w = 1, and 0 of who has visited no point since the base where others have; θ ← θ_base + Δ̄ (dSyncPS: the
+                mean of the groups' θ)
     visits      w = visits since the base
-    nesterov    w = 1, v ← 0.9 v + Δ̄, θ ← θ_base + 0.7 (0.9 v + Δ̄) (DiLoCo); where nobody has visited a point since the
-                base, θ ← θ_base + Δ̄ and v stays: momentum alone would move θ, and wake groups at rest, round after
-                round until it is smaller than the rounding of θ
+    nesterov    w as for mean, v ← 0.9 v + Δ̄, θ ← θ_base + 0.7 (0.9 v + Δ̄) (DiLoCo); where nobody has visited a point
+                since the base, θ ← θ_base + Δ̄ and v stays: momentum alone would move θ, and wake groups at rest, round
+                after round until it is smaller than the rounding of θ
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def outer_step(
     `factors`: of these weights, where changes are outliers; where all are 0, nothing changes."""
     if not changes:
         raise ValueError("no group changed anything")
-    weights = [max(weight, 0.0) if kind == "visits" else 1.0 for weight, _ in changes]
+    weights = [max(weight, 0.0) if kind == "visits" else float(weight > 0.0) for weight, _ in changes]
     if sum(weights) <= 0.0:
         weights = [1.0] * len(changes)
     if factors:

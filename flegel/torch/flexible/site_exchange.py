@@ -8,11 +8,13 @@ site was last counted is lost with a leader that is lost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
 from flegel.group_options import GroupSpec
 from flegel.machine.group.events import (
@@ -62,6 +64,8 @@ class SiteExchange:
         self._fragment = self.round = 0
         """The round that is open; 0 while that is not known."""
         self._samples = self._ranks = 0
+        self._offered_at_rest, self._has_news = -math.inf, False
+        """θ has changed since this site contributed at rest."""
         self.out: list[Offered | StatusChanged] = []
         """For the other sites; taken away by the session."""
         self.told: list[str] = []
@@ -104,7 +108,9 @@ class SiteExchange:
         if not self._is_resting:
             self._is_resting = True
             self._tell()
-        if self.round and self._has_joined:
+        anew = self._offered_at_rest + active().groups.contribute_again_seconds
+        if self.round and self._has_joined and not self._change.is_pending and (self._has_news or now >= anew):
+            self._offered_at_rest, self._has_news = now, False
             self._offer(theta, True, now)
 
     def _offer(self, theta: Fields, settled: bool, now: float) -> None:
@@ -194,5 +200,6 @@ class SiteExchange:
         after = self._change.apply(result, before, over)
         if over:
             return Move(result.round, tuple(after), replaces=True, ends=True)
+        self._has_news = any(not np.array_equal(a, b) for a, b in zip(after, before, strict=True))
         moved = [(a.astype(np.float64) - b).astype(b.dtype) for a, b in zip(after, before, strict=True)]
         return Move(result.round, tuple(moved), replaces=False)

@@ -21,13 +21,10 @@ from flegel.runtime.group.bucket import open_bucket
 from flegel.runtime.group.keys import read_key_file
 from flegel.runtime.group.link import GroupLink
 from flegel.runtime.group.own_life import beat_seconds, new_life
-from flegel.runtime.group.package_store import GROUP_FORMAT, PackageStore, StoredPackage
+from flegel.runtime.group.package_store import GROUP_FORMAT, RANKS_OF_PYTORCH, PackageStore, StoredPackage
 from flegel.runtime.group.peers import GroupMessenger
 from flegel.torch.flexible.site import Site
 from flegel.torch.flexible.site_exchange import SiteExchange
-
-MODULE = "flegel.torch:Site"
-"""In place of the name of a class: the package of a site holds no code."""
 
 
 class SiteSession:
@@ -60,7 +57,7 @@ class SiteSession:
         spec = self._spec
         return Package(
             format=GROUP_FORMAT,
-            algorithm=MODULE,
+            algorithm=RANKS_OF_PYTORCH,
             source="",
             hyper={},
             submitted={},
@@ -80,7 +77,7 @@ class SiteSession:
     ) -> None:
         """Raise `UsageError` with what differs between the training in the bucket and this site."""
         place, spec = self._bucket.place, self._spec
-        if package.algorithm != MODULE:
+        if package.algorithm != RANKS_OF_PYTORCH:
             raise UsageError(f"The groups of {place} train {package.algorithm}, not a module of PyTorch.")
         own = [(name, array.shape) for name, array in zip(names, theta, strict=True)]
         if own != [(name, array.shape) for name, array in zip(package.parameter[1], theirs, strict=False)]:

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from flegel.torch import FlexibleDDP, FlexibleSampler, LocalStepsDDP, Site, join
 
-SITES, RANKS, ROWS, EPOCHS, BATCH = ("oslo", "paris"), 2, 768, 6, 16
-KILLED_AT = 12  # barriers, in the first epoch of a site that has about 24 of them in one
+SITES, RANKS, ROWS, EPOCHS, BATCH = ("oslo", "paris"), 2, 512, 6, 32
+KILLED_AT = 7  # barriers, of about eight in an epoch
 
 
 def problem() -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,7 +36,9 @@ def problem() -> tuple[torch.Tensor, torch.Tensor]:
 
 def network() -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.BatchNorm1d(24), torch.nn.Tanh(), torch.nn.Linear(24, 4))
+    return torch.nn.Sequential(
+        torch.nn.Linear(16, 24), torch.nn.BatchNorm1d(24), torch.nn.Tanh(), torch.nn.Linear(24, 4)
+    )
 
 
 def digest(model: Any) -> int:
@@ -77,9 +79,10 @@ def train(folder: Path, place: int, number: int, address: str, options: dict[str
     if options.get("local"):
         model: FlexibleDDP = LocalStepsDDP(net, local_steps=2, outer_rate=1.0, outer_momentum=0.0, site=site)
     else:
-        model = FlexibleDDP(net, site=site)
+        model = FlexibleDDP(net, interval=1e-4, lr_rule="none", site=site)  # a barrier for each micro-batch
     sampler = FlexibleSampler(data)
-    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.1 * len(SITES), momentum=0.9))
+    doomed: bool | None = None
     with (folder / f"{SITES[place]}-{number}").open("w", buffering=1) as log:
         for epoch in range(model.begin(sampler), EPOCHS):
             sampler.set_epoch(epoch)
@@ -90,12 +93,14 @@ def train(folder: Path, place: int, number: int, address: str, options: dict[str
                 assert model.site is not None
                 if model.stepped:
                     print(json.dumps([model.barriers, model.site.round, digest(model)]), file=log)
-                doomed = options.get("killed") == ("leader" if model.rank == 0 else "rank")
-                if doomed and place == 0 and model.barriers >= KILLED_AT and model.site.round >= 1:
+                if doomed is None:
+                    doomed = place == 0 and options.get("killed") == ("leader" if model.rank == 0 else "rank")
+                if doomed and model.barriers >= KILLED_AT and model.site.round >= 1:
                     os.kill(os.getpid(), signal.SIGKILL)
         agreed = model.finish(seconds=120)
         assert model.site is not None
         ended = {"agreed": agreed, "digest": digest(model), "round": model.site.round, "ranks": model.ranks}
+        ended["leads"] = model.site.leads
         print(json.dumps({**ended, "accuracy": accuracy(net)}), file=log)
         model.close()
 

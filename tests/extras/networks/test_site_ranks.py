@@ -42,8 +42,8 @@ def play(folder: Path, **options: Any) -> tuple[dict[str, list[Any]], dict[str, 
 
 
 def check(lines: dict[str, list[Any]], told: dict[str, Any], killed: int = 0) -> list[str]:
-    """θ was the same on all ranks of a site after every barrier, and at all sites in the end. So many ranks of oslo were
-    killed; those that were not, by the names of their processes."""
+    """θ was the same on all ranks of a site after every barrier, and at all sites in the end. `killed`: so many ranks
+    of oslo were. Returns the names of all others."""
     ended = [name for name in RANKS if told["codes"][name] == 0]
     assert len(ended) == len(RANKS) - killed and "paris-0" in ended and "paris-1" in ended, told
     for site in ("oslo", "paris"):

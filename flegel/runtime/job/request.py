@@ -23,7 +23,15 @@ from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.options import check_options
-from flegel.plan.devices import FirstPartition, Work, first_partition, parse_devices, relative_speeds, workers_of_gpus
+from flegel.plan.devices import (
+    FirstPartition,
+    Work,
+    first_partition,
+    parse_devices,
+    partition_by_threads,
+    relative_speeds,
+    workers_of_gpus,
+)
 from flegel.runtime.job.observers import JobControl, Observers
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
@@ -61,6 +69,8 @@ class Request:
     """The job as it trains where hooks do not compile; None: as it is."""
     interpreted: str = ""
     """Why hooks do not compile, where that was tried before."""
+    team_threads: tuple[int, ...] = ()
+    """Of each worker, where workers are teams of different hosts."""
     balance: CoordinatorPart | None = None
     """What moves points, in place of what the job's options ask for: by a script, or watched."""
 
@@ -79,10 +89,13 @@ class Request:
     @cached_property
     def first_partition(self) -> FirstPartition:
         """Who owns which rows at first, and who rests: as the job says, or said when it was begun. By default a GPU
-        beside processors gets a share like its speed, where balance can correct that."""
+        beside processors gets a share like its speed, where balance can correct that, and a team one like its
+        threads."""
         former = self.session.former_job if self.session is not None else None
         job = self.job if former is None else former
         workers, algorithm = job.workers or self.workers, self.algorithm
+        if job.partition == "shuffle" and len(set(self.team_threads)) > 1:
+            return FirstPartition(partition_by_threads(self.team_threads))
         if job.partition == "shuffle" and algorithm.statistics.constant and not self.data.source.keyed:
             return FirstPartition("contiguous")  # the order of visits changes nothing, and rows are copied in one piece
         if job.partition != "shuffle" or balance_mode(job.sync, workers) == "off":

@@ -16,6 +16,7 @@ from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, open_data
 from flegel.datasets.rows.memory import configured_limit
 from flegel.datasets.rows.partition import parse
+from flegel.declarations.check import check_complete
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import defines, hook
@@ -192,6 +193,7 @@ def check_numbers(request: Request) -> None:
         raise UsageError(f"{shown} changes the number of parameter servers; give {option('servers')} too.")
     configured_limit()
     cls = type(request.algorithm)
+    check_complete(cls, Algorithm)
     halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
     halts = halts or defines(request.algorithm, LearningHooks.finished) or request.algorithm.statistics.constant

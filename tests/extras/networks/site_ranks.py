@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from flegel.torch import FlexibleDDP, FlexibleSampler, LocalStepsDDP, Site, join
 
 SITES, RANKS, ROWS, EPOCHS, BATCH = ("oslo", "paris"), 2, 512, 6, 32
+ROUNDS, MOST_EPOCHS = 6, 300  # a site trains on until the bucket has answered so often
 KILLED_AT = 7  # barriers, of about eight in an epoch
 
 
@@ -84,7 +85,9 @@ def train(folder: Path, place: int, number: int, address: str, options: dict[str
     optimizer = model.optimizer(torch.optim.SGD(model.parameters(), lr=0.1 * len(SITES), momentum=0.9))
     doomed: bool | None = None
     with (folder / f"{SITES[place]}-{number}").open("w", buffering=1) as log:
-        for epoch in range(model.begin(sampler), EPOCHS):
+        for epoch in range(model.begin(sampler), MOST_EPOCHS):
+            if epoch >= EPOCHS and model.site is not None and model.site.round >= ROUNDS:
+                break  # at the same barrier on all ranks of a site, which have the same round
             sampler.set_epoch(epoch)
             for inputs, target in DataLoader(data, batch_size=BATCH, sampler=sampler):
                 optimizer.zero_grad()

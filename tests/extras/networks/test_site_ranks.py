@@ -54,8 +54,9 @@ def check(lines: dict[str, list[Any]], told: dict[str, Any], killed: int = 0) ->
         assert len(common) >= 5 and all(ranks[0][at] == ranks[1][at] for at in common)
     ends = [lines[name][-1] for name in ended]
     assert all(end["agreed"] for end in ends) and len({(end["digest"], end["round"]) for end in ends}) == 1
-    assert ends[0]["round"] >= 4
-    assert ends[0]["accuracy"] >= told["central"] - 0.05
+    assert ends[0]["round"] >= 6
+    # one site alone has half of the rows, and no rate falls: several points of difference are drawn
+    assert ends[0]["accuracy"] >= told["central"] - 0.1
     return ended
 
 
@@ -73,7 +74,7 @@ def test_the_next_rank_leads_its_site_when_the_leader_is_killed(tmp_path: Path) 
     [
         (0, {"site": {"every": 3, "groups": 2}}),
         (1, {"killed": "rank", "site": {"every": 3, "groups": 2, "outer": "mean"}}),
-        (0, {"local": True, "site": {"every": "200ms", "groups": 2, "fragments": 2, "wire": "int8", "quorum": 2}}),
+        (0, {"local": True, "site": {"every": "20ms", "groups": 2, "fragments": 2, "wire": "int8", "quorum": 2}}),
     ],
     ids=["all stay", "a rank is killed", "local steps, fragments, few bytes, quorum"],
 )

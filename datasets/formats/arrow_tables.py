@@ -27,7 +27,7 @@ from flegel.datasets.tables.columns import FileTable, RawColumn, column_of, uniq
 from flegel.errors import DataError, UsageError, in_words
 from flegel.wording import number, option
 
-DECODED_NUMBERS = 1 << 21
+DECODED_NUMBERS = 1 << 20
 """Numbers of a row group that are decoded at a time: a row group may have a million rows, and its file as many columns
 as memory has no room for."""
 PART_BYTES = 32 << 20
@@ -258,7 +258,7 @@ class TableSource(Source):
 
     def _is_large(self, block: int) -> bool:
         """Whether rows of this block are read in parts."""
-        return self.blocks.counts[block] > self._part_rows
+        return bool(self.blocks.counts[block] > self._part_rows)
 
     @property
     def _part_rows(self) -> int:

@@ -33,7 +33,7 @@ WINDOW_BYTES = 8 << 20
 """Rows are read, checked and shuffled in windows of about this many bytes of numbers."""
 
 
-SHUFFLED_NUMBERS = WINDOW_BYTES // 4
+SHUFFLED_NUMBERS = 1 << 20
 """Rows are shuffled so many numbers at a time, some columns after the others: a window may be as large as a block."""
 
 

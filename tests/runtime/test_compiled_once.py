@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import flegel
-from flegel.core.code_cache import njit
 from flegel.core.entry_point import EntryPoint
 from flegel.core.pytree import protected
 from flegel.core.shard import Sparse, make_shard
@@ -20,11 +19,6 @@ from flegel.datasets.rows import memory
 from flegel.errors import UsageError
 from flegel.runtime.backends.numba.backend import BACKEND
 from flegel.runtime.backends.numba.compile_turns import COMPILER_BYTES, check_memory
-
-
-@njit(cache=True)
-def _twice(value: float) -> float:
-    return 2 * value
 
 
 def overloads(folder: Path) -> dict[str, list[str]]:
@@ -104,20 +98,20 @@ def test_nobody_compiles_where_the_compiler_would_run_out_of_memory(
     monkeypatch.setattr(memory, "available", lambda: COMPILER_BYTES - 1)
     with pytest.raises(UsageError, match="flegel warm"):
         check_memory()
-    monkeypatch.setenv("FLEGEL_CACHE", str(tmp_path))
+    arguments = protected(np.ones((1, 3, 64))), np.empty((5, 3))
     with pytest.raises(UsageError, match="flegel warm"):
-        _twice(1.0)
+        EntryPoint("flegel.core.tiling", "fill_rows")._compiled(tmp_path / "absent.native", arguments)
     monkeypatch.setattr(memory, "available", lambda: COMPILER_BYTES)
-    assert _twice(1.0) == 2.0
+    check_memory()
 
 
 def test_code_that_another_process_has_compiled_needs_no_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits for its turn finds the code, whatever memory is free then."""
-    monkeypatch.setenv("FLEGEL_CACHE", str(tmp_path))
-    half = EntryPoint("flegel.core.tiling", "fill_rows")
-    arguments = protected(np.ones((1, 3, 64))), np.empty((5, 3))
-    half(*arguments)
+    arguments, path = (protected(np.ones((1, 3, 64))), np.empty((5, 3))), tmp_path / "kept.native"
+    EntryPoint("flegel.core.tiling", "fill_rows")._compiled(path, arguments)
     monkeypatch.setattr(memory, "available", lambda: 0)
-    EntryPoint("flegel.core.tiling", "fill_rows")._compiled(half.file(arguments), arguments)
+    rows = np.empty((5, 3))
+    EntryPoint("flegel.core.tiling", "fill_rows")._compiled(path, arguments)(arguments[0], rows)
+    assert (rows == 1).all()

@@ -61,7 +61,7 @@ test-python:  ## a fast part of the tests under another Python: make test-python
 
 test-lowest:  ## the same with the lowest versions of all dependencies that pyproject.toml allows
 	python3 -m venv build/lowest
-	python3 packaging/lowest.py > build/lowest.txt
+	python3 packaging/lowest.py sklearn > build/lowest.txt
 	build/lowest/bin/pip $(INSTALL) -r build/lowest.txt pytest hypothesis psutil fsspec
 	build/lowest/bin/pip $(INSTALL) --no-deps -e .
 	build/lowest/bin/python -m pytest -p no:cacheprovider $(FAST)

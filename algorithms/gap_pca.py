@@ -106,6 +106,8 @@ class GapPCA(EveryPoint):
         known *= np.sqrt(mass)[:, None]
         both = known.T @ known
         values, components = principal(weighed.T @ weighed / np.where(both > 0, both, 1.0), sample.columns)
+        if len(rows) == sample.points and not values.mean() > 0:
+            raise UsageError("GapPCA: what is observed of the rows does not vary, so there is no direction to find.")
         usual = max(float(values.mean()), 1e-300)
         noise = max(float(values[self.k :].mean()), LEAST_NOISE * usual)
         lengths = np.sqrt(np.maximum(values[: self.k] - noise, 1e-2 * noise))

@@ -31,13 +31,13 @@ from flegel.core.kept_state import (
 from flegel.core.pytree import Array, Tree
 from flegel.core.shard import DataPoint, Sparse
 from flegel.declarations.accepts import Accepts
-from flegel.declarations.check import check_declarations, check_visit
+from flegel.declarations.check import check_declarations, check_spelling, check_visit
 from flegel.declarations.figures import ReportedFigures
 from flegel.declarations.hidden_state import HiddenState, StateHooks
 from flegel.declarations.hyper_names import HyperNames
 from flegel.declarations.kernels import KernelHooks, Kernels
 from flegel.declarations.learning import Learning
-from flegel.declarations.optional import defines, hook
+from flegel.declarations.optional import OPTIONAL_HOOKS, defines, hook
 from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UNDECODABLE, UsageError, nearest
@@ -183,6 +183,7 @@ class Algorithm:
         hook: weights work, and states are memoryless unless it votes to halt."""
         super().__init_subclass__(**options)
         check_declarations(cls, Algorithm, DECLARED)
+        check_spelling(cls, Algorithm, HOOKS)
         if defines(cls, KernelHooks.contributions) and cls.contribution is Algorithm.contribution:
             cls.contribution = one_point  # type: ignore[method-assign, assignment]
         check_visit(cls, Algorithm)
@@ -323,6 +324,8 @@ DECLARED = {
     "statistics": Statistics,
 }
 """What a class may declare, and the type of each declaration."""
+HOOKS = [*OPTIONAL_HOOKS, *(name for name, value in vars(Algorithm).items() if name[0] != "_" and callable(value))]
+"""Methods that the engine calls by name."""
 _REQUIRED: Any = object()
 LISTED = 4096  # numbers of an array that is written out: 80 kB of text
 

@@ -1,11 +1,12 @@
 """The lowest versions of the dependencies that pyproject.toml allows, as pins for pip, one a line. Installs nothing.
 
-python packaging/lowest.py > build/lowest.txt
+python packaging/lowest.py sklearn > build/lowest.txt    # and of these extras
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -24,4 +25,6 @@ def pins(requirements: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(pins(tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"])))
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    extras = [text for name in sys.argv[1:] for text in project["optional-dependencies"][name]]
+    print("\n".join(pins(project["dependencies"] + extras)))

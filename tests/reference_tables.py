@@ -1,7 +1,7 @@
 """Writes what is derived from `flegel.job.Job` as text: the options in flegel/api/jobs.py, the tables of docs/cli.md.
-Also the table of docs/settings.md, from `flegel.configuration`.
+Also the table of docs/settings.md, from `flegel.configuration`, and those of docs/metrics.md and docs/messages.md.
 
-`python -m tests.reference_tables` brings both up to date; tests/test_docs.py fails where they are not. Changes
+`python -m tests.reference_tables` brings all up to date; tests/test_docs.py fails where they are not. Changes
 nothing outside of the marked parts.
 """
 
@@ -19,6 +19,7 @@ from flegel.cli.main import app
 from flegel.configuration.active import all_settings
 from flegel.job import PANELS
 from flegel.options import NamedOption
+from tests.reference_figures import message_tables, metric_rows
 
 COMMAND = "python -m tests.reference_tables"
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,11 +44,16 @@ def pages() -> dict[Path, str]:
     for name in ("submit", "resume", "join"):
         begin, end = f"<!-- {MARK}, {name}: begin -->\n", f"<!-- {MARK}, {name}: end -->\n"
         table = _put(table, begin, "\n".join(_table(name)) + "\n", end)
-    numbers = ROOT / "docs" / "settings.md"
-    mark = "generated from flegel.configuration"
-    begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
-    listed = _put(numbers.read_text(encoding="utf-8"), begin, "\n".join(_settings()) + "\n", end)
-    return {api: text, manual: table, numbers: listed}
+    found = {api: text, manual: table}
+    for name, source, lines in (
+        ("settings", "flegel.configuration", _settings()),
+        ("metrics", "flegel.metrics.families", metric_rows()),
+        ("messages", "the classes of the messages", message_tables()),
+    ):
+        page = ROOT / "docs" / f"{name}.md"
+        begin, end = f"<!-- generated from {source}: begin -->\n", f"<!-- generated from {source}: end -->\n"
+        found[page] = _put(page.read_text(encoding="utf-8"), begin, "\n".join(lines) + "\n", end)
+    return found
 
 
 def _settings() -> Iterator[str]:

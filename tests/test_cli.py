@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 import flegel.api.jobs
 from flegel import LocalCluster
 from flegel.cli.main import app
-from flegel.errors import UsageError
+from flegel.errors import StorageError, UsageError
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.options import parse_seconds
+from flegel.runtime.job.result_store import read_figures
 from flegel.terminal.display import PlainDisplay
 
 ROWS = np.random.default_rng(3).normal(size=(60, 5))  # with k=6 the shape of other tests, which is compiled already
@@ -248,6 +249,15 @@ def test_a_rate_is_shown_when_there_is_one() -> None:
     first, second = stream.getvalue().splitlines()
     assert "points/s" not in first and "interval 10 ms" in first
     assert "points/s" in second and " 0 points/s" not in second
+
+
+def test_a_run_that_is_not_there_is_wrong_use_and_a_damaged_one_a_failure(tmp_path: Path) -> None:
+    for missing in (tmp_path / "nowhere", tmp_path / "nowhere" / "result.json"):
+        with pytest.raises(UsageError, match=r"Could not read .*nowhere"):
+            read_figures(missing)
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(StorageError, match="is no result of Flegel"):
+        read_figures(tmp_path)
 
 
 WRONG_PREDICTIONS = [

@@ -157,3 +157,26 @@ def test_optional_hooks_of_built_in_classes_take_what_they_are_given(cls: type[A
             wanted = len(inspect.signature(default).parameters)
             assert len(inspect.signature(own).parameters) == wanted, f"{cls.__name__}.{name}"
             assert not hasattr(Algorithm, name)
+
+
+def test_a_hook_with_other_capitals_is_refused_where_the_class_is_defined() -> None:
+    for name, right in (("updateDatapoint", "updateDataPoint"), ("init_parameter", "initParameter")):
+        with pytest.raises(UsageError, match=f"Mine defines {name}, which nothing calls; did you mean '{right}'"):
+            type("Mine", (Algorithm,), {name: lambda self: None})
+    both = {"updateParameter": lambda self: None, "update_parameter": lambda self: None, "init": lambda self: None}
+    assert type("Mine", (Algorithm,), both).updateParameter is both["updateParameter"]
+
+
+def test_a_job_of_a_class_without_hooks_hears_which_are_lacking() -> None:
+    class Empty(Algorithm):
+        pass
+
+    class Misspelt(Algorithm):
+        def updateParametr(self) -> None: ...
+
+        def initParameter(self, sample: Any, rng: Any) -> Any: ...
+
+    with pytest.raises(UsageError, match=r"Empty does not define initParameter, contribution .*, updateParameter, wh"):
+        flegel.run(Empty(), np.ones((4, 2)), workers=1)
+    with pytest.raises(UsageError, match=r"define contribution .*, updateParametr may be meant for"):
+        flegel.run(Misspelt(), np.ones((4, 2)), workers=1)

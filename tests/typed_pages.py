@@ -1,13 +1,15 @@
 """Blocks of README and of the guides, and how they are typed.
 
-    python tests/typed_pages.py FOLDER [PAGE …]
+    python tests/typed_pages.py FOLDER [--in-clones] [PAGE …]
 
-types the pages, README and the tutorials where none is named, in FOLDER with the programs of the Python that runs it:
-`make release` does so with the installed wheel. Needs no pytest.
+types the pages, README and the tutorials where none is named, each in a folder of its own in FOLDER, with the programs
+of the Python that runs it: `make release` does so with the installed wheel. These folders are empty, or clones of what
+is committed here, whose `flegel` Python then imports in place of the installed one. Needs no pytest.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -161,11 +163,18 @@ def pages_of_a_release() -> list[Path]:
 
 
 def main() -> int:
-    folder, *named = map(Path, sys.argv[1:])
-    for page in named or pages_of_a_release():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("pages", type=Path, nargs="*")
+    parser.add_argument("--in-clones", action="store_true")
+    asked = parser.parse_args()
+    for page in asked.pages or pages_of_a_release():
         print(page.name, flush=True)
-        place = folder / page.stem
-        place.mkdir(parents=True, exist_ok=True)
+        place = asked.folder / page.stem
+        if asked.in_clones:
+            subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(place)], check=True)
+        else:
+            place.mkdir(parents=True, exist_ok=True)
         run(page, typed(page, large=True), place)
     return 0
 

@@ -29,5 +29,7 @@ def _tracker(word: str) -> Callback:
     if kind not in TRACKERS:
         raise UsageError(f"--track {word}: there is no tracker {kind!r}{nearest(kind, list(TRACKERS))}")
     if not place:
-        raise UsageError(f"--track {word}: say where, such as {kind}:{'project' if kind == 'wandb' else 'PATH'}.")
+        raise UsageError(
+            f"--track {word} says no place; write --track {kind}:{'PROJECT' if kind == 'wandb' else 'PATH'}."
+        )
     return TRACKERS[kind](place)

@@ -19,7 +19,9 @@ WIDTH = 48  # characters of a worker's bar
 def demo(
     seconds: Annotated[float, typer.Option(help="The most that one of the two jobs may take.", min=0.5)] = 8.0,
     slow: Annotated[int, typer.Option(help="How many times slower worker 0 is.", min=1)] = 8,
-    workers: Annotated[int, typer.Option(help="Worker processes.", min=2, max=16)] = 4,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes; by default one for each core, 2 to 4.", min=2, max=16)
+    ] = None,
     data: Annotated[str, typer.Option(help="The rows.")] = "higgs:1000000",
 ) -> None:
     """Train k-means twice with one slow worker, under bsp and under fsp, and show who waited; about 20 seconds.
@@ -30,7 +32,9 @@ def demo(
     with errors_as_sentences():
         import flegel
         from flegel.runtime.job.find_algorithm import find_algorithm
+        from flegel.runtime.system.processors import available_processors
 
+        workers = workers or min(max(available_processors(), 2), 4)
         chosen = find_algorithm("kmeans")(k=CLUSTERS)
         print(f"k-means on {data}, k={CLUSTERS}, {counted(workers, 'worker')}; worker 0 is {slow} times slower.\n")
         options: dict[str, Any] = {"workers": workers, "straggler": f"0:{slow}x", "seed": 0, "max_seconds": seconds}

@@ -1,10 +1,11 @@
 """What a class declares, checked when it is defined: each declaration has its type, no name of earlier versions is
-used, and a visit is said in one way."""
+used, hooks are spelled as they are called, and a visit is said in one way."""
 
 from __future__ import annotations
 
+import difflib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flegel.declarations.statistics import Statistics
@@ -93,6 +94,47 @@ def _is_own(hint: Any, value: Any) -> bool:
     """A hyper-parameter or a method of the class that happens to have this name."""
     plain = hint is not None and "ClassVar" not in str(hint)
     return plain or callable(value) or isinstance(value, staticmethod | classmethod)
+
+
+def check_spelling(cls: type, base: type, hooks: Iterable[str]) -> None:
+    """Raise `UsageError` for a method that has the name of a hook but for capitals and underscores: nothing would call
+    it. A class that defines that hook, too, may have such a method."""
+    spelled = {_folded(name): name for name in hooks}
+    for name, value in vars(cls).items():
+        right = spelled.get(_folded(name), name)
+        if right == name or name.startswith("_") or hasattr(base, name) or not callable(value):
+            continue
+        if getattr(cls, right, None) is getattr(base, right, None):
+            raise UsageError(f"{cls.__name__} defines {name}, which nothing calls; did you mean {right!r}?")
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def check_complete(cls: type, base: type) -> None:
+    """Raise `UsageError` for a class that lacks what no job can do without, and say which of its methods may be
+    misspelt."""
+    visits = ("contribution", "hidden", "updateDataPoint")
+    lacking = [name for name in ("initParameter", "updateParameter") if _inherits(cls, base, name)]
+    if all(_inherits(cls, base, name) for name in visits):
+        lacking.insert(-1 if lacking else 0, visits[0])
+    if not lacking:
+        return
+    known = {*dir(base), "contribution", "hidden", "statistics_of"}
+    own = [name for name in dir(cls) if name not in known and callable(getattr(cls, name))]
+    wanted = [*lacking, *(visits if visits[0] in lacking else ())]
+    meant = [
+        f"{near} may be meant for {name}" for name in wanted for near in difflib.get_close_matches(name, own, 1, 0.8)
+    ]
+    names = ", ".join(name.replace(visits[0], f"{visits[0]} (or {visits[2]})") for name in lacking)
+    hint = f" Of its methods, {', '.join(meant)}." if meant else ""
+    raise UsageError(f"{cls.__name__} does not define {names}, which every algorithm needs.{hint}")
+
+
+def _inherits(cls: type, base: type, name: str) -> bool:
+    """Whether the class has no method of its own of this name."""
+    return getattr(cls, name, None) is getattr(base, name, None)
 
 
 def check_visit(cls: type, base: type) -> None:

@@ -22,6 +22,17 @@ JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
 SLAVE_STATES = ("here", "awaited", "draining")
 MAX_LABELLED_JOBS = 100  # running jobs with figures of their own: Prometheus keeps a series for each label
 
+GAUGES = {
+    "flegel_interval_seconds": ("interval", "Interval between barriers, where the model has one."),
+    "flegel_objective": ("estimate", "Objective, or its estimate while some points are unseen."),
+    "flegel_workers": ("members", "Workers of the job."),
+    "flegel_workers_resting": ("resting", "Workers that rest beside those of the job."),
+    "flegel_points": ("points", "Points of the job."),
+    "flegel_points_in_flight": ("in_flight", "Points that are to change hands."),
+    "flegel_training_seconds": ("seconds", "Seconds of training until the last barrier."),
+}
+"""Of a job, by name: the field of its snapshot, and what it is."""
+
 Labels = Mapping[str, str]
 
 
@@ -118,13 +129,7 @@ def job_families(jobs: Sequence[tuple[Labels, JobSnapshot, float]]) -> list[Fami
         counter("flegel_visits", "Points visited.", [(labels, visits) for labels, _, visits in jobs]),
         counter("flegel_moved_bytes", "Bytes of moved points.", [(k, s.moved_bytes) for k, s, _ in jobs]),
         counter("flegel_workers_lost", "Workers lost during training.", lost),
-        gauge("flegel_interval_seconds", "Interval between barriers.", [(k, s.interval) for k, s, _ in jobs]),
-        gauge("flegel_objective", "Objective, or its estimate.", [(k, s.estimate) for k, s, _ in jobs]),
-        gauge("flegel_workers", "Workers of the job.", [(k, s.members) for k, s, _ in jobs]),
-        gauge("flegel_workers_resting", "Workers that rest.", [(k, s.resting) for k, s, _ in jobs]),
-        gauge("flegel_points", "Points of the job.", [(k, s.points) for k, s, _ in jobs]),
-        gauge("flegel_points_in_flight", "Points on their way.", [(k, s.in_flight) for k, s, _ in jobs]),
-        gauge("flegel_training_seconds", "Seconds of training so far.", [(k, s.seconds) for k, s, _ in jobs]),
+        *(gauge(name, text, [(k, getattr(s, field)) for k, s, _ in jobs]) for name, (field, text) in GAUGES.items()),
     ]
 
 
@@ -139,11 +144,11 @@ def cluster_families(jobs: Sequence[Any], slaves: Sequence[Any]) -> list[Family]
         build_info(),
         Family("flegel_jobs", "gauge", "Jobs by state.", _by_state(states, JOB_STATES)),
         Family("flegel_slaves", "gauge", "Slaves by state.", _by_state(present, SLAVE_STATES)),
-        Family("flegel_slots", "gauge", "Slots of all slaves that are here.", slots),
+        Family("flegel_slots", "gauge", "Slots of the slaves that are here.", slots),
         Family(
             "flegel_barriers",
             "counter",
-            "Barriers of running jobs.",
+            "Barriers.",
             [MetricSample("_total", labels, s.iteration) for labels, s in seen],
         ),
         *job_families([(labels, s, s.visits) for labels, s in seen]),
@@ -151,7 +156,9 @@ def cluster_families(jobs: Sequence[Any], slaves: Sequence[Any]) -> list[Family]
 
 
 def build_info() -> Family:
-    return Family("flegel_build_info", "gauge", "Version of Flegel.", [MetricSample("", {"version": __version__}, 1.0)])
+    return Family(
+        "flegel_build_info", "gauge", "Version of Flegel; always 1.", [MetricSample("", {"version": __version__}, 1.0)]
+    )
 
 
 def _by_state(counts: Mapping[str, int], states: Sequence[str]) -> list[MetricSample]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flegel.configuration.active import active
@@ -85,6 +85,11 @@ def relative_speeds(devices: dict[int, str], workers: int, network: bool) -> dic
     """The expected speed of each worker, as a multiple of one core's, from its device alone."""
     fast = active().processors.gpu_share_of_networks if network else active().processors.gpu_share
     return {w: float(fast) if devices.get(w, "cpu").startswith("cuda") else 1.0 for w in range(workers)}
+
+
+def partition_by_threads(threads: Sequence[int]) -> str:
+    """Rows in proportion to the threads of each worker's team: what is known of hosts before anybody has trained."""
+    return "shuffle:" + ",".join(f"{worker}={count}" for worker, count in enumerate(threads))
 
 
 def first_partition(speeds: dict[int, float], work: Work, rest: bool) -> FirstPartition:

@@ -108,9 +108,8 @@ class KPrototypes(ClusterMixin, EngineEstimator):  # type: ignore[misc]
             if t not in self.categories_:
                 found[:, t] = _numbers(X[:, t], t)
                 continue
-            known = self.categories_[t]
-            place = np.minimum(np.searchsorted(known, X[:, t]), len(known) - 1)
-            found[:, t] = np.where(known[place] == X[:, t], place, UNKNOWN)
+            known = {value: place for place, value in enumerate(self.categories_[t].tolist())}
+            found[:, t] = [known.get(value, UNKNOWN) for value in X[:, t].tolist()]
         return found
 
     def _as_given(self, centroids: Array) -> Array:

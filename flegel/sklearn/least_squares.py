@@ -30,6 +30,8 @@ class _FromMoments(EngineEstimator):  # type: ignore[misc]
     """One job for all targets: several of them become columns beside those of X."""
 
     _accepts_sparse = True
+    _one_target_is_a_row = False
+    """The shape of `coef_` where y has one column: (1, columns) in place of (columns,), as in scikit-learn's class."""
 
     def _most_passes(self) -> int:
         return 0  # `max_iter` counts other things
@@ -52,7 +54,8 @@ class _FromMoments(EngineEstimator):  # type: ignore[misc]
         return self._train(algorithm, X, labels, weights).parameter  # type: ignore[no-any-return]
 
     def _take(self, found: Regression, several: bool, dtype: Any) -> None:
-        self.coef_ = np.asarray(found.weights if several else found.weights[0], dtype)
+        rows = several and (self._one_target_is_a_row or len(found.weights) > 1)
+        self.coef_ = np.asarray(found.weights if rows else found.weights[0], dtype)
         bias = np.asarray(found.bias if several else found.bias[0], dtype)
         self.intercept_ = (bias if several else bias[()]) if self.fit_intercept else 0.0
 
@@ -60,6 +63,8 @@ class _FromMoments(EngineEstimator):  # type: ignore[misc]
 @with_engine_parameters
 class LinearRegression(_FromMoments, linear_model.LinearRegression):  # type: ignore[misc]
     """Least squares. Parameters as in scikit-learn; `copy_X` and `tol` change nothing, `n_jobs` is `workers`."""
+
+    _one_target_is_a_row = True
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LinearRegression:
         X, Y, several = self._checked(X, y)

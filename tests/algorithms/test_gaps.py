@@ -86,6 +86,11 @@ def test_more_components_than_columns_are_refused() -> None:
         train(GapGMM(k=2), with_marks(np.where(np.arange(8) == 3, np.nan, PLANE)))
 
 
+def test_rows_that_do_not_vary_have_no_components() -> None:
+    with pytest.raises(UsageError, match="does not vary"):
+        train(GapPCA(k=1), np.ones((20, 4)))
+
+
 def test_factors_of_a_dense_matrix_with_gaps_are_those_of_its_observed_entries() -> None:
     whole = rng.random((200, 3)) @ rng.random((3, 15))
     holes = rng.random(whole.shape) < 0.3

@@ -260,6 +260,19 @@ def test_a_job_without_numbers_has_one_team_on_each_slave_with_all_its_slots() -
     assert set(states(simulated)) == {DONE}
 
 
+def test_the_largest_team_is_the_first_worker_so_that_rows_go_by_threads() -> None:
+    simulated = SimulatedCluster(slaves=3, slots=2)
+    simulated.slaves["s1"].slots, simulated.slaves["s2"].slots = 7, 4
+    for name in simulated.slaves:
+        simulated.beat(name)
+    simulated.submit("ticket-0", None, "ann", team_per_host=True)
+    turn(simulated)
+    job = simulated.master.table.jobs["kmeans-1"]
+    threads = {key[2]: slave.threads[key] for slave in simulated.slaves.values() for key in slave.threads}
+    assert job.team_threads == (7, 4, 2)
+    assert [threads[worker] for worker in range(3)] == [7, 4, 2]
+
+
 def test_a_team_that_is_lost_with_its_slave_comes_back_with_it() -> None:
     simulated = settled_cluster(workers=None, slots=4, team_per_host=True)
     other = next(name for name in simulated.slaves if name != simulated.master.find("kmeans-1").slave)

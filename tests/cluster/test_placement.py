@@ -81,6 +81,7 @@ def test_a_job_without_numbers_is_a_team_on_each_host() -> None:
     assert place(team, slaves, 2).slots == {"large": 8, "small": 2}, "an even part, on as few hosts as possible"
     team.slots = {"large": 8, "small": 4}
     assert (team.places, team.threads_on("large"), team.threads_on("small")) == (2, 8, 4)
+    assert team.team_threads == (8, 4) and job("j", workers=3).team_threads == ()
     assert place(team, [SlaveCapacity("full", 8, 0, 0.0)], 1).why == "waits for free slots of 1 slave; 0 of 8 are free"
 
 

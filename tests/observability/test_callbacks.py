@@ -131,7 +131,8 @@ def test_what_is_no_callback_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "says"), [("mlfow:x", "did you mean 'mlflow'"), ("csv", "say where"), ("csv:/", "folder")]
+    ("word", "says"),
+    [("mlfow:x", "did you mean 'mlflow'"), ("csv", "write --track csv:PATH"), ("csv:/", "folder")],
 )
 def test_wrong_trackers_are_refused_with_a_sentence(word: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):

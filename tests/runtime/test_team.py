@@ -32,6 +32,7 @@ from flegel.core.shard import Shard, Sparse, make_shard
 from flegel.core.stop_flag import new_flag
 from flegel.core.team_loop import team_loop
 from flegel.datasets import open_data
+from flegel.datasets.rows.partition import parse
 from flegel.declarations.kernels import KernelHooks, TeamCode
 from flegel.declarations.optional import hook
 from flegel.job import Job, SyncSpec
@@ -741,3 +742,23 @@ def test_a_job_of_a_cluster_without_numbers_has_a_team_on_each_host(
     job: Job, algorithm: Algorithm, expected: bool
 ) -> None:
     assert team_per_host(job, algorithm) == expected
+
+
+@pytest.mark.parametrize(
+    ("partition", "threads", "expected"),
+    [
+        ("shuffle", (6, 2), "shuffle:0=6,1=2"),
+        ("shuffle", (4, 4), "shuffle"),
+        ("shuffle", (), "shuffle"),
+        ("contiguous", (6, 2), "contiguous"),
+    ],
+)
+def test_rows_go_to_hosts_by_the_threads_of_their_teams(partition: str, threads: Any, expected: str) -> None:
+    """Whether points may move later or not: under bsp a host with few threads would hold up all others."""
+    rows = np.zeros((800, 3), np.float32)
+    for sync in ("fsp", "bsp"):
+        job = Job(workers=2, threads=6, partition=partition, sync=SyncSpec(sync))
+        request = Request(KMeans(k=2), open_data(rows), job, team_threads=threads)
+        assert request.partition == expected
+    if expected.startswith("shuffle:"):
+        assert list(parse(expected).portions(800, 2)) == [600, 200]

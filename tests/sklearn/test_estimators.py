@@ -22,13 +22,14 @@ from sklearn.utils import estimator_checks
 
 import flegel
 from flegel import Accepts
+from flegel import sklearn as ours
 from flegel.algorithm import Algorithm, DataPoint, Sample
 from flegel.algorithms.estimators import fitted_classifier, fitted_factorization
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.gmm.covariances import packed_covariances
 from flegel.algorithms.kmeans import KMeans as KMeansAlgorithm
 from flegel.errors import UsageError
-from flegel.sklearn import NMF, FuzzyCMeans, GaussianMixture, KMeans, LogisticRegression
+from flegel.sklearn import NMF, FuzzyCMeans, GaussianMixture, KMeans, KPrototypes, LogisticRegression
 from flegel.sklearn.rows import distinct_rows, prepared
 
 RNG = np.random.default_rng(3)
@@ -524,3 +525,20 @@ def test_an_elastic_net_is_the_minimum_of_its_own_objective() -> None:
 def test_three_columns_of_counts_are_no_list_of_ratings(estimator: str) -> None:
     X = np.unique(np.random.default_rng(0).integers(0, 12, size=(20, 3)).astype(float), axis=0)
     assert getattr(flegel.sklearn, estimator)(2, random_state=0, max_iter=3).fit(X).components_.shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["LinearRegression", "Ridge", "Lasso", "ElasticNet"])
+def test_one_target_in_a_column_has_the_shapes_of_scikit_learn(name: str) -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(60, 4))
+    target = rows @ [[1.0], [2.0], [0.0], [-1.0]]
+    peer, found = getattr(linear_model, name)().fit(rows, target), getattr(ours, name)().fit(rows, target)
+    assert np.shape(found.intercept_) == np.shape(peer.intercept_)
+    assert found.coef_.shape == peer.coef_.shape and found.predict(rows).shape == peer.predict(rows).shape
+
+
+def test_a_category_of_another_type_differs_from_all_others() -> None:
+    rows = np.array([[0.0, "x"], [0.1, "x"], [9.0, "y"], [9.1, "y"]], object)
+    model = KPrototypes(n_clusters=2, categorical=[1], random_state=0).fit(rows)
+    strange = np.array([[0.0, 3], [9.0, "x"]], object)
+    assert list(model.predict(strange)) == [model.labels_[0], model.labels_[2]]

@@ -151,6 +151,13 @@ class JobEntry:
         return self.slots.get(slave, 0) if self.spec.team_per_host else self.spec.threads or 0
 
     @property
+    def team_threads(self) -> tuple[int, ...]:
+        """Of each of its workers, the largest team first, which is the order in which they are started; empty where
+        workers are no teams."""
+        teams = [self.threads_on(slave) for slave, taken in self.slots.items() for _ in range(self.size.workers(taken))]
+        return tuple(sorted(filter(None, teams), reverse=True))
+
+    @property
     def spec_now(self) -> ClusterJob:
         """The job with as many parameter servers as its owner wants by now."""
         return self.spec if self.servers is None else msgspec.structs.replace(self.spec, servers=self.servers)

@@ -71,8 +71,7 @@ class JobLifecycle:
 
     def _launch(self, job: JobEntry) -> None:
         self._launched[job.id] = self._state.now
-        threads = max(map(job.threads_on, job.slots), default=0) or None
-        order = LaunchCoordinator(job.id, job.attempt, job.spec_now, job.places, job.attempt > 1, threads)
+        order = LaunchCoordinator(job.id, job.attempt, job.spec_now, job.places, job.attempt > 1, job.team_threads)
         self._state.send(job.slave, order)
 
     # -- the coordinator -------------------------------------------------------------------------------------------

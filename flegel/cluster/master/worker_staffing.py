@@ -74,7 +74,7 @@ class WorkerStaffing:
             free = [s for s in room if room[s] > 0]
             if not free:
                 return
-            chosen = min(free, key=lambda s: (-room[s], s))
+            chosen = min(free, key=lambda s: (-room[s], -job.threads_on(s), s))
             used[chosen] += 1
             self._launch(job, status, slaves[chosen], worker, incarnation)
         self._release_slots(job, status, used)

@@ -104,7 +104,7 @@ class AttemptProcesses:
             str(attempt.result),
             str(attempt.checkpoints),
             order.resume,
-            order.threads,
+            order.team_threads,
         )
         line = coordinator_protocol.encode(assignment)
         self._spawn(attempt, COORDINATOR_KEY, "coordinator", line, order.spec.memory, runs_submitted_code(order.spec))

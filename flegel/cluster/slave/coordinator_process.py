@@ -187,14 +187,15 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, repor
     ref = msgspec.structs.replace(spec.algorithm, source=Path(assignment.source).read_text(encoding="utf-8"))
     told: dict[str, Any] = {"cluster": cluster, "observers": observers}
     place = spec.checkpoint or assignment.checkpoints
+    threads = max(assignment.team_threads, default=None)
     kept_before = (assignment.resume or spec.checkpoint is not None) and holds_job(open_store(place))
     if kept_before and spec.checkpoint is None:
-        return replace(place, workers=assignment.workers, threads=assignment.threads, servers=spec.servers, **told)
+        return replace(place, workers=assignment.workers, threads=threads, servers=spec.servers, **told)
     observers.phase("init", CLASS_MODULE_CODE)
     algorithm = instantiate(ref, Consent.SUBMITTED)
     if kept_before:  # by an earlier attempt, perhaps of another launch: continue if it is the same job
         changes = {name: option.value(spec) for name, option in options_of(Job).items() if option.about.resume}
-        changes |= {"workers": assignment.workers, "threads": assignment.threads, "servers": spec.servers}
+        changes |= {"workers": assignment.workers, "threads": threads, "servers": spec.servers}
         told |= {"algorithm": algorithm, "data": spec.data, "label": spec.label, "take_over": assignment.resume}
         return resume(place, changes, **told)
     observers.phase("reading")
@@ -202,8 +203,9 @@ def _trained(assignment: coordinator_protocol.JobAssignment, cluster: Any, repor
         Request(
             algorithm=algorithm,
             data=open_training_data(spec.description, spec.data, algorithm),
-            job=msgspec.structs.replace(spec.description, workers=assignment.workers, threads=assignment.threads),
+            job=msgspec.structs.replace(spec.description, workers=assignment.workers, threads=threads),
             session=new_session(place, spec.checkpoint_every if spec.checkpoint else CHECKPOINT_SECONDS),
+            team_threads=assignment.team_threads,
             **told,
         )
     )

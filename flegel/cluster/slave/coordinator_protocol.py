@@ -28,8 +28,8 @@ class JobAssignment(_Line):
     """Folder to create for the result."""
     checkpoints: str
     resume: bool
-    threads: int | None = None
-    """Of the largest of its workers, where workers are teams."""
+    team_threads: tuple[int, ...] = ()
+    """Of each worker, where workers are teams."""
 
 
 class WorkersWanted(_Line):

@@ -162,8 +162,8 @@ class LaunchCoordinator(_Record):
     spec: ClusterJob
     workers: int
     resume: bool = False
-    threads: int | None = None
-    """Of the largest of its workers, where workers are teams."""
+    team_threads: tuple[int, ...] = ()
+    """Of each worker, where workers are teams."""
 
 
 class LaunchWorker(_Record):

@@ -101,6 +101,8 @@ def from_file(path: Path, name: str, consent: Consent, sha256: str = "") -> type
     module_name = f"{FROM_FILE}{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     try:
         module = import_file(module_name, path, content, consent)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     except Exception as error:
         raise AlgorithmError(f"{path} raised {type(error).__name__}: {error}", own_traceback(error)) from error
     found = getattr(module, name)

@@ -16,6 +16,7 @@ from flegel.core.pytree import Tree
 from flegel.datasets import Dataset, open_data
 from flegel.datasets.rows.memory import configured_limit
 from flegel.datasets.rows.partition import parse
+from flegel.declarations.check import check_complete
 from flegel.declarations.kernels import KernelHooks
 from flegel.declarations.learning import LearningHooks
 from flegel.declarations.optional import defines, hook
@@ -23,7 +24,15 @@ from flegel.errors import DataError, UsageError
 from flegel.job import Job
 from flegel.machine.coordinator.part import CoordinatorPart
 from flegel.options import check_options
-from flegel.plan.devices import FirstPartition, Work, first_partition, one_gpu, parse_devices, relative_speeds
+from flegel.plan.devices import (
+    FirstPartition,
+    Work,
+    first_partition,
+    one_gpu,
+    parse_devices,
+    partition_by_threads,
+    relative_speeds,
+)
 from flegel.runtime.job.observers import JobControl, Observers
 from flegel.runtime.processes.cluster_protocol import Cluster
 from flegel.runtime.processes.worker_cluster import MAX_WORKERS
@@ -61,6 +70,8 @@ class Request:
     """The job as it trains where hooks do not compile; None: as it is."""
     interpreted: str = ""
     """Why hooks do not compile, where that was tried before."""
+    team_threads: tuple[int, ...] = ()
+    """Of each worker, where workers are teams of different hosts."""
     balance: CoordinatorPart | None = None
     """What moves points, in place of what the job's options ask for: by a script, or watched."""
 
@@ -79,10 +90,13 @@ class Request:
     @cached_property
     def first_partition(self) -> FirstPartition:
         """Who owns which rows at first, and who rests: as the job says, or said when it was begun. By default a GPU
-        beside processors gets a share like its speed, where balance can correct that."""
+        beside processors gets a share like its speed, where balance can correct that, and a team one like its
+        threads."""
         former = self.session.former_job if self.session is not None else None
         job = self.job if former is None else former
         workers, algorithm = job.workers or self.workers, self.algorithm
+        if job.partition == "shuffle" and len(set(self.team_threads)) > 1:
+            return FirstPartition(partition_by_threads(self.team_threads))
         if job.partition == "shuffle" and algorithm.statistics.constant and not self.data.source.keyed:
             return FirstPartition("contiguous")  # the order of visits changes nothing, and rows are copied in one piece
         if job.partition != "shuffle" or balance_mode(job.sync, workers) == "off":
@@ -179,6 +193,7 @@ def check_numbers(request: Request) -> None:
         raise UsageError(f"{shown} changes the number of parameter servers; give {option('servers')} too.")
     configured_limit()
     cls = type(request.algorithm)
+    check_complete(cls, Algorithm)
     halts = any("voteToHalt" in function.__code__.co_names for function in visit_hooks(cls))
     halts = halts or cls.terminationCheck is not Algorithm.terminationCheck
     halts = halts or defines(request.algorithm, LearningHooks.finished) or request.algorithm.statistics.constant

@@ -81,8 +81,9 @@ class Model:
     def algorithm(self) -> Algorithm:
         if self._algorithm is None:
             raise UsageError(
-                f"This model's class {self.manifest.algorithm.name} is code inside the model; pass "
-                f"{option('trust_code', True)} if you know where it comes from, or algorithm=YourClass()."
+                f"This model's class {self.manifest.algorithm.name} is code inside the model; load it with "
+                f"{option('trust_code', True)} if you know where it comes from, or with your own class: "
+                f"flegel.load(folder, algorithm={self.manifest.algorithm.name}())."
             )
         return self._algorithm
 
@@ -308,14 +309,15 @@ def read_trace(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def read_figures(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
     """The JSON of a saved result, from its folder or from a file alone, and the rows of its trace where there is a
-    folder. Raises `StorageError` for what is no result."""
+    folder. Raises `StorageError` for what is no result, `UsageError` where nothing is there."""
     folder = path if path.is_dir() else None
     file = path / "result.json" if folder else path
     try:
         result = read_json(file)
         rows = read_trace(folder) if folder else None
     except OSError as error:
-        raise StorageError(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
+        kind = UsageError if isinstance(error, FileNotFoundError | NotADirectoryError) else StorageError
+        raise kind(f"Could not read {error.filename or file}: {error.strerror or error}.") from None
     except StorageError as error:
         raise StorageError(f"{file} is no result of Flegel: {error}") from None
     if missing := {"algorithm", "trace", "worker", "dataset"} - result.keys():

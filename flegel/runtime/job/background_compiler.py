@@ -34,7 +34,7 @@ LEAST_PROCESSORS = 2
 """With one, the job itself would be slower."""
 OWN = "flegel.algorithms."  # where the algorithms are whose kernels are compiled here
 FIRST_TO_GO = 1000  # where memory is short, the kernel ends this process before all others
-ROOM_BYTES = 1 << 30
+LEAST_FREE_BYTES = 1 << 30
 """Memory that must be free: this process takes up to 400 MB, which a job may need that has rows larger than memory."""
 _asked: list[subprocess.Popen[bytes]] = []
 
@@ -65,7 +65,7 @@ def wanted() -> bool:
     if not able or os.environ.get("FLEGEL_WARM", "") == "0" or not code_folder.is_lasting():
         return False
     try:
-        if full_mark().exists() or memory.available() < ROOM_BYTES:
+        if full_mark().exists() or memory.available() < LEAST_FREE_BYTES:
             return False
         with _alone() as turn:
             return turn is not None
@@ -124,7 +124,7 @@ def fill() -> None:
 
     code_folder.take_turns(lambda path: contextlib.nullcontext(), check_memory)
     for case in warm_code.everything():
-        if memory.available() < ROOM_BYTES:
+        if memory.available() < LEAST_FREE_BYTES:
             return
         with contextlib.suppress(Exception):
             warm_code.compile_case(case)

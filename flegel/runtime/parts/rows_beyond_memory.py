@@ -11,7 +11,7 @@ from flegel.errors import UsageError
 from flegel.runtime.job.part import Part
 from flegel.runtime.system.freed_memory import return_freed_memory
 
-FORK_SERVER_BYTES = 30 << 20
+FORK_SERVER_BYTES = 30 << 20  # private memory of the process that starts workers
 WORKER_BYTES = 96 << 20
 """Private memory of a worker process that lays rows out in a scratch file: some 50 MB are NumPy and PyArrow, the rest
 numbers of rows, decoded columns, and a window of rows or a row group of up to 32 MB."""

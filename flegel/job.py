@@ -425,10 +425,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: Annotated[
         str,
         Option(
-            "What workers compute on: cuda (all workers, by default one), or 0=cuda:0, 1-3=cuda:1, ...; others on the "
-            "processor.",
+            "What workers compute on: cuda:0,cuda:1,… (all workers in turn; by default one for each), or 0=cuda:0, "
+            "1-3=cuda:1, ...; others on the processor.",
             TRAINING,
-            metavar="DEVICE|WORKER=DEVICE,…",
+            metavar="DEVICE,…|WORKER=DEVICE,…",
             see="networks.md",
         ),
     ] = ""

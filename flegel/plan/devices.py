@@ -1,4 +1,7 @@
-"""Which worker computes on which device (`cuda`, or `0=cuda:0,1-3=cuda:1`), and how rows are dealt at first. Pure."""
+"""Which worker computes on which device, and how rows are dealt at first. Pure.
+
+Devices are written `cuda` or `cuda:0,cuda:1` (all workers, in turn), or `0=cuda:0,1-3=cuda:1` (those workers alone).
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ _NAME = re.compile("|".join(kind + rest for kind, rest in DEVICE_FORMS.items()))
 def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:
     """Devices by worker; who is not named computes on the processor.
 
-    `gpus`: the first `gpus` workers get cuda:0, cuda:1, ...; what `text` says of a worker takes precedence. A device
-    without a worker is that of all.
+    `gpus`: the first `gpus` workers get cuda:0, cuda:1, ...; what `text` says of a worker takes precedence. Devices
+    without a worker are dealt to all workers in turn.
     """
     if not 0 <= gpus <= workers:
         raise UsageError(
             f"{option('gpus', gpus)} must be 0 or more, and no more than the {counted(workers, 'worker')}."
         )
     found = {worker: f"cuda:{worker}" for worker in range(gpus)}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    named: dict[int, str] = {}
+    for part in _parts(text):
         if _NAME.fullmatch(part):
-            found.update(dict.fromkeys(range(workers), part))
             continue
         who, equals, device = (word.strip() for word in part.partition("="))
         numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", who)
@@ -46,13 +49,35 @@ def parse_devices(text: str, gpus: int, workers: int) -> dict[int, str]:
             raise UsageError(
                 f"{option('device', part)} names worker {max(first, last)}, but the workers are 0 to {workers - 1}."
             )
-        found.update(dict.fromkeys(range(first, last + 1), device))
-    return found
+        named.update(dict.fromkeys(range(first, last + 1), device))
+    return found | _dealt(text, [worker for worker in range(workers) if worker not in named]) | named
 
 
-def one_gpu(text: str) -> bool:
-    """The job names a GPU and no workers: one worker is enough for it."""
-    return text.strip().startswith("cuda") and _NAME.fullmatch(text.strip()) is not None
+def _dealt(text: str, workers: list[int]) -> dict[int, str]:
+    """The devices that name no worker, in turn; each needs one at least, or it would stay idle without a word."""
+    devices = devices_in_turn(text)
+    if len(devices) > len(workers):
+        raise UsageError(
+            f"{option('device', text)} names {counted(len(devices), 'device')} for {counted(len(workers), 'worker')}; "
+            f"give {option('workers', len(devices))} or more, or fewer devices."
+        )
+    return {worker: devices[i % len(devices)] for i, worker in enumerate(workers)} if devices else {}
+
+
+def devices_in_turn(text: str) -> tuple[str, ...]:
+    """The devices that name no worker: those of all workers, also of workers that join later."""
+    return tuple(part for part in _parts(text) if _NAME.fullmatch(part))
+
+
+def _parts(text: str) -> list[str]:
+    return [piece.strip() for piece in text.split(",") if piece.strip()]
+
+
+def workers_of_gpus(text: str) -> int:
+    """The job names GPUs and no workers: one worker is enough for each of them. 0: it names something else."""
+    devices = devices_in_turn(text)
+    only_gpus = len(devices) == len(_parts(text)) and all(device.startswith("cuda") for device in devices)
+    return len(devices) if only_gpus else 0
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,43 @@ def test_a_job_goes_on_when_a_slave_of_its_workers_is_killed_and_when_it_is_scal
     cluster.no_orphans()
 
 
+def test_a_server_that_is_killed_when_it_joins_is_replaced_and_all_leave_again_but_one(
+    cluster: DaemonCluster, client: Client, tmp_path: Path
+) -> None:
+    """By `flegel scale JOB --servers N`; the job trains on in its first attempt."""
+
+    def servers() -> dict[str, object]:
+        return dict(client.job(job).snapshot.get("servers") or {})
+
+    def scaled(count: int) -> set[int]:
+        """Processes that were there before."""
+        before = {process.pid for process in cluster.processes()}
+        said = flegel(cluster, "scale", job, "--servers", str(count), folder=tmp_path)
+        assert said.exit_code == 0 and f"to {count} server" in said.output, said.output
+        return before
+
+    def trains_with(count: int) -> bool:
+        seen = servers()
+        return seen.get("wanted") == count == len(seen.get("servers", ()))  # type: ignore[arg-type]
+
+    job = endless(cluster, client, workers=1, servers=1)
+    cluster.training(client, job)
+    before = scaled(2)
+    new: list[int] = []
+    cluster.until(lambda: new.extend({p.pid for p in cluster.processes()} - before) or new, "a process has come")
+    os.kill(new[0], signal.SIGKILL)
+    cluster.until(lambda: trains_with(2), "another has come in its place")
+    scaled(1)
+    cluster.until(lambda: trains_with(1), "it has left")
+    at = int(client.job(job).snapshot["iteration"])
+    cluster.until(lambda: int(client.job(job).snapshot["iteration"]) > at + 3, "the job trains on")
+    seen = client.job(job)
+    assert seen.state == "running" and seen.attempt == 1
+    client.cancel(job)
+    assert "is cancelled" in flegel(cluster, "scale", job, "--servers", "2", folder=tmp_path).output
+    cluster.no_orphans()
+
+
 @pytest.mark.slow
 def test_a_job_starts_again_elsewhere_when_the_slave_of_its_coordinator_is_killed(
     cluster: DaemonCluster, client: Client

@@ -57,6 +57,7 @@ class Scene:
         balance: BalanceControl | None = None,
         checkpoints: CheckpointSchedule | None = None,
         store: type[LocalStore] = LocalStore,
+        devices: tuple[str, ...] = (),
     ) -> None:
         self.algorithm = algorithm or Mean()
         self.count, self.points = workers, points
@@ -66,6 +67,7 @@ class Scene:
         self.machine = Coordinator(
             algorithm=self.algorithm,
             policy=make_policy(SyncSpec(sync, interval, coordination=coordination)),
+            devices=devices,
             criteria=criteria or Criteria(max_iterations=100, tolerance=0),
             store=store(self.algorithm, np.zeros(2), np.zeros(2)),
             loads={w: load(w, workers) for w in range(workers)},

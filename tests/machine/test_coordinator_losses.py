@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from scene import Scene, done, stops, timers, trains
 
 from flegel.errors import ProtocolError, WorkerLost
@@ -10,6 +12,7 @@ from flegel.machine.coordinator.events import (
     EvictWorker,
     Note,
     ScaleTo,
+    Send,
     StartWorker,
     Timeouts,
     WorkerDied,
@@ -29,6 +32,20 @@ def test_a_newcomer_that_never_starts_disturbs_nobody():
     ]
     scene.report(0, 2.0)
     assert sorted(trains(scene.report(1, 2.0))) == [0, 1]
+
+
+@pytest.mark.parametrize(("devices", "joins_on"), [((), "cpu"), (("cuda:0", "cuda:1"), "cuda:1")])
+def test_a_worker_that_joins_gets_a_device_of_all_and_not_that_of_another_worker(
+    devices: tuple[str, ...], joins_on: str
+) -> None:
+    """Also where the first worker, whose load the others' resembles, computes on a GPU of its own."""
+    scene = Scene(workers=3, devices=devices)
+    membership = scene.machine.membership
+    membership.loads[0] = msgspec.structs.replace(membership.loads[0], device="cuda:0")
+    scene.loaded(1.0)
+    scene.machine.handle(ScaleTo(4), 1.1)
+    (sent,) = scene.machine.handle(WorkerJoined(3), 1.2)
+    assert isinstance(sent, Send) and sent.body.index == 3 and sent.body.device == joins_on
 
 
 def test_a_dead_worker_is_replaced_and_the_others_are_called_to_commit() -> None:

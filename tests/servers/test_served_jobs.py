@@ -120,6 +120,45 @@ def test_servers_join_and_leave_a_running_job_and_no_bit_changes(cluster: flegel
 
 
 @pytest.mark.parametrize(
+    ("servers", "wanted", "victim"), [(2, 3, "stays"), (2, 3, "joins"), (3, 1, "leaves"), (2, 3, "worker")]
+)
+def test_a_process_that_is_killed_while_servers_come_or_go_costs_neither_the_job_nor_its_result(
+    cluster: flegel.LocalCluster, servers: int, wanted: int, victim: str
+) -> None:
+    """The kill follows the order at once, or when the new server has a process; it may be up by then, or not."""
+    number = {"stays": FIRST_SERVER, "joins": FIRST_SERVER + 2, "leaves": FIRST_SERVER + 2, "worker": 1}[victim]
+    killed: list[int] = []
+    calm_rounds: list[int] = []
+    begun = threading.Event()
+
+    def act(snapshot: Any) -> str | None:
+        assert begun.wait(60)
+        if snapshot.iteration < 3 or snapshot.servers is None:
+            return None
+        if not killed:
+            if snapshot.servers.wanted != wanted:
+                job.scale(servers=wanted)
+            if (process := cluster.registry.processes.get(number)) is None:
+                return None  # not started yet
+            killed.append(process.pid)  # type: ignore[attr-defined]
+            os.kill(killed[0], signal.SIGKILL)
+        settled = len(snapshot.servers.servers) == snapshot.servers.wanted == wanted and len(snapshot.workers) == 2
+        calm_rounds[:] = [*calm_rounds, snapshot.iteration] if settled else []
+        return "all are there" if len(calm_rounds) > 5 else None
+
+    options: dict[str, Any] = {"sync": "bsp", "max_iterations": 1_000_000, "tolerance": 0, "seed": 1}
+    job = cluster.submit(KMeans(k=9), ROWS, callbacks=[Killer(act)], servers=servers, **options)
+    begun.set()
+    found = job.result(300)
+    assert killed and found.reason == "all are there"
+    calm = train(cluster, max_iterations=found.iterations)
+    if victim == "worker":  # whose points may be added up in another order
+        assert found.objective == pytest.approx(calm.objective, rel=1e-9)
+    else:
+        assert same(calm, found)
+
+
+@pytest.mark.parametrize(
     ("servers", "wanted", "most", "why"),
     [
         (0, 2, 0, "This job has no parameter servers; start it with servers="),

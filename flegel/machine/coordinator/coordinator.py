@@ -79,13 +79,15 @@ class Coordinator(JobReader):
         keys: Array | None = None,
         replace_lost_workers: bool = True,
         rounding: float = FLOAT64_RELATIVE_ERROR,
+        devices: tuple[str, ...] = (),
     ) -> None:
         """`parts`: in the order in which they are asked. `collect`: fetch the points' hidden states at the end.
         `debug`: check the conservation laws at each commit. `attribute`: the store attributes progress to single
         workers. `shards`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each
         column. `rows`: points of the whole data; 0 is the sum of what workers load. `keys`: of each of them,
         where those of one key stay together. `replace_lost_workers`: start another process where a worker is lost;
-        otherwise the others take its points over. `rounding`: of statistics (core/precision.py)."""
+        otherwise the others take its points over. `rounding`: of statistics (core/precision.py). `devices`: what
+        workers that join compute on, in turn; none: the processor."""
         criteria = criteria.resolved(algorithm.learning.tolerance)
         self.state = JobState(algorithm, policy, criteria, store, timeouts or events.Timeouts(), attribute, rounding)
         self.liveness = Liveness(self.state.timeouts)
@@ -101,6 +103,7 @@ class Coordinator(JobReader):
             rows=rows,
             keys=keys,
             replace_lost_workers=replace_lost_workers,
+            devices=devices,
         )
         self.termination = Termination(criteria, algorithm.learning.maximize, algorithm.learning.slow_gains)
         self.notes: list[str] = []

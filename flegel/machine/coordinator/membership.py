@@ -66,11 +66,12 @@ class Membership:
         rows: int = 0,
         keys: Array | None = None,
         replace_lost_workers: bool = True,
+        devices: tuple[str, ...] = (),
     ) -> None:
         """`shards`, of a resumed job: what follows each worker's load. `scaling`: shift and factor of each column.
         `rows`: points of the whole data; 0 is the sum of what workers load. `keys`: of each, where those
-        of one key stay together. `replace_lost_workers`: start another
-        process where a worker is lost; otherwise the others take its points over."""
+        of one key stay together. `replace_lost_workers`: start another process where a worker is lost; otherwise the
+        others take its points over. `devices`: what workers that join compute on, in turn; none: the processor."""
         self._job, self._orders, self._liveness = job, orders, liveness
         self.loads, self.shards = loads, shards or {}
         """By worker: its order to load; of a resumed job, the arrays that follow this order."""
@@ -83,7 +84,7 @@ class Membership:
         self.incidents: list[Incident] = []
         self.wanted = 0
         """Workers that were asked for before training began."""
-        self._scaling, self._replace_lost_workers = scaling, replace_lost_workers
+        self._scaling, self._replace_lost_workers, self._devices = scaling, replace_lost_workers, devices
         self._detached_accounts: set[int] = set()
         """Accounts of lost workers, still to be subtracted, as the store numbered them."""
         self._last_views: dict[int, WorkerView] = {}
@@ -228,7 +229,7 @@ class Membership:
             return
         self._liveness.expect(worker, now)
         arrays = self._arrays()
-        load = self.loads.get(worker) or msgspec.structs.replace(next(iter(self.loads.values())), index=worker)
+        load = self.loads.get(worker) or self._load_of_new(worker)
         if job.phase != "loading":
             load = msgspec.structs.replace(load, empty=True, kept=None, alone=False)
         elif worker in self.roster.recalled:
@@ -236,6 +237,11 @@ class Membership:
         elif load.kept is not None:
             arrays += self.shards[worker]
         job.send(worker, load, arrays)
+
+    def _load_of_new(self, worker: int) -> LoadShard:
+        """That of the first worker, but for the device: one of those that are for all, or the processor."""
+        device = self._devices[worker % len(self._devices)] if self._devices else "cpu"
+        return msgspec.structs.replace(next(iter(self.loads.values())), index=worker, device=device)
 
     def welcome(self, worker: int, body: ShardLoaded, now: float) -> Next:
         """A hired worker is ready for points."""

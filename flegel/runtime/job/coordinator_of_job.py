@@ -15,7 +15,7 @@ from flegel.machine.coordinator.coordinator import Coordinator
 from flegel.messages import LoadShard
 from flegel.params.local import LocalStore
 from flegel.params.tree_layout import form_of
-from flegel.plan.devices import parse_devices
+from flegel.plan.devices import devices_in_turn, parse_devices
 from flegel.runtime.job.part import JobRun, first
 from flegel.sync import make_policy
 
@@ -45,6 +45,7 @@ def make_coordinator(running: JobRun) -> Coordinator:
         keys=running.keys,
         replace_lost_workers=job.replace,
         rounding=rounding(request.data.dtype),
+        devices=devices_in_turn(job.device),
     )
 
 

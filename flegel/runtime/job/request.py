@@ -28,10 +28,10 @@ from flegel.plan.devices import (
     FirstPartition,
     Work,
     first_partition,
-    one_gpu,
     parse_devices,
     partition_by_threads,
     relative_speeds,
+    workers_of_gpus,
 )
 from flegel.runtime.job.observers import JobControl, Observers
 from flegel.runtime.processes.cluster_protocol import Cluster
@@ -156,14 +156,14 @@ def default_workers() -> int:
 
 def workers_for(job: Job, algorithm: Algorithm, data: Dataset) -> int:
     """As many as the job asks for, by default one for each core, fewer where a pass is so short that barriers would
-    cost more than it, and one for a GPU.
+    cost more than it, and one for each GPU that is named.
 
     Depends on sizes alone, never on measurements: the number of workers decides the result's last digits.
     """
     if job.workers is not None:
         return job.workers
-    if one_gpu(job.device):
-        return 1
+    if gpus := workers_of_gpus(job.device):
+        return gpus
     return int(
         max(min(pass_work(algorithm, data) / active().processors.work_per_worker, default_workers(), data.rows), 1)
     )

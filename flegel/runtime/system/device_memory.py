@@ -25,7 +25,7 @@ def rows_on_devices(devices: Mapping[int, str], columns: int) -> dict[int, int]:
     found = {}
     for worker, device in devices.items():
         if device.startswith("cuda") and (free := free_memory(_number(device))) is not None:
-            sharing = sum(other == device for other in devices.values())
+            sharing = sum(_number(other) == _number(device) for other in devices.values() if other.startswith("cuda"))
             found[worker] = int(
                 active().gpu.usable_memory_share * free / sharing / (FEATURE_BYTES * columns + LABEL_AND_STATE_BYTES)
             )

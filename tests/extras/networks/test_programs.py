@@ -26,9 +26,9 @@ from flegel.core.stop_flag import new_flag
 from flegel.errors import UsageError
 from flegel.machine.audit.recount import Recount
 from flegel.machine.worker.point_store import PointStore
-from flegel.plan.devices import parse_devices
 from flegel.runtime.backends.conformance import check_backend
 from flegel.runtime.backends.registry import choose
+from flegel.runtime.backends.torch.devices import torch_device
 from flegel.runtime.backends.torch.streaming import writeable_view
 
 RNG = np.random.default_rng(0)
@@ -226,35 +226,6 @@ def test_an_algorithm_without_a_program_is_refused() -> None:
         check_backend(choose("torch:cpu"), FCM(k=3, init="random"), ROWS)
 
 
-@pytest.mark.parametrize(
-    ("text", "gpus", "found"),
-    [
-        ("", 0, {}),
-        ("", 2, {0: "cuda:0", 1: "cuda:1"}),
-        ("0=cuda:0,2-3=cuda:1", 0, {0: "cuda:0", 2: "cuda:1", 3: "cuda:1"}),
-        ("0=cpu", 1, {0: "cpu"}),
-        ("cuda", 0, dict.fromkeys(range(4), "cuda")),
-        ("cuda:1,3=cpu", 0, {0: "cuda:1", 1: "cuda:1", 2: "cuda:1", 3: "cpu"}),
-    ],
-)
-def test_devices_are_given_to_workers(text: str, gpus: int, found: dict[int, str]) -> None:
-    assert parse_devices(text, gpus, 4) == found
-
-
-@pytest.mark.parametrize(
-    ("text", "gpus", "sentence"),
-    [
-        ("0=tpu", 0, "nor of the form"),
-        ("4=cuda:0", 0, "names worker 4"),
-        ("", 5, "gpus=5"),
-        ("gpu", 0, "neither a device"),
-    ],
-)
-def test_devices_that_cannot_be_are_refused(text: str, gpus: int, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        parse_devices(text, gpus, 4)
-
-
 def test_points_with_weights_are_refused() -> None:
     with pytest.raises(UsageError, match="without weights"):
         run(KMeans(k=4), (ROWS, None, np.ones(len(ROWS))), device="0=torch:cpu", workers=1, max_iterations=2)
@@ -284,3 +255,18 @@ def test_tiles_of_distances_have_the_sides_that_the_settings_say() -> None:
     with using({"gpu.tile_rows": 100, "gpu.narrow_columns": 16}):
         assert tile_for(2000, 28).rows == 64, "the next lower power of 2"
         assert tile_for(2000, 28).centroids == 128
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sentence"),
+    [(1, "has 1 GPU: only cuda:0"), (2, "has 2 GPUs: cuda:0 to cuda:1"), (0, "CUDA is not available")],
+)
+def test_a_gpu_that_the_host_does_not_have_is_refused(
+    gpus: int, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with pytest.raises(UsageError, match=sentence):
+        torch_device("cuda:2")
+    if gpus == 2:
+        assert torch_device("cuda:1").index == 1

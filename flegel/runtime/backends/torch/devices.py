@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from flegel.errors import UsageError
-from flegel.wording import option
+from flegel.wording import counted, option
 
 
 def torch_device(name: str) -> torch.device:
@@ -32,4 +32,7 @@ def _check_cuda(name: str, index: int) -> None:
         )
     count = torch.cuda.device_count()
     if index >= count:
-        raise UsageError(f"The device {name} was asked for, but this host has {count} GPUs, numbered from 0.")
+        raise UsageError(
+            f"The device {name} was asked for, but this host has {counted(count, 'GPU')}: "
+            f"{'only cuda:0' if count == 1 else f'cuda:0 to cuda:{count - 1}'}."
+        )

@@ -33,6 +33,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "int4, three times the rate": {"wire": "int4", "rate": 3.0},
     "int4, 4 fragments, three times the rate": {"wire": "int4", "fragments": 4, "rate": 3.0},
     "int4, 8 fragments, three times the rate": {"wire": "int4", "fragments": 8, "rate": 3.0},
+    "full, mean:2": {"outer": "mean:2"},
+    "int4, 8 fragments, mean:2": {"wire": "int4", "fragments": 8, "outer": "mean:2"},
     "full, nesterov": {"outer": "nesterov"}, "int4, nesterov": {"wire": "int4", "outer": "nesterov"},
 }  # fmt: skip
 

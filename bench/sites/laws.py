@@ -45,7 +45,8 @@ class FragmentValue:
 class SiteLaws:
     """
     one result       a round has one result, whoever wrote it how often; one that was damaged before anybody who is
-                     there applied it may be made anew; with a quorum any that was damaged, with other contributions
+                     there applied it may be made anew, and be written back by who was frozen for longer than a group
+                     may be silent; with a quorum any that was damaged, with other contributions
     once each        no group is twice in a result; a change of θ is in one result only, unless that one was damaged:
                      who could not read it has begun again with a θ that does not hold the change
     once in θ        every value of θ in a result is a step from one that there was before, with the changes that the
@@ -127,7 +128,9 @@ class SiteLaws:
         known = self.results.get(result.round)
         if known is not None:
             was_lost = result_key(result.round) in self._lost
-            if known != result.entries and was_lost and (self.has_quorum or not self._is_known(result.round)):
+            written_back = result.round in self._remade  # by who was frozen meanwhile, and has applied the first one
+            anew = written_back or (was_lost and (self.has_quorum or not self._is_known(result.round, now)))
+            if known != result.entries and anew:
                 self._replace(result)
             elif known != result.entries:
                 raise BrokenLaw(f"one result: round {result.round} has a second one at {now:.2f} s")
@@ -206,8 +209,12 @@ class SiteLaws:
         parts = shortened(wanted, since, active().groups.largest_result_rounding)
         return bool(parts) and np.array_equal(restored((0,), parts, [wanted.shape])[0], told)
 
-    def _is_known(self, round_: int) -> bool:
-        return any(site.alive and not site.ended for site in self._by.get(round_, ()))
+    def _is_known(self, round_: int, now: float) -> bool:
+        """Whether somebody who is there has applied it: who was frozen for longer than a group may be silent is not."""
+        return any(
+            site.alive and not site.ended and now - site.machine.last_event_at <= site.settings.silence
+            for site in self._by.get(round_, ())
+        )
 
     def told(self, site: SimulatedSite, what: Offered | Synchronized, now: float) -> None:
         if isinstance(what, Offered):
@@ -243,8 +250,8 @@ class SiteLaws:
             raise BrokenLaw(f"no hang: {late} did not end")
         ends: dict[int, SimulatedSite] = {}
         for site in sites:
-            if not site.exchange.agreed:
-                continue
+            if not site.exchange.agreed or (site.applied in self._remade and not site.exchange.together):
+                continue  # it does not report that all ended with one model
             other = ends.setdefault(site.applied, site)
             if not np.array_equal(other.store.statistics.steps, site.store.statistics.steps):
                 raise BrokenLaw(

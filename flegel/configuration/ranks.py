@@ -200,6 +200,29 @@ class RankSettings:
         ),
     ] = 0.8
 
+    site_start_seconds: Annotated[
+        float,
+        Setting(
+            "seconds",
+            "That the first rank of a site waits, at the beginning, for what the sites have in common: half of the "
+            "time after which the other ranks exclude one that does not arrive.",
+            0,
+            3600,
+        ),
+    ] = 30.0
+    site_rest_seconds: Annotated[
+        float,
+        Setting(
+            "seconds",
+            "Between two barriers of the ranks of a site that has ended and waits for the other sites: far below the "
+            "time after which a rank is excluded.",
+            0.01,
+            10,
+        ),
+    ] = 0.3
+    site_poll_seconds: Annotated[
+        float, Setting("seconds", "Between two looks of a site's leader for news of other sites, at rest.", 0.001, 10)
+    ] = 0.02
     generation_check_seconds: Annotated[
         float,
         Setting("seconds", "After which a wait for a message looks whether the generation is still whole.", 0.001, 10),

@@ -11,6 +11,7 @@ _HOMES = {
     "FlexibleSampler": "flegel.torch.flexible.sampler",
     "LocalStepsDDP": "flegel.torch.flexible.local_ddp",
     "NeuralNetwork": "flegel.torch.network",
+    "Site": "flegel.torch.flexible.site",
     "TrainingEnded": "flegel.torch.flexible.agent",
     "join": "flegel.torch.flexible.joining",
     "load": "flegel.torch.weight_files",

@@ -62,7 +62,7 @@ def test_what_is_rounded_away_is_sent_later(wire: str) -> None:
     world = SiteWorld(0, scenario)
     world.run_until(20.0)
     for site in world.sites.values():
-        own, sent = float(site.store.parameter[site.index]), float(site.exchange._base[0][site.index])
+        own, sent = float(site.store.parameter[site.index]), float(site.exchange._change.base[0][site.index])
         # `mean` halves what each group did; what is not in the result is what was done since, and one rounding.
         assert abs(own - sent) < 12 and sent == pytest.approx(site.commits / 2, rel=0.15)
 
@@ -177,4 +177,4 @@ def test_what_others_do_not_read_stays_in_the_own_theta(wire: str) -> None:
     result = Synchronized(1, {}, (change,), included=True, final=False, groups=("g0",))
     site.exchange.heard(site.job, FromGroup(result), 2.0)
     assert np.allclose(site.store.parameter, trained, rtol=0.0, atol=1e-12)
-    assert np.array_equal(site.exchange._base[0], change)
+    assert np.array_equal(site.exchange._change.base[0], change)

@@ -11,7 +11,7 @@ import pytest
 
 from bench.sites.bucket import BucketFaults
 from bench.sites.laws import LIAR, BrokenLaw, SiteLaws
-from bench.sites.simulate import first_broken
+from bench.sites.simulate import KINDS, broken_law, first_broken
 from bench.sites.world import SiteScenario, SiteWorld, draw_fragments
 from flegel.machine.group.common_parameter import CommonParameter
 from flegel.machine.group.contributions import Contributions, ReceivedContribution
@@ -90,6 +90,15 @@ def test_without_a_quorum_no_round_leaves_out_a_group_that_trains(exchange: str,
     # Three rounds may be open or over before its beat is read, or while it fetches the newest θ.
     first = (named if behind else rounds_before[0]) + 3
     assert max(groups) > first and all(there == {"g0", "g1"} for r, there in groups.items() if r >= first), groups
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [("fragments", 1645597214), ("rounded", 1645597366), ("quorum", 1645597269), ("ending", 602222499)],
+)
+def test_a_damaged_result_that_a_frozen_group_has_applied_may_be_made_anew(kind: str, seed: int) -> None:
+    """And a slow group whose contribution is there is in one of the next rounds; groups that ended apart say so."""
+    assert not broken_law(KINDS[kind](seed), seed)
 
 
 # -- planted bugs ------------------------------------------------------------------------------------------

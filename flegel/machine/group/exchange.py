@@ -44,13 +44,12 @@ from flegel.machine.group.events import (
     Waiting,
     Withheld,
 )
-from flegel.machine.group.fragments import ALL_FRAGMENTS, Fragments
+from flegel.machine.group.fragments import ALL_FRAGMENTS
 from flegel.machine.group.link_meter import WireFinder
-from flegel.machine.group.outer_step import less, moved
 from flegel.machine.group.outliers import told_outliers
+from flegel.machine.group.pending_change import PendingChange, VisitCounts
 from flegel.machine.group.quorum import ages_told
 from flegel.machine.group.schedule import Every, SendSchedule
-from flegel.machine.group.wire import packed, unpacked
 from flegel.params.protocol import Fold
 from flegel.plan.termination import Verdict
 
@@ -146,20 +145,16 @@ class GroupExchange:
         self._is_closing = self._is_resting = False
         self._objective_at_rest: float | None = None
         """Objective when this group last rested."""
-        self._base = list(base)
-        self.fragments = Fragments([field.shape for field in self._base], fragments)
+        self._change = PendingChange(base, fragments)
         self._fragment = 0  # of θ that the open round is for
-        self._sent_fragment = ALL_FRAGMENTS
-        self._sent_parameter: list[Array] = []
         self._sent_statistics: tuple[Array, ...] = ()
         """The statistics that were sent last."""
-        self._is_pending = False
-        """A change of θ was offered, and no result has counted it."""
-        self._visits_made = self._visits_counted = 0.0
-        self._visits = [0.0] * self.fragments.count
-        """Since a result counted this group's change of each fragment."""
-        self._sent_visits = [0.0] * self.fragments.count
-        """Of these, what the pending contribution holds."""
+        self._visits = VisitCounts(self._change.fragments.count)
+
+    @property
+    def fragments(self) -> int:
+        """Parts of θ, one of which is exchanged in a round."""
+        return self._change.fragments.count
 
     # -- what goes out -------------------------------------------------------------------------------------
 
@@ -170,8 +165,7 @@ class GroupExchange:
     def at_commit(self, job: JobState, now: float) -> None:
         """θ is new: contribute where it is time."""
         visits = job.trace[-1].visits if job.trace else 0
-        self._visits = [before + visits for before in self._visits]
-        self._visits_made += visits
+        self._visits.made(visits)
         value = job.objective if job.objective is None or not job.algorithm.learning.maximize else -job.objective
         if self._schedule.commit(now, visits, job.points, value) and self.round:
             self._offer(job, settled=False, now=now)
@@ -218,13 +212,13 @@ class GroupExchange:
     def _offer(self, job: JobState, settled: bool, now: float) -> None:
         """Send the other groups copies of the statistics or, for additive parameters, what changed since the last
         exchange."""
-        if self._is_pending:
+        if self._change.is_pending:
             return  # it was late, and is counted in a later round; what was learned since follows after that
         self._schedule.sent(now)
         self._tell(job, "resting" if self._is_resting else "training")  # workers and load of now
-        fragment = ALL_FRAGMENTS if settled or self.fragments.count == 1 else self._fragment
-        covered = self.fragments.of(fragment)
-        visits = sum(self._visits[at] for at in covered) / len(covered)
+        fragment = ALL_FRAGMENTS if settled or self.fragments == 1 else self._fragment
+        covered = self._change.fragments.of(fragment)
+        visits = self._visits.of(covered)
         if self._least_rows > 1 and self._rows_told(job, visits) < self._least_rows:
             self._withhold(job, visits)
             return
@@ -234,17 +228,11 @@ class GroupExchange:
         if self.kind == "statistics":
             arrays = self._sent_statistics = tuple(np.array(a) for a in pytree.flatten(store.own_statistics()))
         else:
-            whole = less(self._additive(job), self._base)
-            changed = self.fragments.sizes_of_changes(whole) if self.fragments.count > 1 else ()
-            changes = self.fragments.take(fragment, whole)
+            changes, changed = self._change.of(fragment, self._additive(job))
             if told := self.form.next(sum(change.size for change in changes), now):
                 job.out.append(Note(told))
-            arrays, theta = tuple(self._readable(changes)), ()
-            base = [b.astype(np.float64) for b in self._base]
-            sent = [b + change for b, change in zip(self.fragments.take(fragment, base), arrays, strict=True)]
-            self._sent_parameter, self._sent_fragment = self.fragments.put(fragment, base, sent), fragment
-            self._is_pending = True
-        self._sent_visits = [n if at in covered else 0.0 for at, n in enumerate(self._visits)]
+            arrays, theta = self._change.send(fragment, self.form.readable(changes)), ()
+        self._visits.send(covered)
         offer = Offered(
             self.round,
             arrays,
@@ -259,12 +247,6 @@ class GroupExchange:
             changed,
         )
         job.out.append(ToGroup(offer))
-
-    def _readable(self, changes: list[Array]) -> list[Array]:
-        """Changes as others will read them: the rest stays in this group's θ, and is part of its next change."""
-        if self.form.wire == "full":
-            return changes
-        return unpacked(self.form.wire, packed(self.form.wire, changes), [change.shape for change in changes])
 
     def _rows_told(self, job: JobState, visits: float) -> int:
         """Rows of this group that a contribution made now would tell of: those that were visited, for changes of θ
@@ -307,7 +289,7 @@ class GroupExchange:
                 job.out.append(Note(f"group {group} joined"))
                 job.news.append(f"group {group} joined")
             case FromGroup(Withheld()):
-                self._is_pending = False
+                self._change.is_pending = False
             case FromGroup(GroupLost(group, why, stands)):
                 self._group_lost(job, group, why, stands)
             case FromGroup(Waiting(why, line)):
@@ -352,7 +334,7 @@ class GroupExchange:
     @property
     def goodput(self) -> float | None:
         """Of all visits of this group, those that a result of all groups has counted; None before the first visit."""
-        return self._visits_counted / self._visits_made if self._visits_made else None
+        return self._visits.goodput
 
     def without(self) -> list[str]:
         """A sentence on each group that was lost, for the result; where statistics are exchanged also on one that came
@@ -395,7 +377,7 @@ class GroupExchange:
             job.out.append(Note(f"interval between groups: {why}"))
         if job.phase == "over" or self.done:
             return GroupStep.NOTHING
-        partial = result.included and self._sent_fragment != ALL_FRAGMENTS
+        partial = result.included and self._change.is_partial
         over = self._is_resting and (result.final or (self._is_closing and not partial))
         changed = self._apply(job, result, over)
         if self._is_resting and self._is_closing and partial:
@@ -433,26 +415,13 @@ class GroupExchange:
         stays in θ."""
         store = job.store
         if result.included:
-            self._visits = [made - sent for made, sent in zip(self._visits, self._sent_visits, strict=True)]
-            self._visits_counted += sum(self._sent_visits) / self.fragments.count
-            self._sent_visits, self._is_pending = [0.0] * self.fragments.count, False
+            self._visits.counted()
         if self.kind == "statistics":
             if not job.iteration and result.parameter:
                 self._start_from(job, result.parameter)
             return store.set_remote(result.remote)
-        fields = list(result.parameter)
         now = self._additive(job)
-        new = now
-        for fragment in result.fragments:
-            target = self.fragments.take(fragment, fields)
-            counted = result.included and self._sent_fragment in (ALL_FRAGMENTS, fragment)
-            if not (over and counted):
-                since = self._sent_parameter if counted else self._base
-                target = moved(target, self.fragments.take(fragment, now), self.fragments.take(fragment, since))
-            new = self.fragments.put(fragment, new, target)
-        late = less(self._sent_parameter, self._base) if self._is_pending else []
-        self._sent_parameter = [f.astype(np.float64) + change for f, change in zip(fields, late, strict=False)]
-        self._base = [np.array(a) for a in fields]
+        new = self._change.apply(result, now, over)
         theta = store.parameter
         replaced = iter(new)
         named = zip(pytree.names(theta), pytree.flatten(theta), strict=True)

@@ -197,6 +197,16 @@ class Group:
         return self._common.base
 
     @property
+    def last_event_at(self) -> float:
+        """When this group was awake last, as far as it knows."""
+        return self._last_event_at
+
+    @property
+    def pending_since(self) -> float | None:
+        """When its contribution that no result has counted was stored; None without one."""
+        return self._own_stored_at if self._own.told is not None else None
+
+    @property
     def over(self) -> bool:
         """The last beat is in the store, or this group has nothing to say any more."""
         told = self._beat_object.told

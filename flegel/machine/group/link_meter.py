@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flegel.configuration.active import active
+from flegel.core.pytree import Array
 from flegel.group_options import WIRES
+from flegel.machine.group.wire import packed, unpacked
 
 BYTES_PER_VALUE = {"full": 8.0, "bf16": 2.0, "int8": 1.016, "int4": 0.516}
 """Without scales and compression: `full` is written in float64."""
@@ -75,6 +78,12 @@ class WireFinder:
         told = f"changes of θ are sent as {choice.wire}: {choice.reason}" if choice.wire != self.wire else ""
         self.wire = choice.wire
         return told
+
+    def readable(self, changes: Sequence[Array]) -> list[Array]:
+        """Changes as others will read them: the rest stays in this group's θ, and is part of its next change."""
+        if self.wire == "full":
+            return list(changes)
+        return unpacked(self.wire, packed(self.wire, changes), [change.shape for change in changes])
 
 
 def choose_wire(values: int, bytes_per_second: float, interval: float, present: str = "") -> WireChoice:

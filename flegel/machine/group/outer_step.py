@@ -2,11 +2,15 @@
 
 Δ_g = θ_g − θ_base of each group, Δ̄ = Σ w_g Δ_g / Σ w_g:
 
-    mean        w = 1, θ ← θ_base + Δ̄ (dSyncPS: the mean of the groups' θ)
+    mean        w = 1, and 0 of who has visited no point since the base where others have; θ ← θ_base + Δ̄ (dSyncPS: the
+                mean of the groups' θ)
     visits      w = visits since the base
-    nesterov    w = 1, v ← 0.9 v + Δ̄, θ ← θ_base + 0.7 (0.9 v + Δ̄) (DiLoCo); where nobody has visited a point since the
-                base, θ ← θ_base + Δ̄ and v stays: momentum alone would move θ, and wake groups at rest, round after
-                round until it is smaller than the rounding of θ
+    nesterov    w as for mean, v ← 0.9 v + Δ̄, θ ← θ_base + 0.7 (0.9 v + Δ̄) (DiLoCo); where nobody has visited a point
+                since the base, θ ← θ_base + Δ̄ and v stays: momentum alone would move θ, and wake groups at rest, round
+                after round until it is smaller than the rounding of θ
+
+A rate may follow, as in `mean:2`: then θ ← θ_base + min(r, n) Δ̄, with n = (Σ w)² / Σ w² groups, so a step is never
+longer than the sum of the changes, and that of a group which trains alone is its own. `nesterov:0.5` has 0.5 for 0.7.
 """
 
 from __future__ import annotations
@@ -30,27 +34,37 @@ def outer_step(
     `factors`: of these weights, where changes are outliers; where all are 0, nothing changes."""
     if not changes:
         raise ValueError("no group changed anything")
-    weights = [max(weight, 0.0) if kind == "visits" else 1.0 for weight, _ in changes]
+    kind, _, rate = kind.partition(":")
+    weights = [max(weight, 0.0) if kind == "visits" else float(weight > 0.0) for weight, _ in changes]
     if sum(weights) <= 0.0:
         weights = [1.0] * len(changes)
     if factors:
         weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
     total = sum(weights) or 1.0
+    trained = any(visits > 0.0 for visits, _ in changes)
+    length = _length(float(rate), weights) if rate and trained and kind != "nesterov" else 1.0
     mean: list[Array] = []
     for at, like in enumerate(base):
         summed = np.zeros(like.shape, np.float64)
         for weight, (_, change) in zip(weights, changes, strict=True):
             summed += weight * change[at]
-        mean.append(summed / total)
+        mean.append(summed * (length / total))
     if kind != "nesterov":
         return [_sum(b, m) for b, m in zip(base, mean, strict=True)], []
     before = list(velocity) or [np.zeros(b.shape, np.float64) for b in base]
-    if not any(visits > 0.0 for visits, _ in changes):
+    if not trained:
         return [_sum(b, m) for b, m in zip(base, mean, strict=True)], before
-    rate, momentum = active().groups.outer_rate, active().groups.outer_momentum
+    along = float(rate) if rate else active().groups.outer_rate
+    momentum = active().groups.outer_momentum
     after = [momentum * v + m for v, m in zip(before, mean, strict=True)]
-    moved = [_sum(b, rate * (momentum * v + m)) for b, v, m in zip(base, after, mean, strict=True)]
+    moved = [_sum(b, along * (momentum * v + m)) for b, v, m in zip(base, after, mean, strict=True)]
     return moved, after
+
+
+def _length(rate: float, weights: Sequence[float]) -> float:
+    """Of the step, in means of the changes."""
+    squares = sum(weight * weight for weight in weights)
+    return min(rate, sum(weights) ** 2 / squares) if squares else 1.0
 
 
 def _sum(base: Array, change: Array) -> Array:

@@ -22,7 +22,7 @@ from flegel.loading.code_gate import Consent
 from flegel.machine.group.records import MEMBERS, Package
 from flegel.runtime.group.bucket import Bucket, open_bucket
 from flegel.runtime.group.keys import Seal, read_key_file
-from flegel.runtime.group.package_store import PackageStore, StoredPackage
+from flegel.runtime.group.package_store import RANKS_OF_PYTORCH, PackageStore, StoredPackage
 from flegel.wording import option
 
 
@@ -51,6 +51,11 @@ def find_training(place: str, group: str, group_key: str = "", trust_code: bool 
             f"There is no training in {bucket.place}; `flegel submit … --group {group} --bucket {place}` begins one."
         )
     package = found.header
+    if package.algorithm == RANKS_OF_PYTORCH:
+        raise UsageError(
+            f"The training in {bucket.place} is one of PyTorch's ranks, and a job cannot take part in it: use "
+            "FlexibleDDP(…, site=Site(…))."
+        )
     check_memory(found, bucket)
     ref = AlgorithmRef(package.algorithm, dict(package.submitted), package.source)
     consent = _consent(found, seal, bucket.place, trust_code) if package.source else None

@@ -29,6 +29,8 @@ from flegel.runtime.group.bucket import Bucket, Conflict
 from flegel.runtime.group.keys import KeyMissing, RefusedObject, Seal
 from flegel.wording import option
 
+RANKS_OF_PYTORCH = "flegel.torch:Site"
+"""In place of the name of a class, where the groups are ranks of PyTorch: such a package holds no code."""
 GROUP_FORMAT = 7  # version of the objects of a group, and of the lock of a folder
 
 

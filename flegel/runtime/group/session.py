@@ -45,7 +45,6 @@ from flegel.machine.group.records import (
     STARTS,
     Contribution,
     Current,
-    MemberBeat,
     Package,
     RoundResult,
     StartRows,
@@ -66,6 +65,7 @@ from flegel.runtime.group.bucket import open_bucket
 from flegel.runtime.group.joining import check_memory
 from flegel.runtime.group.keys import KeyMissing, RefusedObject, check_keys, read_key_file
 from flegel.runtime.group.link import GroupLink
+from flegel.runtime.group.own_life import beat_seconds, held_beat, new_life
 from flegel.runtime.group.package_store import GROUP_FORMAT, PackageStore, StoredPackage
 from flegel.runtime.group.peers import GroupMessenger, parse_listen
 from flegel.runtime.job.gate_score import gate_scorer, new_gate
@@ -129,7 +129,7 @@ class GroupSession:
     def join(self, data: Dataset) -> None:
         """Read the package where there is one, and take the algorithm's settings from it."""
         self._data_form = form_of_data(data, self._job)
-        self._life = self._new_life()
+        self._life = new_life(self._bucket, self._seal, self._store, self._job.sites)
         found = self._store.retried(self._store.read, "package")
         if found is None:
             return
@@ -162,13 +162,14 @@ class GroupSession:
     def _somebody_trains(self, package: str) -> bool:
         """Whether the beat of a group with this package changes while it is watched."""
         names = [name for name in self._bucket.names(MEMBERS) if NAME.fullmatch(name.removeprefix(MEMBERS))]
-        first = {name: self._held_beat(name) for name in names if name != MEMBERS + self._job.sites.group}
+        others = [name for name in names if name != MEMBERS + self._job.sites.group]
+        first = {name: held_beat(self._bucket, self._seal, name) for name in others}
         watched = {n: b for n, b in first.items() if b and b.package == package and b.state not in ENDED_PHASES}
-        until = clock.now() + active().groups.watched_beats * self._beat_seconds
+        until = clock.now() + active().groups.watched_beats * beat_seconds(self._job.sites)
         while watched and clock.now() < until:
             clock.sleep(0.1)
             for name, before in watched.items():
-                held = self._held_beat(name)
+                held = held_beat(self._bucket, self._seal, name)
                 if held is not None and (held.life, held.beat) != (before.life, before.beat):
                     return True
         return False
@@ -231,35 +232,6 @@ class GroupSession:
                     base = fragments.put(fragment, base, rest[:many])
                 rest = rest[many:]
         return base
-
-    def _new_life(self) -> int:
-        """The number that tells this process of the group from earlier ones: larger than that of the last one. Refused
-        where that process still changes its beat."""
-        name, key = self._job.sites.group, MEMBERS + self._job.sites.group
-        began = clock.now()
-        first = self._store.retried(lambda: self._held_beat(key), key)
-        watched = active().groups.watched_beats * self._beat_seconds
-        while first is not None and first.state not in ENDED_PHASES and clock.now() - began < watched:
-            clock.sleep(0.1)
-            held = self._store.retried(lambda: self._held_beat(key), key)
-            if held is not None and (held.life, held.beat) != (first.life, first.beat):
-                raise UsageError(
-                    f"Another process takes part as {name} in {self._bucket.place}; give this group another name, or "
-                    "end that one first."
-                )
-        return max(clock.microseconds(), 0 if first is None else first.life + 1)
-
-    def _held_beat(self, key: str) -> MemberBeat | None:
-        """The last beat that a process of this group wrote; None where there is none, or it cannot be read."""
-        try:
-            held = self._bucket.get(key, MAX_BEAT_BYTES)
-            return None if held is None else decode(self._seal.open(key, held.content), MemberBeat)[0]
-        except (RefusedObject, DecodeError):
-            return None
-
-    @property
-    def _beat_seconds(self) -> float:
-        return min(1.0, self._job.sites.group_timeout / 5)  # five beats within the limit of silence
 
     def _use(self, package_found: StoredPackage, data: Dataset) -> None:
         """Train what the first group trains: refuse another class, other hyper-parameters or another form of data."""
@@ -453,7 +425,7 @@ class GroupSession:
             quorum=self._quorum,
             grace=self._grace,
             silence=job.sites.group_timeout,
-            beat=self._beat_seconds,
+            beat=beat_seconds(self._job.sites),
             least_groups=job.sites.groups,
             address=peers.address if peers is not None else "",
             package=self._package.sha256 if self._package is not None else "",
@@ -525,7 +497,7 @@ class GroupSession:
             "without": exchange.without(),
             "ages": dict(exchange.ages),
             "withheld": exchange.withheld,
-            "fragments": exchange.fragments.count,
+            "fragments": exchange.fragments,
             "outliers": dict(exchange.outliers),
             "goodput": None if exchange.goodput is None else round(exchange.goodput, 4),
             "wire": exchange.form.wire or "full",

@@ -43,6 +43,8 @@ from flegel.torch.flexible.pace import (
     rule_of,
 )
 from flegel.torch.flexible.rank_settings import rank_settings
+from flegel.torch.flexible.site import Site
+from flegel.torch.flexible.site_rounds import SiteRounds
 from flegel.torch.flexible.watchdog import Watchdog
 
 BUFFER_MODES = ("average", "local")
@@ -254,6 +256,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         endless: bool = False,
         compress: str = "none",
         timeout: float = 60.0,
+        site: Site | None = None,
         **options: Any,
     ) -> None:
         """`interval`: seconds between barriers; found by itself otherwise. `mean_loss`: the loss is a mean over its
@@ -263,9 +266,12 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         takes the root for Adam and its kin and "adascale" for SGD, and never makes a rate smaller. `endless`:
         the data never end, so no FlexibleSampler is needed. `compress`: "int8" sends gradients with 8 bits, and what
         rounding left out at the next barrier, for slow links. `timeout`: seconds without a sign of a rank after which
-        training ends with a sentence that names it."""
+        training ends with a sentence that names it. `site`: these ranks are one of several sites that train one model
+        through a bucket; they have met by `flegel.torch.join`, and call `finish` after their last epoch."""
         _check_arguments(interval, buffers, lr_rule, compress)
         _check_module(module)
+        if site is not None and current() is None:
+            raise UsageError("Ranks of a site are replaced when they are lost: call flegel.torch.join(…) first.")
         object.__setattr__(self, "_reported", None)  # set while DDP lists its parameters
         self.number = next(self._numbers)
         self.watchdog = None if current() is not None else Watchdog(_group_of(args, options), timeout, self.number)
@@ -281,6 +287,10 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         iteration.running.made(self.number)
         self.pace, self._timings = BarrierPace(fixed=interval), RankTimings()
         self._connect(timeout, compress == "int8")
+        self.site = None if site is None else SiteRounds(module, site)
+        """This rank's part in the rounds of several sites."""
+        if self.site is not None and isinstance(self.barrier, HealingBarrier):
+            self.barrier.part_of_site = self.site.part
         self._samples, self._mean_loss = samples, mean_loss
         self._averaging = buffers == "average" and next(module.buffers(), None) is not None
         self._lr_rule, self._reference, self._endless = lr_rule, reference_batch, endless
@@ -418,6 +428,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         if begins and self.healer is not None:
             self._check_begun()
             self.healer.enter_if_due()
+            if self.site is not None:
+                self.site.look()
         made = self._latest = ForwardPass(self._samples(inputs, named), self._grouping)
         self._unseen = True
         if begins or loop.is_open or not self.training:
@@ -743,6 +755,9 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
 
     def _report(self) -> RankReport:
         """Of this rank; what concerns the sampler is told by the model that leads the iteration."""
+        site = self.site.report() if self.site is not None else 0.0
+        if isinstance(self.barrier, HealingBarrier) and self.barrier.idle:
+            return RankReport(generation=self.healer.prepared() if self.healer is not None else 0, site=site)
         leads = iteration.running.leader == self.number
         progress = samplers.LoaderProgress()
         if leads and self._sampler is not None:
@@ -764,6 +779,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             self._asks_to_stop,
             self.healer.prepared() if self.healer is not None else 0,
             self._rate_sum(),
+            site,
         )
 
     def _passes_to_come(self) -> int:
@@ -874,6 +890,8 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         leader._evaluated_until = 0.0  # an evaluation that follows is another one: what lies between was no evaluation
         leader._timings.open(now)
         self._barriers_timed = 1
+        if self.site is not None and not self._due:
+            self.site.at_barrier(int(self._total), self.ranks)
 
     def _arrange_buckets(self) -> bool:
         """Let DDP arrange its buckets in the order in which gradients came; whether it did, once in a training."""
@@ -1027,13 +1045,38 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         if self.healer is not None:
             self._states, self._sampler = states, sampler
             self.healer.begin(sampler)
+            if self.site is not None:
+                self.site.await_first()
             self._timings.open(self._now())
         return sampler.epoch if sampler is not None else 0
 
+    def finish(self, seconds: float = math.inf) -> bool:
+        """After the last epoch, on all ranks of a site: wait until all sites have ended, for so many seconds at most.
+        True where they have; then the module is the same at all of them, to the last bit."""
+        if self.site is None or self.healer is None or not isinstance(self.barrier, HealingBarrier):
+            raise UsageError("Only ranks of a site wait for other sites: pass FlexibleDDP(…, site=Site(…)).")
+        self._check_begun()
+        self.site.rest(seconds)
+        self.barrier.idle = True
+        try:
+            while not self.site.ended:
+                self.site.wait()
+                self.healer.exchange()
+        finally:
+            self.barrier.idle = False
+        return self.site.agreed
+
     def close(self) -> None:
         """This process has ended its training: others, if any, go on without it."""
+        if self.site is not None:
+            self.site.close("left")
         if self.healer is not None:
             self.healer.close()
+
+    def regrouped(self) -> None:
+        """Ranks were lost or have joined."""
+        if self.site is not None:
+            self.site.lead(self.rank == 0)
 
     def _check_begun(self) -> None:
         if self.healer is not None and not self.healer.begun:
@@ -1055,8 +1098,15 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
 
     def settle(self, result: BarrierResult) -> None:
         """All ranks have this barrier."""
-        if isinstance(self.barrier, HealingBarrier):
-            self._settle(self.barrier.accept(result))
+        if not isinstance(self.barrier, HealingBarrier):
+            return
+        if self.barrier.idle:
+            reports = [RankReport(*row) for row in result.table.tolist()]
+        else:
+            reports = self.barrier.accept(result)
+            self._settle(reports)
+        if self.site is not None:
+            self.site.settle([report.site for report in reports], result.site)
 
     LIVE = ("barriers", "samples_seen", "_reference", "_last_pooled", "_told_rule", "_told_not_finite")
 
@@ -1071,6 +1121,7 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
             "states": {name: one.state_dict() for name, one in self._states.items()},
             "sampler": self._sampler.live_state() if self._sampler is not None else None,
             "pace": self.pace.to_state(),
+            "site": self.site.state() if self.site is not None else None,
         }
 
     def _module_state(self) -> dict[str, Any]:
@@ -1100,9 +1151,13 @@ class FlexibleDDP(DistributedDataParallel):  # type: ignore[misc]
         if self._sampler is not None and state["sampler"] is not None:
             self._sampler.load_live_state(state["sampler"])
         self.pace.load_state(state["pace"])
+        if self.site is not None and state["site"] is not None:
+            self.site.load_state(state["site"])
 
     def forget(self) -> None:
         """What this process has of an interval that ended without it."""
+        if self.site is not None:
+            self.site.forget()
         if isinstance(self.barrier, HealingBarrier):
             self.barrier.forget()
         iteration.running.clear()

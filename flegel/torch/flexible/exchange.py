@@ -26,6 +26,8 @@ class BarrierResult:
     table: torch.Tensor
     used: torch.Tensor
     buffers: torch.Tensor | None
+    site: torch.Tensor | None = None
+    """What θ of all sites is, where the leader of this one brings it."""
 
 
 def _square(flats: list[torch.Tensor]) -> float:
@@ -44,6 +46,10 @@ class HealingBarrier(PooledBarrier):
         self._local: list[torch.Tensor] = []
         self.averaging = False
         self.window = 0
+        self.part_of_site: Callable[[], torch.Tensor | None] = lambda: None
+        """Called after this rank's report: what the leader of a site sends with this barrier, where it said so."""
+        self.idle = False
+        """Training is over here, and ranks meet without gradients until the other sites have ended."""
 
     def _divided(self) -> list[list[torch.nn.Parameter]]:
         """Parameters by message, in the order of the module."""
@@ -116,14 +122,20 @@ class HealingBarrier(PooledBarrier):
                 at += p.numel()
         return found
 
-    def reduce_all(self, connection: Connection, check: Callable[[], None]) -> BarrierResult:
+    def reduce_all(self, connection: Connection | GroupMessages, check: Callable[[], None]) -> BarrierResult:
         """The sums over the ranks of a generation; what this rank contributes stays as it is."""
         table = self._own_row(connection.rank, connection.ranks)
+        site = self.part_of_site()
+        others = [] if site is None else [site]
+        if self.idle:
+            self._sum_all(connection, [], [table, *others], check)
+            return BarrierResult([], table, torch.zeros(0), None, site)
         small = torch.cat([table.view(-1), self._used.double()])
         sums = [flat.clone() for flat in self._local]
         buffers = self._flat_buffers() if self.averaging else None
-        self._sum_all(connection, sums, [small, *([] if buffers is None else [buffers])], check)
-        return BarrierResult(sums, small[: table.numel()].view_as(table), small[table.numel() :], buffers)
+        others += [] if buffers is None else [buffers]
+        self._sum_all(connection, sums, [small, *others], check)
+        return BarrierResult(sums, small[: table.numel()].view_as(table), small[table.numel() :], buffers, site)
 
     def _sum_all(
         self,

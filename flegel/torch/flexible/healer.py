@@ -48,6 +48,7 @@ class HealedModel(Protocol):
     barriers: int
 
     def settle(self, result: BarrierResult) -> None: ...
+    def regrouped(self) -> None: ...
     def live_state(self) -> dict[str, Any]: ...
     def load_live_state(self, state: dict[str, Any]) -> None: ...
     def forget(self) -> None: ...
@@ -186,15 +187,19 @@ class Healer:
         self._model.barrier.rank, self._model.barrier.ranks = self.rank, len(self.members)
         if self.sampler is not None:
             self.sampler.regroup(self.rank, previous_ranks, drawn, windows)
+        self._model.regrouped()
         if self.rank == 0 and change.generation.number > 1:
             told = f"flegel: {change.generation.reason}; training goes on with {len(self.members)} ranks"
             print(f"{told} (generation {change.generation.number}, barrier {self._model.barriers}).", file=sys.stderr)
 
     def has_room(self, change: Change) -> bool:
+        """Nobody joins ranks that have ended and wait for other sites."""
+        if self._model.barrier.idle and self.members:
+            return False
         return self.sampler is None or self.sampler.has_room(*self._regrouping(change))
 
     def is_still_last(self) -> bool:
-        return self.sampler is None or self.sampler.is_last()
+        return self.sampler is None or self._model.barrier.idle or self.sampler.is_last()
 
     def _regrouping(self, change: Change) -> tuple[list[int | None], list[int], list[int]]:
         """What `FlexibleSampler.regroup` takes, by new rank: the rank before, None of a new member; claims of the epoch

@@ -37,12 +37,14 @@ class LocalStepsBarrier(HealingBarrier):
 
     def reduce_all(self, connection: Connection | GroupMessages, check: Callable[[], None]) -> BarrierResult:
         """The sums over ranks; the weights of this rank stay as they are until all ranks have them."""
+        if self.idle:
+            return super().reduce_all(connection, check)
         moved = self.outer.change()
         flats = [torch.cat([moved[p].reshape(-1) for p in chunk]) for chunk in self._chunks]
         table = self._own_row(connection.rank, connection.ranks)
-        buffers = self._flat_buffers() if self.averaging else None
-        self._sum_all(connection, flats, [table, *([] if buffers is None else [buffers])], check)
-        return BarrierResult(flats, table, torch.zeros(0), buffers)
+        site, buffers = self.part_of_site(), self._flat_buffers() if self.averaging else None
+        self._sum_all(connection, flats, [table, *(one for one in (site, buffers) if one is not None)], check)
+        return BarrierResult(flats, table, torch.zeros(0), buffers, site)
 
     def accept(self, result: BarrierResult) -> list[RankReport]:
         """The outer step, along the mean over ranks: each local step of each rank counts alike."""

@@ -86,6 +86,8 @@ class RankReport(NamedTuple):
     """The latest generation of ranks to whose members it is connected, where ranks heal."""
     rate: float = 0.0
     """Learning rates of its optimizers, added up: the same on all ranks, where these step with the same gradient."""
+    site: float = 0.0
+    """What the leader of a site says of θ of all sites (site_rounds.py), where ranks are one of several sites."""
     silent: float = 0.0
     """1 if this is no report: equally fast ranks trained a usual micro-batch (even_run.py). Other columns are 0."""
 

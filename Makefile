@@ -80,7 +80,7 @@ lock:  ## the newest versions that pyproject.toml allows, for every Python and p
 	$(RESOLVE) --extra dev --extra docs --output-file $(LOCKS)/dev.txt pyproject.toml
 	$(RESOLVE) --extra dev --extra extras --constraint $(LOCKS)/dev.txt --output-file $(LOCKS)/extras.txt pyproject.toml
 
-smoke: $(VENV)/.dev  ## one small case of every figure, two minutes of processor time (seven where others use both cores, too); fails where one is not complete
+smoke: $(VENV)/.dev  ## one small case of every figure, six minutes of processor time (nine by the clock where others use both cores, too); fails where one is not complete
 	$(PY) -m bench.run_suite run all --scale smoke --out runs/smoke
 
 nightly: $(VENV)/.dev $(EXTRAS)/.ready  ## the conservation laws at length: 10,000 stories of 50 steps, about ten minutes of a core; slow tests; the gauntlet; a newcomer's first hour

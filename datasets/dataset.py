@@ -396,21 +396,18 @@ def take_rows(source: Source, ids: Array) -> Rows:
     if edges is None or source.sparse:
         return source.pick(ids)
     blocks = np.unique(np.searchsorted(edges, ids, side="right") - 1)
-    features: list[Array] = []
-    labels: list[Array] = []
-    weights: list[Array] = []
+    features = np.empty((len(ids), source.columns), source.dtype)
+    labels, weights = (np.empty(len(ids)) if there else None for there in (source.labelled, source.weighted))
+    at = 0
     for window in source.windows(np.stack([edges[blocks], edges[blocks + 1]], axis=1)):
         rows = source.take(window)
         assert not isinstance(rows.features, Sparse)
-        kept = np.isin(rows.ids, ids, assume_unique=True)
-        features.append(rows.features[kept])
-        if rows.labels is not None:
-            labels.append(rows.labels[kept])
-        if rows.weights is not None:
-            weights.append(rows.weights[kept])
-    return Rows(
-        np.concatenate(features),
-        np.concatenate(labels) if source.labelled else None,
-        ids,
-        np.concatenate(weights) if weights else None,
-    )
+        kept = np.flatnonzero(np.isin(rows.ids, ids, assume_unique=True))
+        end = at + len(kept)
+        np.take(rows.features, kept, axis=0, out=features[at:end], mode="clip")
+        for into, values in ((labels, rows.labels), (weights, rows.weights)):
+            if into is not None and values is not None:
+                into[at:end] = values[kept]
+        at = end
+        del rows  # before the next ones are read
+    return Rows(features, labels, ids, weights)

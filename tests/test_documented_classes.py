@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,16 @@ def definitions(text: str) -> dict[str, str]:
 
 
 EXAMPLE_OF = {name: path for path in sorted(EXAMPLES.glob("*.py")) for name in definitions(path.read_text("utf-8"))}
+
+
+def one_of_each_form() -> Iterator[Any]:
+    """The examples, of which commands and clusters train the first of each way to say what a visit does; others at
+    night."""
+    seen: set[str] = set()
+    for name, path in EXAMPLE_OF.items():
+        forms = VISIT.findall(definitions(path.read_text("utf-8"))[name])
+        yield pytest.param(name, marks=[pytest.mark.slow] if seen.issuperset(forms) else [])
+        seen.update(forms)
 
 
 @cache
@@ -105,7 +116,7 @@ def test_a_documented_class_keeps_its_promises(name: str, folder: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", EXAMPLE_OF)
+@pytest.mark.parametrize("name", list(one_of_each_form()))
 def test_a_documented_class_is_trained_by_a_command(name: str, folder: Path) -> None:
     words = ("submit", f"{EXAMPLE_OF[name]}:{name}", "--data", "points.csv", *hyper_words(name), "--workers", "2")
     assert f"saved to runs/{name}-points-001" in typed(folder, *words)
@@ -127,7 +138,7 @@ def test_a_documented_class_is_trained_under_every_model(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", EXAMPLE_OF)
+@pytest.mark.parametrize("name", list(one_of_each_form()))
 def test_a_documented_class_is_trained_on_a_cluster(name: str, folder: Path, daemons: DaemonCluster) -> None:
     words = ("submit", f"{EXAMPLE_OF[name]}:{name}", "--data", "points.csv", *hyper_words(name), "--workers", "2")
     said = typed(folder, *words, "--out", f"{name}-cluster", environment=daemons.environment)

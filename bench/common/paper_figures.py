@@ -320,8 +320,8 @@ FIGURES = (
         "passes and contribution of each worker, with and without migration",
         "passes",
         "",
-        f"{ONE_MACHINE}; passes end within one of each other in jobs of 5 s, but not in jobs of less than a second, "
-        "which end before points have moved (longer runs of both)",
+        f"{ONE_MACHINE}; passes end within one of each other in jobs of 5 s, but not in jobs of few passes: points "
+        "begin to move after two, and from the fourth on passes are about one apart at most (on virtual time)",
         "passes become equal, the summed contribution larger",
         "migration",
     ),

@@ -298,7 +298,7 @@ def tell(bench: suite.Suite, part: str, lines: list[Line]) -> None:
 
 
 SMALL: dict[str, dict[str, Any]] = {
-    "smoke": {"seeds": 1, "rows": 900, "tested": 300, "epochs": 6, "workers": 1, "barriers": 6, "worker_rows": 2_000,
+    "smoke": {"seeds": 1, "rows": 300, "tested": 100, "epochs": 6, "workers": 1, "barriers": 6, "worker_rows": 2_000,
               "seconds": 2.0, "largest": 1},
     "laptop": {"seeds": 2, "rows": 6_000, "epochs": 12, "barriers": 12, "seconds": 4.0, "largest": 3},
 }  # fmt: skip

@@ -28,7 +28,7 @@ FIGURE = "PSP paper"
 NEEDS = ("option:straggler", "sync:psp", "algorithm:lr")
 
 CASE = suite.Case("lr", "mnist", {}, suite.rows(2_000, 20_000, 60_000))
-VGG = suite.Case("vgg11", "cifar10", {"width": 8, "epochs": 40.0}, suite.rows(200, 4_000, 50_000), 0.05)
+VGG = suite.Case("vgg11", "cifar10", {"width": 8, "epochs": 40.0}, suite.rows(120, 4_000, 50_000), 0.05)
 PAPER = {3: {"bsp": 221, "asp": 258, "ssp": 353, "psp": 204}, 6: {"bsp": 208, "asp": 231, "ssp": 445, "psp": 197}}
 PAPER_VGG = {
     3: {"bsp": 4511, "asp": 4230, "ssp": 4133, "psp": 3756},

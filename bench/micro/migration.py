@@ -235,6 +235,29 @@ def scattered(workers: int, scatter: float) -> dict[str, Any]:
     return found
 
 
+LENGTHS = (1, 2, 3, 4, 5, 7, 10, 20, 40)
+"""Passes after which a job might end."""
+
+
+def by_length(workers: int) -> dict[str, Any]:
+    """The spread that a job has when it ends after so many passes and did not know so: read off one long job."""
+    slow, data = max(workers // 4, 1) - 1, clouds(6_000 * workers, 8, False)
+    found: dict[str, Any] = {}
+    for straggler, mode in itertools.product((f"0-{slow}:8x", f"0-{slow}:2ms/1000"), ("off", "async")):
+        spreads: dict[int, list[float]] = {length: [] for length in LENGTHS}
+        for seed in range(3):
+            trace = virtual_job(mode, data, workers, straggler, SECONDS, 1e9, seed).trace
+            for length in LENGTHS:
+                row = next((row for row in trace if sum(row.passes) >= length * workers), None)
+                if row is not None:
+                    spreads[length].append(max(row.passes) - min(row.passes))
+        found[f"{straggler}, {mode}"] = {
+            str(length): round(statistics.median(of_job), 2) for length, of_job in spreads.items() if of_job
+        }
+        print(f"{straggler}, {mode}: {found[f'{straggler}, {mode}']}", flush=True)
+    return found
+
+
 def paced(workers: int) -> dict[str, Any]:
     """What if moving kept to a part of the processors? A point costs as many visits as lent and sent ones do on real
     processors, and arrives as fast as that part of the time of both ends pays for."""
@@ -283,6 +306,7 @@ def main() -> None:
     parser.add_argument("--virtual-only", action="store_true")
     parser.add_argument("--real-only", action="store_true")
     parser.add_argument("--paced-only", action="store_true", help="what if moving kept to a part of the processors?")
+    parser.add_argument("--lengths-only", action="store_true", help="how far apart passes are by length of the job")
     parser.add_argument("--scatter", type=float, default=0.0, help="only: speeds that vary by so much, 0.15 say")
     parser.add_argument("--only", default="", help="of the real-process part: 'memory async', 'socket sync', …")
     parser.add_argument("--out", type=Path)
@@ -290,11 +314,13 @@ def main() -> None:
     found: dict[str, Any] = {"workers": options.workers, "cores": os.cpu_count()}
     if options.scatter:
         found["scattered"] = scattered(options.workers, options.scatter)
+    elif options.lengths_only:
+        found["lengths"] = by_length(options.workers)
     elif options.paced_only:
         found["paced"] = paced(options.workers)
     elif not options.real_only:
         found["virtual"] = virtual(options.workers)
-    if not (options.virtual_only or options.paced_only or options.scatter):
+    if not (options.virtual_only or options.paced_only or options.lengths_only or options.scatter):
         found["real"] = []
         for made in real(options.rows, options.only):
             found["real"].append(made)

@@ -9,20 +9,29 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from flegel.core.mapped_arrays import release
 from flegel.core.pytree import Array
+from flegel.core.shard import TILE
 from flegel.datasets.rows.chosen_columns import chosen_columns
 from flegel.datasets.rows.columnar_cache import columnar
 from flegel.datasets.rows.file_signature import check_unchanged, signature
+from flegel.datasets.rows.memory import allocate
 from flegel.datasets.rows.options import Options
+from flegel.datasets.rows.row_ranges import cut, group
 from flegel.datasets.rows.source import Chunk, Description, Source, Stream, column_name, ways_out, write_columns
 from flegel.datasets.tables.columns import FileTable, RawColumn, column_of, unique_names
 from flegel.errors import DataError, UsageError, in_words
 from flegel.wording import number, option
 
+DECODED_NUMBERS = 1 << 20
+"""Numbers of a row group that are decoded at a time: a row group may have a million rows, and its file as many columns
+as memory has no room for."""
+PART_BYTES = 32 << 20
+"""Rows of a row group that takes more are read in parts of about this size."""
 STREAM_BEGINS = b"\xff\xff\xff\xff"
 """Of an Arrow stream: a message follows."""
 
@@ -39,11 +48,14 @@ def import_pyarrow() -> Any:
 class _Parquet:
     """Row groups of a Parquet file."""
 
+    decodes = True
+    """A part of a block cannot be read alone, and what was read is private memory."""
+
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
 
         self.path = path
-        self.file = parquet.ParquetFile(path)
+        self.file = parquet.ParquetFile(path, pre_buffer=False)  # else a row group is in memory twice
         meta = self.file.metadata
         self.schema = self.file.schema_arrow
         self.counts = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
@@ -67,8 +79,11 @@ class _Parquet:
 class _Arrow:
     """Record batches of an Arrow (Feather) file, which is mapped: what is not used is not read."""
 
+    decodes = False
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._validated: set[tuple[int | str, ...]] = set()
         self._open()
         self.counts = [self._batch(i).num_rows for i in range(self.batches)]
 
@@ -92,7 +107,9 @@ class _Arrow:
         pa = import_pyarrow()
         with _whole_file(self.path):
             found = pa.Table.from_batches([self._batch(block)]).select(columns)
-            found.validate(full=True)
+            if (block, *columns) not in self._validated:  # reads all values; a large block is asked for part by part
+                found.validate(full=True)
+                self._validated.add((block, *columns))
             return found
 
     def gaps(self, columns: list[str]) -> bool:
@@ -157,6 +174,14 @@ def is_numeric(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
 
 
+class DecodedBlock(NamedTuple):
+    """A block of which parts are read: columns × rows, and its labels."""
+
+    block: int
+    columns: Array
+    labels: Array | None
+
+
 class TableSource(Source):
     """A Parquet or Arrow file whose feature columns are numbers."""
 
@@ -181,6 +206,7 @@ class TableSource(Source):
                     f"{path}: column {name!r} holds {schema.field(name).type}, not numbers; "
                     f"leave it out with {option('drop', name)}."
                 )
+        self._held: DecodedBlock | None = None
         self._edges = np.concatenate(([0], np.cumsum(self.blocks.counts, dtype=np.int64)))
         self.rows = int(self._edges[-1])
         if self.rows == 0:
@@ -195,26 +221,87 @@ class TableSource(Source):
         return self._edges
 
     def fill(self, ranges: Array, features: Array, labels: Array | None) -> None:
-        """Decode each block that the ranges touch; one block at a time is held, since ranges come in the order of the
-        file."""
-        held, table = -1, None
-        at = 0
-        for start, stop in ranges.tolist():
-            first = int(np.searchsorted(self._edges, start, side="right")) - 1
-            last = int(np.searchsorted(self._edges, stop, side="left"))
-            for block in range(first, last):
-                base = int(self._edges[block])
-                if block != held:
-                    held, table = block, self.blocks.read(block, self.wanted)
-                lo, hi = max(start, base), min(stop, int(self._edges[block + 1]))
-                assert table is not None
-                columns = [self._column(table, k, base, lo, hi) for k in range(len(self.wanted))]
-                write_columns(columns[: self.columns], features[at : at + hi - lo])
-                if labels is not None:
-                    labels[at : at + hi - lo] = columns[-1]
-                at += hi - lo
-        columns, table = [], None
+        """Decode each block that the ranges touch, some columns at a time; ranges come in the order of the file."""
+        pieces, at = cut(ranges, self._edges), 0
+        if not len(pieces):
+            return
+        blocks = np.searchsorted(self._edges, pieces[:, 0], side="right") - 1
+        begins = np.flatnonzero(np.diff(blocks, prepend=-1))
+        for block, own in zip(blocks[begins].tolist(), np.split(pieces, begins[1:]), strict=True):
+            end = at + int((own[:, 1] - own[:, 0]).sum())
+            self._fill_from(block, own, features[at:end], None if labels is None else labels[at:end])
+            at = end
         import_pyarrow().default_memory_pool().release_unused()  # otherwise each process keeps room for some blocks
+
+    def _fill_from(self, block: int, ranges: Array, features: Array, labels: Array | None) -> None:
+        """Rows of one block. Never are more of its columns in memory than `DECODED_NUMBERS` allow, or one."""
+        base = int(self._edges[block])
+        if self.blocks.decodes and self._is_large(block):
+            self._fill_from_decoded(block, ranges - base, features, labels)
+            return
+        for first, columns in self._decoded(block, labels is not None):
+            at = 0
+            for lo, hi in (ranges - base).tolist():
+                _put([column[lo:hi] for column in columns], first, features[at : at + hi - lo], labels, at)
+                at += hi - lo
+
+    def _decoded(self, block: int, labelled: bool) -> Iterator[tuple[int, list[Array]]]:
+        """Some columns of a block after the others: the number of the first, and all rows of each."""
+        count = self.columns + labelled
+        step = max(DECODED_NUMBERS // max(self.blocks.counts[block], 1), 1) if self.blocks.decodes else count
+        for first in range(0, count, step):
+            numbers = range(first, min(first + step, count))
+            table = self.blocks.read(block, [self.wanted[k] for k in numbers])
+            base = int(self._edges[block])
+            yield first, [self._column(table.column(k), number, base) for k, number in enumerate(numbers)]
+            del table  # before the next ones are read
+
+    def _is_large(self, block: int) -> bool:
+        """Whether rows of this block are read in parts."""
+        return bool(self.blocks.counts[block] > self._part_rows)
+
+    @property
+    def _part_rows(self) -> int:
+        return max(PART_BYTES // (self.columns * self.dtype.itemsize), TILE)
+
+    def windows(self, ranges: Array) -> Iterator[Array]:
+        """As those of every source; blocks that exceed a window by far are cut as well."""
+        edges, step = self._edges, self._part_rows
+        large = [block for block in range(len(edges) - 1) if self._is_large(block)]
+        if not large:
+            yield from super().windows(ranges)
+            return
+        inner = [np.arange(edges[block], edges[block + 1], step)[1:] for block in large]
+        fine = np.sort(np.concatenate([edges, *inner]))
+        rows = max(1, self.window_bytes // max(1, self.columns * self.dtype.itemsize))
+        yield from group(cut(ranges, fine), rows, exact=False)
+
+    def _fill_from_decoded(self, block: int, ranges: Array, features: Array, labels: Array | None) -> None:
+        """Rows of a large block, whose columns are decoded once, into an array that is a scratch file where memory is
+        short; windows come in the order of the file, and the array goes with the last row."""
+        if self._held is None or self._held.block != block:
+            self._held = None  # before the next one is made
+            count = self.blocks.counts[block]
+            columns = allocate((self.columns, count), self.dtype)
+            answers = np.empty(count) if self.labelled else None
+            for first, some in self._decoded(block, self.labelled):
+                for k, column in enumerate(some, first):
+                    if k == self.columns:
+                        assert answers is not None
+                        answers[:] = column
+                    else:
+                        columns[k] = column
+                release(columns, first, first + len(some))
+            self._held = DecodedBlock(block, columns, answers)
+        held, at = self._held, 0
+        for lo, hi in ranges.tolist():
+            write_columns([column[lo:hi] for column in np.asarray(held.columns)], features[at : at + hi - lo])
+            if labels is not None:
+                assert held.labels is not None
+                labels[at : at + hi - lo] = held.labels[lo:hi]
+            at += hi - lo
+        if ranges[-1, 1] == self.blocks.counts[block]:
+            self._held = None
 
     def labels_of(self, window: Array) -> Array:
         """Reads the label column alone."""
@@ -227,16 +314,16 @@ class TableSource(Source):
         assert self.label is not None
         return TableSource(self.path, [self.label], None, "float64")
 
-    def _column(self, table: Any, k: int, base: int, lo: int, hi: int) -> Array:
-        column = table.column(k)
+    def _column(self, column: Any, wanted: int, base: int) -> Array:
+        """The numbers of a column, which is the `wanted` one of this source."""
         if column.null_count:
             row = base + int(np.flatnonzero(column.is_null().to_numpy())[0])
             raise DataError(
-                f"{self.path}: row {number(row)}, {column_name(self.wanted, k)} has no value; {ways_out()}."
+                f"{self.path}: row {number(row)}, {column_name(self.wanted, wanted)} has no value; {ways_out()}."
             )
         if import_pyarrow().types.is_decimal(column.type):
             column = column.cast(import_pyarrow().float64())
-        return np.asarray(column.slice(lo - base, hi - lo).to_numpy())
+        return np.asarray(column.to_numpy())
 
     def describe(self) -> Description:
         return {
@@ -253,6 +340,15 @@ class TableSource(Source):
         path = Path(description["path"])
         check_unchanged(path, description)
         return cls(path, description["features"], description["label"], description["dtype"])
+
+
+def _put(columns: list[Array], first: int, features: Array, labels: Array | None, at: int) -> None:
+    """Columns from number `first` on into rows of features; the last one may be that of the labels, from `at` on."""
+    own = columns[: features.shape[1] - first]
+    if own:
+        write_columns(own, features[:, first : first + len(own)])
+    if labels is not None and len(own) < len(columns):
+        labels[at : at + len(features)] = columns[-1]
 
 
 class TableStream(Stream):

@@ -33,6 +33,10 @@ WINDOW_BYTES = 8 << 20
 """Rows are read, checked and shuffled in windows of about this many bytes of numbers."""
 
 
+SHUFFLED_NUMBERS = 1 << 20
+"""Rows are shuffled so many numbers at a time, some columns after the others: a window may be as large as a block."""
+
+
 def ways_out() -> str:
     """What to do about gaps, in messages."""
     return (
@@ -149,7 +153,6 @@ class Source(ABC):
         features = allocate((total, self.columns), self.dtype)
         labels = np.empty(total) if self.labelled else None
         ids = expand(ranges)
-        spare = np.empty((0, self.columns), self.dtype)
         lo = 0
         for window in self.windows(ranges):
             hi = lo + int((window[:, 1] - window[:, 0]).sum())
@@ -159,10 +162,9 @@ class Source(ABC):
             check_finite(part, part_labels, ids[lo:hi], self.names, self.origin)
             if rng is not None:
                 order = rng.permutation(hi - lo)
-                if len(spare) < hi - lo:
-                    spare = np.empty_like(part)
-                np.take(part, order, axis=0, out=spare[: hi - lo], mode="clip")
-                part[...] = spare[: hi - lo]
+                step = max(SHUFFLED_NUMBERS // max(hi - lo, 1), 1)
+                for first in range(0, self.columns, step):
+                    part[:, first : first + step] = part[order, first : first + step]
                 ids[lo:hi] = ids[lo:hi][order]
                 if part_labels is not None:
                     part_labels[...] = part_labels[order]

@@ -171,7 +171,10 @@ class ContentCache(FunctionCache):  # type: ignore[misc, unused-ignore]
             self._impl.locator.ensure_cache_path()
             lock = Path(self._cache_path) / f"{self._cache_file.name(key)}.lock"
             self._compiling.enter_context(code_folder.own_turn(lock))
-        return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        if found is None:
+            code_folder.about_to_compile()
+        return found
 
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Function], Function]:

@@ -170,12 +170,19 @@ def _has_code_of(package: Path) -> bool:
 
 Turn = Callable[[Path], contextlib.AbstractContextManager[object]]
 _turns: list[Turn] = []
+_checks: list[Callable[[], None]] = []
 
 
-def take_turns(turn: Turn) -> None:
+def take_turns(turn: Turn, check: Callable[[], None]) -> None:
     """From now on code is compiled inside `turn(file)`, which lets one process of the host in at a time; those who
-    waited find the code of the one before."""
-    _turns[:] = [turn]
+    waited find the code of the one before. `check` is called before something is compiled, and may refuse that."""
+    _turns[:], _checks[:] = [turn], [check]
+
+
+def about_to_compile() -> None:
+    """The code is in no cache, and what is called next compiles it."""
+    for check in _checks:
+        check()
 
 
 @contextlib.contextmanager

@@ -120,6 +120,7 @@ class EntryPoint:
             found = self._linked(path)
             if found is not None:  # another process, or thread, has compiled it meanwhile
                 return found
+            code_folder.about_to_compile()
             from flegel.core.code_cache import native_code as native_code_of
 
             compiled = self.function()

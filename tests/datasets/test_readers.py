@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from flegel.datasets import open_data
-from flegel.datasets.formats import text_stream
-from flegel.datasets.formats.arrow_tables import open_blocks
+from flegel.datasets.formats import arrow_tables, text_stream
+from flegel.datasets.formats.arrow_tables import TableSource, open_blocks
 from flegel.datasets.formats.text_dialect import Dialect
 from flegel.errors import DataError, UsageError
 from tests import needs
@@ -391,3 +391,36 @@ def test_scipy_matrices_and_torch_tensors() -> None:
             return TABLE
 
     assert np.array_equal(open_data(Tensor()).load()[0], TABLE)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("block", [5000, 1700, 900])
+def test_tables_read_some_columns_and_rows_of_a_block_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, block: int
+) -> None:
+    """Whatever part of a row group or batch is in memory at a time, the rows are the same."""
+    pa = needs.library("pyarrow")
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(5000, 7)).astype(np.float32), rng.integers(0, 3, 5000)
+    names = [f"c{t}" for t in range(7)]
+    table, path = pa.table({**dict(zip(names, X.T, strict=True)), "y": y}), tmp_path / f"rows.{kind}"
+    if kind == "parquet":
+        needs.library("pyarrow.parquet").write_table(table, path, row_group_size=block)
+    else:
+        with pa.ipc.new_file(str(path), table.schema) as file:
+            file.write_table(table, max_chunksize=block)
+    monkeypatch.setattr(TableSource, "window_bytes", 64 * 7 * 4)
+    whole, ranges = np.array([[0, 5000]]), np.array([[3, 10], [10, 11], [400, 2100], [4000, 4999]])
+    windows = []
+    for part, decoded in ((32 << 20, 1 << 20), (64 * 7 * 4 * 5, 1000), (1, 1)):
+        monkeypatch.setattr(arrow_tables, "PART_BYTES", part)
+        monkeypatch.setattr(arrow_tables, "DECODED_NUMBERS", decoded)
+        source = TableSource(path, names, "y", "float32")
+        windows.append(len(list(source.windows(whole))))
+        some, mixed = source.take(ranges), source.take(whole, np.random.default_rng(3))
+        wanted = np.concatenate([np.arange(*each) for each in ranges])
+        for rows, ids in ((source.take(whole), np.arange(5000)), (some, wanted), (mixed, mixed.ids)):
+            assert np.array_equal(rows.ids, ids) and np.array_equal(rows.labels, y[ids])
+            assert np.array_equal(rows.features, X[ids])
+        assert np.array_equal(np.sort(mixed.ids), np.arange(5000)) and not np.array_equal(mixed.ids, np.arange(5000))
+    assert windows[0] < windows[1] < windows[2], "large blocks are cut"

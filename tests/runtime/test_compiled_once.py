@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 import flegel
+from flegel.core.entry_point import EntryPoint
+from flegel.core.pytree import protected
 from flegel.core.shard import Sparse, make_shard
 from flegel.datasets.rows import memory
 from flegel.errors import UsageError
 from flegel.runtime.backends.numba.backend import BACKEND
-from flegel.runtime.backends.numba.compile_turns import COMPILER_BYTES, turn
+from flegel.runtime.backends.numba.compile_turns import COMPILER_BYTES, check_memory
 
 
 def overloads(folder: Path) -> dict[str, list[str]]:
@@ -94,8 +96,22 @@ def test_nobody_compiles_where_the_compiler_would_run_out_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available", lambda: COMPILER_BYTES - 1)
-    with pytest.raises(UsageError, match="flegel warm"), turn(tmp_path / "lock"):
-        raise AssertionError("LLVM would end the process")
+    with pytest.raises(UsageError, match="flegel warm"):
+        check_memory()
+    arguments = protected(np.ones((1, 3, 64))), np.empty((5, 3))
+    with pytest.raises(UsageError, match="flegel warm"):
+        EntryPoint("flegel.core.tiling", "fill_rows")._compiled(tmp_path / "absent.native", arguments)
     monkeypatch.setattr(memory, "available", lambda: COMPILER_BYTES)
-    with turn(tmp_path / "lock"):
-        pass
+    check_memory()
+
+
+def test_code_that_another_process_has_compiled_needs_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for its turn finds the code, whatever memory is free then."""
+    arguments, path = (protected(np.ones((1, 3, 64))), np.empty((5, 3))), tmp_path / "kept.native"
+    EntryPoint("flegel.core.tiling", "fill_rows")._compiled(path, arguments)
+    monkeypatch.setattr(memory, "available", lambda: 0)
+    rows = np.empty((5, 3))
+    EntryPoint("flegel.core.tiling", "fill_rows")._compiled(path, arguments)(arguments[0], rows)
+    assert (rows == 1).all()

@@ -15,6 +15,7 @@ from flegel.core.pytree import Array
 from flegel.core.shard import Shard, make_shard, pack_tiles
 from flegel.datasets import open_data
 from flegel.datasets.rows import memory
+from flegel.errors import UsageError
 from flegel.runtime.worker import shard_loading
 from flegel.runtime.worker.shard_loading import in_scratch_file
 from tests import needs
@@ -118,3 +119,14 @@ def test_the_limit_of_a_process_counts_like_that_of_a_container(monkeypatch: pyt
     used = int(data.split()[1]) << 10
     monkeypatch.setattr(resource, "getrlimit", lambda which: (used + (64 << 20), -1))
     assert memory.available() <= 128 << 20
+
+
+def test_worker_processes_that_have_no_room_are_refused_before_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "rows.npy", ROWS)
+    monkeypatch.setenv("FLEGEL_MEMORY", "20K")
+    monkeypatch.setattr(memory, "available", lambda: 200 << 20)
+    with pytest.raises(UsageError, match=r"2 worker processes take up to 222 MB .* 200 MB are free .* fewer workers"):
+        flegel.run(KMeans(k=4), tmp_path / "rows.npy", workers=2, processes="yes")
+    assert flegel.run(KMeans(k=4), tmp_path / "rows.npy", workers=1, max_passes=2).objective > 0

@@ -23,6 +23,8 @@ from typing import IO
 
 from flegel.algorithms import BUILTINS
 from flegel.core import code_folder, native_code
+from flegel.datasets.rows import memory
+from flegel.runtime.backends.numba.compile_turns import check_memory
 from flegel.runtime.processes.fork_server import environment
 from flegel.runtime.system.parent_death import die_with_parent, process_starter
 
@@ -32,6 +34,8 @@ LEAST_PROCESSORS = 2
 """With one, the job itself would be slower."""
 OWN = "flegel.algorithms."  # where the algorithms are whose kernels are compiled here
 FIRST_TO_GO = 1000  # where memory is short, the kernel ends this process before all others
+LEAST_FREE_BYTES = 1 << 30
+"""Memory that must be free: this process takes up to 400 MB, which a job may need that has rows larger than memory."""
 _asked: list[subprocess.Popen[bytes]] = []
 
 
@@ -61,7 +65,7 @@ def wanted() -> bool:
     if not able or os.environ.get("FLEGEL_WARM", "") == "0" or not code_folder.is_lasting():
         return False
     try:
-        if full_mark().exists():
+        if full_mark().exists() or memory.available() < LEAST_FREE_BYTES:
             return False
         with _alone() as turn:
             return turn is not None
@@ -118,8 +122,10 @@ def fill() -> None:
     """Compile everything, what first jobs use most first; what cannot be compiled is left to the job that needs it."""
     from flegel.runtime.job import warm_code
 
-    code_folder.take_turns(lambda path: contextlib.nullcontext())
+    code_folder.take_turns(lambda path: contextlib.nullcontext(), check_memory)
     for case in warm_code.everything():
+        if memory.available() < LEAST_FREE_BYTES:
+            return
         with contextlib.suppress(Exception):
             warm_code.compile_case(case)
     full_mark().touch()

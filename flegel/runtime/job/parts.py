@@ -86,6 +86,9 @@ PARTS = (
     ),
     PartLine("validation", "flegel.runtime.parts.validation:HeldOutRows", lambda r: r.data.held_out is not None),
     PartLine("compiler", "flegel.runtime.parts.compile_ahead:CompileAhead", _always),
+    PartLine(
+        "rows beyond memory", "flegel.runtime.parts.rows_beyond_memory:RowsBeyondMemory", lambda r: not r.data.in_memory
+    ),
     PartLine("rows in place", "flegel.runtime.parts.lent_rows:LentRows", lambda r: r.data.in_memory),
     PartLine(
         "resting",

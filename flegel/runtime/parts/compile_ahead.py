@@ -1,4 +1,7 @@
-"""A process that compiles the kernel of a job while its rows are read, where the cache has no code."""
+"""A process that compiles the kernel of a job while its rows are read, where the cache has no code.
+
+Where memory is scarce it compiles before a row is read: its memory is free again when blocks of rows need it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,15 @@ import sys
 
 from flegel.algorithms import BUILTINS
 from flegel.configuration.active import active
+from flegel.datasets.rows import memory
 from flegel.loading.class_source import reference
+from flegel.runtime.backends.numba.compile_turns import COMPILER_BYTES
 from flegel.runtime.backends.numba.compiler_process import CompilerProcess
 from flegel.runtime.job.part import Part
 from flegel.runtime.job.placement import has_code
+
+ROOM_BYTES = 1 << 30
+"""With so much memory free beside that of a compiler, rows are read while it works."""
 
 
 class CompileAhead(Part):
@@ -20,6 +28,9 @@ class CompileAhead(Part):
         self._compiler = self._start()
         if self._compiler is not None:
             self.running.ending.callback(self._compiler.close)
+            if memory.available() < COMPILER_BYTES + ROOM_BYTES:
+                self.request.observers.phase("compiling")
+                self._compiler.wait()
 
     def started(self) -> None:
         self.running.prepared.compiler = self._compiler

@@ -18,6 +18,7 @@ from flegel.datasets.rows.keys import deal_keys
 from flegel.datasets.rows.partition import parse
 from flegel.errors import DataError, ProtocolError
 from flegel.messages import LoadShard
+from flegel.runtime.system.freed_memory import return_freed_memory
 from flegel.runtime.transport.shared_memory import JobArray, SharedArray, open_shared
 from flegel.runtime.worker.rows_in_place import IN_PLACE, OpenArray, fetch_ids, fetch_own
 
@@ -196,6 +197,7 @@ def load_rows(
             if load.source.get("kind") == "dataset" and ids is None and not scaling and "keys" not in load.source:
                 where = load.source["description"], load.index, load.count, load.source["partition"], load.seed
                 if (streamed := stream_shard(*where)) is not None:
+                    return_freed_memory()  # windows come and go
                     return ShardRows(*streamed)
             rows = open_rows(load.source, load.index, load.count, load.seed, ids, open_array)
     features = scale.apply(rows.features, scale.Scaling(*scaling)) if scaling else rows.features

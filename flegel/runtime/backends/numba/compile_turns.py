@@ -61,7 +61,6 @@ def turn(
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), str(os.getpid()).encode())
             break
-        check_memory()
         yield
 
 

@@ -15,11 +15,11 @@ from flegel.core.shard import Shard
 from flegel.core.stop_flag import new_flag
 from flegel.declarations.kernels import Kernel, KernelHooks
 from flegel.declarations.optional import hook
-from flegel.runtime.backends.numba.compile_turns import turn
+from flegel.runtime.backends.numba.compile_turns import check_memory, turn
 from flegel.runtime.backends.numba.interpreted_loop import interpreted
 from flegel.runtime.worker.current_hook import EnteredHook
 
-take_turns(turn)
+take_turns(turn, check_memory)
 
 
 @dataclass(frozen=True)

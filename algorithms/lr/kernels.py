@@ -31,10 +31,14 @@ from flegel.algorithms.lr.curvature import (
     width_of,
 )
 from flegel.algorithms.lr.point import (
+    BENT,
+    BENT_PART,
+    LEAST_BEND,
     LOSS,
     MOST_SCORE,
     SEEN,
     STAMPS,
+    SUMS,
     UNKNOWN,
     VISITS,
     bend_of,
@@ -331,8 +335,9 @@ def _two_classes(scores, targets, losses, features, ahead, columns):
         zero = spread(0.0, z)
         small = exp(zero - maximum(z, zero - z))
         above = small + 1.0
-        share = 1.0 / above
-        store(scores, lane, where(z >= 0.0, share, small * share) - y)
+        share = 1.0 / above  # 1 − p loses digits where p is near 1
+        likely = where(where(y > 0.5, z, zero - z) >= 0.0, small * share, share)
+        store(scores, lane, where(y > 0.5, zero - likely, likely))
         store(losses, lane, maximum(z - 2.0 * (y * z), zero) + log1p_unit(small))
 
 
@@ -347,16 +352,17 @@ def _many_classes(scores, targets, losses):
             store(scores, k * TILE + lane, z)
             top = maximum(top, z)
         zero = spread(0.0, top)
-        whole, mine, y = zero, zero, load(targets, lane, LABEL_LANES)
+        whole, rest, mine, y = zero, zero, zero, load(targets, lane, LABEL_LANES)
         for k in range(scores.shape[0]):
             z = load(scores, k * TILE + lane, LABEL_LANES) - top
             mine = where(y == k, z, mine)
             z = exp(z)
             whole = whole + z
+            rest = rest + where(y == k, zero, z)
             store(scores, k * TILE + lane, z)
-        for k in range(scores.shape[0]):
-            likely = load(scores, k * TILE + lane, LABEL_LANES) / whole
-            store(scores, k * TILE + lane, likely - where(y == k, zero + 1.0, zero))
+        for k in range(scores.shape[0]):  # 1 − p loses digits where p is near 1
+            odds = where(y == k, zero - rest, load(scores, k * TILE + lane, LABEL_LANES))
+            store(scores, k * TILE + lane, odds / whole)
         store(losses, lane, log(whole) - mine)
 
 
@@ -392,9 +398,14 @@ def _keep(state, tile, masses, scores, steps, losses, weights, weighted, targets
     outputs = scores.shape[0]
     base = tile * (2 * outputs + 2) * TILE
     double = scores.dtype.type(1.0 if outputs == 1 else 2.0)
-    worst = spread(-1.0, load(scores, 0, LABEL_LANES))
-    for k in range(outputs):
-        for lane in range(0, TILE, LABEL_LANES):
+    worst, bent = spread(-1.0, load(scores, 0, LABEL_LANES)), spread(0.0, load(scores, 0, LABEL_LANES))
+    for lane in range(0, TILE, LABEL_LANES):
+        zero = spread(0.0, load(scores, 0, LABEL_LANES))
+        apart, most, inverse = zero, zero, zero + 1.0
+        if weighted:
+            weight = load(weights, lane, LABEL_LANES)
+            inverse = where(weight > 0.0, 1.0 / weight, zero)
+        for k in range(outputs):
             at = k * TILE + lane
             residual = load(scores, at, LABEL_LANES)
             size = maximum(residual, spread(0.0, residual) - residual)
@@ -403,12 +414,17 @@ def _keep(state, tile, masses, scores, steps, losses, weights, weighted, targets
             cut = minimum(size, spread(cap, size))
             bend, after = double * (cut * (1.0 - cut)), residual
             if weighted:
-                weight = load(weights, lane, LABEL_LANES)
                 bend, after = weight * bend, weight * residual
-            apart = maximum(bend - counted, counted - bend)
-            worst = maximum(worst, apart - fma(counted, spread(part, counted), spread(floor, counted)))
+            stale = maximum(bend - counted, counted - bend)
+            worst = maximum(worst, stale - fma(counted, spread(part, counted), spread(floor, counted)))
+            then = maximum(before, zero - before) * inverse
+            now, then = size * (1.0 - size), then * (1.0 - then)
+            apart, most = maximum(apart, maximum(now - then, then - now)), most + maximum(now, then)
             store(state, base + at, cast_like(after, load(state, base, LABEL_LANES)))
             store(steps, at, after - memory * before)
+        most = where(inverse > 0.0, where(apart > BENT_PART * most, most, zero), zero)
+        bent = bent + where(most > LEAST_BEND, zero + 1.0, zero)
+    sums[BENT] += total(bent)
     zero = spread(0.0, load(state, base, LABEL_LANES))
     change, stamps = widen(zero), zero
     stamp = cast_like(spread(theta_number, load(scores, 0, LABEL_LANES)), zero)
@@ -677,7 +693,7 @@ def _open(parameter, aggregator, keep):
     fixed = (parameter.classes, parameter.internal_metric, (parameter.internal_importance, numbers))
     diagonal = asked[5] > 1.0 and whole.shape[1] > 1  # kept in the first row until then
     curvature = np.zeros((whole.shape[0], 1, whole.shape[2])) if diagonal else whole
-    goal = (aggregator.gradient, curvature, aggregator.counts, np.zeros(5))
+    goal = (aggregator.gradient, curvature, aggregator.counts, np.zeros(SUMS))
     return (parameter.weights, parameter.bias), fixed, goal
 
 
@@ -691,6 +707,7 @@ def _close(goal, aggregator):
     aggregator.stamps[0] += sums[STAMPS]
     aggregator.visits[0] += sums[VISITS]
     aggregator.unknown[0] += sums[UNKNOWN]
+    aggregator.bent[0] += sums[BENT]
 
 
 _opened, _closed = njit(nogil=True, cache=True)(_open), njit(nogil=True, cache=True)(_close)

@@ -31,7 +31,7 @@ from flegel.algorithms.lr.model import (
     shown_labels,
     start_loss,
 )
-from flegel.algorithms.lr.point import visit
+from flegel.algorithms.lr.point import SUMS, visit
 from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.products import ProductKernel
 from flegel.algorithms.lr.search import (
@@ -48,6 +48,7 @@ from flegel.algorithms.lr.search import (
     PlannedStep,
     StepSearch,
     begin,
+    longer,
     pairs_of,
     quasi_newton,
     remaining,
@@ -71,8 +72,8 @@ from flegel.declarations.placement import ParameterPlacement
 from flegel.declarations.statistics import Statistics
 from flegel.errors import UsageError
 
-REMEMBERED = Statistics(spent=("visits", "unknown"), lagging=("curvature",))
-FORGOTTEN = Statistics(spent=("gradient", "visits", "unknown"), lagging=("curvature",))
+REMEMBERED = Statistics(spent=("visits", "unknown", "bent"), lagging=("curvature",))
+FORGOTTEN = Statistics(spent=("gradient", "visits", "unknown", "bent"), lagging=("curvature",))
 
 
 class LR(Algorithm):
@@ -250,7 +251,7 @@ class LR(Algorithm):
         wide = columns + 1 if parameter.internal_visit[5] > 0.0 else 1
         curvature = np.zeros((outputs, wide, columns + 1))
         counts = np.zeros(len(parameter.classes))
-        return Gradients(np.zeros((outputs, columns + 1)), curvature, counts, *(np.zeros(1) for _ in range(5)))
+        return Gradients(np.zeros((outputs, columns + 1)), curvature, counts, *(np.zeros(1) for _ in range(SUMS)))
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ class LR(Algorithm):
         outputs, columns = parameter.weights.shape
         metric, numbers = parameter.internal_metric, parameter.internal_visit
         wide = columns + 1 if numbers[5] > 0.0 else 1
-        sums = np.zeros((5, 1))
+        sums = np.zeros((SUMS, 1))
         change = Gradients(
             np.zeros((outputs, columns + 1)),
             np.zeros((outputs, wide, columns + 1)),
@@ -269,6 +270,7 @@ class LR(Algorithm):
             sums[2],
             sums[3],
             sums[4],
+            sums[5],
         )
         target = -1
         for c in range(parameter.classes.shape[0]):
@@ -286,7 +288,7 @@ class LR(Algorithm):
             parameter.internal_importance,
             (numbers[0], 1.0 if self.memory else 0.0, numbers[1], numbers[2], numbers[3], numbers[4]),
         )
-        steps, bends, totals = np.zeros(outputs), np.zeros(outputs), np.zeros(5)
+        steps, bends, totals = np.zeros(outputs), np.zeros(outputs), np.zeros(SUMS)
         visit(scores, target, dataPoint.weight, dataPoint.state, model, steps, bends, totals)  # type: ignore[no-untyped-call]
         for k in range(outputs):
             add_scaled(dataPoint.features, steps[k], change.gradient[k])
@@ -297,7 +299,7 @@ class LR(Algorithm):
                 change.curvature[k, 0] += first[0]
             elif bends[k] != 0.0:
                 add_outer(dataPoint.features, bends[k], metric, change.curvature[k])
-        for i in range(5):
+        for i in range(SUMS):
             sums[i, 0] = totals[i]
         return change
 
@@ -328,7 +330,7 @@ class LR(Algorithm):
         if visits <= 0:
             return oldParameter
         search = StepSearch(*(float(number) for number in oldParameter.internal_search))
-        search = search._replace(trained=search.trained + visits)
+        search = search._replace(trained=search.trained + visits, bent=search.bent + float(aggregator.bent[0]))
         everyone = seen >= search.points
         if everyone and self.class_weight == "balanced":
             importance = self._importance(aggregator.counts)
@@ -430,19 +432,21 @@ class LR(Algorithm):
         if len(pairs) and search.measured:
             pairs = with_pair(pairs, theta, gradient, parameter.internal_best)
         newton = self._newton(parameter, curvature)
-        step = self._next_step(theta, search, curvature, pairs, value, gradient, newton)
+        left = float(np.vdot(gradient, theta - parameter.internal_best[0])) if search.promised < 0.0 else 0.0
+        step = self._next_step(theta, search, curvature, pairs, value, gradient, newton, left)
         brought = search.best - value if search.measured else NOT_YET
         gains = search.gains.with_step(brought) if search.measured else search.gains
         search = search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
         start = start_loss(aggregator, parameter)
         gap, doubt = self._gap(search, curvature, gradient, value, start, brought, newton)
+        known = NOT_YET if search.bent and step.promised < -1e-15 * value else gap
         if self._separated(value, parameter):
-            gap = min(gap, value / start)  # the minimum is 0
+            known = min(known, value / start)  # the minimum is 0
         search = search._replace(
             best=min(value, search.best),
             measured=search.measured + 1.0,
             length=1.0,
-            gap=min(gap, NOT_YET),
+            gap=min(known, NOT_YET),
             brought=brought,
             doubt=doubt,
             recent=gains.recent,
@@ -473,8 +477,10 @@ class LR(Algorithm):
         value: float,
         gradient: Array,
         newton: bool,
+        left: float,
     ) -> PlannedStep:
-        """The step from the best θ: proximal with l1, quasi-Newton where the curvature is a diagonal, else Newton."""
+        """The step from the best θ: proximal with l1, quasi-Newton where the curvature is a diagonal, else Newton.
+        `left`: the slope along the last step at its end."""
         penalty = self._penalty
         damping = max(search.damping * (0.2 if search.length == 1.0 else 1.0), active().lr.least_damping)
         pace = min(1.0, 1.5 * search.pace) if search.length == 1.0 else search.pace
@@ -483,7 +489,9 @@ class LR(Algorithm):
         elif not newton and not search.wary:
             step = quasi_newton(gradient, pairs, curvature.solver(penalty, damping), not curvature.full)
         else:
-            step = curvature.solve(gradient, penalty, damping) * (pace if not self.scaling else 1.0)
+            step = curvature.solve(gradient, penalty, damping)
+            pace = pace if not self.scaling else longer(search, left, float(np.vdot(gradient, step)))
+            step *= pace
         step *= self._rate(search)
         step = self._balanced_step(theta, step)
         promised = float(np.vdot(gradient, step))
@@ -508,7 +516,7 @@ class LR(Algorithm):
         `search` holds the planned step; `brought`: what the last step gained; `start`: the objective at θ = 0."""
         penalty, damping = self._penalty, search.damping
         exact = curvature.full and not penalty.l1 and newton
-        free = -search.promised
+        free = -search.promised / (search.pace if exact else 1.0)
         if exact and damping > active().lr.least_damping:  # without damping, flat directions promise more
             free = -float((gradient * curvature.solve(gradient, penalty, active().lr.least_damping)).sum())
         if curvature.full or penalty.l1:
@@ -585,6 +593,7 @@ class LR(Algorithm):
         floor = 0.0 if mode == EMPTYING else max(least * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, cap, *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()
+        search = search._replace(bent=0.0) if search.promised else search  # 0: θ may be the same
         made = {"internal_visit": np.array(numbers), "internal_search": np.array(search)}
         return parameter._replace(weights=weights, bias=bias, **made)
 

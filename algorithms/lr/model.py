@@ -40,9 +40,11 @@ class Linear(NamedTuple):
 
 class Gradients(NamedTuple):
     """s: Σ residual·x (last column: the bias), Σ curvature·x̃·x̃ᵀ, weight of the points by class, Σ loss, points seen,
-    Σ number of θ at the last visit, and of this interval the visits and the unknown labels.
+    Σ number of θ at the last visit, and of this interval the visits, the unknown labels and the bent points.
 
-    `unknown` counts visits to points whose label is not among the classes.
+    `unknown` counts visits to points whose label is not among the classes, `bent` those to points whose curvature
+    changed by more than `kernels.lr_bent_part` since the visit before: the second derivatives say little about a step
+    that changes them.
     """
 
     gradient: Array
@@ -53,6 +55,7 @@ class Gradients(NamedTuple):
     stamps: Array
     visits: Array
     unknown: Array
+    bent: Array
 
 
 def joined(parameter: Linear, into: Array | None = None) -> Array:

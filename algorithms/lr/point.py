@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from flegel.configuration.compiled import kernel_settings
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 
 MOST_SCORE = 1e5
 """Bound of |score|. Sums are kept by difference, so a huge loss under a θ that is later rejected would cost digits."""
-LOSS, SEEN, STAMPS, VISITS, UNKNOWN = 0, 1, 2, 3, 4
+LOSS, SEEN, STAMPS, VISITS, UNKNOWN, BENT, SUMS = range(7)
 """Places in the sums of a visit or kernel: loss, points visited for the first time, changes of the numbers of θ at the
-last visits, visits, and rows with unknown labels."""
+last visits, visits, rows with unknown labels, and points whose curvature is not what it was at their last visit; and
+how many places."""
+BENT_PART = kernel_settings().lr_bent_part
+LEAST_BEND = 1e-24
+"""Of a point's weight: with less curvature a row that is 1e9 times as long as another one does not weigh more."""
 
 
 @njit(nogil=True, cache=True)
@@ -25,8 +30,11 @@ def residuals(scores: Array, target: int) -> float:
     if scores.shape[0] == 1:
         score = min(max(scores[0], -MOST_SCORE), MOST_SCORE)
         small = np.exp(-abs(score))
-        likely = 1.0 / (1.0 + small) if score >= 0.0 else small / (1.0 + small)
-        scores[0] = likely - (1.0 if target == 1 else 0.0)
+        high, low = 1.0 / (1.0 + small), small / (1.0 + small)  # 1 − p loses digits where p is near 1
+        if target == 1:
+            scores[0] = -low if score >= 0.0 else -high
+        else:
+            scores[0] = high if score >= 0.0 else low
         wrong = -score if target == 1 else score
         loss: float = max(wrong, 0.0) + np.log1p(small)
         return loss
@@ -79,6 +87,13 @@ def outdated(now, counted, part, floor):
     return abs(now - counted) > part * counted + floor
 
 
+@njit(nogil=True, cache=True, forceinline=True)
+def last_bend(size, weight):
+    """Curvature at the last visit, without its weight, from the residual that was kept then, with it."""
+    share = size / weight if weight > 0.0 else 0.0
+    return share * (1.0 - share)
+
+
 @njit(nogil=True, cache=True)
 def visit(scores, target, weight, state, model, gradient_steps, curvature_steps, sums):
     """One visit: scores → new state, what its gradient and curvature change by, sums. True: curvature changed.
@@ -91,7 +106,7 @@ def visit(scores, target, weight, state, model, gradient_steps, curvature_steps,
     weight = weight * importance[target]
     loss = weight * residuals(scores, target)
     double = 1.0 if outputs == 1 else 2.0
-    changed = False
+    changed, apart, most = False, 0.0, 0.0
     for k in range(outputs):
         bend = double * weight * bend_of(abs(scores[k]), cap)
         counted, now = np.float64(state[outputs + 1 + k]), np.float64(np.float32(bend))
@@ -101,6 +116,8 @@ def visit(scores, target, weight, state, model, gradient_steps, curvature_steps,
             curvature_steps[k] = now - counted
             changed = True
         before = np.float64(state[k])
+        bend, last = abs(scores[k]) * (1.0 - abs(scores[k])), last_bend(abs(before), weight)
+        apart, most = max(apart, abs(bend - last)), most + max(bend, last)
         state[k] = weight * scores[k]
         gradient_steps[k] = np.float64(state[k]) - memory * before
     old, stamp = np.float64(state[outputs]), np.float64(state[2 * outputs + 1])
@@ -110,4 +127,6 @@ def visit(scores, target, weight, state, model, gradient_steps, curvature_steps,
     sums[SEEN] += 1.0 if stamp == 0.0 else 0.0
     sums[STAMPS] += theta_number - stamp
     sums[VISITS] += 1.0
+    if apart > BENT_PART * most and most > LEAST_BEND and weight > 0.0:
+        sums[BENT] += 1.0
     return changed

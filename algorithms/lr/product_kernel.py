@@ -6,6 +6,9 @@ import numpy as np
 
 from flegel.algorithms.lr.curvature import add_squares
 from flegel.algorithms.lr.point import (
+    BENT,
+    BENT_PART,
+    LEAST_BEND,
     LOSS,
     MOST_SCORE,
     SEEN,
@@ -62,7 +65,8 @@ def settle(scores, bias, labels, state, masses, start, model, classes, steps, be
         weight = mass * importance[target]
         share = kind(1.0 / (rest + own))
         scores[r, target] = -rest  # 1 − p loses digits where p is near 1; the sum of the others does not
-        pairs += _keep(scores, r, whole, state, i, (kind(weight), share, memory, part, floor, cap), steps, bends)
+        numbers = (kind(weight), share, memory, part, floor, cap)
+        pairs += _keep(scores, r, whole, state, i, numbers, steps, bends, sums)
         stamp = np.float64(state[i, 2 * outputs + 1])
         if stamp == 0.0:
             counts[target] += mass
@@ -77,7 +81,7 @@ def settle(scores, bias, labels, state, masses, start, model, classes, steps, be
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _keep(scores, r, whole, state, i, numbers, steps, bends):
+def _keep(scores, r, whole, state, i, numbers, steps, bends, sums):
     """Residuals of row r, in `scores` but for the factor `share`, into the state of point i. The number of outdated
     curvatures, which are counted again."""
     weight, share, memory, part, floor, cap = numbers
@@ -85,23 +89,39 @@ def _keep(scores, r, whole, state, i, numbers, steps, bends):
     kind = scores.dtype.type
     at, own, count = r * width, i * state.shape[1], 0
     curved = own + outputs + 1
-    worst = spread(-1.0, load(scores, at, LANES))
+    inverse = kind(1.0) / weight if weight > 0.0 else kind(0.0)
+    worst, zero = spread(-1.0, load(scores, at, LANES)), spread(0.0, load(scores, at, LANES))
+    apart, most = zero, zero
     for k in range(0, whole, LANES):
         residual = load(scores, at + k, LANES) * share
         before, counted = load(state, own + k, LANES), load(state, curved + k, LANES)
-        size = maximum(residual, spread(0.0, residual) - residual)
+        size = maximum(residual, zero - residual)
         cut = minimum(size, spread(cap, size))
         bend, after = (kind(2.0) * weight) * (cut * (1.0 - cut)), residual * weight
-        apart = maximum(bend - cast_like(counted, bend), cast_like(counted, bend) - bend)
-        worst = maximum(worst, apart - fma(cast_like(counted, bend), spread(part, bend), spread(floor, bend)))
+        stale = maximum(bend - cast_like(counted, bend), cast_like(counted, bend) - bend)
+        worst = maximum(worst, stale - fma(cast_like(counted, bend), spread(part, bend), spread(floor, bend)))
+        then = cast_like(before, residual) * inverse
+        then = maximum(then, zero - then)
+        now, then = size * (1.0 - size), then * (1.0 - then)
+        apart, most = maximum(apart, maximum(now - then, then - now)), most + maximum(now, then)
         store(state, own + k, cast_like(after, before))
         store(steps, at + k, after - kind(memory) * cast_like(before, after))
         store(scores, at + k, residual)
+    summed, farthest = total(widen(most)), kind(0.0)
+    store(bends, at, apart)  # all of which are 0 before, and again after
+    for lane in range(LANES):
+        farthest = max(farthest, bends[r, lane])
+        bends[r, lane] = 0.0
     for k in range(whole, outputs):
         scores[r, k] *= share
         before = state[i, k]
+        size, last = abs(scores[r, k]), abs(kind(before) * inverse)
+        now, then = size * (kind(1.0) - size), last * (kind(1.0) - last)
+        farthest, summed = max(farthest, abs(now - then)), summed + max(now, then)
         state[i, k] = weight * scores[r, k]
         steps[r, k] = state[i, k] - memory * before
+    if farthest > BENT_PART * summed and summed > LEAST_BEND and inverse > 0.0:
+        sums[BENT] += 1.0
     if whole < outputs or any_lane(worst > 0.0) or cap == 0.0:
         for k in range(outputs):
             now = np.float64(np.float32(2.0 * weight * bend_of(abs(np.float64(scores[r, k])), cap)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from flegel.algorithms.lr.point import SUMS
 from flegel.algorithms.lr.shapes import LANES
 from flegel.configuration.active import active
 from flegel.core.entry_point import EntryPoint
@@ -43,7 +44,7 @@ class ProductKernel:
         bias = parameter.bias.astype(kind)
         penalty, theta_number, part, floor, cap = (float(number) for number in parameter.internal_visit[:5])
         model = (parameter.internal_importance, (penalty, self._memory, theta_number, part, floor, cap))
-        points, sums, metric = (shard.labels, shard.state, shard.weights), np.zeros(5), parameter.internal_metric
+        points, sums, metric = (shard.labels, shard.state, shard.weights), np.zeros(SUMS), parameter.internal_metric
         at = start
         while True:
             stop = min(at + self._rules.product_rows, end)

@@ -114,6 +114,8 @@ class StepSearch(NamedTuple):
     """The same over more steps (`lr.usual_weight`)."""
     before: float
     """That mean before the last step."""
+    bent: float
+    """Points whose curvature changed by the step under way (`kernels.lr_bent_part`)."""
 
     @property
     def gains(self) -> Gains:
@@ -143,6 +145,7 @@ def begin(points: int, settling: bool, rounding: float = float(np.finfo(np.float
         recent=0.0,
         usual=0.0,
         before=0.0,
+        bent=0.0,
     )
     return np.array(first)
 
@@ -442,6 +445,17 @@ def unsolved(search: StepSearch, metric: Array) -> list[str]:
 
 
 # -- line search --------------------------------------------------------------------------------------------
+
+
+def longer(search: StepSearch, left: float, promised: float) -> float:
+    """By how much a Newton step is lengthened: twice the last one while the objective still falls at the end of whole
+    steps as Newton's method does not expect, and they promise less and less. So it does along points whose curvature
+    vanishes as exp(-score): each whole step changes their scores by 1, whatever is left to go."""
+    rules = active().lr
+    if search.length != 1.0 or search.wary or not search.promised < 0.0 or -promised * search.pace > -search.promised:
+        return 1.0
+    falls = left < (0.0 if search.pace > 1.0 else rules.slope_left * search.promised)
+    return min(2.0 * search.pace, rules.longest_newton_step) if falls else 1.0
 
 
 def shorter(search: StepSearch, value: float, end_slope: float, smooth: bool = True) -> float:

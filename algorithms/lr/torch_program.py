@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flegel.algorithms.lr.point import MOST_SCORE
+from flegel.algorithms.lr.point import BENT_PART, LEAST_BEND, MOST_SCORE
 from flegel.configuration.active import active
 
 
@@ -45,7 +45,7 @@ class LogisticProgram:
         iteration: int,
     ) -> None:
         """Count unknown labels, and visit the other rows."""
-        unknown = sums[-1]
+        unknown = sums[-2]
         place = torch.searchsorted(self._classes, labels).clamp(max=len(self._classes) - 1)
         known = self._classes[place] == labels
         unknown += (~known).sum()
@@ -59,7 +59,7 @@ class LogisticProgram:
 
     def _visit(self, x: torch.Tensor, target: torch.Tensor, state: torch.Tensor, sums: Sequence[torch.Tensor]) -> None:
         """Do what `LR.updateDataPoint` does for a block of rows at once."""
-        gradient, curvature, counts, loss, seen, stamps, visits, _ = sums
+        gradient, curvature, counts, loss, seen, stamps, visits, _, bent = sums
         outputs = len(self._weights)
         residual, cost = self._residuals(torch.addmm(self._bias, x, self._weights.T), target)
         weight = self._importance[target]
@@ -82,7 +82,16 @@ class LogisticProgram:
         seen += first.sum()
         stamps += (self._theta_number - before[:, -1]).sum()
         visits += len(x)
+        bent += self._bent(residual.abs(), before[:, :outputs].abs(), weight).sum()
         self._add_curvature(x, torch.where(outdated, now - counted, torch.zeros_like(now)), outdated, curvature)
+
+    def _bent(self, now: torch.Tensor, before: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Rows whose curvature is not what it was at the last visit, as `point.visit` finds them."""
+        before = torch.where(weight[:, None] > 0, before / weight[:, None], torch.zeros_like(before))
+        bends, last = now * (1.0 - now), before * (1.0 - before)
+        most = torch.maximum(bends, last).sum(1)
+        apart = (bends - last).abs().max(1).values
+        return (apart > BENT_PART * most) & (most > LEAST_BEND) & (weight > 0)
 
     def _residuals(self, scores: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Probability − target by output, and the log-loss."""
@@ -90,9 +99,9 @@ class LogisticProgram:
         if scores.shape[1] == 1:
             score, positive = scores[:, 0], (target == 1).double()
             small = torch.exp(-score.abs())
-            likely = torch.where(score >= 0, 1.0 / (1.0 + small), small / (1.0 + small))
             wrong = torch.where(positive > 0, -score, score)
-            return (likely - positive)[:, None], wrong.clamp(min=0.0) + torch.log1p(small)
+            unlikely = torch.where(wrong >= 0, 1.0, small) / (1.0 + small)  # of the true class: 1 − p, with all digits
+            return torch.where(positive > 0, -unlikely, unlikely)[:, None], wrong.clamp(min=0.0) + torch.log1p(small)
         top = scores.max(1, keepdim=True).values
         odds = torch.exp(scores - top)
         whole = odds.sum(1, keepdim=True)

@@ -81,6 +81,19 @@ class LogisticRegressionSettings:
             0.01,
         ),
     ] = 2.0
+    slope_left: Annotated[
+        float,
+        Setting(
+            "of the slope at its start",
+            "Where so much is left at the end of a whole Newton step, the next one is twice as long: 0.37 where the "
+            "loss falls as exp(-score), up to 0.2 where second derivatives lag.",
+            0,
+            1,
+        ),
+    ] = 0.25
+    longest_newton_step: Annotated[
+        float, Setting("Newton steps", "So long at most: all losses vanish after five doublings.", 1)
+    ] = 32.0
     shortest_step: Annotated[
         float,
         Setting(

@@ -35,6 +35,7 @@ from flegel.algorithms.lr.point import (
     BENT_PART,
     LEAST_BEND,
     LOSS,
+    MOST_CLASS_SCORE,
     MOST_SCORE,
     SEEN,
     STAMPS,
@@ -345,16 +346,17 @@ def _two_classes(scores, targets, losses, features, ahead, columns):
 def _many_classes(scores, targets, losses):
     """The same for a score a class."""
     for lane in range(0, TILE, LABEL_LANES):
-        top = spread(-MOST_SCORE, load(scores, lane, LABEL_LANES))
+        top = spread(-MOST_CLASS_SCORE, load(scores, lane, LABEL_LANES))
         for k in range(scores.shape[0]):
             z = load(scores, k * TILE + lane, LABEL_LANES)
-            z = maximum(minimum(z, spread(MOST_SCORE, z)), spread(-MOST_SCORE, z))
+            z = maximum(minimum(z, spread(MOST_CLASS_SCORE, z)), spread(-MOST_CLASS_SCORE, z))
             store(scores, k * TILE + lane, z)
             top = maximum(top, z)
         zero = spread(0.0, top)
         whole, rest, mine, y = zero, zero, zero, load(targets, lane, LABEL_LANES)
         for k in range(scores.shape[0]):
             z = load(scores, k * TILE + lane, LABEL_LANES) - top
+            z = maximum(z, spread(-MOST_SCORE, z))
             mine = where(y == k, z, mine)
             z = exp(z)
             whole = whole + z

@@ -36,18 +36,22 @@ from flegel.algorithms.lr.precondition import coordinates, plain, scaled
 from flegel.algorithms.lr.products import ProductKernel
 from flegel.algorithms.lr.search import (
     CAUTIOUS,
+    CHECKING,
     EMPTYING,
     EXACT,
     GUARDED,
     LATER,
     NOISE,
     NOT_YET,
+    RECOUNTED,
+    UNCHECKED,
     UNCOUNTED,
     Curvature,
     Penalty,
     PlannedStep,
     StepSearch,
     begin,
+    following_check,
     longer,
     pairs_of,
     quasi_newton,
@@ -401,7 +405,7 @@ class LR(Algorithm):
             return self._accept(aggregator, parameter, search, value, measured)
         newton = self._newton(parameter, curvature)
         most = active().lr.most_damping
-        short = newton or search.length < active().lr.shortest_step or search.promised == 0.0
+        short = (newton and search.pace <= 1.0) or search.length < active().lr.shortest_step or search.promised == 0.0
         if search.measured == 0 or (short and not search.wary):  # to the best θ; from there with a bounding curvature
             damping = min(1e3 * search.damping, most)
             search = search._replace(wary=2.0, promised=0.0, length=1.0, brought=NOT_YET, damping=damping)
@@ -410,8 +414,8 @@ class LR(Algorithm):
         factor = shorter(search, value, float(np.vdot(gradient, theta - best)), not self.l1)
         search = search._replace(
             length=search.length * factor,
-            damping=min(10.0 * search.damping, most) if newton and search.length == 1.0 else search.damping,
-            pace=search.pace * math.sqrt(factor),
+            damping=min(10.0 * search.damping, most) if short and search.length == 1.0 else search.damping,
+            pace=min(search.pace, 1.0) * math.sqrt(factor),
         )
         if -search.promised * search.length <= NOISE * search.best:
             left = -search.promised / 2.0 / search.best
@@ -436,10 +440,19 @@ class LR(Algorithm):
         step = self._next_step(theta, search, curvature, pairs, value, gradient, newton, left)
         brought = search.best - value if search.measured else NOT_YET
         gains = search.gains.with_step(brought) if search.measured else search.gains
+        before = search
         search = search._replace(damping=step.damping, pace=step.pace, promised=step.promised)
         start = start_loss(aggregator, parameter)
         gap, doubt = self._gap(search, curvature, gradient, value, start, brought, newton)
         known = NOT_YET if search.bent and step.promised < -1e-15 * value else gap
+        if not newton and not self.l1 and step.promised < -1e-15 * value:
+            checked = following_check(search, curvature.diagonal, gap <= self.learning.tolerance)
+            if checked in (CHECKING, RECOUNTED):
+                if search.bent and search.checked != UNCHECKED:
+                    pairs = np.zeros_like(pairs)
+                known, step = NOT_YET, self._checking_step(theta, before, curvature, pairs, gradient, left)
+                search = search._replace(pace=step.pace, promised=step.promised)
+            search = search._replace(checked=checked)
         if self._separated(value, parameter):
             known = min(known, value / start)  # the minimum is 0
         search = search._replace(
@@ -501,6 +514,19 @@ class LR(Algorithm):
             step *= active().lr.plausible_promise * value / -promised
             promised = -active().lr.plausible_promise * value
         return PlannedStep(step, promised, damping, pace)
+
+    def _checking_step(
+        self, theta: Array, search: StepSearch, curvature: Curvature, pairs: Array, gradient: Array, left: float
+    ) -> PlannedStep:
+        """A step by the curvature of the points alone."""
+        solver = curvature.solver(self._penalty, search.damping)
+        step = solver.solve(gradient)
+        if curvature.diagonal and len(pairs) and pairs[0].any():
+            step *= float(np.vdot(pairs[0, 0], pairs[0, 1])) / solver.length(pairs[0, 1])
+        before = search if search.checked in (CHECKING, RECOUNTED) else search._replace(promised=0.0)
+        pace = longer(before, left, float(np.vdot(gradient, step)))
+        step = self._balanced_step(theta, pace * step)
+        return PlannedStep(step, float(np.vdot(gradient, step)), search.damping, pace)
 
     def _gap(
         self,
@@ -568,7 +594,7 @@ class LR(Algorithm):
         """The part by which a point's curvature must have changed to be counted again."""
         whole = float(parameter.internal_visit[5]) == 1.0
         rules = active().lr
-        if not whole:
+        if not whole and search.checked not in (CHECKING, RECOUNTED):
             return rules.recount_diagonal
         return rules.recount_held if search.settling else rules.recount_moving
 
@@ -589,7 +615,8 @@ class LR(Algorithm):
         mean = float(aggregator.curvature[:, 0 if mode > 1.0 else -1, -1].mean() / aggregator.seen[0])
         number = float(parameter.internal_visit[1]) + 1.0
         part, cap = self._recounted(search, parameter), self._cap(search, parameter)
-        least = active().lr.negligible_curvature if mode == 1.0 else active().lr.negligible_in_diagonal
+        exactly = mode == 1.0 or search.checked in (CHECKING, RECOUNTED)
+        least = active().lr.negligible_curvature if exactly else active().lr.negligible_in_diagonal
         floor = 0.0 if mode == EMPTYING else max(least * mean, 0.0)
         numbers = [self._penalty.value(theta), number, part, floor, cap, *parameter.internal_visit[5:]]
         weights, bias = theta[:, :-1].copy(), theta[:, -1].copy()

@@ -13,8 +13,10 @@ from flegel.configuration.compiled import kernel_settings
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 
-MOST_SCORE = 1e5
-"""Bound of |score|. Sums are kept by difference, so a huge loss under a θ that is later rejected would cost digits."""
+MOST_SCORE, MOST_CLASS_SCORE = 1e5, 1e30
+"""Bound of |score| of two classes, and of how far a class's score is below the highest one. Sums are kept by
+difference, so a huge loss under a θ that is later rejected would cost digits. Scores of many classes themselves are
+bounded far beyond: several that are at a bound would be equal."""
 LOSS, SEEN, STAMPS, VISITS, UNKNOWN, BENT, SUMS = range(7)
 """Places in the sums of a visit or kernel: loss, points visited for the first time, changes of the numbers of θ at the
 last visits, visits, rows with unknown labels, and points whose curvature is not what it was at their last visit; and
@@ -39,12 +41,12 @@ def residuals(scores: Array, target: int) -> float:
         loss: float = max(wrong, 0.0) + np.log1p(small)
         return loss
     for k in range(scores.shape[0]):
-        scores[k] = min(max(scores[k], -MOST_SCORE), MOST_SCORE)
+        scores[k] = min(max(scores[k], -MOST_CLASS_SCORE), MOST_CLASS_SCORE)
     top = scores.max()
-    mine = scores[target] - top
+    mine = max(scores[target] - top, -MOST_SCORE)
     whole = 0.0
     for k in range(scores.shape[0]):
-        scores[k] = np.exp(scores[k] - top)
+        scores[k] = np.exp(max(scores[k] - top, -MOST_SCORE))
         whole += scores[k]
     for k in range(scores.shape[0]):
         scores[k] /= whole

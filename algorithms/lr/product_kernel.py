@@ -10,6 +10,7 @@ from flegel.algorithms.lr.point import (
     BENT_PART,
     LEAST_BEND,
     LOSS,
+    MOST_CLASS_SCORE,
     MOST_SCORE,
     SEEN,
     STAMPS,
@@ -41,8 +42,8 @@ def settle(scores, bias, labels, state, masses, start, model, classes, steps, be
             steps[r] = 0.0
             continue
         for k in range(outputs):
-            scores[r, k] = min(max(scores[r, k] + bias[k], kind(-MOST_SCORE)), kind(MOST_SCORE))
-        scores[r, outputs:] = kind(-MOST_SCORE)
+            scores[r, k] = min(max(scores[r, k] + bias[k], kind(-MOST_CLASS_SCORE)), kind(MOST_CLASS_SCORE))
+        scores[r, outputs:] = kind(-MOST_CLASS_SCORE)
         at = r * width
         highest = load(scores, at, LANES)
         for k in range(LANES, width, LANES):
@@ -51,10 +52,10 @@ def settle(scores, bias, labels, state, masses, start, model, classes, steps, be
         top = steps[r, 0]
         for k in range(1, LANES):
             top = max(top, steps[r, k])
-        mine = np.float64(scores[r, target]) - np.float64(top)
+        mine = max(np.float64(scores[r, target]) - np.float64(top), -MOST_SCORE)
         for k in range(0, width, LANES):
-            z = load(scores, at + k, LANES)
-            store(scores, at + k, exp(z - top))
+            z = load(scores, at + k, LANES) - top
+            store(scores, at + k, exp(maximum(z, spread(-MOST_SCORE, z))))
         own = np.float64(scores[r, target])
         scores[r, target] = 0.0
         others = widen(spread(0.0, highest))

@@ -40,6 +40,11 @@ counts at all."""
 LATER, EMPTYING = 2.0, 3.0
 """In place of 1 (all second derivatives are summed) or 0 (their diagonal): there is room for all, but only the diagonal
 is summed so far, in the first row; and it is taken out of there again, before all are summed."""
+UNCHECKED, CHECKING, RECOUNTED, CHECKED = 0.0, 1.0, 2.0, 3.0
+"""Steps of L-BFGS follow the curvature of the last ones, and so never show that it vanishes along a point that is far
+longer than the others. So a distance to the minimum is believed only after steps by the curvature of the points
+themselves that bend none of them: one, and of a diagonal, which is summed roughly, a second one after a pass that
+recounts it."""
 _DIVIDE = EntryPoint("flegel.algorithms.lr.step_kernel", "divide")
 _PROXIMAL_STEP = EntryPoint("flegel.algorithms.coordinate_descent", "proximal_step")
 
@@ -116,6 +121,8 @@ class StepSearch(NamedTuple):
     """That mean before the last step."""
     bent: float
     """Points whose curvature changed by the step under way (`kernels.lr_bent_part`)."""
+    checked: float
+    """Of steps of L-BFGS: whether a distance to the minimum is to be believed (see `UNCHECKED`)."""
 
     @property
     def gains(self) -> Gains:
@@ -146,6 +153,7 @@ def begin(points: int, settling: bool, rounding: float = float(np.finfo(np.float
         usual=0.0,
         before=0.0,
         bent=0.0,
+        checked=UNCHECKED,
     )
     return np.array(first)
 
@@ -405,6 +413,15 @@ def quasi_newton(gradient: Array, pairs: Array, solver: Solver, rescaled: bool =
     np.matmul(more, steps, out=rest.reshape(-1))
     step -= rest
     return step
+
+
+def following_check(search: StepSearch, diagonal: bool, near: bool) -> float:
+    """What `checked` becomes when a step was accepted. `near`: the minimum seems to be reached."""
+    if search.checked in (CHECKING, RECOUNTED):
+        if not search.bent:
+            return RECOUNTED if diagonal and search.checked == CHECKING else CHECKED
+        return UNCHECKED if search.length < 1.0 else CHECKING
+    return search.checked if not near or search.checked == CHECKED else CHECKING
 
 
 def scheduled(schedule: str, decay: float, passes: float) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flegel.algorithms.lr.point import BENT_PART, LEAST_BEND, MOST_SCORE
+from flegel.algorithms.lr.point import BENT_PART, LEAST_BEND, MOST_CLASS_SCORE, MOST_SCORE
 from flegel.configuration.active import active
 
 
@@ -95,18 +95,18 @@ class LogisticProgram:
 
     def _residuals(self, scores: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Probability − target by output, and the log-loss."""
-        scores = scores.clamp(-MOST_SCORE, MOST_SCORE)
         if scores.shape[1] == 1:
-            score, positive = scores[:, 0], (target == 1).double()
+            score, positive = scores[:, 0].clamp(-MOST_SCORE, MOST_SCORE), (target == 1).double()
             small = torch.exp(-score.abs())
             wrong = torch.where(positive > 0, -score, score)
             unlikely = torch.where(wrong >= 0, 1.0, small) / (1.0 + small)  # of the true class: 1 − p, with all digits
             return torch.where(positive > 0, -unlikely, unlikely)[:, None], wrong.clamp(min=0.0) + torch.log1p(small)
-        top = scores.max(1, keepdim=True).values
-        odds = torch.exp(scores - top)
+        scores = scores.clamp(-MOST_CLASS_SCORE, MOST_CLASS_SCORE)
+        apart = (scores - scores.max(1, keepdim=True).values).clamp(min=-MOST_SCORE)
+        odds = torch.exp(apart)
         whole = odds.sum(1, keepdim=True)
         residual = odds / whole
-        mine = scores.gather(1, target[:, None]) - top
+        mine = apart.gather(1, target[:, None])
         rest = residual.scatter(1, target[:, None], 0.0).sum(1, keepdim=True)  # 1 − p loses digits where p is near 1
         residual = residual.scatter(1, target[:, None], -rest)
         return residual, (torch.log(whole) - mine)[:, 0]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flegel.algorithms.glm.places import (
+    BENT,
     COLUMNS_AT_ONCE,
     GUARDED,
     LARGEST_LOSS,
@@ -127,7 +128,7 @@ class DenseKernel:
             if self._full:
                 aggregator.curvature[-1, inside] += mixed[inside]
                 aggregator.curvature[inside, -1] += mixed[inside]
-        for name, place in (("loss", LOSS), ("mass", MASS), ("seen", SEEN), ("stamps", STAMPS), ("unfit", UNFIT)):
+        for name, place in (("loss", LOSS), ("mass", MASS), ("seen", SEEN), ("stamps", STAMPS), ("unfit", UNFIT), ("bent", BENT)):
             into = getattr(aggregator, name)
             np.add(into, totals[place], into)
 

@@ -64,6 +64,8 @@ class Slopes(NamedTuple):
     """Σ of the numbers of θ at their last visits: seen · number where all were visited with this θ."""
     unfit: Any
     """Points whose labels the model cannot have: the sample that is checked before training lacks some."""
+    bent: Any
+    """Of this interval: visits that counted a point's curvature again."""
 
 
 class LinearFit(NamedTuple):
@@ -100,6 +102,8 @@ class NewtonSearch(NamedTuple):
     """1: second derivatives are those of `GeneralizedLinear.guarded`."""
     most: float
     """That a row may lose at its mass; larger losses are cut off."""
+    bent: float
+    """Points whose curvature changed by the step under way: what a step promises says little then."""
 
 
 class Derivatives(NamedTuple):
@@ -123,7 +127,7 @@ class GeneralizedLinear(Algorithm):
         trivial="the start",
         auxiliary=tuple(name for name in LinearFit._fields if name.startswith("internal_")),
     )
-    statistics = Statistics(lagging=("curvature",))  # counts only bends that have changed much
+    statistics = Statistics(spent=("bent",), lagging=("curvature",))  # counts only bends that have changed much
     placement = ParameterPlacement(
         unsharded="the length of each step is found along all of θ at once",
         unsent=("weights", "bias", "shape", "internal_best", "internal_pairs"),
@@ -201,6 +205,7 @@ class GeneralizedLinear(Algorithm):
         theta, sums = first._replace(internal_search=np.array(fewer)), self._no_slopes(first)
         visit, rules = self.kernel(shard), active().glm
         for number in range(rules.start_steps):
+            sums = sums._replace(bent=np.zeros(()))
             visit(shard, theta, sums, 0, shard.points, number, new_flag())
             theta = self.updateParameter(sums, theta)
             if theta.internal_search[6] < rules.start_gap or theta.internal_search[7]:
@@ -211,7 +216,7 @@ class GeneralizedLinear(Algorithm):
         """Statistics of no points."""
         width = len(parameter.internal_at)
         full = len(parameter.weights) <= FULL_COLUMNS
-        return Slopes(np.zeros(width), np.zeros((width if full else 1, width)), *(np.zeros(()) for _ in range(5)))
+        return Slopes(np.zeros(width), np.zeros((width if full else 1, width)), *(np.zeros(()) for _ in range(6)))
 
     def _first_parameter(self, sample: Sample) -> LinearFit:
         self.validate(sample)
@@ -229,7 +234,7 @@ class GeneralizedLinear(Algorithm):
             [np.append(shift, np.zeros(1 + self.shapes)), np.append(unit, np.ones(1 + self.shapes)), free]
         )
         pairs = 0 if columns <= FULL_COLUMNS else pairs_of(1, len(at))
-        search = NewtonSearch(1.0, float(sample.points), math.inf, math.inf, 0.0, 1.0, math.inf, 0.0, 0.0, math.inf)
+        search = NewtonSearch(1.0, float(sample.points), math.inf, math.inf, 0.0, 1.0, math.inf, 0.0, 0.0, math.inf, 0.0)
         return self._placed(
             at,
             LinearFit(
@@ -326,7 +331,8 @@ class GeneralizedLinear(Algorithm):
         stamps = float((state[:, -1].astype(np.float64) - before[:, -1]).sum())
         unfit = float((new & ~self.fitting(np.asarray(labels, np.float64))).sum())
         loss, seen = float(moved[:, 0].sum()), float(new.sum())
-        return Slopes(gradient, curvature, loss, float(mass[new].sum()), seen, stamps, unfit)
+        bent = float((~far & stale).sum())
+        return Slopes(gradient, curvature, loss, float(mass[new].sum()), seen, stamps, unfit, bent)
 
     def kernel(self, share: Shard) -> Kernel:
         loss = None if isinstance(share.features, Sparse) else self.compiled_loss()
@@ -359,8 +365,10 @@ class GeneralizedLinear(Algorithm):
     def updateParameter(self, aggregator: Slopes, oldParameter: LinearFit) -> LinearFit:
         self._check_unfit(float(aggregator.unfit))
         search = NewtonSearch(*(float(number) for number in oldParameter.internal_search))
+        bent = float(aggregator.bent)
+        search = search._replace(bent=search.bent + bent)
         if aggregator.seen < search.points or aggregator.stamps != aggregator.seen * search.number or search.stuck:
-            return oldParameter
+            return oldParameter._replace(internal_search=finite(search)) if bent else oldParameter
         at, best = np.asarray(oldParameter.internal_at), np.asarray(oldParameter.internal_best[0])
         value = float(aggregator.loss) / float(aggregator.mass) + self.penalty(oldParameter.weights)
         goal = search.best + 1e-4 * search.promised * search.length + OBJECTIVE_ROUNDING * abs(search.best)
@@ -408,7 +416,7 @@ class GeneralizedLinear(Algorithm):
         promised = float(gradient @ step)
         first = min(search.first, value) if search.best >= 1e299 else search.first
         search = search._replace(best=value, first=max(first, value), promised=promised, length=1.0)
-        gap /= self._size(search)
+        gap = math.inf if search.bent else gap / self._size(search)
         if self.lowest_loss >= 0.0:
             search = search._replace(most=FAR_ABOVE_BEST * self._size(search) * float(sums.mass))
         measurable = -promised > OBJECTIVE_ROUNDING * max(abs(value), 1e-300) and np.isfinite(step).all()
@@ -424,7 +432,7 @@ class GeneralizedLinear(Algorithm):
         return search._replace(promised=promised, length=1.0, guarded=1.0, gap=math.inf, stuck=0.0)
 
     def _to(self, at: Array, parameter: LinearFit, search: NewtonSearch) -> LinearFit:
-        following = finite(search._replace(number=search.number + 1.0))
+        following = finite(search._replace(number=search.number + 1.0, bent=0.0))
         return self._placed(at, parameter._replace(internal_search=following))
 
     def _size(self, search: NewtonSearch) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from flegel.algorithms.glm.places import (
     BEND,
+    BENT,
     GAMMA,
     GUARDED_HUBER,
     HINGE,
@@ -168,7 +169,7 @@ def _keep(labels, state, masses, first, count, limits, numbers, found, changes, 
     number, part = numbers
     lowest, most = limits
     last, shaped = state.shape[1] - 1, found.shape[0] > SHAPE
-    losses, stamps, seen, fresh, shape, own, unfit = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    losses, stamps, seen, fresh, shape, own, unfit, bent = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for p in range(count):
         i = first + p
         mass = 1.0 if masses is None else np.float64(masses[i])
@@ -203,6 +204,7 @@ def _keep(labels, state, masses, first, count, limits, numbers, found, changes, 
                 own += mass * (np.float64(state[i, SHAPE_BEND]) - bent)
         changes[1, p] = 0.0
         if stale:
+            bent += 1.0
             state[i, BEND] = found[BEND, p]
             changes[1, p] = mass * (np.float64(state[i, BEND]) - counted)
     totals[LOSS] += losses
@@ -210,6 +212,7 @@ def _keep(labels, state, masses, first, count, limits, numbers, found, changes, 
     totals[SEEN] += seen
     totals[STAMPS] += stamps
     totals[UNFIT] += unfit
+    totals[BENT] += bent
     totals[SHAPE] += shape
     totals[SHAPE_BEND] += own
 

@@ -7,9 +7,10 @@ LOSS, SLOPE, BEND, SHAPE, MIXED, SHAPE_BEND = range(6)
 slope, its mixed bend and its own. Bends are those that are in the sums. The last number is that of θ."""
 COUNTED = (BEND, MIXED, SHAPE_BEND)
 """Second derivatives among them."""
-MASS, SEEN, STAMPS, UNFIT, SUMS = 1, 2, 4, 6, 7
+MASS, SEEN, STAMPS, UNFIT, BENT, SUMS = 1, 2, 4, 6, 7, 8
 """Places in the sums of a call, beside those of the loss, the parameter's slope and its bend: mass and number of points
-that were visited for the first time, changes of the numbers of θ, labels that do not fit; and how many places."""
+that were visited for the first time, changes of the numbers of θ, labels that do not fit, points whose curvature was
+counted again; and how many places."""
 POISSON, GAMMA, HUBER, HINGE, GUARDED_HUBER = range(5)
 """Losses that are compiled; a guarded one has the second derivatives of `GeneralizedLinear.guarded`."""
 MOST_SCORE = 300.0

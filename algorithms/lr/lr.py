@@ -434,6 +434,8 @@ class LR(Algorithm):
         curvature = self._curvatures(aggregator, parameter)
         (theta, gradient), pairs = measured, parameter.internal_pairs
         if len(pairs) and search.measured:
+            if search.length < active().lr.pairs_kept_above_length:
+                pairs = np.zeros_like(pairs)
             pairs = with_pair(pairs, theta, gradient, parameter.internal_best)
         newton = self._newton(parameter, curvature)
         left = float(np.vdot(gradient, theta - parameter.internal_best[0])) if search.promised < 0.0 else 0.0

@@ -103,6 +103,16 @@ class LogisticRegressionSettings:
             1,
         ),
     ] = 0.01
+    pairs_kept_above_length: Annotated[
+        float,
+        Setting(
+            "of a step",
+            "A step of L-BFGS that had to be made shorter than this part met another curvature than that of the pairs "
+            "before it, which are given up. With them a table with one long row and nine classes took 379 passes.",
+            0,
+            1,
+        ),
+    ] = 0.1
     plausible_promise: Annotated[
         float,
         Setting(

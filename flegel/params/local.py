@@ -7,6 +7,7 @@ from typing import Any
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
+from flegel.core.changed_rows import RowsOfStep
 from flegel.core.pytree import Array, Tree
 from flegel.messages import Reduced
 from flegel.params import hook_values
@@ -94,6 +95,10 @@ class LocalStore:
         rows = self._ledger.take_changed_rows()
         self.parameter, value, diverged = self._updates.update(call, self._ledger.total, self.parameter, rows, place)
         return value, diverged
+
+    @property
+    def made(self) -> RowsOfStep | None:
+        return self._updates.made(self.parameter)
 
     # -- workers ---------------------------------------------------------------------------------------------
 

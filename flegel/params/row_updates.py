@@ -17,6 +17,7 @@ import numpy as np
 from flegel.algorithm import Algorithm
 from flegel.configuration.active import active
 from flegel.core import pytree
+from flegel.core.changed_rows import RowsOfStep
 from flegel.core.pytree import Array, Tree
 from flegel.core.sharding import UNCUT, axes
 from flegel.declarations.optional import defines
@@ -34,6 +35,7 @@ class RowUpdates:
         """Of the last θ that was made here (`objectiveTerms`)."""
         self._theta: Tree = None
         """That θ; None before the first one."""
+        self._made = RowsOfStep(0, ())
         fields = pytree.flatten(statistics)
         self._by_rows = (
             sum(a.nbytes for a in fields) >= active().transport.changed_rows_from_bytes
@@ -52,6 +54,10 @@ class RowUpdates:
         self._theta = None if made.diverged or made.parameter is parameter else made.parameter
         return made
 
+    def made(self, parameter: Tree) -> RowsOfStep | None:
+        """Where this θ differs from the one that was made here before it; None where it was not made here."""
+        return self._made if self._theta is not None and parameter is self._theta else None
+
     def _update_of_rows(
         self, call: HookCall, total: Tree, parameter: Tree, rows: Array | None, place: str
     ) -> ParameterUpdate | None:
@@ -68,7 +74,10 @@ class RowUpdates:
         fresh = pytree.unflatten(parameter, [_with_rows(old, new, axis, rows) for old, new, axis in pairs])
         self._terms[..., rows] = call("objectiveTerms", total, fresh, rows)
         value = hook_values.number(call("objectiveOfTerms", self._terms), "objective", place)
-        return ParameterUpdate(fresh, value) if value is not None and math.isfinite(value) else None
+        if value is None or not math.isfinite(value):
+            return None
+        self._made = RowsOfStep(self._made.step + 1, tuple(rows if axis == 0 else None for axis in self._axes))
+        return ParameterUpdate(fresh, value)
 
     def _update_of_all(self, call: HookCall, total: Tree, parameter: Tree, place: str) -> ParameterUpdate:
         def by_terms(hook: str, *args: Any) -> Any:
@@ -77,6 +86,7 @@ class RowUpdates:
             self._terms = np.array(call("objectiveTerms", *args, None))
             return call("objectiveOfTerms", self._terms)
 
+        self._made = RowsOfStep(self._made.step + 1, (None,) * len(self._axes))
         return new_parameter(self._algorithm, by_terms, total, parameter, place)
 
 

@@ -270,6 +270,8 @@ class Report(_Message):
     """Visits that were abandoned since the last report, because a point was too expensive."""
     caught_up: int = 0
     """Of the visits, those of points that were more than one pass behind others of this worker."""
+    local_updates: bool = False
+    """The worker makes θ anew by itself between barriers."""
 
 
 class Reduced(_Message):

@@ -365,6 +365,16 @@ class KMeans(Algorithm):
                 centroids = _directions(centroids, oldParameter.centroids)
         return oldParameter._replace(centroids=centroids, points=covered(oldParameter.points, seen))
 
+    def updateRows(self, aggregator: KMeansSums, oldParameter: Centroids, rows: Array) -> Centroids | None:
+        """The centroids of these clusters. All others may change, too, before every point has been visited and where a
+        cluster is empty."""
+        if self.metric == "cosine" or not oldParameter.points[2] or not (aggregator.counts > 0).all():
+            return None
+        means = aggregator.sums[rows]
+        means /= aggregator.counts[rows, None]
+        means += oldParameter.origin
+        return oldParameter._replace(centroids=means)
+
     def sliceSummary(self, aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array | None:
         """Where all centroids are: an empty cluster goes far from them. Rarely needed."""
         if holds(parameter.points, float(aggregator.counts.sum())) or not _relocates(aggregator, parameter):
@@ -384,19 +394,32 @@ class KMeans(Algorithm):
 
     def _squared_distances(self, aggregator: KMeansSums, parameter: Centroids) -> float:
         """The sum over all points of the squared distance to their centroids, from the statistics alone."""
-        filled = aggregator.counts > 0
-        whole = bool(filled.all())  # nearly always: then nothing is copied
-        sums, counts, squares = aggregator if whole else (a[filled] for a in aggregator)
-        centroids = parameter.centroids if whole else parameter.centroids[filled]
-        lengths, away = np.empty((2, len(counts)))
+        return _sum_of(self.objectiveTerms(aggregator, parameter, None))
+
+    def objectiveTerms(self, aggregator: KMeansSums, parameter: Centroids, rows: Array | None) -> Array:
+        """By cluster: the scatter of its points about their mean, their number, and the squared distance from that mean
+        to the centroid."""
+        counts = aggregator.counts if rows is None else aggregator.counts[rows]
+        filled = counts > 0
+        whole = rows is None and bool(filled.all())  # nearly always: then nothing is copied
+        places = None if whole else np.flatnonzero(filled) if rows is None else rows[filled]
+        terms = np.zeros((3, len(counts)))
+        found = np.empty((3, len(counts) if places is None else len(places)))
         some = max(active().kmeans.summed_numbers // len(parameter.origin), 1)
-        for part in (slice(at, at + some) for at in range(0, len(counts), some)):
-            means = sums[part] / counts[part, None]
-            lengths[part] = (means**2).sum(axis=1)
-            away[part] = (((centroids[part] - parameter.origin) - means) ** 2).sum(axis=1)
-        within = np.maximum(squares - counts * lengths, 0.0)
-        within[(counts <= 1) & (within <= SINGLE_POINT_ROUNDING * squares)] = 0.0
-        return float(within.sum() + counts @ away)
+        for at in range(0, found.shape[1], some):
+            part = slice(at, at + some) if places is None else places[at : at + some]
+            own, squares = aggregator.counts[part], aggregator.squares[part]
+            means = aggregator.sums[part] / own[:, None]
+            lengths = (means**2).sum(axis=1)
+            within = np.maximum(squares - own * lengths, 0.0)
+            within[(own <= 1) & (within <= SINGLE_POINT_ROUNDING * squares)] = 0.0
+            away = (((parameter.centroids[part] - parameter.origin) - means) ** 2).sum(axis=1)
+            found[:, at : at + some] = within, own, away
+        terms[:, filled] = found
+        return terms
+
+    def objectiveOfTerms(self, terms: Array) -> float:
+        return float(self._in_units(_sum_of(terms)))
 
     def part_noise(self, objective: float, points: int, parameter: Centroids) -> float:
         """Each centroid is off by the deviation of a mean: k·d variances of one column, of the m·d in the objective."""
@@ -533,6 +556,13 @@ def _means(aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) 
         sums, counts = sums + unseen * (old[filled] - parameter.origin), counts + unseen
     centroids[filled] = parameter.origin + sums / counts
     return centroids
+
+
+def _sum_of(terms: Array) -> float:
+    """Of `objectiveTerms`."""
+    filled = terms[1] > 0
+    within, counts, away = terms if filled.all() else terms[:, filled]
+    return float(within.sum() + counts @ away)
 
 
 def _directions(centroids: Array, otherwise: Array) -> Array:

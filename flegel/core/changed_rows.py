@@ -34,6 +34,21 @@ class ChangedRows(NamedTuple):
         return (self.numbers, *self.fields)
 
 
+class RowsOfStep(NamedTuple):
+    """In which rows the arrays of θ differ from those of the step before, where whoever made them knows it."""
+
+    step: int
+    """Counts the θ of one maker."""
+    rows: tuple[Array | None, ...]
+    """By field, ascending; None: any may differ."""
+
+
+class ArraysOfStep(tuple[Array, ...]):
+    """Arrays of θ that come with it."""
+
+    made: RowsOfStep | None = None
+
+
 def changed_rows(arrays: Sequence[Array]) -> ChangedRows | None:
     """What is not zero in a change; None where it is small, has fields of several lengths, or changes in most rows."""
     rules = active().transport

@@ -49,3 +49,17 @@ class PlacementHooks:
         """What the updates of other slices need to know of this one. Those of all slices, one behind the other along
         the first axis, are the `summary` of `updateSlice`. None: nothing, which every slice says, or none."""
         return None
+
+    def updateRows(self, aggregator: Tree, oldParameter: Tree, rows: Array) -> Tree | None:
+        """`updateParameter` where only these rows of the statistics have changed since it made `oldParameter`: fields
+        of θ that `sharding` cuts hold the same rows alone, to the same bits. None: other rows may change, too."""
+        return None
+
+    def objectiveTerms(self, aggregator: Tree, parameter: Tree, rows: Array | None) -> Array | None:
+        """Numbers of each row, along the last axis, that `objectiveOfTerms` makes the objective of; `rows`: of these
+        alone. None: the objective is not made of such numbers."""
+        return None
+
+    def objectiveOfTerms(self, terms: Array) -> float:
+        """The `objective` from the numbers of all rows, to the same bits."""
+        return float(terms.sum())

@@ -60,6 +60,19 @@ class Ledger:
         self._remote: dict[str, Tree] = {}
         """Statistics of other groups that train the same model; each of them is one owner."""
         self.total = pytree.copy(zero)
+        self._rows_changed: list[Array] | None = None
+        """Rows of the total that changed since `take_changed_rows`; None: any may have."""
+
+    def take_changed_rows(self) -> Array | None:
+        """Rows of the total that have changed since this was last asked, ascending; None: any may have."""
+        found, self._rows_changed = self._rows_changed, []
+        if found is None:
+            return None
+        return found[0] if len(found) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+
+    def total_changed(self) -> None:
+        """Any row of the total may have been written to."""
+        self._rows_changed = None
 
     def bundle(self, arrays: Sequence[Array]) -> Tree:
         """The arrays of a report as statistics."""
@@ -95,6 +108,7 @@ class Ledger:
                 self._commit_rows(owners, changes)
                 return
             changes = [self.whole(change) for change in changes]
+        self.total_changed()
         columns = [changes] if self._is_one_array else list(zip(*changes, strict=True))
         self._check(owners, columns)
         self._not_in_accounts = (owners, columns)
@@ -111,7 +125,10 @@ class Ledger:
         for owner, change in zip(owners, changes, strict=True):
             if isinstance(change, ChangedRows):
                 change.add_to(total)
+                if self._rows_changed is not None:
+                    self._rows_changed.append(change.numbers)
             else:
+                self.total_changed()
                 columns = [[a] for a in pytree.flatten(change)]
                 self._check((owner,), columns)
                 self._add(total, columns)
@@ -219,6 +236,7 @@ class Ledger:
 
     def _rebuild(self) -> None:
         """The total anew from the accounts: a difference of large sums would leave its rounding behind."""
+        self.total_changed()
         fresh = pytree.copy(self._zero)
         for account in (*self._accounts.values(), *self._remote.values()):
             pytree.add(fresh, account)
@@ -257,6 +275,8 @@ class Ledger:
 
     def spend(self) -> None:
         """After θ was updated: gradients are used up."""
+        if self._algorithm.statistics.spent:
+            self.total_changed()
         pytree.clear(self.total, self._algorithm.statistics.spent)
 
     def discrepancy(self) -> float:

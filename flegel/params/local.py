@@ -7,13 +7,14 @@ from typing import Any
 
 from flegel.algorithm import Algorithm
 from flegel.core import pytree
+from flegel.core.changed_rows import RowsOfStep
 from flegel.core.pytree import Array, Tree
 from flegel.messages import Reduced
 from flegel.params import hook_values
 from flegel.params.hooks import call_hook
 from flegel.params.ledger import Adder, Ledger, add_in_order, merge
-from flegel.params.parameter_update import new_parameter
 from flegel.params.protocol import Fold, Folded
+from flegel.params.row_updates import RowUpdates
 
 
 class LocalStore:
@@ -31,6 +32,7 @@ class LocalStore:
         self._algorithm = algorithm
         self._attribute = attribute
         self._ledger = Ledger(algorithm, zero, adder)
+        self._updates = RowUpdates(algorithm, parameter, zero)
         # What a store does with the accounts of workers is all done by the ledger.
         self.join = self._ledger.join
         self.detach = self._ledger.detach
@@ -90,10 +92,13 @@ class LocalStore:
         def call(hook: str, *args: Any) -> Any:
             return call_hook(self._algorithm, place, hook, *args)
 
-        self.parameter, value, diverged = new_parameter(
-            self._algorithm, call, self._ledger.total, self.parameter, place
-        )
+        rows = self._ledger.take_changed_rows()
+        self.parameter, value, diverged = self._updates.update(call, self._ledger.total, self.parameter, rows, place)
         return value, diverged
+
+    @property
+    def made(self) -> RowsOfStep | None:
+        return self._updates.made(self.parameter)
 
     # -- workers ---------------------------------------------------------------------------------------------
 
@@ -127,6 +132,7 @@ class LocalStore:
         ledger = self._ledger
         self.set_parameter(pytree.unflatten(self.parameter, state["parameter"]))
         ledger.total = pytree.unflatten(ledger.total, state["statistics"])
+        ledger.total_changed()
         remote: Mapping[str, Sequence[Array]] = state.get("remote", {})
         ledger.remote.update({group: self._ledger.bundle(arrays) for group, arrays in remote.items()})
         accounts: dict[int, Sequence[Array]] = state["accounts"]
@@ -146,3 +152,4 @@ class LocalStore:
     def clear_statistics(self) -> None:
         for account in (self._ledger.total, *self._ledger.accounts()[0].values()):
             pytree.clear(account)
+        self._ledger.total_changed()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flegel.configuration.active import active
-from flegel.core.changed_rows import differing_rows
+from flegel.core.changed_rows import RowsOfStep, differing_rows
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError
 
@@ -39,16 +39,26 @@ class ParameterVersions:
         self._latest: list[Array] = []
         """A copy: a class may write θ into the same array each time."""
         self._changed_in: list[Array] = []
+        self._step = -1
+        """Of the last θ, where its maker counts them."""
 
-    def publish(self, arrays: Sequence[Array]) -> int:
-        """The version of this θ: that of the last one where no bit differs."""
+    def publish(self, arrays: Sequence[Array], made: RowsOfStep | None = None) -> int:
+        """The version of this θ: that of the last one where no bit differs. Rows are compared where `made` does not
+        say which ones differ from the θ that was published last."""
+        last_step, self._step = self._step, -1 if made is None else made.step
         if [(a.shape, a.dtype) for a in arrays] != [(a.shape, a.dtype) for a in self._latest]:
             self.version += 1
             self._latest = [np.array(a) for a in arrays]
             self._changed_in = [np.full(len(np.atleast_1d(a)), self.version) for a in arrays]
             return self.version
         saving = active().transport.theta_least_saving
-        changed = [differing_rows(new, old) for new, old in zip(arrays, self._latest, strict=True)]
+        known: Sequence[Array | None] = [None] * len(arrays)
+        if made is not None and made.step == last_step + 1:
+            known = made.rows
+        changed = [
+            differing_rows(new, old) if rows is None else rows
+            for new, old, rows in zip(arrays, self._latest, known, strict=True)
+        ]
         if any(len(rows) for rows in changed):
             self.version += 1
         for new, old, last, rows in zip(arrays, self._latest, self._changed_in, changed, strict=True):
@@ -88,10 +98,12 @@ class ParameterChanges:
         self._made: dict[int, tuple[Array, ...] | None] = {}
         """By version: what changed since then, made once for all workers that hold it."""
 
-    def order(self, worker: int, round_: int, theta: Sequence[Array]) -> NumberedParameter:
-        """θ of a round for this worker. The same object as `theta` is the same θ."""
+    def order(
+        self, worker: int, round_: int, theta: Sequence[Array], made: RowsOfStep | None = None
+    ) -> NumberedParameter:
+        """θ of a round for this worker. The same object as `theta` is the same θ; `made`: what its maker says of it."""
         if theta is not self._published:
-            self._versions.publish(theta)
+            self._versions.publish(theta, made)
             self._published, self._made = theta, {}
         version, since = self._versions.version, self._held.pop(worker, WHOLE)
         self._sent[worker] = (round_, version)

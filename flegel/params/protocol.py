@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from flegel.core.changed_rows import RowsOfStep
 from flegel.core.pytree import Array, Tree
 from flegel.errors import FlegelError
 from flegel.messages import Reduced
@@ -82,6 +83,11 @@ class ParameterStore(Protocol):
     @property
     def train_version(self) -> int:
         """The version of θ that servers give to workers; -1: θ goes with each order."""
+        ...
+
+    @property
+    def made(self) -> RowsOfStep | None:
+        """In which rows θ differs from the one before; None where that is not known."""
         ...
 
     @property

@@ -40,6 +40,7 @@ class ReplicatedStore:
 
     train_version = -1
     single_reports = False
+    made = None
 
     def __init__(self, algorithm: Algorithm, parameter: Tree, zero: Tree) -> None:
         """`parameter`: θ at the start; `zero`: statistics of no points."""

@@ -243,6 +243,7 @@ def summary(event: Updated, view: View, enough: float | None = None) -> Round:
         noise=event.noise,
         held=event.held,
         alike=equally_fast(workers),
+        local_updates=len(workers) == 1 and workers[0].local_updates,
         alone=len(workers) == 1,
         call=median([w.call for w in workers]) if workers else 0.0,
     )

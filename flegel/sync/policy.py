@@ -52,6 +52,8 @@ class WorkerView:
     """Points that the memory of its device can hold; 0: not known."""
     caught_up: int = 0
     """Of the visits, those of points that were more than one pass behind others of the same worker."""
+    local_updates: bool = False
+    """It makes θ anew by itself between barriers."""
 
     def hear(self, visits: int, compute: float, respond: float, wait: float, call: float = 0.0) -> None:
         """Note a report: how many points were visited, and where the worker's seconds went."""

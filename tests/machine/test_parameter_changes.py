@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flegel.core.changed_rows import RowsOfStep
 from flegel.core.pytree import Array
 from flegel.errors import ProtocolError
 from flegel.params.parameter_changes import (
@@ -97,6 +98,24 @@ def test_a_class_that_writes_theta_into_the_same_array_is_noticed() -> None:
     assert rows is not None and rows[0].tolist() == [3]
 
 
+def test_rows_that_a_maker_names_are_not_looked_for_unless_a_step_was_left_out() -> None:
+    first, versions = theta(np.random.default_rng(0)), ParameterVersions()
+    versions.publish(first, RowsOfStep(4, (None,) * 4))
+    second = moved(first, [3], 1.0)
+    second[0][8] += 1.0
+    versions.publish(second, RowsOfStep(5, (np.array([3]), np.array([], int), None, None)))
+    rows = versions.since(0)
+    assert rows is not None and rows[0].tolist() == [3, 47], "row 8 was not named"
+    third = moved(second, [9], 2.0)
+    versions.publish(third, RowsOfStep(7, (np.array([9]), np.array([], int), None, None)))
+    rows = versions.since(1)
+    assert rows is not None and rows[0].tolist() == [8, 9, 47], "step 6 may have changed others"
+    versions.publish(moved(third, [1], 1.0), None)
+    versions.publish(moved(moved(third, [1], 1.0), [2], 1.0), RowsOfStep(8, (np.array([9]), None, None, None)))
+    rows = versions.since(3)
+    assert rows is not None and rows[0].tolist() == [2], "θ from elsewhere was published in between"
+
+
 def test_a_worker_refuses_rows_for_a_theta_that_it_does_not_hold() -> None:
     held, first = HeldParameter(), theta(np.random.default_rng(0))
     rows = (np.array([1]), np.ones((1, 3)), np.ones(0), np.ones(0), np.zeros((0, 3)))
@@ -144,7 +163,7 @@ def test_any_interleaving_gives_the_theta_of_full_broadcasts(events: list[tuple[
     """Orders and reports of three workers are under way at any time; workers are lost and come back, and some orders
     carry θ in another way (shared memory)."""
     present = theta(np.random.default_rng(1))
-    changes, round_ = ParameterChanges(), 0
+    changes, round_, made = ParameterChanges(), 0, RowsOfStep(0, (None,) * 4)
     held = [HeldParameter() for _ in range(3)]
     orders: list[deque[tuple[int, NumberedParameter, Theta]]] = [deque() for _ in range(3)]
     reports: list[deque[int]] = [deque() for _ in range(3)]
@@ -153,11 +172,12 @@ def test_any_interleaving_gives_the_theta_of_full_broadcasts(events: list[tuple[
         if what == "update":
             assert isinstance(about, list)
             present = moved(present, about, 1.0 + round_)
+            made = RowsOfStep(made.step + 1, (np.array(sorted(about), int), np.array([], int), None, None))
             continue
         assert isinstance(about, int)
         if what == "order":
             round_ += 1
-            orders[about].append((round_, changes.order(about, round_, present), present))
+            orders[about].append((round_, changes.order(about, round_, present, made), present))
         elif what == "elsewhere":
             round_ += 1
             changes.forget(about)

@@ -284,6 +284,28 @@ def test_while_theta_is_held_workers_that_are_alike_make_one_barrier_a_pass() ->
         assert not step.whole and step.seconds == pytest.approx(0.4 * PASS / 1e6, rel=0.1)
 
 
+def test_a_worker_that_makes_theta_itself_gets_rounds_of_which_barriers_take_little() -> None:
+    """Nothing is probed; where barriers are dear, rounds are whole passes; when others contribute, η is searched."""
+    adjuster, rate = MultiStage(), 1e6
+    adjuster.first(0.0)
+
+    def next_step(phi: float, local: bool = True, laps: float = 0.1) -> Step:
+        return adjuster.next(
+            Round(1000, 1000 / rate + phi, phi, 1.0, PASS, PASS, laps, alike=True, alone=local, local_updates=local)
+        )
+
+    step = next_step(0.0001)
+    assert not step.whole and step.seconds == pytest.approx(0.002) and "itself" in step.reason
+    assert all(next_step(0.0001) == Step(step.seconds) for _ in range(20))
+    dear = [next_step(0.05) for _ in range(12)]
+    assert dear[-1].whole and dear[-1].seconds == pytest.approx(PASS / rate)
+    assert [each.whole for each in dear] == sorted(each.whole for each in dear)
+    assert sum(bool(each.reason) for each in dear if each.whole) == 1
+    cheap = [next_step(0.0001) for _ in range(12)]
+    assert not cheap[-1].whole and cheap[-1].seconds == pytest.approx(0.002)
+    assert "comparing" in next_step(0.0001, local=False, laps=3.0).reason
+
+
 def test_the_word_is_weighed_against_the_barrier_s_cost_of_the_day() -> None:
     adjuster, worth = MultiStage(), 1 / (1 + 2.0 * PARTS)
     cheap = told(worth, 0.001, adjuster=adjuster)[-1].seconds

@@ -78,6 +78,7 @@ class Commits:
         body = self._with_checked_times(worker, body, seen.rate, now)
         seen.hear(body.visits, body.compute, body.respond, body.wait, body.call)
         seen.caught_up += max(0, min(body.caught_up, body.visits))
+        seen.local_updates = body.local_updates
         seen.unseen, seen.halted, seen.exhausted = body.unseen, body.halted, body.exhausted
         if len(job.view.workers) <= SPANS_UP_TO:
             sent, here = self._orders.sent_at[worker] - job.began, now - job.began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flegel.algorithm import visit_hook
 from flegel.core import pytree
+from flegel.core.changed_rows import ArraysOfStep
 from flegel.core.pytree import Array
 from flegel.machine.coordinator.events import Send
 from flegel.machine.coordinator.liveness import Liveness
@@ -31,7 +32,9 @@ class WorkerOrders:
         version = job.store.train_version
         arrays: tuple[Array, ...] = ()
         if not job.store.publish(action.workers):
-            arrays = tuple(pytree.flatten(pytree.without(job.store.parameter, job.algorithm.placement.unsent)))
+            unsent = job.algorithm.placement.unsent
+            arrays = made = ArraysOfStep(pytree.flatten(pytree.without(job.store.parameter, unsent)))
+            made.made = None if unsent else job.store.made
         out, workers = job.out, job.view.workers
         round_, points, seconds, linger = job.view.round, action.points, action.seconds, action.linger
         for worker in action.workers:

@@ -148,6 +148,7 @@ class ServerGroup:
         raise ProtocolError(f"Statistics of other groups need θ on the coordinator; use {option('servers', 0)}.")
 
     single_reports = False
+    made = None
     """Of jobs whose model chooses: servers fold what all workers have reported."""
 
     @property

@@ -73,6 +73,8 @@ class TrainerDone(msgspec.Struct, frozen=True):
     """Visits that were abandoned, because a point was too expensive."""
     caught_up: int = 0
     """Of the visits, those of points that were more than one pass behind others of this worker."""
+    local_updates: bool = False
+    """The trainer makes θ anew by itself between barriers."""
 
 
 class PointsReassigned(msgspec.Struct, frozen=True):
@@ -344,6 +346,7 @@ class Worker:
             call=trained.call_overhead,
             abandoned=trained.abandoned + self._extra_abandoned,
             caught_up=trained.caught_up + self._extra_caught_up,
+            local_updates=trained.local_updates,
         )
         self._extra_abandoned = self._extra_caught_up = 0
         points_left = self._points - trained.visits

@@ -48,6 +48,9 @@ class Round:
     """θ stays until every point has been visited with it."""
     alike: bool = False
     """No worker is much slower than the mean: what a barrier costs does not depend on the interval."""
+    local_updates: bool = False
+    """The only worker makes θ anew by itself between barriers: what a visit is worth does not depend on the
+    interval."""
     alone: bool = False
     """There is one worker: nobody waits for it at a barrier."""
     indivisible: float = 0.0

@@ -46,8 +46,8 @@ class Fit:
 
 
 class MultiStage:
-    """Each round in gives the next step. States: measuring → starting → probing ⇄ holding; told (g given); or whole (θ
-    held)."""
+    """Each round in gives the next step. States: measuring → starting → probing ⇄ holding; told (g given); by cost (the
+    worker makes θ itself); or whole (θ held)."""
 
     def __init__(self, first: float | None = None) -> None:
         rules = active().interval
@@ -82,6 +82,8 @@ class MultiStage:
         """Passes since the start."""
         self._rounds = 0
         """Rounds since the start."""
+        self._whole = False
+        """The last round was to be a whole pass, because of what barriers cost (`_by_cost`)."""
         self._alike = False
         """Workers are equally fast, as the last round says."""
         self.stage = 0
@@ -120,13 +122,15 @@ class MultiStage:
             return self._whole_passes()
         if last.worth is not None:
             return self._told(last.worth, last)
+        if last.local_updates:
+            return self._by_cost()
         match self._state:
             case "measuring":
                 self._state = "starting"
                 if last.laps >= 1.0:  # the first round was a pass already
                     return self._starting(last)
                 return self._move_to(self._early(last), f"first pass, φ={milliseconds(self._phi.mean)}")
-            case "starting":
+            case "starting" | "by cost":
                 return self._starting(last)
             case "probing":
                 return self._probing(last)
@@ -259,6 +263,22 @@ class MultiStage:
         self._asked = self._eta + self._lost.median
         why = "" if before == "whole" else "θ is held for a whole pass, as the algorithm says"
         return Step(self._asked, why, whole=True)
+
+    def _by_cost(self) -> Step:
+        """θ is made anew between barriers too, so g does not fall with η, and nothing is probed: rounds are so long
+        that barriers take little of the time, and no longer, because observers, targets and checkpoints wait for
+        barriers."""
+        rules, before, self._state = active().interval, self._state, "by cost"
+        eta = self._clamped(rules.max_interval_costs * self._phi.mean)
+        if eta >= rules.whole_pass * self._longest():
+            changed, self._eta = not self._whole or before != "by cost", self._longest()
+            self._whole, self._asked = True, self._eta
+            why = f"a whole pass: the worker makes θ itself, and a barrier takes {milliseconds(self._phi.mean)}"
+            return Step(self._eta, why if changed else "", whole=True)
+        if before == "by cost" and not self._whole and apart(eta, self._eta) <= rules.unchanged_within:
+            return self._step()
+        self._whole = False
+        return self._move_to(eta, f"the worker makes θ itself, φ={milliseconds(self._phi.mean)}")
 
     def _by_noise(self, scale: float, last: Round) -> Step:
         """η* from the gradient noise scale B, which reports tell at no cost: nothing is probed."""

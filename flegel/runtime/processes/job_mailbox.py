@@ -14,6 +14,7 @@ import msgspec
 import zmq
 
 from flegel.configuration.active import active
+from flegel.core.changed_rows import ArraysOfStep
 from flegel.core.pytree import Array
 from flegel.errors import DecodeError, UsageError, WorkerLost
 from flegel.messages import Answer, Envelope, Exit, LoadShard, Order, Report, Train
@@ -107,7 +108,8 @@ class JobMailbox:
         if arrays is not theta or sum(a.nbytes for a in theta.arrays) < active().transport.theta_changes_from_bytes:
             self._changes.forget(worker)
             return body, arrays
-        version, since, found = self._changes.order(worker, body.round, theta.arrays)
+        made = theta.given.made if isinstance(theta.given, ArraysOfStep) else None
+        version, since, found = self._changes.order(worker, body.round, theta.arrays, made)
         if found is not theta.arrays:
             if self._rows[0] is not found:  # packed once for all workers that hold the same θ
                 self._rows = (found, PackedArrays(found).broadcast(zmq_frames.shared))

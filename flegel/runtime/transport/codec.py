@@ -91,6 +91,7 @@ class PackedArrays:
                 raise UsageError(f"Arrays of type {a.dtype} do not travel; use float32, float64 or integers.")
         described = [FrameSpec(a.dtype.str, np.shape(a)) for a in arrays]
         self.frames = msgspec.Raw(_encoder.encode(described)) if described else NO_FRAMES
+        self.given = arrays
         self.arrays = [np.asarray(a, order="C") for a in arrays]
         self.packed = 0 < sum(a.nbytes for a in self.arrays) <= PACKED_UP_TO_BYTES
         """In the frame of the header."""

@@ -500,7 +500,8 @@ class Trainer:
         votes = store.votes(counted_anew=kernel.kind != "torch")
         call = kernel.overhead if self._in_batches else 0.0
         rare = (now - then for now, then in zip((kernel.abandoned, schedule.caught_up), before, strict=True))
-        return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call, *rare)
+        updates = local is not None and local.useful
+        return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call, *rare, updates)
 
     def _smallest_step(self, kernel: ShardKernel, store: PointStore, least: int, round_: int) -> int:
         """The signal came before the order. One step is made all the same: else short rounds would make no progress."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -311,6 +311,19 @@ def nearest_centre(rows: Array, centres: Array, chunk: int = 8192) -> Array:
     return np.concatenate(parts)
 
 
+def different_clusters(starts: Iterable[Array]) -> Iterator[int]:
+    """Which of these starts, each the cluster of every row, divide the rows as none before them does, whatever numbers
+    the clusters have. From the same clusters training goes the same way: it need not be tried twice."""
+    seen: set[bytes] = set()
+    for number, labels in enumerate(starts):
+        first = np.empty(int(labels.max(initial=0)) + 1, np.intp)
+        first[labels[::-1]] = np.arange(len(labels))[::-1]  # of several rows the one that is written last stays
+        name = first[labels].tobytes()  # each cluster is called by its first row
+        if name not in seen:
+            seen.add(name)
+            yield number
+
+
 def seed_rows(rows: Array, k: int, how: str, rng: np.random.Generator, weights: Array | None = None) -> Array:
     """k rows of the sample: `first` ones, `random` ones without repetition, or spread out by `k-means++`."""
     if how == "first":
@@ -428,7 +441,9 @@ def _all_seen(about: Array, seen: float) -> bool:
 
 def covered(about: Array, seen: float) -> Array:
     """`coverage` after so many points were seen. It stays complete if a worker and its points are lost later."""
-    return np.array([about[0], about[1], 1.0 if _all_seen(about, seen) else 0.0, about[3]])
+    if about[2] or not _all_seen(about, seen):
+        return about
+    return np.array([about[0], about[1], 1.0, about[3]])
 
 
 def holds(about: Array, seen: float) -> bool:

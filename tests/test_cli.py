@@ -260,6 +260,11 @@ def test_a_run_that_is_not_there_is_wrong_use_and_a_damaged_one_a_failure(tmp_pa
         read_figures(tmp_path)
 
 
+def test_a_report_of_nothing_is_wrong_use(folder: Path) -> None:
+    outcome = flegel_("report", "nowhere")
+    assert outcome.exit_code == 2 and "Could not read nowhere" in outcome.stderr
+
+
 WRONG_PREDICTIONS = [
     ("nowhere --data rows.npy", "There is no folder nowhere", 2),
     (". --data rows.npy", "no saved model", 2),

@@ -24,7 +24,9 @@ from flegel.algorithms.seeding import (
     check_enough,
     coverage,
     covered,
+    different_clusters,
     holds,
+    nearest_centre,
     polishing_passes,
     prepared,
     several_lloyd,
@@ -146,10 +148,12 @@ class FCM(Algorithm):
         return Prototypes(origin + centres * unit, origin, unit, shares, about)
 
     def _begun(self, of: PreparedRows, own: Array | None, rng: np.random.Generator) -> list[Array]:
-        """Centres of k-means on these rows, from several starts."""
+        """Centres of k-means on these rows, from several starts; one of those that lead to the same clusters."""
         if starts_on_a_sample(self.k, of.rows.shape[1]):
-            return [start_of(of.rows, self.k, 0, rng, own).centres for _ in range(self.n_init)]
-        return [found.centres for found in several_lloyd(of, self.k, [rng] * self.n_init, own)]
+            found = [start_of(of.rows, self.k, 0, rng, own).centres for _ in range(self.n_init)]
+        else:
+            found = [start.centres for start in several_lloyd(of, self.k, [rng] * self.n_init, own)]
+        return [found[number] for number in different_clusters(nearest_centre(of.rows, centres) for centres in found)]
 
     def _alternate(
         self,

@@ -41,6 +41,7 @@ from flegel.algorithms.seeding import (
     clipped,
     coverage,
     covered,
+    different_clusters,
     holds,
     in_deviations,
     nearest_centre,
@@ -247,9 +248,9 @@ class GMM(Algorithm):
         begun = self._clusters(in_deviations(some), row_weights, rngs[::2])
         begun += self._clusters(clipped(some), row_weights, rngs[1::2])
         of = sample_rows(some)
-        for labels in begun:
+        for number in different_clusters(begun):
             shares = np.zeros((self.k, len(some)))
-            shares[labels, np.arange(len(some))] = 1.0
+            shares[begun[number], np.arange(len(some))] = 1.0
             first = self._step(of, row_weights, shares, blank)
             mixture, value = self._passes(of, row_weights, first, passes - 1)
             if value > most or best is None:

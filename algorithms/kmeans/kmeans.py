@@ -351,13 +351,14 @@ class KMeans(Algorithm):
     ) -> Centroids:
         """New centroids of clusters `start` to `stop`: means of their points; empty clusters take spare rows.
         `summary`: the centroids of all slices, where θ is on several servers."""
-        seen = float(aggregator.counts.sum())
+        seen, filled = float(aggregator.counts.sum()), aggregator.counts > 0
         if holds(oldParameter.points, seen):
             return oldParameter
-        centroids = self._means(aggregator, oldParameter, start, stop)
-        if _relocates(aggregator, oldParameter):
+        whole = bool(filled.all())
+        centroids = self._means(aggregator, oldParameter, start, stop, seen, whole)
+        if not whole and seen >= oldParameter.points[0]:
             everybody = centroids if summary is None else summary
-            moved, left_over = _relocated(everybody, aggregator.counts > 0, oldParameter.spare)
+            moved, left_over = _relocated(everybody, filled, oldParameter.spare)
             if len(left_over):
                 _split_wide(moved, left_over, everybody, aggregator, oldParameter.origin)
             centroids = moved[start:stop]
@@ -377,12 +378,15 @@ class KMeans(Algorithm):
 
     def sliceSummary(self, aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array | None:
         """Where all centroids are: an empty cluster goes far from them. Rarely needed."""
-        if holds(parameter.points, float(aggregator.counts.sum())) or not _relocates(aggregator, parameter):
+        seen = float(aggregator.counts.sum())
+        if seen < parameter.points[0] or holds(parameter.points, seen) or (aggregator.counts > 0).all():
             return None
-        return self._means(aggregator, parameter, start, stop)
+        return self._means(aggregator, parameter, start, stop, seen, False)
 
-    def _means(self, aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array:
-        means = _means(aggregator, parameter, start, stop)
+    def _means(
+        self, aggregator: KMeansSums, parameter: Centroids, start: int, stop: int, seen: float, whole: bool
+    ) -> Array:
+        means = _means(aggregator, parameter, start, stop, seen, whole)
         return _directions(means, parameter.centroids) if self.metric == "cosine" else means
 
     def objective(self, aggregator: KMeansSums, parameter: Centroids) -> float:
@@ -539,15 +543,16 @@ class KMeans(Algorithm):
         return Evaluation(total, {"inertia": total, mean: total / max(len(nearest), 1), "clusters": used})
 
 
-def _means(aggregator: KMeansSums, parameter: Centroids, start: int, stop: int) -> Array:
-    """The clusters from `start` to `stop` at the means of their points; empty ones stay."""
+def _means(aggregator: KMeansSums, parameter: Centroids, start: int, stop: int, seen: float, whole: bool) -> Array:
+    """The clusters from `start` to `stop` at the means of their points; empty ones stay. `seen`: points of all
+    clusters; `whole`: none is empty."""
     mine = aggregator.counts[start:stop]
-    filled = mine > 0
-    weight = unseen_weight(parameter.points, float(aggregator.counts.sum()))
-    if not weight and filled.all():  # nearly always; the same numbers as below
+    weight = unseen_weight(parameter.points, seen)
+    if whole and not weight:  # nearly always; the same numbers as below
         means = aggregator.sums / mine[:, None]
         means += parameter.origin
         return np.asarray(means)
+    filled = mine > 0
     old = np.array(parameter.centroids, dtype=np.float64)
     unseen = (weight * parameter.shares)[start:stop][filled, None]
     counts, sums = mine[filled, None], aggregator.sums[filled]
@@ -570,12 +575,6 @@ def _directions(centroids: Array, otherwise: Array) -> Array:
     found = np.asarray(unit_rows(centroids))
     none = ~np.asarray(found.any(axis=1))
     return np.where(none[:, None], otherwise, found) if none.any() else found
-
-
-def _relocates(aggregator: KMeansSums, parameter: Centroids) -> bool:
-    """Some clusters are empty although every point has been seen."""
-    counts = aggregator.counts
-    return not (counts > 0).all() and float(counts.sum()) >= parameter.points[0]
 
 
 def _relocated(centroids: Array, filled: Array, spare: Array) -> tuple[Array, Array]:

@@ -17,6 +17,7 @@ from flegel.configuration.active import using
 from flegel.configuration.sources import changes_outside
 from flegel.errors import UsageError
 from flegel.job import DATA, OUTPUT, TRAINING
+from flegel.terminal.display import objective
 from flegel.terminal.reporting import errors_as_sentences, say
 
 if TYPE_CHECKING:
@@ -362,7 +363,7 @@ def _watch(label: str) -> Callable[[JobSnapshot], None]:
         now = clock.now()
         if now >= next_at[0] and seen.iteration:
             next_at[0] = now + PROGRESS_LINE_SECONDS
-            value = "–" if seen.estimate is None else f"{seen.estimate:.6g}"
-            say(f"{label}: {seen.seconds:.4g} virtual seconds, {seen.iteration} updates of θ, objective {value}")
+            done = f"{seen.seconds:.4g} virtual seconds, {seen.iteration} updates of θ"
+            say(f"{label}: {done}, objective {objective(seen)}")
 
     return look

@@ -15,7 +15,7 @@ import typer
 from flegel.cli.options import DEFAULT_MASTER, Insecure, Master
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime.system.signals import raise_lost_signal
-from flegel.terminal.display import count, duration, number
+from flegel.terminal.display import count, duration, number, part_seen
 from flegel.terminal.reporting import errors_as_sentences
 
 if TYPE_CHECKING:
@@ -137,9 +137,10 @@ def figures(job: JobView) -> tuple[str, ...]:
     seen = msgspec.convert(job.snapshot, JobSnapshot)
     spent = seen.compute + seen.wait + seen.respond
     rate = seen.visits / seen.seconds if seen.seconds > 0 else 0.0
+    of_part = f" of {part_seen(seen)}" if seen.estimate is not None and seen.unseen else ""
     return (
         str(seen.iteration),
-        number(seen.estimate),  # the objective itself is known at few barriers
+        number(seen.estimate) + of_part,
         duration(seen.interval),
         f"{seen.compute / spent:.0%}" if spent > 0 else "",
         count(rate),

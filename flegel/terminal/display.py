@@ -45,6 +45,20 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
+def objective(seen: JobSnapshot) -> str:
+    """The objective; while points are unseen, its estimate and how large the part is that it comes from: where
+    rows are sorted, such a part tells little about the others."""
+    value = number(seen.estimate)
+    if seen.estimate is None or not seen.unseen:
+        return value
+    return f"{value} (estimated from {part_seen(seen)} of the points)"
+
+
+def part_seen(seen: JobSnapshot) -> str:
+    """The part of the points that was visited, in words that never say all or none of them."""
+    return f"{min(max(1.0 - seen.unseen / max(seen.points, 1), 0.01), 0.99):.0%}"
+
+
 def figures(metrics: dict[str, float], after: str) -> str:
     """Figures beside the objective, each followed by `after`; the last one has the barrier of held-out ones."""
     known = [f"{name} {value:.4g}" for name, value in metrics.items() if name != FOLLOWED_AT]
@@ -202,7 +216,7 @@ class PlainDisplay(Display):
             return False  # without a barrier since the last line, the same figures would be said again
         self._told_iteration = seen.iteration
         self.say(
-            f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {number(seen.estimate)}  "
+            f"{seen.seconds:8.2f} s  iteration {seen.iteration:5d}  objective {objective(seen)}  "
             f"{figures(seen.metrics, '  ')}"
             f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}"
         )
@@ -244,7 +258,7 @@ class LiveDisplay(Display):
         waiting = f"; {seen.waits_for}" if seen.waits_for else ""
         moving = f", {count(seen.in_flight)} points moving" if seen.in_flight else ""
         headline = (
-            f"{seen.algorithm} under {seen.policy}: objective {number(seen.estimate)}, "
+            f"{seen.algorithm} under {seen.policy}: objective {objective(seen)}, "
             f"{figures(seen.metrics, ', ')}"
             f"{self._rate.look(seen.visits, now)}interval {duration(seen.interval)}, "
             f"{seen.iteration} barriers, {seen.seconds:.1f} s{moving}{waiting}"

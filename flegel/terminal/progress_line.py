@@ -12,7 +12,7 @@ from flegel.job import Criteria
 from flegel.machine.coordinator.observation import JobSnapshot
 from flegel.runtime import clock
 from flegel.runtime.job.observers import JobEvent, JobSeen, Observer, PhaseBegan
-from flegel.terminal.display import PlainDisplay, duration, figures, number
+from flegel.terminal.display import PlainDisplay, duration, figures, objective
 from flegel.terminal.reporting import PhaseLine
 
 APPEARANCE_SECONDS = 0.5
@@ -92,7 +92,7 @@ def line(seen: JobSnapshot, limits: Criteria) -> str:
     bar = "" if done is None else f"[{'#' * round(BAR_CHARACTERS * done):<{BAR_CHARACTERS}}] {done:.0%}  "
     passes = seen.visits / seen.points if seen.points else 0.0
     return (
-        f"{bar}{seen.algorithm}  objective {number(seen.estimate)}  {figures(seen.metrics, '  ')}"
+        f"{bar}{seen.algorithm}  objective {objective(seen)}  {figures(seen.metrics, '  ')}"
         f"round {seen.iteration}, {passes:.1f} passes, {duration(seen.seconds)}{waiting}"
     )
 

@@ -7,10 +7,20 @@ import numpy as np
 import pytest
 
 from flegel.algorithm import Sample
+from flegel.algorithms.fcm import FCM
+from flegel.algorithms.gmm import GMM
 from flegel.algorithms.kmeans import KMeans
 from flegel.algorithms.kmeans.sparse import far_rows
 from flegel.algorithms.kmeans.trial_start import best_start, rows_by_scatter, with_swaps
-from flegel.algorithms.seeding import _quantiles, nearest_centre, nearest_marked, origin_of, prepared, several_lloyd
+from flegel.algorithms.seeding import (
+    _quantiles,
+    different_clusters,
+    nearest_centre,
+    nearest_marked,
+    origin_of,
+    prepared,
+    several_lloyd,
+)
 from flegel.core.pytree import Array
 from flegel.core.shard import Sparse
 
@@ -25,6 +35,26 @@ def groups(count: int, each: int, rng: np.random.Generator) -> Array:
     angles = 2 * np.pi * np.arange(count) / count
     means = 30.0 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return np.repeat(means, each, axis=0) + rng.normal(size=(count * each, 2))
+
+
+def test_starts_with_the_same_clusters_under_other_numbers_are_one() -> None:
+    labels = np.array([2, 2, 0, 1, 1, 0])
+    moved = labels.copy()
+    moved[0] = 1
+    assert list(different_clusters([labels, np.array([1, 0, 2])[labels], moved, labels + 4])) == [0, 2]
+
+
+@pytest.mark.parametrize(("algorithm", "trial"), [(FCM(k=4), "_alternate"), (GMM(k=4), "_passes")])
+@pytest.mark.parametrize(("apart", "tried"), [(30.0, range(1, 2)), (0.0, range(2, 5))])
+def test_clusters_that_every_start_finds_are_tried_once(
+    algorithm: FCM | GMM, trial: str, apart: float, tried: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.repeat(apart * np.array([[0, 0], [1, 0], [0, 1], [1, 1]]), 100, axis=0) + rng.normal(size=(400, 2))
+    calls, made = [], getattr(type(algorithm), trial)
+    monkeypatch.setattr(type(algorithm), trial, lambda *args: (calls.append(trial), made(*args))[1])
+    algorithm.initParameter(Sample(rows, None, len(rows), 2), rng)
+    assert len(calls) - 1 in tried  # the last one continues the best
 
 
 @pytest.mark.parametrize("weighted", [False, True])

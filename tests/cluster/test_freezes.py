@@ -36,6 +36,7 @@ from flegel.machine.coordinator.liveness import Liveness
 from flegel.messages import WorkerBeat
 from flegel.runtime import clock
 from flegel.runtime.system.exit_codes import DISCONNECTED_EXIT_CODE, describe_exit
+from flegel.runtime.system.process_activity import is_stopped
 from tests.cluster.simulated_cluster import SimulatedCluster
 from tests.cluster.test_hostile import RecordingServer
 from tests.cluster.test_master_machine import settled_cluster, turn
@@ -343,7 +344,7 @@ def test_a_stopped_process_is_seen_as_stopped() -> None:
 
 
 def _measured(child: child_processes.ChildProcess) -> child_processes.ChildProcess:
-    child.stopped = child_processes.is_stopped(child.process.pid)
+    child.stopped = is_stopped(child.process.pid)
     return child
 
 

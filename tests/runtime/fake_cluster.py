@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from flegel.core.pytree import Array
 from flegel.errors import UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Exit, Hello, Order
-from flegel.runtime.processes.cluster_protocol import WorkerDeath
+from flegel.runtime.processes.cluster_protocol import WorkerDeath, ignore
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 from flegel.runtime.transport.shared_memory import SharedArray
 
@@ -35,7 +35,7 @@ class FakeCluster:
         for worker in range(self.workers):
             self.start_worker(worker)
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, silence: float = 0.0, say: Callable[[str], None] = ignore) -> None:
         for envelope, _ in self.receive(0.0):
             self.accept_hello(envelope)
 

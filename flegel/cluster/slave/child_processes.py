@@ -22,6 +22,7 @@ from flegel.cluster.slave.process_limits import ProcessLimits
 from flegel.loading.input_files import FOLDERS_VARIABLE
 from flegel.runtime import clock
 from flegel.runtime.processes import fork_server
+from flegel.runtime.system.process_activity import is_stopped
 
 OWNER_VARIABLE = "FLEGEL_SLAVE"
 """Environment variable of all processes of a slave's jobs: processes that a killed slave has left are found by it."""
@@ -298,14 +299,6 @@ def measure_and_reap(children: list[ChildProcess], spare: SpareProcess | None) -
     for child in children:
         child.used = used.get(child.process.pid, 0)
         child.stopped = is_stopped(child.process.pid)
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal, such as SIGSTOP, or by a debugger."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, IndexError):
-        return False  # it has ended
 
 
 def _resident(entry: Path) -> int:

@@ -144,7 +144,7 @@ def load(running: JobRun) -> None:
     request.control.bind(running.cluster, request.job.servers)
     for part in running.parts:
         part.loading()
-    running.cluster.wait_ready()
+    running.cluster.wait_ready(request.job.worker_timeout, request.observers.say)
 
 
 def train(running: JobRun) -> None:

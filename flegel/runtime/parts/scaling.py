@@ -32,7 +32,7 @@ class ScaledColumns(Part):
         request = self.request
         cluster = self.running.job_cluster.get()
         cluster.start()
-        cluster.wait_ready()
+        cluster.wait_ready(request.job.worker_timeout, request.observers.say)
         source = partition_source(request)
         working = set(range(request.workers)) - set(request.first_partition.resting)
         orders = {i: MeasureMoments(source, i, request.workers, request.job.seed) for i in working}

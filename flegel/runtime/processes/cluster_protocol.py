@@ -6,16 +6,24 @@ provide (`SlaveWorkers`) implement it; `check_cluster` in the tests says what ev
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from flegel.core.pytree import Array
+from flegel.job import Job
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Order
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 from flegel.runtime.transport.shared_memory import JobArray
+
+DEFAULT_SILENCE_SECONDS = Job().worker_timeout
+"""Of a cluster that starts before it has a job, which could say otherwise."""
+
+
+def ignore(text: str) -> None:
+    """For callers with nobody to tell."""
 
 
 class WorkerDeath(NamedTuple):
@@ -41,8 +49,9 @@ class Cluster(Protocol):
         """Start every worker that is not running, and return at once."""
         ...
 
-    def wait_ready(self) -> None:
-        """Until every worker has said hello; raises `WorkerLost` with the name of one that died or is late."""
+    def wait_ready(self, silence: float = DEFAULT_SILENCE_SECONDS, say: Callable[[str], None] = ignore) -> None:
+        """Until every worker has said hello; raises `WorkerLost` with the name of one that died or is late. What starts
+        them is replaced once where it does nothing for `silence` seconds, which `say` is told of before."""
         ...
 
     def close(self) -> None:

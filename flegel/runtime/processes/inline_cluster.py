@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import socket
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from flegel.messages import (
     WorkerBeat,
 )
 from flegel.runtime import clock
-from flegel.runtime.processes.cluster_protocol import WorkerDeath
+from flegel.runtime.processes.cluster_protocol import WorkerDeath, ignore
 from flegel.runtime.processes.held_arrays import HeldArrays
 from flegel.runtime.transport.codec import EMPTY, PackedArrays
 from flegel.runtime.transport.shared_memory import JobArray
@@ -163,7 +163,7 @@ class InlineCluster:
         if self._worker is None and not self._is_closed:
             self._worker = CalledWorker(self._held_arrays)
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, silence: float = 0.0, say: Callable[[str], None] = ignore) -> None:
         """It is there as soon as it is started."""
 
     def close(self) -> None:

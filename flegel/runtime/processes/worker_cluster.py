@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from flegel.errors import FlegelError, UsageError, WorkerLost
 from flegel.machine.coordinator.events import LeaveJob, ScaleTo
 from flegel.messages import Envelope, Exit, Order, ReleaseJob
 from flegel.runtime import clock
-from flegel.runtime.processes.cluster_protocol import WorkerDeath
+from flegel.runtime.processes.cluster_protocol import DEFAULT_SILENCE_SECONDS, WorkerDeath, ignore
 from flegel.runtime.processes.endpoints import Endpoint
 from flegel.runtime.processes.host import cores
 from flegel.runtime.processes.job_mailbox import JobMailbox
+from flegel.runtime.processes.starting_processes import StartingProcesses
 from flegel.runtime.processes.worker_processes import Launcher
 from flegel.runtime.processes.worker_registry import WorkerRegistry
 from flegel.runtime.system.signals import DeferredSignals
@@ -75,9 +76,12 @@ class WorkerCluster:
         config = WorkerConfig(self.endpoint.address, self.token, worker, incarnation, keys)
         self.registry.processes[worker] = self.launcher.launch(config)
 
-    def wait_ready(self) -> None:
-        """Wait until every worker has said hello; a worker that dies or is late is named."""
+    def wait_ready(self, silence: float = DEFAULT_SILENCE_SECONDS, say: Callable[[str], None] = ignore) -> None:
+        """Wait until every worker has said hello; a worker that dies or is late is named. Where neither the
+        fork server nor one of its workers does anything for `silence` seconds, it is replaced once; `say` hears of it
+        halfway."""
         deadline = clock.now() + active().liveness.worker_start_seconds
+        starting = StartingProcesses(self.launcher, silence, say)
         deaths = 0
         while not self.registry.ready >= set(range(self.workers)):
             for worker, why, _ in self.deaths():
@@ -86,11 +90,17 @@ class WorkerCluster:
                     raise WorkerLost(f"Worker {worker} {why} while it started.")
                 self.evict(worker)
                 self._launch(worker)
-            if clock.now() > deadline:
-                late = sorted(set(self.registry.processes) - self.registry.ready)
-                raise WorkerLost(f"Workers {late} did not start within {active().liveness.worker_start_seconds:.0f} s.")
             for envelope, _ in self.receive(0.1):
                 self.accept_hello(envelope)
+            late = {w: process for w, process in self.registry.processes.items() if w not in self.registry.ready}
+            if starting.look(late, clock.now()):
+                self.launcher.close()  # its workers end with it
+                for worker in list(self.registry.processes):
+                    self.evict(worker)
+                    self._launch(worker)
+            elif late and clock.now() > deadline:
+                seconds = active().liveness.worker_start_seconds
+                raise WorkerLost(f"Workers {sorted(late)} did not start within {seconds:.0f} s.")
 
     def __enter__(self) -> Self:
         """Start all workers and wait until they are ready."""

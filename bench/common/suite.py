@@ -71,7 +71,7 @@ def rows(smoke: int, small: int, paper: int) -> dict[str, int]:
 FUZZY = {"k": 10, "m": 1.3}  # with m = 2 all memberships in 28 columns are alike, and a few passes end it
 NETWORK = {"epochs": 60.0}  # one update a pass under bsp: fewer do not come near a minimum
 LARGER = [
-    Case("kmeans", "higgs", {"k": 50}, rows(20_000, 8_000_000, 11_000_000), 0.07),
+    Case("kmeans", "higgs", {"k": 50}, rows(8_000, 8_000_000, 11_000_000), 0.07),
     Case("fcm", "higgs", FUZZY, rows(5_000, 2_000_000, 11_000_000), 0.005),
     Case("gmm", "puf", {"k": 5}, rows(4_000, 500_000, 6_000_000), 0.01),
     Case("lr", "nbaiot", {}, rows(4_000, 1_000_000, 6_739_534), 0.003),
@@ -81,7 +81,7 @@ LARGER = [
 """The larger data set of each of the paper's algorithms: its LDT = {PUF, HIGGS, HIGGS, DET, ML25M, MNIST}."""
 
 SMALLER = [
-    Case("kmeans", "hepmass", {"k": 50}, rows(20_000, 6_000_000, 7_000_000), 0.07),
+    Case("kmeans", "hepmass", {"k": 50}, rows(8_000, 6_000_000, 7_000_000), 0.07),
     Case("fcm", "hepmass", FUZZY, rows(5_000, 1_500_000, 7_000_000), 0.005),
     Case("gmm", "susy", {"k": 5}, rows(10_000, 5_000_000, 5_000_000), 0.04),
     Case("lr", "higgs", {}, rows(10_000, 4_000_000, 11_000_000), 0.001),
@@ -90,7 +90,7 @@ SMALLER = [
 ]
 """The smaller one: the paper's SDT = {SUSY, MASS, MASS, HIGGS, ML10M, SYN}. It counts SYN as smaller than MNIST."""
 
-SWEEP = LARGER[0]._replace(rows=rows(20_000, 4_000_000, 11_000_000))
+SWEEP = LARGER[0]._replace(rows=rows(8_000, 4_000_000, 11_000_000))
 """For figures with many comparisons."""
 KMEANS, FUZZY_MEANS, MIXTURE, LOGISTIC, RATINGS, CONVOLUTIONAL = LARGER
 

@@ -81,14 +81,14 @@ class Course:
 def train(network: Any, images: Images, points: int = 60, enough: float | None = None, **options: Any) -> Course:
     """A run, and its test accuracy at about so many moments; with `enough` up to the first that is so good, and at the
     end."""
-    kept_weights.KEPT.clear()
+    kept_weights.kept().clear()
     result = flegel.run(network, images.train, **options)
     seconds = {row["iteration"]: row["seconds"] for row in result.rows}
-    last = len(kept_weights.KEPT) - 1
+    last = len(kept_weights.kept()) - 1
     chosen = sorted({round(i * last / max(points - 1, 1)) for i in range(points)}) if last >= 0 else []
 
     def looked_at(i: int) -> tuple[float, float]:
-        _, step, weights, buffers = kept_weights.KEPT[i]
+        _, step, weights, buffers = kept_weights.kept()[i]
         theta = result.parameter._replace(weights=weights, buffers=buffers)
         accuracy = network.evaluate(*images.test, theta).metrics["accuracy"]
         return float(seconds.get(step, result.seconds)), float(accuracy)

@@ -20,6 +20,8 @@ from flegel.compare.candidate import supported
 from flegel.errors import UsageError, nearest
 
 UNDER_WAY = "it was still running when this was written"
+TOLD = ".told"
+"""Behind the name of a plan: the file that says which benchmarks of one process have ended."""
 FOLDERS = ("figures", "micro")
 """Folders of bench/ in which benchmarks are looked for."""
 

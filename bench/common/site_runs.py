@@ -2,8 +2,8 @@
 
     python -m bench.common.site_runs CONFIG.json
 
-runs one group. `train` starts one process for each configuration, in a network namespace where one is given. Never
-decides anything about training.
+runs one group. `train` starts one process for each configuration, in a network namespace where one is given,
+`train_in_this_process` a thread. Never decides anything about training.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,9 @@ def make_algorithm(name: str, settings: dict[str, Any]) -> Any:
     return {"kmeans": KMeans, "gmm": GMM}[name](**settings)
 
 
-def run_one(config: Line) -> None:
-    """One group; its result goes to the file that the configuration names, θ beside it."""
-    import flegel
+@contextmanager
+def timed_rounds() -> Iterator[None]:
+    """Groups of this process say in their results when each round began and ended."""
     from flegel.machine.group.exchange import GroupExchange
     from flegel.runtime.group.session import GroupSession
 
@@ -47,6 +49,16 @@ def run_one(config: Line) -> None:
         return {**summary(self, exchange), "times": list(self.link.rounds)}
 
     GroupSession.summary = with_times  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        GroupSession.summary = summary  # type: ignore[method-assign]
+
+
+def run_one(config: Line) -> None:
+    """One group; its result goes to the file that the configuration names, θ beside it."""
+    import flegel
+
     algorithm = make_algorithm(config["algorithm"], config["settings"])
     with np.load(config["data"]) as held:
         part = slice(config["at"], None, config["groups"]) if config["mixed"] else slice(*config["rows"])
@@ -70,12 +82,13 @@ def run_one(config: Line) -> None:
 
 def _curve(algorithm: Any, result: Any, test: tuple[Any, Any], points: int) -> list[tuple[float, float]]:
     """Seconds and test accuracy at about so many moments, from weights that were kept."""
-    from bench.common.kept_weights import KEPT
+    from bench.common.kept_weights import kept
 
     seconds = {row["iteration"]: row["seconds"] for row in result.rows}
-    last, found = len(KEPT) - 1, []
+    weights_kept = kept()
+    last, found = len(weights_kept) - 1, []
     for at in sorted({round(i * last / max(points - 1, 1)) for i in range(points)}) if last >= 0 else []:
-        _, step, weights, buffers = KEPT[at]
+        _, step, weights, buffers = weights_kept[at]
         theta = result.parameter._replace(weights=weights, buffers=buffers)
         accuracy = algorithm.evaluate(*test, theta).metrics["accuracy"]
         found.append((round(float(seconds.get(step, result.seconds)), 2), round(float(accuracy), 4)))
@@ -108,6 +121,19 @@ def train(folder: Path, configs: Sequence[Line], before: Sequence[Sequence[str]]
     return [json.loads(Path(config["out"]).read_text()) for config, _, _ in started]
 
 
+def train_in_this_process(folder: Path, configs: Sequence[Line]) -> list[Line]:
+    """All groups at the same time in this process, and their workers too: nothing is imported or compiled anew."""
+    paths = [folder / f"result{number}.json" for number in range(len(configs))]
+
+    def one(config: Line, path: Path) -> None:
+        run_one({**config, "options": {**config["options"], "processes": False}, "out": str(path)})
+
+    with timed_rounds(), ThreadPoolExecutor(len(configs)) as threads:
+        for ended in [threads.submit(one, *each) for each in zip(configs, paths, strict=True)]:
+            ended.result(PATIENCE)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
 def exchange_seconds(lines: Sequence[Line]) -> list[float]:
     """Of each round that all groups took part in: from the last contribution until everybody had the result."""
     seen: dict[int, list[tuple[float, float]]] = {}
@@ -119,4 +145,5 @@ def exchange_seconds(lines: Sequence[Line]) -> list[float]:
 
 
 if __name__ == "__main__":
-    run_one(json.loads(Path(words_of(__doc__, "config")[0]).read_text(encoding="utf-8")))
+    with timed_rounds():
+        run_one(json.loads(Path(words_of(__doc__, "config")[0]).read_text(encoding="utf-8")))

@@ -1,11 +1,13 @@
-"""Benchmarks one after the other, each a process of its own, within a time for all. Measures nothing itself.
+"""Benchmarks one after the other, within a time for all. Measures nothing itself.
 
-Every script writes its record after each comparison, so one that is stopped loses at most the comparison under way.
-A benchmark that cannot run, or for which no time is left, gets a record that says so.
+Each is a process of its own, but where they only have to be complete: those share one (`several.py`). Every script
+writes its record after each comparison, so one that is stopped loses at most the comparison under way. A benchmark that
+cannot run, or for which no time is left, gets a record that says so.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,8 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.common.program import ROOT
 from bench.common.record import Bench, read
-from bench.common.scripts import UNDER_WAY, Script
+from bench.common.scripts import TOLD, UNDER_WAY, Script
 from flegel.compare.comparison import run_environment
 from flegel.compare.record import write
 from flegel.errors import StorageError
@@ -48,7 +51,7 @@ class SuiteRunner:
     budget: float | None = None
     say: Callable[[str], None] = lambda text: None
     complete: bool = False
-    """One that did not measure all that it can measure here has failed."""
+    """One that did not measure all that it can measure here has failed. No times are wanted: they share a process."""
 
     def run(self) -> list[str]:
         """All of them; returns the names of those that failed."""
@@ -62,18 +65,58 @@ class SuiteRunner:
         failed = []
         ends = None if self.budget is None else clock.now() + self.budget
         with tempfile.TemporaryDirectory(prefix="flegel-bench-") as cache:
+            if self.complete and ends is None:
+                return self._together(ready, Path(cache))
             for i, script in enumerate(ready):
                 seconds = None if ends is None else part(ends - clock.now(), [s.weight for s in ready[i:]])
                 if seconds is not None and seconds < LEAST:
                     self._left_out(script, f"the {self.budget:.0f} s for all benchmarks were over")
                 elif not self._one(script, seconds, ends, Path(cache)):
                     failed.append(script.name)
-                elif self.complete and (why := self._incomplete(script)):
+        return failed
+
+    def _together(self, ready: Sequence[Script], cache: Path) -> list[str]:
+        """All in one process; where it dies, the benchmark under way has failed and another process goes on."""
+        left, failed = list(ready), []
+        while left:
+            plan = cache / "plan.json"
+            told = plan.with_name(plan.name + TOLD)
+            told.write_text("", encoding="utf-8")
+            listed = [(s.name, s.question, str(s.path), self._words(s, cache, None)) for s in left]
+            plan.write_text(json.dumps(listed), encoding="utf-8")
+            began = clock.now()
+            process = self._start(ROOT, "bench.common.several", [str(plan)])
+            try:
+                died = process.wait()
+            except BaseException:
+                end(process)
+                raise
+            codes = {name: int(code) for name, code in map(str.split, told.read_text("utf-8").splitlines())}
+            under_way = next((s for s in left if s.name not in codes), None)
+            if under_way is not None:
+                codes[under_way.name] = died or 1
+            for script in [s for s in left if s.name in codes]:
+                well = self._told(script, codes[script.name], clock.now() - began) and codes[script.name] == 0
+                why = self._incomplete(script) if well else f"exit code {codes[script.name]}"
+                if why:
                     self.say(f"{script.name}: not complete, {why}")
                     failed.append(script.name)
-        if self.complete:
-            self._tell_left_out()
+            left = [s for s in left if s.name not in codes]
+        self._tell_left_out()
         return failed
+
+    def _start(self, root: Path, module: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *words], env=environment(root), start_new_session=True
+        )
+
+    def _words(self, script: Script, cache: Path, seconds: float | None) -> list[str]:
+        """Options that it knows, of those of the whole run."""
+        raw = self.out.resolve() / f"{script.name}.raw.json"
+        given: dict[str, object] = {**self.flags, "--out": self.out.resolve(), "--cache": cache, "--json": raw}
+        given |= {"--out FILE": raw, "--budget": None if seconds is None else round(seconds, 1)}
+        words = [str(w) for f, v in given.items() if f in script.flags and v is not None for w in (f.split()[0], v)]
+        return words + (["--parts", ",".join(script.parts)] if script.parts else [])
 
     def _incomplete(self, script: Script) -> str:
         """Why its record is not whole; empty where it is, or has a format of its own."""
@@ -95,14 +138,7 @@ class SuiteRunner:
     def _one(self, script: Script, seconds: float | None, ends: float | None, cache: Path) -> bool:
         self.say(f"{script.name}: {script.question}" + (f" ({seconds:.0f} s)" if seconds is not None else ""))
         began = clock.now()
-        raw = self.out.resolve() / f"{script.name}.raw.json"
-        given: dict[str, object] = {**self.flags, "--out": self.out.resolve(), "--cache": cache, "--json": raw}
-        given |= {"--out FILE": raw, "--budget": None if seconds is None else round(seconds, 1)}
-        words = [str(w) for f, v in given.items() if f in script.flags and v is not None for w in (f.split()[0], v)]
-        words += ["--parts", ",".join(script.parts)] if script.parts else []
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", script.module, *words], env=environment(script.root), start_new_session=True
-        )
+        process = self._start(script.root, script.module, self._words(script, cache, seconds))
         patience = None if seconds is None or ends is None else min(seconds + GRACE, max(ends - began, LEAST) + GRACE)
         try:
             code = process.wait(patience)

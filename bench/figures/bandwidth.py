@@ -39,8 +39,11 @@ LIMITS: dict[str, list[int]] = {
     "paper": [0, 1000, 500, 200, 100, 50],
 }
 """Mbit/s; 0: not limited."""
-SECONDS = {"smoke": 1.0, "laptop": 4.0, "small": 10.0, "paper": 10.0}
+SECONDS = {"smoke": 0.4, "laptop": 4.0, "small": 10.0, "paper": 10.0}
 """How long a move should take."""
+INTERVAL = {"smoke": "25ms", "": "100ms"}
+ROUNDS = {"smoke": 60}
+"""After which the job around a move ends, where it is not to go on for longer than the move."""
 ROWS = {"smoke": 0, "laptop": 1_000_000, "small": 4_000_000, "paper": 8_000_000}
 """Of the job around it, at least: rounds should be longer than barriers."""
 
@@ -98,7 +101,10 @@ def table(bench: suite.Suite, links: Network, cluster: Cluster, limits: list[int
         for kind, mode in (("only", "sync"), ("normal", "async")):
             bench.say(f"{name}, {kind}")
             script = Script(1, (0, 1, points))
-            result, watched = scripted(cluster, data, script, mode, 1.5 * seconds + 6, interval="100ms")
+            result, watched = scripted(
+                cluster, data, script, mode, 1.5 * seconds + 6,
+                interval=INTERVAL.get(bench.scale, INTERVAL[""]), rounds=ROUNDS.get(bench.scale),
+            )  # fmt: skip
             moved = moves_of(watched.arrivals, range(1))
             speed = moved["bytes"] / max(moved["seconds"], 1e-9) / 1e6
             lines[kind].append((float(limit), speed))

@@ -23,6 +23,7 @@ WEIGHT = 2
 
 SYNC = "bsp-mini,fsp,asp:batches=1,asp:batches=32"
 CLUSTERS, MOST_ROWS, PASSES = 20, 20_000, (2, 8, 32)
+SMOKE_ROWS, SMOKE_PASSES = 2_000, (2, 8)
 
 
 class BatchSums(NamedTuple):
@@ -80,16 +81,17 @@ def main() -> None:
 
 def _without_owners(bench: suite.Suite) -> None:
     """K-means under asp, its sums kept by owner and not, from the same start for the same passes."""
-    rows = np.ascontiguousarray(bench.data(suite.SWEEP).read().features[:MOST_ROWS])
+    most, lengths = (SMOKE_ROWS, SMOKE_PASSES) if bench.scale == "smoke" else (MOST_ROWS, PASSES)
+    rows = np.ascontiguousarray(bench.data(suite.SWEEP).read().features[:most])
     chosen = np.random.default_rng(bench.options.seed).choice(len(rows), CLUSTERS, replace=False)
     start = rows[chosen].astype(np.float64)
     table = []
-    for batches in (1, 32):
-        kept = [_objective(rows, KMeans(k=CLUSTERS, init=start), None, batches, passes) for passes in PASSES]
-        last = [_objective(rows, LastReport(k=CLUSTERS), start, batches, passes) for passes in PASSES]
+    for batches in (32,) if bench.scale == "smoke" else (1, 32):
+        kept = [_objective(rows, KMeans(k=CLUSTERS, init=start), None, batches, passes) for passes in lengths]
+        last = [_objective(rows, LastReport(k=CLUSTERS), start, batches, passes) for passes in lengths]
         for name, values in (("by owner", kept), ("of the last report", last)):
             table.append([f"asp:batches={batches}", name, *(f"{value / min(kept) - 1:+.2%}" for value in values)])
-    columns = ["model", "sums", *(f"after {passes} passes" for passes in PASSES)]
+    columns = ["model", "sums", *(f"after {passes} passes" for passes in lengths)]
     bench.table(Table(title="Objective above the best, k-means under asp", columns=columns, rows=table))
     bench.answer(
         "Our asp does not diverge because sums are kept by owner: stale reports replace what their worker said before. "

@@ -29,7 +29,7 @@ import numpy as np
 import flegel
 from bench.common import suite
 from bench.common.record import Chart, Series, Table
-from bench.common.site_runs import Line, exchange_seconds, train
+from bench.common.site_runs import Line, exchange_seconds, train, train_in_this_process
 from flegel.compare.comparison import run_environment
 from flegel.core.pytree import Array
 
@@ -50,6 +50,8 @@ class Bed:
         self.environment: dict[str, str] = {}
         self._buckets = 0
         self._remote = options.store == "seaweed"
+        self.in_threads = options.scale == "smoke" and not self._remote
+        """Groups are threads of this process: they only have to be complete."""
         host = "127.0.0.1"
         if options.megabits:
             from bench.common.namespaces import Network, unavailable
@@ -83,6 +85,8 @@ class Bed:
             own = {name: values[at] for name, values in each.items()}
             more = {"options": {**config["options"], **own}}
             configs.append({**config, **more, "at": at, "groups": GROUPS, "bucket": bucket})
+        if self.in_threads:
+            return train_in_this_process(self.folder, configs)
         return train(self.folder, configs, self.before, **self.environment)
 
 

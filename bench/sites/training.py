@@ -289,15 +289,20 @@ class TrainingWorld:
         is not in it."""
         site = max(self.sites, key=lambda site: site.applied)
         theta, algorithm = site.store.parameter, site.job.algorithm
-        common = dict(zip((n for n in pytree.names(theta) if n in algorithm.placement.additive), site.machine.base, strict=True))
-        fields = zip(pytree.names(theta), pytree.flatten(theta), strict=True)
+        names = pytree.names(theta)
+        common = dict(zip([n for n in names if n in algorithm.placement.additive], site.machine.base, strict=True))
+        fields = zip(names, pytree.flatten(theta), strict=True)
         return pytree.unflatten(theta, [common.get(name, field) for name, field in fields])
 
     @property
     def goodput(self) -> float:
         """Visits that results have counted, of all visits of all sites."""
-        counted = sum((site.exchange.goodput or 0.0) * site.visits for site in self.sites)
-        return counted / max(sum(site.visits for site in self.sites), 1)
+        return self.counted_visits / max(sum(site.visits for site in self.sites), 1)
+
+    @property
+    def counted_visits(self) -> float:
+        """That results hold; a visit counts when all fragments of θ have been exchanged."""
+        return sum((site.exchange.goodput or 0.0) * site.visits for site in self.sites)
 
     @property
     def bytes_of_a_round(self) -> float:

@@ -53,8 +53,8 @@ class SiteRounds:
         self._session: SiteSession | None = None
         self._opening: threading.Thread | None = None
         self._failed: BaseException | None = None
-        """Why this leader cannot take part. It is raised at a barrier, by all ranks: the next rank would fail likewise,
-        and a leader that was frozen and has been replaced by a rank of its own site learns there that it is excluded."""
+        """Why this leader cannot take part. Raised at a barrier, on all ranks: the next leader would fail likewise, and
+        one that was frozen, and was replaced by a rank of its own site, learns there that it is excluded."""
         self._unreachable = ""
         """Why a leader that took over cannot open the bucket yet."""
         self._move: Move | None = None
@@ -79,30 +79,31 @@ class SiteRounds:
             self.close("left")
 
     def _open(self, theta: list[Array], takes_over: bool) -> None:
-        session: SiteSession | None = None
-        while session is None:
+        session = self._opened(theta, takes_over)
+        if session is not None and self._opening is threading.current_thread():
+            self._session, self._unreachable = session, ""
+        elif session is not None:  # this process leads no longer
+            session.close("left")
+
+    def _opened(self, theta: list[Array], takes_over: bool) -> SiteSession | None:
+        """None where this leader cannot take part, or leads no longer. One that took over tries again while the bucket
+        is away: its ranks train on."""
+        while self._opening is threading.current_thread():
             try:
-                session = SiteSession(self.site, self._names, theta, takes_over)
+                return SiteSession(self.site, self._names, theta, takes_over)
             except StorageError as error:
                 if not takes_over:
                     self._failed = error
-                    return
+                    return None
                 if not self._unreachable:
-                    print(f"flegel: site {self.site.spec.group}: {error} It trains on, and tries again.", file=sys.stderr)
+                    told = f"{error} The ranks train on, and it is tried again."
+                    print(f"flegel: site {self.site.spec.group}: {told}", file=sys.stderr)
                 self._unreachable = str(error)
                 clock.sleep(active().groups.max_retry_delay_seconds)
             except BaseException as error:  # noqa: BLE001 - raised again in the thread that trains
                 self._failed = error
-                return
-            if self._opening is not threading.current_thread():
-                break
-        self._unreachable = ""
-        if session is None:
-            return
-        if self._opening is threading.current_thread():
-            self._session = session
-        else:  # this process leads no longer
-            session.close("left")
+                return None
+        return None
 
     def await_first(self) -> None:
         """At the beginning of a training the first barrier of a leader brings what the sites have in common, where the

@@ -3,14 +3,14 @@
     python -m bench.figures.site_networks --images FOLDER --summary site-networks.json
 
 LeNet and a small GPT (an image as 49 tokens, each seeing those before it) are trained for real on Fashion-MNIST by
-eight sites on virtual time (`bench/sites/training.py`): a step of Adam for each 16 images of a site, with twice the rate
-of `central`; links of 100 Mbit/s; in each interval of two passes 5 % of the sites fail and are away for two intervals. `waiting`: every round
-waits for all sites, nobody trains meanwhile, all of θ in float64, a round after two passes. `quorum`: 60 % of the
-sites, sites train on, int4 in eight fragments, one of which is sent after each quarter of a pass, so all of them in as
-many images as `waiting` takes for one round. `central`: one site with all rows and as many visits. Loss and accuracy
-are those of θ that all sites have in common. Goodput: visits that results have counted, of all that sites without
-failures could have made; `there`: the part of the time in which sites are not away. Bytes are those of contributions
-and results of one site in a round. Seeds are drawn. Needs torch.
+eight sites on virtual time (`bench/sites/training.py`): a step of Adam for each 16 images of a site, with twice the
+rate of `central`; links of 100 Mbit/s; in each interval of two passes 5 % of the sites fail and are away for two
+intervals. `waiting`: every round waits for all sites, nobody trains meanwhile, all of θ in float64, a round after two
+passes. `quorum`: 60 % of the sites, sites train on, int4 in eight fragments, one of which is sent after each quarter of
+a pass, so all of them in as many images as `waiting` takes for one round. `central`: one site with all rows and as many
+visits. Loss and accuracy are those of θ that all sites have in common. Goodput: visits that results have counted, of
+all that sites without failures could have made; `there`: the part of the time in which sites are not away. Bytes are
+those of contributions and results of one site in a round. Seeds are drawn. Needs torch.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def waiting(rows: int) -> Agreement:
 
 
 def with_quorum(rows: int) -> Agreement:
-    steps = max(EVERY * rows // BATCH // FRAGMENTS, 1)  # between two fragments
+    steps = EVERY * rows // BATCH  # in which each fragment is sent once
     return Agreement(steps, Quorum(share=0.6), "int4", FRAGMENTS, "visits", silence=1000.0, commit_rows=BATCH)
 
 

@@ -229,7 +229,7 @@ class SimulatedSite(VirtualSite):
             JobState(algorithm, cast("Any", None), Criteria(), self.store, phase="training"),
             GroupExchange(
                 algorithm,
-                Every(commits=every),
+                Every(commits=every * settings.fragments),  # of each fragment
                 settings.silence,
                 base,
                 wire=wire if base else "full",

@@ -58,8 +58,9 @@ class SiteExchange:
     """Of one leader, from its first news to the end."""
 
     def __init__(self, spec: GroupSpec, every: Every, theta0: Sequence[Array]) -> None:
-        self._spec, self._schedule, self._form = spec, SendSchedule(every), WireFinder(spec.wire)
+        self._spec, self._form = spec, WireFinder(spec.wire)
         self._change = PendingChange(theta0, spec.fragments)
+        self._schedule = SendSchedule(every.of_part(self._change.fragments.count))
         self._visits = VisitCounts(self._change.fragments.count)
         self._has_joined = self._is_resting = False
         self._fragment = self.round = 0

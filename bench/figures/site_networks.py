@@ -4,10 +4,10 @@
 
 LeNet and a small GPT (an image as 49 tokens, each seeing those before it) are trained for real on Fashion-MNIST by
 eight sites on virtual time (`bench/sites/training.py`): a step of Adam for each 16 images of a site, with twice the
-rate of `central`; links of 100 Mbit/s; in each interval of two passes 5 % of the sites fail and are away for two
-intervals. `waiting`: every round waits for all sites, nobody trains meanwhile, all of θ in float64, a round after two
-passes. `quorum`: 60 % of the sites, sites train on, int4 in eight fragments, one of which is sent after each quarter of
-a pass, so all of them in as many images as `waiting` takes for one round. `central`: one site with all rows and as many
+rate of `central`; links of 100 Mbit/s; in each interval of two seconds 5 % of the sites fail and are away for two
+intervals. `waiting`: every round waits for all sites, nobody trains meanwhile, all of θ in float64, a round after 128
+images of each. `quorum`: 60 % of the sites, sites train on, int4 in eight fragments, one of which is sent after each 16
+images, so all of them in as many images as `waiting` takes for one round. `central`: one site with all rows and as many
 visits. Loss and accuracy are those of θ that all sites have in common. Goodput: visits that results have counted, of
 all that sites without failures could have made; `there`: the part of the time in which sites are not away. Bytes are
 those of contributions and results of one site in a round. Seeds are drawn. Needs torch.
@@ -33,14 +33,18 @@ from flegel.torch.builtin import ImageNetwork, LeNet
 SITES = 8
 LINK = 12.5e6  # bytes a second: 100 Mbit/s
 LATENCY = 0.05
-PASS_SECONDS = 1.0
-EVERY = 2  # passes in which all of θ is sent once
+SPEED = 64.0  # images a second, of each site
+INTERVAL = 2.0  # seconds of training in which all of θ is sent once
 BATCH = 16  # images of a step
 FRAGMENTS = 8
 RATE_OF_SITES = 2.0  # times that of one: each takes an eighth of the steps, and a mean of eight is less noisy
 ACCURACY_IMAGES = 2000
 FAILING = 0.05  # of the sites, in each interval
 AWAY_INTERVALS = 2
+STEPS = round(INTERVAL * SPEED / BATCH)  # of a site in an interval
+WAITING = Agreement(STEPS, waits=True, silence=1000.0, commit_rows=BATCH)
+QUORUM = Agreement(STEPS, Quorum(share=0.6), "int4", FRAGMENTS, "visits", silence=1000.0, commit_rows=BATCH)
+CENTRAL = Agreement(1 << 30, commit_rows=BATCH)
 
 
 class SmallGPT(ImageNetwork):
@@ -68,33 +72,23 @@ class SmallGPT(ImageNetwork):
         return Decoder(self.classes)
 
 
+NETWORKS: dict[str, tuple[type[ImageNetwork], float]] = {"lenet": (LeNet, 0.002), "gpt": (SmallGPT, 0.003)}
+"""And the learning rate of one site alone."""
+
+
 def network(name: str, sites: int) -> Any:
     kind, rate = NETWORKS[name]
     times = RATE_OF_SITES if sites > 1 else 1.0
     return kind(optimizer="adam", lr=times * rate, batch=None, micro_batch=BATCH, epochs=10_000)
 
 
-NETWORKS: dict[str, tuple[type[ImageNetwork], float]] = {"lenet": (LeNet, 0.002), "gpt": (SmallGPT, 0.003)}
-"""And the learning rate of one site alone."""
-
-
-def waiting(rows: int) -> Agreement:
-    """`rows`: of a site."""
-    return Agreement(EVERY * rows // BATCH, waits=True, silence=1000.0, commit_rows=BATCH)
-
-
-def with_quorum(rows: int) -> Agreement:
-    steps = EVERY * rows // BATCH  # in which each fragment is sent once
-    return Agreement(steps, Quorum(share=0.6), "int4", FRAGMENTS, "visits", silence=1000.0, commit_rows=BATCH)
-
-
 def outages(rng: np.random.Generator, seconds: float) -> tuple[tuple[float, float], ...]:
     """When a site is away: 5 % of its intervals begin a failure."""
-    interval, now, found = EVERY * PASS_SECONDS, 0.0, list[tuple[float, float]]()
+    now, found = 0.0, list[tuple[float, float]]()
     while now < 10 * seconds:
-        now += interval
+        now += INTERVAL
         if rng.random() < FAILING:
-            found.append((now, now + AWAY_INTERVALS * interval))
+            found.append((now, now + AWAY_INTERVALS * INTERVAL))
             now = found[-1][1]
     return tuple(found)
 
@@ -122,14 +116,14 @@ def course(
     plan = prepared(algorithm, (rows, labels), seed)
     places = [
         Place(
-            (np.ascontiguousarray(rows[at::sites]), labels[at::sites]), len(rows[at::sites]) / PASS_SECONDS, LINK,
-            LATENCY, outages(rng, seconds) if sites > 1 else (),
+            (np.ascontiguousarray(rows[at::sites]), labels[at::sites]), SPEED * SITES / sites, LINK, LATENCY,
+            outages(rng, seconds) if sites > 1 else (),
         )
         for at in range(sites)
     ]  # fmt: skip
     world, curve = TrainingWorld(plan, places, agreement, seed), list[tuple[float, float]]()
     x, y = images.test
-    for now in np.arange(EVERY * PASS_SECONDS, seconds + 0.1, EVERY * PASS_SECONDS):
+    for now in np.arange(INTERVAL, seconds + 0.1, INTERVAL):
         world.run_until(float(now))
         theta = world.common_parameter if sites > 1 else world.parameter
         curve.append((float(now), float(algorithm.evaluate(x[:tested], y[:tested], theta).objective)))
@@ -145,15 +139,15 @@ def there(world: TrainingWorld, seconds: float) -> float:
 
 def compared(name: str, images: Images, chosen: Array, seed: int, seconds: float, tested: int) -> dict[str, Any]:
     """One seed: the loss that waiting reaches in the end, and how soon the quorum had it."""
-    rows, took = len(chosen) // SITES, time.process_time()
-    waited = course(name, images, chosen, seed, waiting(rows), seconds, SITES, tested)
-    ours = course(name, images, chosen, seed, with_quorum(rows), seconds, SITES, tested)
-    central = course(name, images, chosen, seed, Agreement(1 << 30, commit_rows=BATCH), seconds, 1, tested)
+    took = time.process_time()
+    waited = course(name, images, chosen, seed, WAITING, seconds, SITES, tested)
+    ours = course(name, images, chosen, seed, QUORUM, seconds, SITES, tested)
+    central = course(name, images, chosen, seed, CENTRAL, seconds, 1, tested)
     aim = min(loss for _, loss in waited.curve)
     first, reached = waited.reached(aim), ours.reached(aim)
     assert first is not None
     sent = [one.world.bytes_of_a_round for one in (waited, ours)]
-    possible = seconds / PASS_SECONDS * len(chosen)
+    possible = seconds * SPEED * SITES
     return {
         "model": name, "seed": seed, "loss": round(aim, 4), "waiting_seconds": first, "quorum_seconds": reached,
         "time_ratio": None if reached is None else round(reached / first, 3),
@@ -169,7 +163,7 @@ def compared(name: str, images: Images, chosen: Array, seed: int, seconds: float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path)
-    parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--tested", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=48.0, help="virtual seconds of a course")
     parser.add_argument("--seeds", type=int, default=8)

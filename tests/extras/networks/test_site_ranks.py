@@ -72,6 +72,15 @@ def test_the_next_rank_leads_its_site_when_the_leader_is_killed(tmp_path: Path) 
 
 
 @pytest.mark.slow
+def test_a_leader_that_was_frozen_is_told_that_it_was_excluded(tmp_path: Path) -> None:
+    """Its site has another leader by then, which has taken its name in the bucket: that is no other site."""
+    lines, told = play(tmp_path, frozen="leader", site={"every": 3, "groups": 2})
+    check(lines, told, killed=1)
+    assert "The other ranks went on without this one" in told["errors"], told["errors"]
+    assert "a name of its own" not in told["errors"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("killed", "options"),
     [

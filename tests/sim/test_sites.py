@@ -117,7 +117,13 @@ def test_a_result_is_made_once_while_it_is_being_written(monkeypatch: Patch) -> 
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    [("fragments", 1645597214), ("rounded", 1645597366), ("quorum", 1645597269), ("ending", 602222499)],
+    [
+        ("fragments", 1645597214),
+        ("rounded", 1645597366),
+        ("quorum", 1645597269),
+        ("ending", 602222499),
+        ("damaged", 1604987773),
+    ],
 )
 def test_a_damaged_result_that_a_frozen_group_has_applied_may_be_made_anew(kind: str, seed: int) -> None:
     """And a slow group whose contribution is there is in one of the next rounds; groups that ended apart say so."""

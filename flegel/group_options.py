@@ -178,7 +178,8 @@ class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fragments: Annotated[
         int,
         Option(
-            "Networks: cut θ into so many parts and exchange one in a round, the one that changed most.",
+            "Networks: cut θ into so many parts and exchange one in a round, the one that changed most; so many rounds "
+            "in the time of --every.",
             GROUPS,
             check=check_positive,
             see="sites.md",

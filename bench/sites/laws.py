@@ -13,9 +13,11 @@ from flegel.machine.group.events import Offered, Synchronized
 from flegel.machine.group.outer_step import outer_step
 from flegel.machine.group.records import (
     CURRENT,
+    MEMBERS,
     Contribution,
     Current,
     Entry,
+    MemberBeat,
     RoundResult,
     decode,
     digest_of,
@@ -24,6 +26,7 @@ from flegel.machine.group.records import (
 from flegel.machine.group.wire import LEVELS, restored, shortened, unpacked
 
 LIAR = "liar"
+TOLD_AFTER = 2.5  # seconds after which everybody has read a beat: two beats, and the calls to a slow store
 """A group that tells of contributions which it never wrote, or that are not what it says."""
 
 EXACT = 1e-9
@@ -94,10 +97,14 @@ class SiteLaws:
         self._lost: set[str] = set()
         self._by: dict[int, list[SimulatedSite]] = {}
         """Who has applied a round."""
+        self._told_rounds: dict[str, tuple[int, float]] = {}
+        """The open round of each group, by its beat as it is in the bucket, and since when that says so; none where it
+        was damaged."""
 
     def lost(self, key: str) -> None:
         """Somebody damaged or deleted it."""
         self._lost.add(key)
+        self._told_rounds.pop(key.removeprefix(MEMBERS), None)
         if key == CURRENT:
             self._current = 0
 
@@ -109,6 +116,10 @@ class SiteLaws:
             if newest < self._current:
                 raise BrokenLaw(f"forward: current went from {self._current} to {newest} at {now:.2f} s")
             self._current = newest
+        elif key.startswith(MEMBERS):
+            beat = decode(content, MemberBeat)[0]
+            if self._told_rounds.get(beat.group, (0, 0.0))[0] != beat.round:
+                self._told_rounds[beat.group] = beat.round, now
         elif key.endswith("/result"):
             result, parts = decode(content, RoundResult)
             arrays = restored(result.short, parts, [(self._groups,)] * len(result.fragments))
@@ -210,11 +221,19 @@ class SiteLaws:
         return bool(parts) and np.array_equal(restored((0,), parts, [wanted.shape])[0], told)
 
     def _is_known(self, round_: int, now: float) -> bool:
-        """Whether somebody who is there has applied it: who was frozen for longer than a group may be silent is not."""
+        """Whether somebody who is there has applied it and says so: who was frozen for longer than a group may be
+        silent is not there, and nobody knows what a beat said that was damaged too, or says since a moment ago."""
         return any(
-            site.alive and not site.ended and now - site.machine.last_event_at <= site.settings.silence
+            site.alive
+            and not site.ended
+            and now - site.machine.last_event_at <= site.settings.silence
+            and self._tells(site.settings.name, round_, now)
             for site in self._by.get(round_, ())
         )
+
+    def _tells(self, group: str, round_: int, now: float) -> bool:
+        told, since = self._told_rounds.get(group, (0, now))
+        return told > round_ + 1 or (told > round_ and now - since >= TOLD_AFTER)
 
     def told(self, site: SimulatedSite, what: Offered | Synchronized, now: float) -> None:
         if isinstance(what, Offered):

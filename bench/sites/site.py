@@ -8,6 +8,7 @@ that has converged or has reached a limit, and ends when the exchange says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -41,6 +42,7 @@ from flegel.params.local import LocalStore
 from flegel.params.protocol import Fold
 from flegel.plan.termination import FAILED_OUTCOMES, Verdict
 
+SHORTEST_WAIT = 0.01  # seconds between two looks of a site
 StoreCall = Callable[[StoreCommand, float, Callable[[Answered, float], None]], None]
 
 
@@ -103,10 +105,34 @@ class VirtualSite:
         """How it ended, in one word; empty while it has not."""
         self.applied = 0
         """The round that was applied last."""
+        self._wakes_at = -math.inf
 
     def begin(self, now: float) -> None:
         self.exchange.begin(self.job)
         self._flush(now)
+
+    def stopped_until(self, now: float) -> float:
+        """`now` where this site runs; otherwise when it goes on."""
+        return now
+
+    def _plan_wake(self, now: float) -> None:
+        """Every event may make it due to look again sooner, such as an answer of the store."""
+        if self._at is None or not self.alive or (self.ended and self.machine.over):
+            return
+        soon = max(self.machine.next_at(now), now + SHORTEST_WAIT)
+        if self._wakes_at <= now or soon < self._wakes_at:
+            self._wakes_at = soon
+            self._at(soon, self._come)
+
+    def _come(self, now: float) -> None:
+        if now != self._wakes_at or not self.alive:
+            return  # it was planned anew
+        goes_on = self.stopped_until(now)
+        if goes_on > now and self._at is not None:
+            self._wakes_at = goes_on
+            self._at(goes_on, self._come)
+        else:
+            self.handle(TimePassed(), now)
 
     def _followed(self, step: GroupStep, now: float) -> None:
         """What the coordinator would do after news of other groups."""
@@ -146,6 +172,7 @@ class VirtualSite:
             self._followed(step, now)
         if self.job.out:
             self._flush(now)
+        self._plan_wake(now)
 
     def _timer(self, timer: Timer, now: float) -> None:
         if self.alive and not self.ended:
@@ -153,7 +180,10 @@ class VirtualSite:
             self._flush(now)
 
     def _answered(self, answer: Answered, now: float) -> None:
-        if self.alive:
+        goes_on = self.stopped_until(now)
+        if goes_on > now and self._at is not None:
+            self._at(goes_on, lambda t: self._answered(answer, t))
+        elif self.alive:
             self.handle(answer, now)
 
     def _flush(self, now: float) -> None:
@@ -199,7 +229,7 @@ class SimulatedSite(VirtualSite):
             JobState(algorithm, cast("Any", None), Criteria(), self.store, phase="training"),
             GroupExchange(
                 algorithm,
-                Every(commits=every),
+                Every(commits=every * settings.fragments),  # of each fragment
                 settings.silence,
                 base,
                 wire=wire if base else "full",
@@ -218,6 +248,9 @@ class SimulatedSite(VirtualSite):
     @property
     def life(self) -> tuple[str, int]:
         return self.settings.name, self.settings.life
+
+    def stopped_until(self, now: float) -> float:
+        return max(self.frozen_until, now)
 
     def commit(self, now: float) -> None:
         """A barrier of the group, whatever its bucket does."""

@@ -28,7 +28,7 @@ from flegel.declarations.optional import hook
 from flegel.job import Criteria, Job
 from flegel.machine.coordinator.events import TraceRow
 from flegel.machine.coordinator.state import JobState
-from flegel.machine.group.events import Answered, GroupEvent, Offered, PutObject, StoreCommand, Synchronized
+from flegel.machine.group.events import Answered, Offered, PutObject, StoreCommand, Synchronized
 from flegel.machine.group.exchange import GroupExchange, additive_fields, exchange_of
 from flegel.machine.group.group import Group, GroupSettings
 from flegel.machine.group.quorum import ALL_GROUPS, Quorum
@@ -73,6 +73,8 @@ class Agreement:
     waits: bool = False
     """A site does not train between its contribution and the result."""
     silence: float = 30.0
+    commit_rows: int = 0
+    """Rows between two commits; 0: all of a site's."""
 
 
 class LinkedBucket(SimulatedBucket):
@@ -140,32 +142,32 @@ class TrainingSite(VirtualSite):
             **ports,
         )  # fmt: skip
         self.visits = 0
-        self.wakes_at = 0.0
-        self.heard: Callable[[TrainingSite, float], None] = lambda site, now: None
-        """Called after every event."""
+        self._row = 0
+        self._commit_rows = min(agreement.commit_rows or points, points)
 
     @property
-    def pass_seconds(self) -> float:
-        return float(self._learner.points / self.place.speed)
+    def commit_seconds(self) -> float:
+        return float(self._commit_rows / self.place.speed)
 
-    def handle(self, event: GroupEvent, now: float) -> None:
-        super().handle(event, now)
-        self.heard(self, now)
+    def stopped_until(self, now: float) -> float:
+        return next((end for begin, end in self.place.outages if begin <= now < end), now)
 
     @property
     def waits(self) -> bool:
         return self._waits and self.exchange.awaits_result
 
     def commit(self, now: float) -> None:
-        """A pass over the rows of the site has ended."""
+        """The next rows of the site were visited."""
+        end = min(self._row + self._commit_rows, self._learner.points)
         self._learner.clear()
-        self._learner.train(self.store.parameter, 0, self._learner.points, self.job.iteration)
+        self._learner.train(self.store.parameter, self._row, end, self.job.iteration)
         change = pytree.unflatten(self.store.statistics, list(self._learner.changes()))
-        folded = self.store.fold(Fold(self.job.iteration, (0,), (change,), "a pass"))
+        folded = self.store.fold(Fold(self.job.iteration, (0,), (change,), "a commit"))
         self.job.objective = folded.objective
         self.job.iteration += 1
-        self.visits += self._learner.points
-        self.job.trace = [TraceRow(now, self.job.iteration, None, None, None, self._learner.points, 0.0, "")]
+        visits, self._row = end - self._row, end % self._learner.points
+        self.visits += visits
+        self.job.trace = [TraceRow(now, self.job.iteration, None, None, None, visits, 0.0, "")]
         self.exchange.at_commit(self.job, now)
         self._flush(now)
 
@@ -243,11 +245,9 @@ class TrainingWorld:
             self.sites.append(
                 TrainingSite(settings, agreement, plan, learner, place, call=call, told=self._told, at=self.at)
             )
-            self.sites[-1].heard = self._plan_wake
         for site in self.sites:
             site.begin(0.0)
-            self.at(0.0, lambda t, s=site: self._wake(s, t))  # type: ignore[misc]
-            self.at(site.pass_seconds, lambda t, s=site: self._commit(s, t))  # type: ignore[misc]
+            self.at(site.commit_seconds, lambda t, s=site: self._commit(s, t))  # type: ignore[misc]
 
     def at(self, when: float, what: Callable[[float], None]) -> None:
         heapq.heappush(self._queue, (when, next(self._count), what))
@@ -258,38 +258,20 @@ class TrainingWorld:
         if isinstance(what, Synchronized) and (not self.results or what.round > self.results[-1][1]):
             self.results.append((now, what.round))
 
-    def _back(self, site: TrainingSite, now: float) -> float:
-        """When a site that is out comes back; `now` where it is there."""
-        return next((end for begin, end in site.place.outages if begin <= now < end), now)
-
-    def _wake(self, site: TrainingSite, now: float) -> None:
-        if now < site.wakes_at:
-            return  # planned for then as well
-        back = self._back(site, now)
-        site.wakes_at = back if back > now else max(site.wake(now), now + 0.01)
-        self.at(site.wakes_at, lambda t: self._wake(site, t))
-
-    def _plan_wake(self, site: TrainingSite, now: float) -> None:
-        """After an event, such as an answer of the store, a site may have to look again sooner than was planned."""
-        soon = max(site.machine.next_at(now), now + 0.01)
-        if soon < site.wakes_at and self._back(site, now) <= now:
-            site.wakes_at = soon
-            self.at(soon, lambda t: self._wake(site, t))
-
     def _commit(self, site: TrainingSite, now: float) -> None:
-        back = self._back(site, now)
+        back = site.stopped_until(now)
         if back > now or site.waits:
             self.at(max(back, now + 0.05), lambda t: self._commit(site, t))
             return
         site.commit(now)
-        self._begin_pass(site, now)
+        self._go_on(site, now)
 
-    def _begin_pass(self, site: TrainingSite, now: float) -> None:
-        """A site that waits for a result begins its next pass when that has come."""
+    def _go_on(self, site: TrainingSite, now: float) -> None:
+        """A site that waits for a result goes on when that has come."""
         if site.waits:
-            self.at(now + 0.05, lambda t: self._begin_pass(site, t))
+            self.at(now + 0.05, lambda t: self._go_on(site, t))
         else:
-            self.at(now + site.pass_seconds, lambda t: self._commit(site, t))
+            self.at(now + site.commit_seconds, lambda t: self._commit(site, t))
 
     def run_until(self, end: float) -> None:
         while self._queue and self._queue[0][0] <= end:
@@ -302,10 +284,25 @@ class TrainingWorld:
         return max(self.sites, key=lambda site: site.applied).store.parameter
 
     @property
+    def common_parameter(self) -> Tree:
+        """θ that all sites have in common after the newest round, where θ is exchanged: what no result has counted yet
+        is not in it."""
+        site = max(self.sites, key=lambda site: site.applied)
+        theta, algorithm = site.store.parameter, site.job.algorithm
+        names = pytree.names(theta)
+        common = dict(zip([n for n in names if n in algorithm.placement.additive], site.machine.base, strict=True))
+        fields = zip(names, pytree.flatten(theta), strict=True)
+        return pytree.unflatten(theta, [common.get(name, field) for name, field in fields])
+
+    @property
     def goodput(self) -> float:
         """Visits that results have counted, of all visits of all sites."""
-        counted = sum((site.exchange.goodput or 0.0) * site.visits for site in self.sites)
-        return counted / max(sum(site.visits for site in self.sites), 1)
+        return self.counted_visits / max(sum(site.visits for site in self.sites), 1)
+
+    @property
+    def counted_visits(self) -> float:
+        """That results hold; a visit counts when all fragments of θ have been exchanged."""
+        return sum((site.exchange.goodput or 0.0) * site.visits for site in self.sites)
 
     @property
     def bytes_of_a_round(self) -> float:

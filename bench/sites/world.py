@@ -208,7 +208,6 @@ class SiteWorld:
             last=self.scenario.lasts[index] if self.scenario.lasts else None,
         )  # fmt: skip
         self.sites[index] = site
-        self.at(now, lambda t: self._wake(site, t))
         self.at(now + self.scenario.periods[index], lambda t: self._commit(site, t))
 
     def _hint(self, sender: SimulatedSite, content: bytes, now: float) -> None:
@@ -224,11 +223,6 @@ class SiteWorld:
         site = self.sites[index]
         if site.alive and site.frozen_until <= now:
             site.handle(Hinted(content), now)
-
-    def _wake(self, site: SimulatedSite, now: float) -> None:
-        if site.alive and not (site.ended and site.machine.over):
-            again = site.frozen_until if site.frozen_until > now else max(site.wake(now), now + 0.01)
-            self.at(again, lambda t: self._wake(site, t))
 
     def _commit(self, site: SimulatedSite, now: float) -> None:
         if site.alive and not site.ended:

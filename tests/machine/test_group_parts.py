@@ -346,3 +346,11 @@ def test_a_name_is_held_by_compare_and_swap() -> None:
     assert own_beat_put(own, calls, 2, 1.2).expected == "t2"  # the earlier one is replaced
     assert own.read(Answered(0, "done", later, "t3"))  # and the later one replaces this one
     assert not own.read(Answered(0, "refused", tag="t4"))
+
+
+def test_with_fragments_all_of_theta_is_exchanged_as_often_as_in_one_piece() -> None:
+    """With eight fragments at the interval of one piece each of them was exchanged once or twice in a training."""
+    assert Every(commits=16).of_part(8) == Every(commits=2)
+    assert Every(commits=3).of_part(8) == Every(commits=1)
+    assert Every(seconds=30.0).of_part(4) == Every(seconds=7.5)
+    assert Every(auto=True).of_part(4) == Every(auto=True)

@@ -110,12 +110,14 @@ class GroupExchange:
         fragments: int = 1,
     ) -> None:
         """`base`: additive fields of the θ(0) that all groups began with, where θ is exchanged. `least_rows`: nothing
-        that tells of fewer rows is sent. `fragments`: parts of θ, one of which is exchanged in a round."""
+        that tells of fewer rows is sent. `fragments`: parts of θ, one of which is exchanged in a round; `every` is
+        about all of θ."""
         self._least_rows, self.form = least_rows, WireFinder(wire)
         self.withheld = 0
         """Contributions that were not sent because they tell of too few rows."""
         self.kind = exchange_of(algorithm)
-        self._schedule = SendSchedule(every)
+        self._change = PendingChange(base, fragments)
+        self._schedule = SendSchedule(every.of_part(self._change.fragments.count))
         self._silence = silence
         self.round = 0
         """The round that is open; 0 while that is not known."""
@@ -145,7 +147,6 @@ class GroupExchange:
         self._is_closing = self._is_resting = False
         self._objective_at_rest: float | None = None
         """Objective when this group last rested."""
-        self._change = PendingChange(base, fragments)
         self._fragment = 0  # of θ that the open round is for
         self._sent_statistics: tuple[Array, ...] = ()
         """The statistics that were sent last."""

@@ -248,8 +248,13 @@ class Group:
 
     def next_at(self, now: float) -> float:
         """When to wake it, at the latest."""
-        decides_at = now + max(self._round_end.look_at - self._awake_seconds, 0.0)
-        return min(self._calls.next_at(now), self._beat_at + self._settings.beat, now + self._settings.beat, decides_at)
+        found = [self._calls.next_at(now), now + self._settings.beat]
+        beat_at = self._beat_at + self._settings.beat
+        if beat_at > now:  # one that is due already is under way or must wait: its answer or that wait wakes this group
+            found.append(beat_at)
+        if not self._round_end.ends:
+            found.append(now + max(self._round_end.look_at - self._awake_seconds, 0.0))
+        return min(found)
 
     # -- what is to be done now ----------------------------------------------------------------------------
 
@@ -405,23 +410,22 @@ class Group:
                 _sentence(f"{self._own.entry.key} cannot be written", failed.get(self._own.entry.key)),
                 limit,
             )
+        if self._status.state == "resting":
+            limit = active().groups.absent_after_silences * s.silence
+            found |= {what: (why, limit) for what, why in self._absent().items()}
+        return found
+
+    def _absent(self) -> dict[str, str]:
+        """What this group, at rest, waits for that others have not sent: a sentence."""
+        found: dict[str, str] = {}
         there, needed = self._contributions_there(self._ready()), self._needed()
-        if s.quorum.given and self._status.state == "resting" and self._own.told is not None and there < needed:
-            found["quorum"] = (
-                f"only {there} of the quorum of {needed} groups are there",
-                active().groups.absent_after_silences * s.silence,
-            )
-        if self._only_withholds and self._status.state == "resting" and self.phase == "open" and not there:
-            found["rows"] = (
-                "no group has contributed, because of too few rows or a gate that none passes",
-                active().groups.absent_after_silences * s.silence,
-            )
+        if self._settings.quorum.given and self._own.told is not None and there < needed:
+            found["quorum"] = f"only {there} of the quorum of {needed} groups are there"
+        if self._only_withholds and self.phase == "open" and not there:
+            found["rows"] = "no group has contributed, because of too few rows or a gate that none passes"
         came = len(self.table.seen()) + 1
-        if self._status.state == "resting" and self._final_result is None and came < s.least_groups:
-            found["groups"] = (
-                f"only {came} of --groups {s.least_groups} came",
-                active().groups.absent_after_silences * s.silence,
-            )
+        if self._final_result is None and came < self._settings.least_groups:
+            found["groups"] = f"only {came} of --groups {self._settings.least_groups} came"
         return found
 
     def _tell_waiting(self) -> None:
@@ -477,9 +481,10 @@ class Group:
             return f"waits for {names} in round {self.round}, without a sign of life ({limit})", True
         if resting and late:
             return f"waits for {', '.join(late)} in round {self.round}, still training", False
-        there, needed = self._contributions_there(self._ready()), self._needed()
-        if s.quorum.given and self._own.told is not None and there < needed:
-            return f"waits for a quorum in round {self.round}: {there} of {needed} groups are there", False
+        if s.quorum.given and self._own.told is not None:
+            there, needed = self._contributions_there(self._ready()), self._needed()
+            if there < needed:
+                return f"waits for a quorum in round {self.round}: {there} of {needed} groups are there", False
         return "", False
 
     def _tell_lost(self) -> None:
@@ -694,7 +699,9 @@ class Group:
 
     def _write_result(self, entries: list[Entry], final: bool, now: float) -> None:
         """Create the result of the round, or replace one that cannot be read; the first writer wins."""
-        s = self._settings
+        s, key = self._settings, result_key(self.round)
+        if not self._calls.is_free("put", key, now):
+            return  # it is being written: a step over all of θ is not made again before the answer
         why = self._round_end.reason
         if s.exchange == "parameters":
             own = self._own.told
@@ -718,7 +725,6 @@ class Group:
             content = self._contributions.result(
                 self.round, entries, final, s.name, counted_before=self._counted, why=why
             )
-        key = result_key(self.round)
         tag = self._unreadable.tag(key)  # of a damaged result, which nobody who is there has applied
         self._calls.put(key, content, now, "swap" if tag else "create", tag)
 

@@ -7,7 +7,7 @@ commit. A group that joins contributes at its first commit, whatever its interva
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flegel.errors import UsageError
 from flegel.machine.group.round_meter import RoundMeter
@@ -25,6 +25,13 @@ class Every:
     commits: int = 0
     seconds: float = 0.0
     auto: bool = False
+
+    def of_part(self, fragments: int) -> Every:
+        """Between two contributions where each is one of so many fragments of θ, so that all of θ is exchanged as often
+        as it would be in one piece. A found interval is that of a round, whatever it holds."""
+        return replace(
+            self, commits=max(self.commits // fragments, min(self.commits, 1)), seconds=self.seconds / fragments
+        )
 
 
 def parse_every(text: str) -> Every:

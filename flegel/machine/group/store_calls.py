@@ -50,6 +50,10 @@ class StoreCalls:
         """True where the call was made."""
         return self._call(("list", prefix), now, lambda op: ListObjects(op, prefix))
 
+    def is_free(self, kind: str, key: str, now: float) -> bool:
+        """Whether a call of this kind can be made now: none is under way for this object, and none has to wait."""
+        return (kind, key) not in self._objects_under_way and now >= self._not_before.get((kind, key), now)
+
     @property
     def last_number(self) -> int:
         """Of the last call that was made; later ones have greater numbers."""
@@ -65,7 +69,7 @@ class StoreCalls:
     def _call(self, what: tuple[str, str], now: float, make: Callable[[int], StoreCommand]) -> bool:
         """Issue a command for an object unless a call for it is under way or must still wait after a failure; whether
         it was issued. `what`: the kind of call and the key; `make` builds the command from its number."""
-        if what in self._objects_under_way or now < self._not_before.get(what, now):
+        if not self.is_free(*what, now):
             return False
         self._number += 1
         command = make(self._number)

@@ -50,7 +50,7 @@ class MemberTable:
         """`limit`: seconds of silence after which a group leaves the table. `longest_look`: of two looks that lie
         further apart only so much counts as watched."""
         self._own_name, self._silence_limit, self._longest_look = own_name, limit, longest_look
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, Member] = {}  # in the order of their names
         self.known: set[str] = set()
         """Names that were listed or heard; listings may be stale, so none is ever taken away."""
 
@@ -63,6 +63,7 @@ class MemberTable:
         member = self._members.get(beat.group)
         if member is None or beat.life > member.beat.life:
             member = self._members[beat.group] = Member(beat, now, beat.beat)
+            self._members = dict(sorted(self._members.items()))
         else:
             newer = beat.life == member.beat.life and beat.beat > member.stored
             member.joined = member.joined and self._there(member)
@@ -94,18 +95,18 @@ class MemberTable:
 
     def addresses(self) -> list[str]:
         """Where other groups can be reached directly."""
-        return [m.beat.address for _, m in sorted(self._members.items()) if m.beat.address and self._there(m)]
+        return [m.beat.address for m in self._members.values() if m.beat.address and self._there(m)]
 
     def _there(self, member: Member) -> bool:
         return member.silence <= self._silence_limit
 
     def live(self) -> list[MemberBeat]:
         """Groups that are waited for, in the order of their names."""
-        return [m.beat for _, m in sorted(self._members.items()) if self._there(m) and m.beat.state in WAITED_FOR]
+        return [m.beat for m in self._members.values() if self._there(m) and m.beat.state in WAITED_FOR]
 
     def loading(self) -> list[MemberBeat]:
         """Groups that will take part soon; rounds do not wait for them."""
-        return [m.beat for _, m in sorted(self._members.items()) if self._there(m) and m.beat.state == "loading"]
+        return [m.beat for m in self._members.values() if self._there(m) and m.beat.state == "loading"]
 
     def finished(self, group: str) -> bool:
         """Its training is over, and its statistics stay."""
@@ -114,12 +115,12 @@ class MemberTable:
 
     def present(self) -> list[MemberBeat]:
         """Everybody who is there or has finished."""
-        found = [m.beat for _, m in sorted(self._members.items()) if m.beat.state == "finished" or self._there(m)]
+        found = [m.beat for m in self._members.values() if m.beat.state == "finished" or self._there(m)]
         return [beat for beat in found if beat.state not in GONE]
 
     def beats(self) -> list[MemberBeat]:
         """Of everybody but those who left or were excluded, whether they are there or not."""
-        return [m.beat for _, m in sorted(self._members.items()) if m.beat.state not in LEFT]
+        return [m.beat for m in self._members.values() if m.beat.state not in LEFT]
 
     def left(self) -> set[str]:
         """Groups that said that they take part no more, and whose statistics go."""
@@ -132,7 +133,7 @@ class MemberTable:
     def lost(self) -> dict[str, str]:
         """Groups that were there and ended without a result, or are silent: what happened to each."""
         found: dict[str, str] = {}
-        for name, member in sorted(self._members.items()):
+        for name, member in self._members.items():
             if member.beat.state in GONE:
                 found[name] = ENDINGS[member.beat.state]
             elif member.beat.state != "finished" and not self._there(member):
@@ -158,4 +159,4 @@ class MemberTable:
 
     def silent(self) -> list[str]:
         """Groups that left the table by their silence."""
-        return [name for name, m in sorted(self._members.items()) if not self._there(m) and m.beat.state in WAITED_FOR]
+        return [name for name, m in self._members.items() if not self._there(m) and m.beat.state in WAITED_FOR]

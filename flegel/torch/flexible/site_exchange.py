@@ -34,6 +34,7 @@ from flegel.machine.group.fragments import ALL_FRAGMENTS
 from flegel.machine.group.link_meter import WireFinder
 from flegel.machine.group.outliers import told_outliers
 from flegel.machine.group.pending_change import PendingChange, VisitCounts
+from flegel.machine.group.records import finite
 from flegel.machine.group.schedule import Every, SendSchedule
 
 Fields = Callable[[], list[Array]]
@@ -57,8 +58,9 @@ class SiteExchange:
     """Of one leader, from its first news to the end."""
 
     def __init__(self, spec: GroupSpec, every: Every, theta0: Sequence[Array]) -> None:
-        self._spec, self._schedule, self._form = spec, SendSchedule(every), WireFinder(spec.wire)
+        self._spec, self._form = spec, WireFinder(spec.wire)
         self._change = PendingChange(theta0, spec.fragments)
+        self._schedule = SendSchedule(every.of_part(self._change.fragments.count))
         self._visits = VisitCounts(self._change.fragments.count)
         self._has_joined = self._is_resting = False
         self._fragment = self.round = 0
@@ -78,6 +80,8 @@ class SiteExchange:
         """Why training ended here without the other sites; empty where it did not."""
         self.fenced = ""
         """Another process has the name of this site."""
+        self.not_finite = ""
+        """θ of this site is worth nothing any more: no other site would read what it sends."""
 
     @property
     def has_joined(self) -> bool:
@@ -122,6 +126,12 @@ class SiteExchange:
         covered = self._change.fragments.of(fragment)
         visits = self._visits.of(covered)
         changes, changed = self._change.of(fragment, theta())
+        if not finite(changes):
+            self.not_finite = (
+                f"Parameters of site {self._spec.group} are not finite, so nothing of them was sent to other sites; "
+                "lower the learning rate, or look for inputs that are not finite."
+            )
+            return
         if told := self._form.next(sum(change.size for change in changes), now):
             self.told.append(told)
         arrays = self._change.send(fragment, self._form.readable(changes))

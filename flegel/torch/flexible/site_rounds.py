@@ -15,16 +15,18 @@ from typing import Any
 
 import torch
 
+from flegel.configuration.active import active
 from flegel.core.pytree import Array
-from flegel.errors import FlegelWarning, GroupReplaced
+from flegel.errors import FlegelError, FlegelWarning, GroupReplaced, StorageError, UsageError
 from flegel.runtime import clock
 from flegel.torch.flexible.rank_settings import rank_settings
 from flegel.torch.flexible.site import Site
 from flegel.torch.flexible.site_exchange import Move
 from flegel.torch.flexible.site_session import SiteSession
 
-SILENT, ANNOUNCES, ADDS, REPLACES, ENDS, ENDS_ALONE = range(6)
+SILENT, ANNOUNCES, ADDS, REPLACES, ENDS, ENDS_ALONE, LEAVES = range(7)
 """What a leader says in its report; other ranks are silent."""
+_LEFT = "The leader of this site, rank 0, cannot take part in the training of all sites; what it prints says why."
 
 
 class SiteRounds:
@@ -51,10 +53,14 @@ class SiteRounds:
         self._session: SiteSession | None = None
         self._opening: threading.Thread | None = None
         self._failed: BaseException | None = None
+        """Why this leader cannot take part. Raised at a barrier, on all ranks: the next leader would fail likewise, and
+        one that was frozen, and was replaced by a rank of its own site, learns there that it is excluded."""
+        self._unreachable = ""
+        """Why a leader that took over cannot open the bucket yet."""
         self._move: Move | None = None
         self._rests = self._told_alone = False
-        self._patience = float("inf")
-        """The time at which a leader at rest waits for the other sites no longer."""
+        self._patience = self._longest_reach = float("inf")
+        """The times at which a leader at rest waits for the other sites, or for the bucket, no longer."""
 
     # -- who leads -----------------------------------------------------------------------------------------
 
@@ -73,15 +79,31 @@ class SiteRounds:
             self.close("left")
 
     def _open(self, theta: list[Array], takes_over: bool) -> None:
-        try:
-            session = SiteSession(self.site, self._names, theta, takes_over)
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that trains
-            self._failed = error
-            return
-        if self._opening is threading.current_thread():
-            self._session = session
-        else:  # this process leads no longer
+        session = self._opened(theta, takes_over)
+        if session is not None and self._opening is threading.current_thread():
+            self._session, self._unreachable = session, ""
+        elif session is not None:  # this process leads no longer
             session.close("left")
+
+    def _opened(self, theta: list[Array], takes_over: bool) -> SiteSession | None:
+        """None where this leader cannot take part, or leads no longer. One that took over tries again while the bucket
+        is away: its ranks train on."""
+        while self._opening is threading.current_thread():
+            try:
+                return SiteSession(self.site, self._names, theta, takes_over)
+            except StorageError as error:
+                if not takes_over:
+                    self._failed = error
+                    return None
+                if not self._unreachable:
+                    told = f"{error} The ranks train on, and it is tried again."
+                    print(f"flegel: site {self.site.spec.group}: {told}", file=sys.stderr)
+                self._unreachable = str(error)
+                clock.sleep(active().groups.max_retry_delay_seconds)
+            except BaseException as error:  # noqa: BLE001 - raised again in the thread that trains
+                self._failed = error
+                return None
+        return None
 
     def await_first(self) -> None:
         """At the beginning of a training the first barrier of a leader brings what the sites have in common, where the
@@ -89,11 +111,14 @@ class SiteRounds:
         until = clock.now() + rank_settings().site_start_seconds
         while self.leads and not self.has_begun and self._move is None and clock.now() < until:
             self._hear()
+            if self._failed is not None:
+                return
             clock.sleep(rank_settings().site_poll_seconds)
 
     def close(self, state: str) -> None:
         """This process leads no longer."""
         session, self._session, self._opening, self._move = self._session, None, None, None
+        self._failed, self._unreachable = None, ""
         if session is not None:
             session.close(state)
 
@@ -109,7 +134,9 @@ class SiteRounds:
         self._hear()
         self._says = SILENT
         move = self._move
-        if move is not None:
+        if self._failed is not None:
+            self._says = LEAVES
+        elif move is not None:
             self._says = (ENDS if move.ends else REPLACES if move.replaces else ADDS) if self._expects else ANNOUNCES
         elif self._rests and self._gives_up():
             self._says = ENDS_ALONE
@@ -130,6 +157,10 @@ class SiteRounds:
         """All ranks hold this barrier: make the move that it brings."""
         what = int(max(said, default=SILENT))
         self._expects = what == ANNOUNCES
+        if what == LEAVES:
+            failed = self._failed or UsageError(_LEFT)
+            self.close("left")
+            raise failed
         if what in (ADDS, REPLACES, ENDS) and part is not None:
             self._make(part, adds=what == ADDS)
             self.has_begun = True
@@ -164,16 +195,14 @@ class SiteRounds:
 
     def _hear(self) -> None:
         """Take in news until one of them is a move, which the ranks make before the next is looked at."""
-        if self._failed is not None:
-            raise self._failed
         session = self._session
-        if session is None:
+        if session is None or self._failed is not None:
             return
         session.look()
         while self._move is None and (news := session.next_news()) is not None:
             self._move = session.exchange.heard(news, self._theta, clock.now())
-            if session.exchange.fenced:
-                raise GroupReplaced(session.exchange.fenced)
+        if session.exchange.fenced:
+            self._failed = GroupReplaced(session.exchange.fenced)
         session.send()
         self._tell(session)
 
@@ -188,13 +217,20 @@ class SiteRounds:
         session = self._session
         if session is not None:
             session.exchange.at_barrier(samples, ranks, self._theta, self._move is not None, clock.now())
-            session.send()
+            self._sent(session)
+
+    def _sent(self, session: SiteSession) -> None:
+        """Pass on what the exchange has for the other sites; θ that is not finite must not go on unseen."""
+        session.send()
+        if session.exchange.not_finite:
+            self._failed = FlegelError(session.exchange.not_finite)
 
     # -- the end -------------------------------------------------------------------------------------------
 
     def rest(self, patience: float) -> None:
         """The ranks have trained all they will."""
-        self._rests, self._patience = True, clock.now() + patience
+        limit = active().groups.stalled_after_silences * self.site.spec.group_timeout
+        self._rests, self._patience, self._longest_reach = True, clock.now() + patience, clock.now() + limit
 
     def wait(self) -> None:
         """Before a barrier of ranks at rest: the leader waits a moment for news, and contributes where a round is
@@ -202,11 +238,11 @@ class SiteRounds:
         until = clock.now() + rank_settings().site_rest_seconds
         while self.leads and clock.now() < until:
             self._hear()
-            if self._move is not None or self._gives_up():
+            if self._move is not None or self._failed is not None or self._gives_up():
                 return
             if self._session is not None:
                 self._session.exchange.rest(self._theta, clock.now())
-                self._session.send()
+                self._sent(self._session)
             clock.sleep(rank_settings().site_poll_seconds)
 
     def _gives_up(self) -> bool:
@@ -214,6 +250,8 @@ class SiteRounds:
         if not self.leads:
             return False
         why = self._session.exchange.why_ended if self._session is not None else ""
+        if not why and self._unreachable and clock.now() > self._longest_reach:
+            why = self._unreachable.removesuffix(".")
         if not why and clock.now() > self._patience:
             why = "they still train"
         if why:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flegel.core.pytree import Array
-from flegel.errors import UsageError
+from flegel.errors import StorageError, UsageError
 from flegel.machine.group.data_form import DataForm
 from flegel.machine.group.events import ToCoordinator, ToGroup
 from flegel.machine.group.group import Group, GroupSettings
@@ -39,6 +39,8 @@ class SiteSession:
         store = PackageStore(self._bucket, self._seal, self._spec.group)
         life = new_life(self._bucket, self._seal, store, self._spec, watches=not takes_over)
         found: StoredPackage | None = store.retried(store.read, "package")
+        if found is None and takes_over:  # a second package would be another training
+            raise StorageError(f"The training package is not in {self._bucket.place} any more.")
         if found is None:
             content = encode(self._package(names, theta), list(theta))
             found = store.retried(lambda: store.write(content, ""), "package")

@@ -1,6 +1,6 @@
 """Two sites of two ranks each that train one model through a folder. For `test_site_ranks.py`.
 
-    python -m tests.extras.networks.site_ranks FOLDER '{"killed": "leader"}'
+    python -m tests.extras.networks.site_ranks FOLDER '{"killed": "leader"}'     or "rank", or {"frozen": "leader"}
 
 Every rank writes a line for each barrier: its number, the round that θ holds, and a digest of θ; the last line says how
 it ended. torch is imported once: stores and ranks are forked.
@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import traceback
 import zlib
@@ -26,6 +27,7 @@ from flegel.torch import FlexibleDDP, FlexibleSampler, LocalStepsDDP, Site, join
 SITES, RANKS, ROWS, EPOCHS, BATCH = ("oslo", "paris"), 2, 512, 6, 32
 ROUNDS, MOST_EPOCHS = 6, 300  # a site trains on until the bucket has answered so often
 KILLED_AT = 7  # barriers, of about eight in an epoch
+FROZEN_SECONDS = 20.0  # longer than the others wait for a rank that is silent
 
 
 def problem() -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,15 +99,25 @@ def train(folder: Path, place: int, number: int, address: str, options: dict[str
                 if model.stepped:
                     print(json.dumps([model.barriers, model.site.round, digest(model)]), file=log)
                 if doomed is None:
-                    doomed = place == 0 and options.get("killed") == ("leader" if model.rank == 0 else "rank")
+                    role = "leader" if model.rank == 0 else "rank"
+                    doomed = place == 0 and role in (options.get("killed"), options.get("frozen"))
                 if doomed and model.barriers >= KILLED_AT and model.site.round >= 1:
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    if "killed" in options:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    freeze(FROZEN_SECONDS)
+                    doomed = False
         agreed = model.finish(seconds=120)
         assert model.site is not None
         ended = {"agreed": agreed, "digest": digest(model), "round": model.site.round, "ranks": model.ranks}
         ended["leads"] = model.site.leads
         print(json.dumps({**ended, "accuracy": accuracy(net)}), file=log)
         model.close()
+
+
+def freeze(seconds: float) -> None:
+    """This process, until another one lets it go on."""
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def forked(run: Any, *given: Any) -> int:

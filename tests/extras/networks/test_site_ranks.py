@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ from tests import needs
 torch = needs.library("torch")
 
 import flegel
-from flegel.errors import StorageError, UsageError
+from flegel.errors import FlegelError, FlegelWarning, GroupReplaced, StorageError, UsageError
 from flegel.machine.group.events import GroupLost, Offered, RoundOpened, Stalled, StatusChanged, Synchronized
 from flegel.torch import FlexibleDDP, Site
 from flegel.torch.flexible.site_exchange import SiteExchange
+from flegel.torch.flexible.site_rounds import ENDS_ALONE, LEAVES, SILENT, SiteRounds
 from flegel.torch.flexible.site_session import SiteSession
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,6 +69,15 @@ def test_the_next_rank_leads_its_site_when_the_leader_is_killed(tmp_path: Path) 
     last = next(name for name in check(lines, told, killed=1) if "oslo" in name)
     lost = next(name for name in RANKS[:2] if name != last)
     assert lines[last][-1]["round"] > lines[lost][-1][1] and lines[last][-1]["ranks"] == 1
+
+
+@pytest.mark.slow
+def test_a_leader_that_was_frozen_is_told_that_it_was_excluded(tmp_path: Path) -> None:
+    """Its site has another leader by then, which has taken its name in the bucket: that is no other site."""
+    lines, told = play(tmp_path, frozen="leader", site={"every": 3, "groups": 2})
+    check(lines, told, killed=1)
+    assert "The other ranks went on without this one" in told["errors"], told["errors"]
+    assert "a name of its own" not in told["errors"]
 
 
 @pytest.mark.slow
@@ -201,3 +213,106 @@ def test_another_module_or_other_options_are_refused(tmp_path: Path) -> None:
     (tmp_path / "job").write_bytes(b"something else")
     with pytest.raises(StorageError, match="refused"):
         SiteSession(Site(str(tmp_path), "paris"), ["weight"], theta, takes_over=False)
+
+
+# -- attacks on a leader -----------------------------------------------------------------------------------
+
+
+def rounds_of(tmp_path: Path, name: str = "oslo", size: int = 2, **options: Any) -> SiteRounds:
+    return SiteRounds(torch.nn.Linear(size, 1), Site(str(tmp_path), name, **options))
+
+
+def at_a_barrier(ranks: list[SiteRounds]) -> None:
+    """What ranks say, and what travels with their gradients."""
+    said = [rank.report() for rank in ranks]
+    parts = [part for part in (rank.part() for rank in ranks) if part is not None]
+    for rank in ranks:
+        rank.settle(said, sum(parts) if parts else None)  # type: ignore[arg-type]
+
+
+def until(what: Callable[[], bool]) -> None:
+    while not what():
+        time.sleep(0.01)
+
+
+def test_all_ranks_of_a_site_end_together_where_its_module_is_another_one(tmp_path: Path) -> None:
+    """The next rank would lead, and fail likewise, one after the other."""
+    first, other, rank = rounds_of(tmp_path), rounds_of(tmp_path, "paris", size=3), rounds_of(tmp_path, "paris", size=3)
+    first.lead(True)
+    until(lambda: first._session is not None)
+    other.lead(True)
+    other.await_first()
+    said = [other.report(), rank.report()]
+    try:
+        with pytest.raises(UsageError, match="other parameters"):
+            other.settle(said, None)
+        with pytest.raises(UsageError, match="rank 0, cannot take part"):
+            rank.settle(said, None)
+        assert not other.leads
+    finally:
+        first.close("left")
+
+
+def test_a_leader_whose_name_was_taken_does_not_fail_before_a_barrier(tmp_path: Path) -> None:
+    """A leader that was frozen is replaced by a rank of its own site. At the next barrier it is told that it was
+    excluded, and may rejoin; only where all ranks hold the barrier another site has this name."""
+    frozen, following = rounds_of(tmp_path), rounds_of(tmp_path)
+    frozen.lead(True)
+    frozen.await_first()
+    at_a_barrier([frozen, following])
+    assert following.has_begun
+    following.lead(True)  # as rank 0 of the next generation
+    until(lambda: following._session is not None)
+    until(lambda: frozen.report() == LEAVES)
+    frozen.forget()  # it was excluded
+    assert frozen.report() == SILENT and not frozen.leads
+    following.close("left")
+
+
+def test_two_sites_with_one_name_that_begin_together_end_in_one_of_them_on_all_ranks(tmp_path: Path) -> None:
+    one, rank = rounds_of(tmp_path), rounds_of(tmp_path)
+    one.lead(True)
+    one.await_first()
+    at_a_barrier([one, rank])
+    other = SiteSession(Site(str(tmp_path), "oslo"), one._names, one._theta(), takes_over=True)
+    until(lambda: one.report() == LEAVES)
+    said = [one.report(), rank.report()]
+    with pytest.raises(GroupReplaced, match="a name of its own"):
+        one.settle(said, None)
+    with pytest.raises(UsageError, match="rank 0, cannot take part"):
+        rank.settle(said, None)
+    other.close("left")
+
+
+def test_a_site_whose_parameters_are_not_finite_says_so_and_sends_nothing(tmp_path: Path) -> None:
+    site = rounds_of(tmp_path, every=1)
+    site.lead(True)
+    site.await_first()
+    at_a_barrier([site])
+    with torch.no_grad():
+        site._fields[0].fill_(float("nan"))
+    site.at_barrier(8, 1)
+    said = [site.report()]
+    with pytest.raises(FlegelError, match="not finite"):
+        site.settle(said, None)
+    assert not list((tmp_path / "rounds").glob("*/oslo*"))
+
+
+def test_a_leader_that_takes_over_while_the_bucket_is_away_trains_on_and_ends_alone(tmp_path: Path) -> None:
+    place = tmp_path / "bucket"
+    with flegel.settings({"groups.stalled_after_silences": 1.0}):
+        lost, following = rounds_of(place), rounds_of(place, group_timeout="2s")
+        lost.lead(True)
+        lost.await_first()
+        at_a_barrier([lost, following])
+        lost.close("left")
+        shutil.rmtree(place)
+        following.lead(True)
+        until(lambda: bool(following._unreachable))
+        at_a_barrier([following])
+        assert following.leads and not following.ended, "it trains on"
+        following.rest(600.0)
+        with pytest.warns(FlegelWarning, match="is not in .* any more"):
+            until(lambda: following.report() == ENDS_ALONE)
+        following.settle([float(ENDS_ALONE)], None)
+        assert following.ended and not following.agreed

@@ -100,14 +100,14 @@ class GapPCA(EveryPoint):
         self.validate(sample)
         rows, weights = weighted_rows(np.asarray(sample.features, np.float64), sample.weights)
         known, mass = observed(rows).astype(np.float64), np.ones(len(rows)) if weights is None else weights
+        if not np.any(np.where(known > 0, rows, -np.inf).max(axis=0) > np.where(known > 0, rows, np.inf).min(axis=0)):
+            raise UsageError("GapPCA: what is observed of the rows does not vary, so there is no direction to find.")
         counts = np.maximum(mass @ known, 1e-300)
         origin = mass @ np.where(known > 0, rows, 0.0) / counts
         weighed = np.where(known > 0, rows - origin, 0.0) * np.sqrt(mass)[:, None]
         known *= np.sqrt(mass)[:, None]
         both = known.T @ known
         values, components = principal(weighed.T @ weighed / np.where(both > 0, both, 1.0), sample.columns)
-        if len(rows) == sample.points and not values.mean() > 0:
-            raise UsageError("GapPCA: what is observed of the rows does not vary, so there is no direction to find.")
         usual = max(float(values.mean()), 1e-300)
         noise = max(float(values[self.k :].mean()), LEAST_NOISE * usual)
         lengths = np.sqrt(np.maximum(values[: self.k] - noise, 1e-2 * noise))

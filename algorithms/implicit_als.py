@@ -26,6 +26,8 @@ from flegel.wording import setting
 
 MOST_NUMBERS = 2**27
 """Of the statistics, which have a symmetric matrix for each column: 1 GB."""
+MOST_EXTRA = 1e10
+"""Of alpha·r. The objective is about 1 an entry, and a difference of sums of alpha·r: 1e-6 of it is rounding."""
 FIRST_SIZE = 0.1
 """Of item factors at the start, as a length; users are solved for at once, so that only their directions matter."""
 
@@ -41,7 +43,7 @@ class ItemFactors(NamedTuple):
 class UserSums(NamedTuple):
     """s. Over users, each with the factors x of its last visit: Σ x·xᵀ; of each column Σ (c − 1)·x·xᵀ, lower
     triangles, and Σ c·x over users who have it. `figures`: Σ c over all entries, the weight of the users that were
-    visited, and how many values are below 0."""
+    visited, and how many values are no counts of use."""
 
     whole: Array
     own: Array
@@ -82,7 +84,7 @@ class ImplicitALS(EveryPoint):
     l2: Annotated[float, Meta(gt=0, description="penalty on squared factors")] = 0.1
 
     def validate(self, sample: Sample) -> None:
-        self._refuse(below_zero(sample.features))
+        self._refuse(self._outside(sample.features))
         if sample.columns * self.rank * (self.rank + 1) // 2 > MOST_NUMBERS:
             fitting = int(np.sqrt(2 * MOST_NUMBERS / sample.columns))
             raise UsageError(
@@ -90,10 +92,16 @@ class ImplicitALS(EveryPoint):
                 f"than 1 GB; use {setting('rank', max(fitting - 1, 1))} or less, or leave rare columns out."
             )
 
-    def _refuse(self, negative: int) -> None:
-        if negative:
+    def _outside(self, features: Any) -> int:
+        """How many values are no counts of use."""
+        values = features.values if isinstance(features, Sparse) else np.asarray(features)
+        return int((~((values >= 0) & (values <= MOST_EXTRA / self.alpha))).sum())
+
+    def _refuse(self, outside: int) -> None:
+        if outside:
             raise UsageError(
-                f"ImplicitALS: counts of use are not below 0, and {negative:,} values at least are; choose others."
+                f"ImplicitALS: counts of use are from 0 to {MOST_EXTRA / self.alpha:g} (beyond, rounding of alpha·r "
+                f"hides the objective), and {outside:,} values at least are not; choose others, or divide them."
             )
 
     def initParameter(self, sample: Sample, rng: np.random.Generator) -> ItemFactors:
@@ -137,8 +145,8 @@ class ImplicitALS(EveryPoint):
                 place += 1
         for i in range(indices.shape[0]):
             item, extra = indices[i], alpha * values[i]
-            if not extra > 0.0:
-                target.figures[2] += first if extra < 0.0 else 0.0
+            if not 0.0 < extra <= MOST_EXTRA:
+                target.figures[2] += 0.0 if extra == 0.0 else first
                 continue
             for p in range(place):
                 target.own[item, p] += extra * pairs[p]
@@ -180,7 +188,7 @@ class ImplicitALS(EveryPoint):
 
     def transform(self, features: Any, parameter: ItemFactors) -> Array:
         """Factors of users, solved for under the finished items."""
-        self._refuse(below_zero(features))
+        self._refuse(self._outside(features))
         users = np.empty((rows_of(features), self.rank))
         factors, products = np.ascontiguousarray(parameter.factors), np.ascontiguousarray(parameter.products)
         for i in range(len(users)):
@@ -204,12 +212,6 @@ class ImplicitALS(EveryPoint):
             places = np.searchsorted(np.sort(-scores), -own) / max(len(y) - 1, 1)
             ranks, mass = ranks + float(r @ places), mass + float(r.sum())
         return Evaluation(total, {"mean_rank": ranks / mass if mass > 0 else 0.5})
-
-
-def below_zero(features: Any) -> int:
-    """How many values are below 0."""
-    values = features.values if isinstance(features, Sparse) else np.asarray(features)
-    return int((values < 0).sum())
 
 
 def entries_of(features: Any, i: int) -> tuple[Array, Array]:

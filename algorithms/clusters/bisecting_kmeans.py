@@ -10,19 +10,19 @@ from msgspec import Meta
 from flegel.algorithm import Algorithm, Evaluation, Sample
 from flegel.algorithms.kmeans.kmeans import Centroids, KMeans, KMeansSums, PointReassignment
 from flegel.algorithms.kmeans.point import reassign
-from flegel.algorithms.kmeans.trial_start import best_start
 from flegel.algorithms.points import squared_distance
 from flegel.algorithms.seeding import (
     ALSO_CALLED_K,
     check_enough,
-    lloyd_from,
-    nearest_centre,
     origin_of,
+    prepared,
+    several_lloyd,
     some_weighted,
     squared_lengths,
     weighted_rows,
 )
 from flegel.configuration.active import active
+from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
 from flegel.core.shard import DataPoint
 from flegel.declarations.accepts import Accepts
@@ -75,7 +75,7 @@ class BisectingKMeans(Algorithm):
         """The whole tree, on some rows of the sample."""
         check_enough(self.k, sample.weights, "BisectingKMeans")
         rows, weights = weighted_rows(np.asarray(sample.features, np.float64), sample.weights)
-        some, own = some_weighted(rows, weights, active().starts.kmeans_most_trial_rows, rng)
+        some, own = some_weighted(rows, weights, active().starts.kmeans_most_trial_rows // 2, rng)
         origin, mass = origin_of(rows), np.ones(len(some)) if own is None else own
         some = some - origin
         ways, parents = np.zeros((self.k - 1, 2, sample.columns)), np.full(self.k - 1, NOBODY)
@@ -88,9 +88,9 @@ class BisectingKMeans(Algorithm):
             if not splittable:
                 break
             mine = np.flatnonzero(leaf == parent)
-            centres = best_start(some[mine], 2, self.n_init, rng, mass[mine])
-            centres = lloyd_from(some[mine], centres, active().starts.lloyd_passes, mass[mine]).centres
-            beyond = mine[nearest_centre(some[mine], centres) == 1]
+            trials = several_lloyd(prepared(some[mine]), 2, [rng] * self.n_init, mass[mine])
+            centres = min(trials, key=lambda trial: trial.squared_distances).centres
+            beyond = mine[_leaves(some[mine], centres[None], np.zeros(1)) == 1]
             ways[s], parents[s], leaf[beyond] = centres + origin, parent, s + 1
             sides = [self._importance(some[leaf == j], mass[leaf == j]) for j in (parent, s + 1)]
             importance[parent] = sides[0]
@@ -120,12 +120,8 @@ class BisectingKMeans(Algorithm):
         return KMeansSums(np.zeros_like(parameter.centroids), np.zeros(self.k), np.zeros(self.k))
 
     def updateDataPoint(self, dataPoint: DataPoint, parameter: SplitTree, iterationNum: int) -> PointReassignment:
-        row, last, leaf = dataPoint.features, dataPoint.state[0], 0
-        for s in range(parameter.parents.shape[0]):
-            if parameter.parents[s] == leaf:
-                here = squared_distance(row, parameter.ways[s, 0])
-                if squared_distance(row, parameter.ways[s, 1]) < here:
-                    leaf = s + 1
+        row, last = dataPoint.features, dataPoint.state[0]
+        leaf = _leaf(row, parameter.ways, parameter.parents)
         dataPoint.state[0] = leaf
         return PointReassignment(row, parameter.origin, last, leaf, dataPoint.weight)
 
@@ -188,12 +184,7 @@ class BisectingKMeans(Algorithm):
         rows, columns = np.asarray(features), len(parameter.origin)
         if rows.ndim != 2 or rows.shape[1] != columns:
             raise UsageError(f"BisectingKMeans: rows of shape {rows.shape} do not fit a model of {columns} columns.")
-        leaf = np.zeros(len(rows), np.int32)
-        for s, parent in enumerate(parameter.parents):
-            mine = np.flatnonzero(leaf == parent)
-            away = [squared_lengths(rows[mine] - centre) for centre in parameter.ways[s]]
-            leaf[mine[away[1] < away[0]]] = s + 1
-        return leaf
+        return np.asarray(_leaves(np.ascontiguousarray(rows), parameter.ways, parameter.parents))
 
     def evaluate(self, features: Any, labels: Array | None, parameter: SplitTree) -> Evaluation:
         found = self.predict(features, parameter)
@@ -207,3 +198,24 @@ def _with_nobody(centroids: Array, parents: Array) -> Array:
     """Clusters that no split made have the centre of the first one, so that no row is nearer to them than to it."""
     centroids[1:][parents == NOBODY] = centroids[0]
     return centroids
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _leaf(row, ways, parents):
+    """The cluster at the end of a row's way."""
+    leaf = 0
+    for s in range(parents.shape[0]):
+        if parents[s] == leaf:
+            here = squared_distance(row, ways[s, 0])
+            if squared_distance(row, ways[s, 1]) < here:
+                leaf = s + 1
+    return leaf
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _leaves(rows, ways, parents):
+    """`_leaf` of each row."""
+    found = np.empty(rows.shape[0], np.int32)
+    for i in range(rows.shape[0]):
+        found[i] = _leaf(rows[i], ways, parents)
+    return found

@@ -17,7 +17,7 @@ from flegel.core import pytree
 from flegel.core.atomic_flag import raised
 from flegel.core.code_cache import njit
 from flegel.core.pytree import Array
-from flegel.core.shard import DataPoint, Shard, Sparse, SparseRow
+from flegel.core.shard import DataPoint, Shard, Sparse
 from flegel.declarations.accepts import Accepts
 from flegel.declarations.kernels import Kernel
 from flegel.declarations.learning import Learning
@@ -72,11 +72,12 @@ class KLNMF(Algorithm):
     visited) and the version of H under which it was counted. Entries that a sparse row does not store are 0.
     A visit takes `sweeps` of Lee and Seung's rule on w_i, each of which is an EM step of a Poisson model. H takes its
     step when every row has been visited under the present H, whatever the barriers are, because a ratio x / (w·h) holds
-    for one H only. So the objective, Σ x·log(x/y) − x + y over rows seen, never rises from one H to the next.
+    for one H only. A row of weight c is the row c·x: its divergence is c times that of x. So the objective,
+    Σ x·log(x/y) − x + y over rows seen, never rises from one H to the next.
     Reference: D. Lee, S. Seung, Algorithms for non-negative matrix factorization (2000).
     """
 
-    accepts = Accepts(sparse=True, labels="ignored")
+    accepts = Accepts(sparse=True, labels="ignored", weighted=True)
     statistics = Statistics(spent=("ratios", "counted"), lagging=("loss",))  # a visit improves the last one's weights
     learning = Learning(tolerance=1e-6, slow_gains=True, auxiliary=("gathered",))
     placement = ParameterPlacement(
@@ -105,6 +106,13 @@ class KLNMF(Algorithm):
         gathered = np.zeros((sample.columns + 1, self.rank))
         return KLFactors(factors, np.array([scale]), np.array([float(sample.points), 0.0, 0.0]), gathered)
 
+    def continueParameter(self, previous: KLFactors, sample: Sample, rng: np.random.Generator) -> KLFactors:
+        """H of before, for these rows."""
+        fresh = self.initParameter(sample, rng)
+        if previous.factors.shape != fresh.factors.shape:
+            raise UsageError("KLNMF: start= has another rank or number of columns than this job.")
+        return fresh._replace(factors=previous.factors, scale=previous.scale)
+
     def initState(self, points: int, columns: int, rng: np.random.Generator) -> Array:
         state = np.zeros((points, self.rank + 2), self.precision)
         state[:, self.rank :] = -1.0
@@ -119,6 +127,7 @@ class KLNMF(Algorithm):
         """Multiplicative updates of the row's weights; the row is counted once for each θ, since its ratios replace the
         old ones."""
         columns, values = observed(dataPoint.features, parameter.scale[0])
+        values *= dataPoint.weight
         state, rank = dataPoint.state, parameter.factors.shape[1]
         ratios, weights = np.zeros(columns.shape[0]), np.zeros(rank)
         mass = parameter.factors.sum(axis=0)
@@ -169,16 +178,16 @@ class KLNMF(Algorithm):
 
     def transform(self, features: Any, parameter: KLFactors) -> Array:
         """The weights w of new rows, solved for the finished H."""
-        return self._solved(features, parameter)[0]
+        return self.solved(features, parameter)[0]
 
-    def _solved(self, features: Any, parameter: KLFactors) -> tuple[Array, float]:
-        factors = np.ascontiguousarray(parameter.factors, dtype=np.float64)
+    def solved(self, features: Any, parameter: KLFactors) -> tuple[Array, float]:
+        """The same, and the sum of divergences in units of the scale."""
+        factors, scale = np.ascontiguousarray(parameter.factors, dtype=np.float64), float(parameter.scale[0])
         rows = len(features.indptr) - 1 if isinstance(features, Sparse) else len(features)
-        weights, mass, total = np.zeros((rows, factors.shape[1])), factors.sum(axis=0), 0.0
-        for i in range(rows):
-            columns, values = observed(_row(features, i), float(parameter.scale[0]))
-            total += solve(factors, mass, columns, values, weights[i])
-        return weights, total
+        weights = np.zeros((rows, factors.shape[1]))
+        if isinstance(features, Sparse):
+            return weights, _solve_sparse(features.indptr, features.indices, features.values, factors, scale, weights)
+        return weights, _solve_dense(np.ascontiguousarray(features), factors, scale, weights)
 
     def predict(self, features: Any, parameter: KLFactors) -> Array:
         """Every entry of the rows as the model sees them."""
@@ -186,20 +195,13 @@ class KLNMF(Algorithm):
 
     def evaluate(self, features: Any, labels: Array | None, parameter: KLFactors) -> Evaluation:
         """Rows solved anew for the finished H: the divergence, also per entry."""
-        weights, total = self._solved(features, parameter)
+        weights, total = self.solved(features, parameter)
         value = total * float(parameter.scale[0])
         return Evaluation(value, {"mean_divergence": value / max(weights.shape[0] * len(parameter.factors), 1)})
 
 
 def _stored(features: Any) -> Array:
     return np.asarray(features.values if isinstance(features, Sparse) else features).ravel()
-
-
-def _row(features: Any, i: int) -> Any:
-    if not isinstance(features, Sparse):
-        return np.asarray(features[i])
-    lo, hi = features.indptr[i : i + 2]
-    return SparseRow(features.indices[lo:hi], features.values[lo:hi])
 
 
 # -- one row ------------------------------------------------------------------------------------------------
@@ -284,6 +286,24 @@ def solve(factors: Array, mass: Array, columns: Array, values: Array, weights: A
     return value
 
 
+@njit(nogil=True, cache=True)
+def _solve_dense(features, factors, scale, weights):
+    """`solve` for each row; the sum of their divergences."""
+    mass, columns, total = factors.sum(axis=0), np.arange(features.shape[1]), 0.0
+    for i in range(features.shape[0]):
+        total += solve(factors, mass, columns, features[i].astype(np.float64) / scale, weights[i])
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _solve_sparse(indptr, indices, entries, factors, scale, weights):
+    mass, total = factors.sum(axis=0), 0.0
+    for i in range(weights.shape[0]):
+        lo, hi = indptr[i], indptr[i + 1]
+        total += solve(factors, mass, indices[lo:hi], entries[lo:hi].astype(np.float64) / scale, weights[i])
+    return total
+
+
 # -- many rows ----------------------------------------------------------------------------------------------
 
 
@@ -306,7 +326,7 @@ def _count(factors, mass, columns, values, state, version, sweeps, sums, figures
 
 
 @njit(nogil=True, cache=True)
-def _sparse(rows, factors, scale, state, version, sweeps, sums, figures, start, end, flag):
+def _sparse(rows, factors, scale, state, weights, version, sweeps, sums, figures, start, end, flag):
     indptr, indices, entries = rows
     mass = factors.sum(axis=0)
     for i in range(start, end):
@@ -314,18 +334,22 @@ def _sparse(rows, factors, scale, state, version, sweeps, sums, figures, start, 
             return i
         lo, hi = indptr[i], indptr[i + 1]
         values = entries[lo:hi].astype(np.float64) / scale
+        if weights is not None:
+            values *= weights[i]
         _count(factors, mass, indices[lo:hi], values, state[i], version, sweeps, sums, figures)
     return end
 
 
 @njit(nogil=True, cache=True)
-def _dense(features, factors, scale, state, version, sweeps, sums, figures, start, end, flag):
+def _dense(features, factors, scale, state, weights, version, sweeps, sums, figures, start, end, flag):
     mass = factors.sum(axis=0)
     columns = np.arange(features.shape[1])
     for i in range(start, end):
         if raised(flag):
             return i
         values = features[i].astype(np.float64) / scale
+        if weights is not None:
+            values *= weights[i]
         _count(factors, mass, columns, values, state[i], version, sweeps, sums, figures)
     return end
 
@@ -339,6 +363,7 @@ def _kernel(sweeps: int) -> Kernel:
             parameter.factors,
             float(parameter.scale[0]),
             shard.state,
+            shard.weights,
             float(parameter.rows[1]),
             sweeps,
             aggregator.ratios,

@@ -12,6 +12,7 @@ import scipy.sparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.extmath import randomized_svd
 
+from flegel.algorithms.nmf.kullback import KLNMF, KLFactors
 from flegel.algorithms.nmf.nmf import NMF as Algorithm
 from flegel.algorithms.nmf.nmf import Factors
 from flegel.algorithms.nmf.rows import errors, fold_in
@@ -32,7 +33,8 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
     `init`: where H begins; None and random: random numbers that some passes over a sample improve. Rows are solved for
     that H, so W of `init="custom"` is checked and changes nothing. `solver`: cd or mu; both take the whole matrix
     (entries that a sparse matrix does not store are 0). `tol`: the fit ends when a pass over the rows changes the
-    objective by less, relatively. `max_iter`: passes. `shuffle` changes nothing. `workers`, `sync`, `cluster`: see
+    objective by less, relatively. `max_iter`: passes. `beta_loss`: frobenius, or, with mu, kullback-leibler (without
+    penalties). `shuffle` changes nothing. `workers`, `sync`, `cluster`: see
     `flegel.run`. `target`: the fit ends at this sum of squared errors. `fit` takes sample weights.
     """
 
@@ -140,15 +142,21 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
                 f"Invalid beta_loss parameter: solver 'cd' does not handle beta_loss = {self.beta_loss!r}; use "
                 "beta_loss='frobenius'."
             )
-        if self.beta_loss in DIVERGENCE:
+        if self._counts and (self.alpha_W or self._alpha_H):
             raise ValueError(
-                f"beta_loss={self.beta_loss!r} has no estimator; use flegel.run with the algorithm KLNMF, which "
-                "minimizes this divergence."
+                f"beta_loss={self.beta_loss!r} has no penalties here; use alpha_W=0 and alpha_H=0, or scikit-learn's "
+                "class."
             )
-        if self.beta_loss not in SQUARES:
+        if self.beta_loss not in SQUARES + DIVERGENCE:
             raise ValueError(
-                f"beta_loss={self.beta_loss!r} is not available; use beta_loss='frobenius', or scikit-learn's class."
+                f"beta_loss={self.beta_loss!r} is not available; use 'frobenius' or 'kullback-leibler', or "
+                "scikit-learn's class."
             )
+
+    @property
+    def _counts(self) -> bool:
+        """Whether the divergence of Kullback and Leibler is what is minimized."""
+        return self.beta_loss in DIVERGENCE
 
     @property
     def _alpha_H(self) -> float:
@@ -202,6 +210,12 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         mean = float(mass @ np.asarray(X.sum(axis=1), dtype=np.float64).reshape(-1) / (mass.sum() * X.shape[1]))
         mean = mean if mean > 0 else 1.0
         self._unit = math.sqrt(mean)
+        if self._counts:
+            counts = KLNMF(rank=self.n_components_)
+            start = None if first is None else _of_counts(first.T / self._unit, mean)
+            return np.asarray(self._train(counts, X, None, weights, start=start, **options).parameter.factors.T) * (
+                self._unit
+            )
         squares, sums = (1.0 - self.l1_ratio) / mean, self.l1_ratio / mean**1.5
         algorithm = Algorithm(
             rank=self.n_components_,
@@ -252,6 +266,10 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         return H / np.where(known, np.exp((low + high) / 2.0), 1.0)[:, None]
 
     def _finish(self, X: Any) -> Array:
+        if self._counts:
+            W, divergence = self._solved_counts(X)
+            self.reconstruction_err_ = math.sqrt(2.0 * divergence)
+            return W.astype(X.dtype)
         W = self._solved(X)
         factors = np.ascontiguousarray(self.components_.T, dtype=np.float64)
         squares, _, _ = errors(for_engine(X), W, factors, 1.0, np.zeros(4), False)
@@ -260,9 +278,16 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
 
     def _solved(self, X: Any) -> Array:
         """W of these rows, to convergence."""
+        if self._counts:
+            return self._solved_counts(X)[0]
         alpha, ratio = float(self.alpha_W), float(self.l1_ratio)
         penalty = np.array([alpha * (1.0 - ratio), 0.0, alpha * ratio, 0.0])
         return fold_in(for_engine(X), np.asarray(self.components_.T, dtype=np.float64), 1.0, penalty, False)
+
+    def _solved_counts(self, X: Any) -> tuple[Array, float]:
+        theta = _of_counts(self.components_.T / self._unit, self._unit**2)
+        W, divergence = KLNMF(rank=len(self.components_)).solved(for_engine(X), theta)
+        return W * self._unit, divergence * self._unit**2
 
     # -- use -----------------------------------------------------------------------------------------------
 
@@ -281,6 +306,12 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
+
+
+def _of_counts(factors: Array, scale: float) -> KLFactors:
+    """θ of `KLNMF` with this H."""
+    factors = np.ascontiguousarray(factors, dtype=np.float64)
+    return KLFactors(factors, np.array([scale]), np.zeros(3), np.zeros((len(factors) + 1, factors.shape[1])))
 
 
 def _given(X: Any, W: Any, H: Any, k: int) -> Array:

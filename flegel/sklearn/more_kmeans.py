@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
 
 from flegel.algorithms.clusters.bisecting_kmeans import BisectingKMeans as BisectingAlgorithm
+from flegel.algorithms.seeding import squared_lengths
 from flegel.core.pytree import Array
 from flegel.sklearn.base import EngineEstimator
 from flegel.sklearn.kmeans import KMeans
@@ -165,8 +166,8 @@ class BisectingKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cluster
         return BisectingAlgorithm(k=len(self.cluster_centers_)).predict(X, self._theta)
 
     def _inertia(self, X: Any, labels: Array, weights: Array | None) -> float:
-        each = ((X - self.cluster_centers_[labels]) ** 2).sum(axis=1, dtype=np.float64)
-        return float(each.sum() if weights is None else weights @ each)
+        each = squared_lengths(X - self.cluster_centers_[labels])
+        return float(each.sum(dtype=np.float64) if weights is None else weights @ each)
 
     def predict(self, X: Any) -> Array:
         """The cluster of each row, by the splits from the first to the last."""

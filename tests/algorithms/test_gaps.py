@@ -89,6 +89,8 @@ def test_more_components_than_columns_are_refused() -> None:
 def test_rows_that_do_not_vary_have_no_components() -> None:
     with pytest.raises(UsageError, match="does not vary"):
         train(GapPCA(k=1), np.ones((20, 4)))
+    with pytest.raises(UsageError, match="does not vary"):  # the mean of equal numbers is not that number, but nearly
+        train(GapPCA(k=1), np.repeat([[0.1, 1 / 3, 1e7 / 3]], 101, axis=0))
 
 
 def test_factors_of_a_dense_matrix_with_gaps_are_those_of_its_observed_entries() -> None:

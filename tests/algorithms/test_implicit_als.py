@@ -118,11 +118,13 @@ def test_a_list_of_ratings_and_evaluate_on_the_command_line(tmp_path: Path) -> N
 
 
 def test_what_is_no_count_and_what_is_too_large_are_refused() -> None:
-    with pytest.raises(UsageError, match="counts of use are not below 0"):
+    with pytest.raises(UsageError, match="counts of use are from 0 to"):
         flegel.run(ImplicitALS(rank=2), -X.toarray(), progress=False)
     found = flegel.run(ImplicitALS(rank=2), X, progress=False)
-    with pytest.raises(UsageError, match="counts of use are not below 0"):
+    with pytest.raises(UsageError, match="counts of use are from 0 to"):
         found.predict(-X.toarray()[:3])
+    with pytest.raises(UsageError, match=r"counts of use are from 0 to 2.5e\+08 .* or divide them"):
+        flegel.run(ImplicitALS(rank=2), X * 1e17, progress=False)
     wide = scipy.sparse.csr_matrix(([1.0], ([0], [0])), shape=(3, 2**21))
     with pytest.raises(UsageError, match=r"more than 1 GB; use rank="):
         flegel.run(ImplicitALS(rank=20), wide, progress=False)

@@ -24,6 +24,7 @@ import flegel
 from flegel import Accepts
 from flegel import sklearn as ours
 from flegel.algorithm import Algorithm, DataPoint, Sample
+from flegel.algorithms import KLNMF
 from flegel.algorithms.estimators import fitted_classifier, fitted_factorization
 from flegel.algorithms.gmm import GMM
 from flegel.algorithms.gmm.covariances import packed_covariances
@@ -179,14 +180,44 @@ def test_small_sets_are_trained_in_an_order_of_their_own() -> None:
         (NMF(2, alpha_H="none"), X, "alpha_H must be 'same' or"),
         (NMF(2, l1_ratio=2.0), X, "l1_ratio must be from 0 to 1"),
         (NMF(2, beta_loss="kullback-leibler"), X, "solver 'cd' does not handle"),
-        (NMF(2, beta_loss="kullback-leibler", solver="mu"), X, "use flegel.run with the algorithm KLNMF"),
-        (NMF(2, beta_loss="itakura-saito", solver="mu"), X, "is not available; use beta_loss='frobenius'"),
+        (NMF(2, beta_loss="kullback-leibler", solver="mu", alpha_W=0.1), X, "has no penalties here"),
+        (NMF(2, beta_loss="itakura-saito", solver="mu"), X, "is not available; use 'frobenius' or"),
         (KMeans(2, max_iter=0), X, "max_iter must be"),
     ],
 )
 def test_wrong_parameters_are_told_as_value_errors(model: Any, rows: np.ndarray, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         model.fit(rows)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_counts_are_factorized_by_divergence_as_scikit_learn_does(sparse: bool) -> None:
+    from sklearn.decomposition import NMF as Theirs
+
+    rng = np.random.default_rng(3)
+    rows = rng.poisson(rng.gamma(0.5, size=(120, 3)) @ rng.gamma(0.5, size=(3, 12)) * 4).astype(float)
+    given = scipy.sparse.csr_matrix(rows) if sparse else rows
+    options: dict[str, Any] = {"solver": "mu", "beta_loss": "kullback-leibler", "max_iter": 1000, "random_state": 0}
+    model = NMF(3, tol=1e-7, **options)
+    weights = model.fit_transform(given)
+    theirs = min(Theirs(3, init="random", tol=1e-6, **{**options, "random_state": s}).fit(rows).reconstruction_err_
+                 for s in range(3))  # fmt: skip
+    assert model.reconstruction_err_ <= theirs * 1.002
+    about = np.maximum(weights @ model.components_, 1e-300)
+    divergence = (about - rows + rows * np.log(np.where(rows > 0, rows / about, 1.0))).sum()
+    assert model.reconstruction_err_ == pytest.approx(np.sqrt(2 * divergence), rel=1e-6)
+    counted = rng.integers(0, 3, len(rows))
+    few = {**options, "max_iter": 20}
+    by_weight = NMF(3, **few).fit(given, sample_weight=counted).components_
+    repeated = NMF(3, **few).fit(np.repeat(rows, counted, axis=0)).components_
+    np.testing.assert_allclose(by_weight, repeated, rtol=1e-9)
+
+
+def test_factors_by_divergence_go_on_with_other_rows() -> None:
+    rows = np.random.default_rng(4).poisson(3.0, size=(90, 8)).astype(float)
+    first = flegel.run(KLNMF(rank=2), rows[:60], sync="bsp", seed=0, progress=False)
+    more = flegel.run(KLNMF(rank=2), rows, sync="bsp", seed=0, start=first, progress=False)
+    assert more.outcome == "converged" and not np.array_equal(first.parameter.factors, more.parameter.factors)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -39,7 +39,7 @@ BLOCK = re.compile(
 COMMAND = re.compile(
     r"(\.venv/bin/)?(flegel|python|pip|make|mkdir|docker|kubectl|helm|export|[A-Z_]+=\S+ flegel|\w+\$ )\b"
 )
-LARGE = re.compile(r"higgs|blobs:200000|--workers 10000|-m bench|compare\(|simulate\(")
+LARGE = re.compile(r"higgs|flegel demo|blobs:200000|--workers 10000|-m bench|compare\(|simulate\(")
 """Blocks that train for seconds or minutes: at night."""
 LIMIT = 570.0  # seconds of a page, on a busy machine
 PORTS_OF_PAGES = re.compile(r"\b7[03]77\b")

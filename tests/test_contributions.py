@@ -206,7 +206,7 @@ def test_a_visit_is_said_in_one_way(members: dict[str, Any], sentence: str) -> N
 
 
 def test_a_class_without_a_visit_says_what_is_missing() -> None:
-    with pytest.raises(AlgorithmError, match="must define contribution, or updateDataPoint"):
+    with pytest.raises(UsageError, match=r"does not define contribution \(or updateDataPoint\), updateParameter"):
         flegel.run(Nothing(), np.zeros((20, 2)), workers=1, max_passes=1)
 
 

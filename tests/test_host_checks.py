@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from flegel.checks import host
 from flegel.checks.host import examine_host
+from flegel.cli.demo import lane
 from flegel.cli.main import app
 
 
@@ -52,8 +53,14 @@ def test_a_broken_host_fails_and_a_good_one_does_not(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.processes
-def test_the_demo_shows_a_bar_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flegel.runtime.system.processors.available_processors", lambda: 2)  # so many workers
+def test_the_demo_shows_a_lane_for_each_of_four_workers_on_any_number_of_cores() -> None:
     shown = CliRunner().invoke(app, ["demo", "--data", "higgs:20000", "--seconds", "0.5"])
     assert shown.exit_code == 0, shown.output
-    assert shown.output.count("% busy") == 4 and "times as many visits a second" in shown.output
+    assert shown.output.count("% busy") == 8 and "times as many visits a second" in shown.output
+
+
+def test_a_lane_of_the_demo_says_when_a_worker_waited() -> None:
+    # worker, order sent, report here, visits, seconds computing, responding, waiting before
+    spans = [(1, 4.0, 6.0, 1000, 2.0, 0.0, 3.0), (1, 0.0, 1.0, 1000, 0.9, 0.1, 0.0)]
+    assert lane(spans, 8.0, 1.0) == "█···██··"
+    assert lane([], 3.0, 1.0) == "···"

@@ -46,6 +46,18 @@ def test_notes_are_the_section_of_that_version_alone(release: ModuleType) -> Non
             release.notes_of(changelog, version)
 
 
+def test_a_step_is_tried_again_only_after_what_it_may_fail_with(
+    release: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = ["sh", "-c", "ls made || { mkdir made; echo too slow >&2; exit 1; }"]
+    release.step("one", second, tmp_path, "too slow")
+    assert capsys.readouterr().out == "one\none, once more: too slow\n"
+    with pytest.raises(SystemExit, match="No release: two failed"):
+        release.step("two", ["sh", "-c", "echo other >&2; exit 1"], tmp_path, "too slow")
+    with pytest.raises(SystemExit, match="No release: three, once more: too slow failed"):
+        release.step("three", ["sh", "-c", "echo too slow >&2; exit 1"], tmp_path, "too slow")
+
+
 def test_a_version_without_a_day_is_a_trial(release: ModuleType) -> None:
     assert release.is_dated("## 0.2.0 (2030-01-01)\n", "0.2.0")
     assert not release.is_dated("## 0.2.0 (unreleased)\n\n## 0.1.0 (2030-01-01)\n", "0.2.0")

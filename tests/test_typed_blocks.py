@@ -4,6 +4,7 @@ A block of Python runs as a script, together with the other ones of its page; a 
 or what a command prints. The files that commands name are made first, small. A comment in front of a block says what
 else it needs:
 
+    <!-- file mine.py -->        what a reader saves under this name, for the commands after it
     <!-- with extras -->         libraries of `make test-extras`; tests/extras/test_typed_extras.py types it
     <!-- with slurm -->          or another system that tests/extras/test_typed_systems.py starts, at night
     <!-- not run: reason -->     what no test has

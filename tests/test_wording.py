@@ -107,6 +107,8 @@ def test_the_same_mistakes_at_a_command_line_name_options(tmp_path: Path) -> Non
     runner = CliRunner()
     told = runner.invoke(app, ["submit", "kmeans", "--data", str(tmp_path / "gap.csv"), "--no-save", "--workers", "1"])
     assert told.exit_code == 2 and "column 2 (b)" in told.stderr and "--missing drop" in told.stderr
+    told = runner.invoke(app, ["submit", "kmeans", "--data", "blobs:100", "--no-save", "--scale", "standart"])
+    assert told.exit_code == 2 and "--scale standart is not known; did you mean 'standard'?" in told.stderr
     told = runner.invoke(app, ["submit", "kmeans", "--data", "blobs:100", "--no-save", "--max-iterations", "0"])
     assert told.exit_code == 2 and "--max-iterations 0 must be at least 1" in told.stderr
     assert listener() == "python"  # the command is over

@@ -32,14 +32,14 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("docs", "docs/launch", "docs/tutorials")
 PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).glob("*.md")))]
 BLOCK = re.compile(
-    r"(?:^<!-- (?:not run: (?P<reason>[^\n]+)|with (?P<needs>\w+)) -->\n+)?"
+    r"(?:^<!-- (?:not run: (?P<reason>[^\n]+)|with (?P<needs>\w+)|file (?P<file>\S+)) -->\n+)?"
     r"^```(?P<language>\S*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 COMMAND = re.compile(
     r"(\.venv/bin/)?(flegel|python|pip|make|mkdir|docker|kubectl|helm|export|[A-Z_]+=\S+ flegel|\w+\$ )\b"
 )
-LARGE = re.compile(r"higgs|blobs:200000|--workers 10000|-m bench|compare\(|simulate\(")
+LARGE = re.compile(r"higgs|flegel demo|blobs:200000|--workers 10000|-m bench|compare\(|simulate\(")
 """Blocks that train for seconds or minutes: at night."""
 LIMIT = 570.0  # seconds of a page, on a busy machine
 PORTS_OF_PAGES = re.compile(r"\b7[03]77\b")
@@ -54,6 +54,8 @@ class Block(NamedTuple):
     """Why it is not run; empty where it is."""
     needs: str = ""
     """What `make test` does not have: libraries (`extras`), or a system that the tests start, such as `slurm`."""
+    file: str = ""
+    """Where a reader saves it, to name it in commands; it is no part of the page's script then."""
 
     @property
     def is_shell(self) -> bool:
@@ -68,7 +70,9 @@ def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     for found in BLOCK.finditer(text):
         line = text[: found.start("language")].count("\n") + 1
-        yield Block(line, found["language"], found["text"], found["reason"] or "", found["needs"] or "")
+        yield Block(
+            line, found["language"], found["text"], *(found[name] or "" for name in ("reason", "needs", "file"))
+        )
 
 
 def typed(page: Path, large: bool, needs: str = "") -> list[Block]:
@@ -125,7 +129,10 @@ def run(page: Path, chosen: list[Block], folder: Path, places: Mapping[str, str]
         return text
 
     binaries = Path(sys.executable).parent
-    scripts = [b for b in chosen if b.language == "python"]
+    for block in chosen:
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+    scripts = [b for b in chosen if b.language == "python" and not b.file]
     if scripts:
         (folder / "page.py").write_text(here("\n".join(b.text for b in scripts)), encoding="utf-8")
         execute([sys.executable, "page.py"], folder, f"{page.name}: its blocks of Python")

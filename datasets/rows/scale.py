@@ -44,7 +44,7 @@ class Scaling(NamedTuple):
 
 def check_method(method: str) -> str:
     if method not in METHODS:
-        raise UsageError(f"scale={method!r} is not known{nearest(method, list(METHODS))}")
+        raise UsageError(f"{option('scale', method)} is not known{nearest(method, list(METHODS))}")
     return method
 
 

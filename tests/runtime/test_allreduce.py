@@ -97,6 +97,12 @@ class Merging(flegel.Algorithm):
     def initParameter(self, sample: Any, rng: Any) -> Any:
         return np.zeros(sample.columns)
 
+    def updateDataPoint(self, dataPoint: Any, parameter: Any, processIndex: int) -> Any:
+        return dataPoint.features
+
+    def updateParameter(self, aggregator: Any, parameter: Any) -> Any:
+        return aggregator
+
     def aggregate(self, target: Any, aggregator: Any) -> Any:
         return np.maximum(target, aggregator)
 

@@ -96,7 +96,7 @@ def test_the_objective_of_another_algorithm_is_no_target(folder: Path) -> None:
 
 def test_a_run_without_its_trace_names_the_file_that_is_missing(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_bytes((folder / "fsp" / "result.json").read_bytes())
-    assert "trace.msgpack: No such file" in flegel("report", str(tmp_path), code=1)
+    assert "trace.msgpack: No such file" in flegel("report", str(tmp_path), code=2)
 
 
 def test_thousands_of_workers_follow_a_curve() -> None:

@@ -110,7 +110,7 @@ def _humble(parent: int) -> None:
     die_with_parent()
     if os.getppid() != parent:  # it has ended before
         sys.exit(0)
-    os.nice(19)  # the lowest priority: training comes first
+    os.setpriority(os.PRIO_PROCESS, 0, 19)  # the lowest, whatever the parent's is: training comes first
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_SECONDS, MOST_PROCESSOR_SECONDS))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import resource
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -110,6 +113,45 @@ def test_a_list_that_was_tampered_with_lets_nobody_in(tmp_path: Path, monkeypatc
     renamed.unlink()
     (tmp_path / "allowed").rmdir()
     assert registry.entries() == []
+
+
+def test_who_is_known_is_let_in_while_no_file_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "KEYS_CACHE_SECONDS", 0.0)
+    registry, hand = keys.KeyRegistry(tmp_path), keys.KeyRegistry(tmp_path)
+    known, revoked, new = OTHER.public, new_key_pair().public, new_key_pair().public
+    hand.add(known, "slave")
+    hand.add(revoked, "slave")
+    assert registry.admit(known) and registry.admit(revoked)
+    hand.revoke(revoked)
+    hand.add(new, "slave")
+    with every_descriptor_taken():  # as strangers do it with connections
+        assert [registry.admit(key) for key in (known, revoked, new)] == [True, False, False]
+    assert [registry.admit(key) for key in (known, revoked, new)] == [True, False, True]
+
+
+def test_a_key_that_could_not_be_read_is_read_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "KEYS_CACHE_SECONDS", 0.0)
+    registry = keys.KeyRegistry(tmp_path)
+    keys.KeyRegistry(tmp_path).add(OTHER.public, "slave")
+
+    def no_descriptor(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", no_descriptor)
+        assert not registry.admit(OTHER.public)
+    assert registry.admit(OTHER.public)
+
+
+@contextlib.contextmanager
+def every_descriptor_taken() -> Iterator[None]:
+    """This process may open no other file meanwhile."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_master_is_trusted_but_not_let_in(tmp_path: Path) -> None:

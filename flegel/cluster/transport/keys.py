@@ -153,7 +153,8 @@ class KeyRegistry:
         self.path = (where or folder()) / "allowed"
         self.extra = extra or {}
         self._lock = threading.Lock()
-        self._seen_files: tuple[tuple[str, int, int], ...] = ()
+        self._seen_files: dict[str, tuple[int, int]] = {}
+        """Files that were read, as they were then."""
         self._entries: dict[str, KeyEntry] = {}
         self._read_at = float("-inf")
 
@@ -240,22 +241,44 @@ class KeyRegistry:
             return self._entries
 
     def _read(self) -> None:
-        """A list that cannot be read is an empty list."""
+        """Read what has changed. Where the folder cannot be listed, files count that were read before and are as they
+        were then: strangers may hold all descriptors of this process, and must not lock out who is known."""
         try:
             with os.scandir(self.path) as files:
                 listed = [f for f in files if f.name.endswith(".json") and f.is_file(follow_symlinks=False)]
-                seen = tuple(sorted((f.name, f.stat().st_mtime_ns, f.inode()) for f in listed))
+                found = {f.name: _state_of(f.stat()) for f in sorted(listed, key=lambda f: f.name)}
         except OSError:
-            seen = ()
-        if seen == self._seen_files:
+            found = {name: state for name, state in self._seen_files.items() if self._is_as_read(name, state)}
+        if found == self._seen_files:
             return
-        entries = {}
-        for name, _, _ in seen:
-            with contextlib.suppress(OSError, *UNDECODABLE):
-                entry = msgspec.json.decode((self.path / name).read_bytes()[:_MAX_ENTRY_BYTES], type=KeyEntry)
-                if f"{entry.key}.json" == name:
-                    entries[entry.key] = entry
+        seen, entries = {}, {}
+        for name, state in found.items():
+            key = name.removesuffix(".json")
+            try:
+                if self._seen_files.get(name) != state:
+                    entry = msgspec.json.decode((self.path / name).read_bytes()[:_MAX_ENTRY_BYTES], type=KeyEntry)
+                    if entry.key == key:
+                        entries[key] = entry
+                elif key in self._entries:
+                    entries[key] = self._entries[key]
+            except OSError:
+                continue  # it is read the next time
+            except UNDECODABLE:
+                pass
+            seen[name] = state
         self._seen_files, self._entries = seen, entries
+
+    def _is_as_read(self, name: str, state: tuple[int, int]) -> bool:
+        """Asks without a descriptor."""
+        try:
+            return _state_of((self.path / name).lstat()) == state
+        except OSError:
+            return False
+
+
+def _state_of(file: os.stat_result) -> tuple[int, int]:
+    """What changes where a file is replaced or written to."""
+    return file.st_mtime_ns, file.st_ino
 
 
 def first_start(where: Path | None = None) -> KeyPair:

@@ -24,6 +24,8 @@ from flegel.messages import NO_FRAMES, Body, Envelope, FrameSpec
 MAX_HEADER_BYTES = 1 << 20  # decoded, hostile bytes take up to eighty times their size
 MAX_FRAMES = 256  # of a message
 MAX_FRAME_BYTES = 4 << 30  # of an array
+MAX_EMPTY_ARRAY_BYTES = (2 << 30) - 1
+"""Product of the other extents of an array with an extent of 0; NumPy refuses larger ones."""
 MAX_DIMENSIONS = 8  # of an array
 DTYPES = {name: np.dtype(name).itemsize for name in sorted(NUMBERS)}
 PACKED_UP_TO_BYTES = 32 << 10
@@ -303,14 +305,14 @@ def _size(frame: FrameSpec) -> int:
     """Bytes that an array of this description has; refuses what cannot be."""
     if frame.dtype not in DTYPES or len(frame.shape) > MAX_DIMENSIONS:
         raise DecodeError(f"Arrays of type {frame.dtype[:20]!r} and {len(frame.shape)} dimensions do not travel.")
+    empty = 0 in frame.shape
+    most = MAX_EMPTY_ARRAY_BYTES if empty else MAX_FRAME_BYTES
     size = DTYPES[frame.dtype]
     for extent in frame.shape:
-        if not 0 <= extent <= MAX_FRAME_BYTES:
-            raise DecodeError(f"An array cannot have an extent of {extent}.")
-        size *= extent
-        if size > MAX_FRAME_BYTES:
-            raise DecodeError(f"An array has at most {MAX_FRAME_BYTES} bytes.")
-    return size
+        size *= max(extent, 1)
+        if extent < 0 or size > most:
+            raise DecodeError(f"An array has at most {most} bytes and no negative extent.")
+    return 0 if empty else size
 
 
 class Sequencer:

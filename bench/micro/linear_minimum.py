@@ -217,7 +217,11 @@ def peers(table: Table, objective: Objective) -> tuple[float, float]:
             solvers = ("lbfgs", "newton-cholesky")
             made = [linear_model.GammaRegressor(alpha=table.l2, solver=s, **common) for s in solvers]
         case "huber":
-            alpha = 0.5 * table.l2 * float(objective.table.weights.sum() if table.weights is not None else len(table.labels))
+            alpha = (
+                0.5
+                * table.l2
+                * float(objective.table.weights.sum() if table.weights is not None else len(table.labels))
+            )
             made = [linear_model.HuberRegressor(alpha=alpha, **common)]
     best, seconds = np.inf, 0.0
     for model in made:
@@ -314,7 +318,13 @@ def main(arguments: list[str] | None = None) -> int:
     summary = summarized(found)
     print(json.dumps(summary, indent=1))
     if given.json:
-        record = {"command": "python -m bench.micro.linear_minimum", "seed": seed, "commit": commit(), **machine(), **summary}
+        record = {
+            "command": "python -m bench.micro.linear_minimum",
+            "seed": seed,
+            "commit": commit(),
+            **machine(),
+            **summary,
+        }
         Path(given.json).write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

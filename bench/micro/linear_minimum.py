@@ -216,16 +216,8 @@ def peers(table: Table, objective: Objective) -> tuple[float, float]:
             solvers = ("lbfgs", "newton-cholesky")
             made = [linear_model.GammaRegressor(alpha=table.l2, solver=s, **common) for s in solvers]
         case "huber":
-<<<<<<< HEAD
-            alpha = (
-                0.5
-                * table.l2
-                * float(objective.table.weights.sum() if table.weights is not None else len(table.labels))
-            )
-=======
             mass = objective.table.weights.sum() if table.weights is not None else len(table.labels)
             alpha = 0.5 * table.l2 * float(mass)
->>>>>>> main
             made = [linear_model.HuberRegressor(alpha=alpha, **common)]
     best, seconds = np.inf, 0.0
     for model in made:

@@ -234,6 +234,10 @@ class PartAmongOthers:
         self._until_judged -= done
         self._cursor = (run.start + done) % self.size
 
+    def update_due(self, enough: bool) -> bool:
+        """θ is made by the coordinator."""
+        return False
+
     def _judge(self, objective: float | None) -> None:
         """θ was fitted to the parts of all workers, which are about as large as this one."""
         finite = objective is not None and math.isfinite(objective)

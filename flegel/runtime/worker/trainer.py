@@ -38,7 +38,7 @@ from flegel.machine.worker.local_updates import LocalUpdates
 from flegel.machine.worker.point_store import PointStore
 from flegel.machine.worker.reassignment import carry_out
 from flegel.machine.worker.replica import Replica
-from flegel.machine.worker.visit_schedule import VisitRun
+from flegel.machine.worker.visit_schedule import VisitRun, VisitSchedule
 from flegel.machine.worker.worker import (
     ApplyOwnership,
     BeginLoad,
@@ -449,10 +449,7 @@ class Trainer:
         schedule, began, batched = store.schedule, clock.now(), active().training.batched_call_multiple
         before, self._stopped_at = (kernel.abandoned, schedule.caught_up), None
         if order.arrays:
-            kernel.set_parameter(order.arrays if local is None else local.begin(order.arrays))
-            schedule.begin(order.cursor)
-            if isinstance(self._growing_part, PartAmongOthers):
-                self._growing_part.begin(order.arrays, in_order=not order.cursor)
+            self._begin_under(order, kernel, schedule)
         if not order.keep:
             kernel.clear_statistics()
         points, exhausted = min(order.points, schedule.active), False
@@ -491,14 +488,12 @@ class Trainer:
                 injection.pay(done, clock.now() - entered, self.flag)
             self._deadline.add(done, clock.now() - entered, away=injection is not None)
             enough = done == most and visits < points
-            alone = part if isinstance(part, GrowingPart) else None
-            if local is not None and local.useful and (enough if alone is None else alone.update_due(enough)):
-                self._update_parameter(kernel, local, alone)
+            if local is not None and local.useful and (enough if part is None else part.update_due(enough)):
+                self._update_parameter(kernel, local, part)
         visits += self._finish_key(kernel, store, order.round)
-        if local is not None:
-            local.reported(kernel.statistics())
-        if isinstance(self._growing_part, PartAmongOthers):
-            self._growing_part.reported(kernel.statistics())
+        for sums in (local, self._growing_part):
+            if isinstance(sums, LocalUpdates | PartAmongOthers):
+                sums.reported(kernel.statistics())
         ended = clock.now()
         self._unreported_work = (0, 0.0) if order.arrays else (visits, ended - began)
         exhausted = exhausted or visits >= points
@@ -507,6 +502,14 @@ class Trainer:
         rare = kernel.abandoned - before[0], schedule.caught_up - before[1]
         updates = local is not None and local.useful
         return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call, *rare, updates)
+
+    def _begin_under(self, order: BeginTrain, kernel: ShardKernel, schedule: VisitSchedule) -> None:
+        """A new θ came with the order."""
+        local, part = self._local_updates, self._growing_part
+        kernel.set_parameter(order.arrays if local is None else local.begin(order.arrays))
+        schedule.begin(order.cursor)
+        if isinstance(part, PartAmongOthers):
+            part.begin(order.arrays, in_order=not order.cursor)
 
     def _smallest_step(self, kernel: ShardKernel, store: PointStore, least: int, round_: int) -> int:
         """The signal came before the order. One step is made all the same: else short rounds would make no progress."""
@@ -531,13 +534,14 @@ class Trainer:
             answer, arrays = command.copy.finish(algorithm, order, total, self._exchange.worker, self._call_hook)
             command.answer(answer, arrays)
 
-    def _update_parameter(self, kernel: ShardKernel, local: LocalUpdates, part: GrowingPart | None) -> None:
+    def _update_parameter(self, kernel: ShardKernel, local: LocalUpdates, part: Part | None) -> None:
         """θ of the coming calls, from everything that this lone worker has counted."""
         began = clock.now()
         if theta := local.update(kernel.statistics()):
             kernel.set_parameter(theta)
         local.took(clock.now() - began + kernel.overhead)
-        if part is not None and part.complete and local.useful and (theta := part.follow(local)):
+        alone = part if isinstance(part, GrowingPart) else None
+        if alone is not None and alone.complete and local.useful and (theta := alone.follow(local)):
             kernel.set_parameter(theta)
         self._doing = self._visits
 

@@ -304,7 +304,12 @@ class AwayBucket(FolderBucket):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: KMeans(k=9), lambda: GMM(k=3), lambda: FCM(k=3)], ids=["kmeans", "gmm", "fcm"]
+    "make",
+    [
+        pytest.param(lambda: KMeans(k=9), id="kmeans"),
+        pytest.param(lambda: GMM(k=3), id="gmm"),
+        pytest.param(lambda: FCM(k=3), id="fcm", marks=pytest.mark.slow),
+    ],
 )
 def test_with_a_quorum_a_site_that_is_away_half_of_the_time_ends_where_central_training_ends(
     make: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

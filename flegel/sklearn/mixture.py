@@ -41,7 +41,7 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
 
     `reg_covar`: the least variance; scikit-learn adds it to all, here only smaller ones are raised, so the likelihood
     is at least as high. `regularization`: the same as a fraction of a column's variance without its outliers; None:
-    1e-6, but with `reg_covar=0` none is raised, and a component that collapses is refused, as in scikit-learn.
+    1e-6, but with `reg_covar=0` none is raised, and a component without variance is refused, as in scikit-learn.
     `n_init`: starts from clusters of k-means that are tried on a sample; the best is trained on all rows.
     `init_params`: kmeans, or the means alone: k-means++, random_from_data, random (of random responsibilities). `tol`:
     the fit ends when a pass over the rows changes the log-likelihood by less, relatively. `max_iter`: passes; with 0
@@ -108,7 +108,8 @@ class GaussianMixture(DensityMixin, EngineEstimator):  # type: ignore[misc]
             return self
         before = self.lower_bound_ if known is not None else None
         result = self._train(algorithm, X, None, weights, start=start)
-        self._refuse_collapsed(X, result.parameter)
+        if result.converged:  # a fit that was cut short says so in a warning
+            self._refuse_collapsed(X, result.parameter)
         self._take(result, X, weights)
         if before is not None and self.tol is not None:  # one pass alone cannot tell that nothing changes any more
             self.converged_ |= abs(self.lower_bound_ - before) <= float(self.tol) * abs(self.lower_bound_)

@@ -580,7 +580,8 @@ def test_a_mixture_without_a_least_variance_refuses_components_that_collapse(kin
         GaussianMixture(4, reg_covar=0, covariance_type=kind, random_state=0).fit(two)
     spread = np.random.default_rng(0).normal(size=(200, 3)) * [1e-5, 1.0, 1e5]
     assert GaussianMixture(2, reg_covar=0, covariance_type=kind, random_state=0).fit(spread).converged_
-    for least in ({}, {"reg_covar": 0, "regularization": 1e-6}):
+    options: list[dict[str, Any]] = [{}, {"reg_covar": 0, "regularization": 1e-6}]
+    for least in options:
         assert np.isfinite(GaussianMixture(4, covariance_type=kind, random_state=0, **least).fit(two).score(two))
 
 

@@ -234,7 +234,9 @@ class GeneralizedLinear(Algorithm):
             [np.append(shift, np.zeros(1 + self.shapes)), np.append(unit, np.ones(1 + self.shapes)), free]
         )
         pairs = 0 if columns <= FULL_COLUMNS else pairs_of(1, len(at))
-        search = NewtonSearch(1.0, float(sample.points), math.inf, math.inf, 0.0, 1.0, math.inf, 0.0, 0.0, math.inf, 0.0)
+        search = NewtonSearch(
+            1.0, float(sample.points), math.inf, math.inf, 0.0, 1.0, math.inf, 0.0, 0.0, math.inf, 0.0
+        )
         return self._placed(
             at,
             LinearFit(
@@ -331,7 +333,7 @@ class GeneralizedLinear(Algorithm):
         stamps = float((state[:, -1].astype(np.float64) - before[:, -1]).sum())
         unfit = float((new & ~self.fitting(np.asarray(labels, np.float64))).sum())
         loss, seen = float(moved[:, 0].sum()), float(new.sum())
-        bent = float((~far & stale).sum())
+        bent = float((~far & stale & (mass > 0.0)).sum())
         return Slopes(gradient, curvature, loss, float(mass[new].sum()), seen, stamps, unfit, bent)
 
     def kernel(self, share: Shard) -> Kernel:

@@ -91,9 +91,10 @@ def test_points_that_change_their_owner_take_what_was_withheld_along() -> None:
 
 
 def labelled(seed: int = 0, rows: int = 2000, wrong: slice = slice(0)) -> tuple[Array, Array]:
+    """Classes that overlap a little, so that there is a minimum."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(rows, 4))
-    labels = (features @ [1.0, -2.0, 1.0, 0.5] > 0).astype(np.float64)
+    labels = (features @ [1.0, -2.0, 1.0, 0.5] + 0.2 * rng.logistic(size=rows) > 0).astype(np.float64)
     labels[wrong] = 1.0 - labels[wrong]
     return features, labels
 

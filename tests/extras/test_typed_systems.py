@@ -4,6 +4,7 @@ server of Kubernetes, all on this host, or a checkout. What the pages call them 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -119,12 +120,55 @@ def checkout(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]
     yield {"pip install": f"{folder / 'environment'}/bin/pip install"}
 
 
-SYSTEMS = {"slurm": slurm, "spark": spark, "dask": dask, "store": store, "kubernetes": kubernetes, "checkout": checkout}
+@contextmanager
+def ssh(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The master of docs/cluster.md, and its three hosts: this one, under three names, each reached by ssh."""
+    from daemon_cluster import DaemonCluster
+    from ssh_server import program_for_hosts, ssh_server
+
+    listed = re.search(r"^```\n(node1 .*?)^```", (ROOT / "docs" / "cluster.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    program = program_for_hosts(folder / "flegel")
+    hosts = folder / "page" / "hosts.txt"
+    for line in listed[1].splitlines():
+        name, slots = line.split()[:2]
+        with hosts.open("a") as file:
+            file.write(f"127.0.0.1 name={name} {slots} flegel={program} home={folder}/{name}\n")
+    with ssh_server(folder) as command, DaemonCluster(folder / "page", slaves=0) as cluster, cluster.client() as client:
+        patch.setenv("FLEGEL_SSH", command)
+        yield {"tcp://head:7077": cluster.address, "--data higgs": "--data higgs:20000"}
+        assert sorted(slave.name for slave in client.slaves()) == ["node1", "node2", "node3"]
+        assert [(job.state, job.workers) for job in client.jobs()] == [("done", 12)]
+        told = {**cluster.environment, "FLEGEL_SSH": command}
+        down = [sys.executable, "-m", "flegel.cli.main", "cluster", "down", str(hosts)]
+        subprocess.run(down, env=told, check=True, timeout=300)
+        cluster.until(lambda: not client.slaves(), "all slaves have left")
+
+
+@contextmanager
+def gpu(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """GPUs, of which there is none here: their programs run on processors, with fewer rows and workers."""
+    needs.library("torch")
+    yield {
+        "cuda:0,cuda:1": "torch:cpu",
+        "cuda:0": "torch:cpu",
+        "cuda": "torch:cpu",
+        "--workers 16": "--workers 3",
+        "--data higgs": "--data higgs:20000",
+        "--data fashion-mnist": "--data fashion-mnist:2000 --max-passes 2",
+    }
+
+
+SYSTEMS = {
+    "slurm": slurm, "spark": spark, "dask": dask, "store": store, "kubernetes": kubernetes, "checkout": checkout,
+    "ssh": ssh, "gpu": gpu,
+}  # fmt: skip
 PROGRAMS = {
     "slurm": ("slurmctld", "slurmd", "munged", "sbatch", "srun", "setpriv"),
     "spark": ("java",),
     "store": ("weed",),
     "kubernetes": ("weed",),
+    "ssh": ("sshd", "ssh", "ssh-keygen"),
 }
 
 

@@ -175,16 +175,16 @@ def _turn(parts, target):
 def _sparse_many(rows, labels, state, masses, turned, fixed, goal, start, end, flag):
     """Sparse rows of three or more classes.
 
-    `turned`: what `_ByColumn.turned` returns; each row has a number an output, and zeros up to whole vectors. Returns
-    the first row that was not visited, and whether `bent_parts` were added to. `fixed`: labels of the classes, `metric` (precondition.py; its row
-    1 is the unit of each column) and what `visit` takes of the model. `goal`: the statistics that are added to, of
-    which `sums` are those of one call, and `curvature` has one row an output where only its diagonal is kept.
+    `turned`: what `_ByColumn.turned` returns; each row has a number an output, and zeros up to whole vectors. `fixed`:
+    labels of the classes, `metric` (precondition.py; its row 1 is the unit of each column) and what `visit` takes of
+    the model. `goal`: the statistics that are added to, of which `sums` are those of one call, and `curvature` has one
+    row an output where only its diagonal is kept. Returns the first row that was not visited, and whether `bent_parts`
+    were added to.
     """
     indptr, indices, values = rows
     (weights, bias, parts, bent_parts), (classes, metric, model) = turned, fixed
     gradient, curvature, counts, sums = goal
-    outputs, columns = gradient.shape
-    width, diagonal = weights.shape[1], curvature.shape[1] == 1
+    outputs, width, diagonal = gradient.shape[0], weights.shape[1], curvature.shape[1] == 1
     scores, steps, bends = np.empty(width), np.zeros(width), np.zeros(width)
     curvature_changed, i = False, start
     while i < end and not raised(flag):

@@ -3,6 +3,7 @@ server of Kubernetes, all on this host, or a checkout. What the pages call them 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -145,6 +146,58 @@ def ssh(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
         cluster.until(lambda: not client.slaves(), "all slaves have left")
 
 
+UNTIL_IT_HELPS = """
+"$@" > looked.log 2>&1 &
+slave=$!
+until flegel jobs --master "$PARIS" --json > jobs.json && grep -q '"workers": 3' jobs.json; do
+  kill -0 $slave && sleep 1 || { cat looked.log; exit 1; }
+done
+kill -TERM $slave
+wait $slave || true
+"""
+"""A slave of groups runs until it is ended: here, when the job of its first group has workers in its slots."""
+
+
+@contextmanager
+def groups(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Two groups that train one model through a store: a master with a slave of its own, and a job, for each."""
+    from daemon_cluster import DaemonCluster
+
+    patch.setenv("FLEGEL_INSECURE", "1")
+    script = folder / "until_it_helps.sh"
+    script.write_text(UNTIL_IT_HELPS)
+    with ExitStack() as stack:
+        stack.enter_context(store(folder, patch))
+        paris, lyon = (
+            stack.enter_context(DaemonCluster(folder / name, slaves=1, slots=1, keys=False))
+            for name in ("paris", "lyon")
+        )
+        for name, cluster in (("paris", paris), ("lyon", lyon)):
+            words = ["submit", "kmeans", "--data", "blobs:2000", "--set", "k=3", "--workers", "1", "--tolerance", "0"]
+            words += [
+                "--group",
+                name,
+                "--bucket",
+                "s3://bucket/job7",
+                "--every",
+                "1s",
+                "--max-seconds",
+                "1200",
+                "--detach",
+            ]
+            command = [sys.executable, "-m", "flegel.cli.main", *words]
+            subprocess.run(command, env=cluster.environment, check=True, timeout=300)
+        patch.setenv("PARIS", paris.address)
+        yield {
+            "s3://models/job7": "s3://bucket/job7",
+            "tcp://paris:7077": paris.address,
+            "tcp://lyon:7077": lyon.address,
+            "flegel group-slave": f"sh {script} flegel group-slave",
+        }
+        (job,) = json.loads((folder / "page" / "jobs.json").read_text())
+        assert job["state"] == "running" and job["workers"] == 3, "the job of the group has the slots of this host, too"
+
+
 @contextmanager
 def gpu(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """GPUs, of which there is none here: their programs run on processors, with fewer rows and workers."""
@@ -161,7 +214,7 @@ def gpu(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 
 SYSTEMS = {
     "slurm": slurm, "spark": spark, "dask": dask, "store": store, "kubernetes": kubernetes, "checkout": checkout,
-    "ssh": ssh, "gpu": gpu,
+    "ssh": ssh, "groups": groups, "gpu": gpu,
 }  # fmt: skip
 PROGRAMS = {
     "slurm": ("slurmctld", "slurmd", "munged", "sbatch", "srun", "setpriv"),
@@ -169,6 +222,7 @@ PROGRAMS = {
     "store": ("weed",),
     "kubernetes": ("weed",),
     "ssh": ("sshd", "ssh", "ssh-keygen"),
+    "groups": ("weed",),
 }
 
 

@@ -284,6 +284,10 @@ class Reduced(_Message):
     diverged: str = ""
 
 
+CLASS_MODULE_CODE = "the module of the class"
+"""The hook of a beat while the code around the class runs, which it does when the class is loaded."""
+
+
 class WorkerBeat(_Message):
     """I am alive, and my trainer has visited so many points in all."""
 

@@ -53,6 +53,7 @@ from flegel.machine.worker.worker import (
     TrainerFailed,
 )
 from flegel.messages import (
+    CLASS_MODULE_CODE,
     AuditPoints,
     CheckpointPart,
     GiveUpPoints,
@@ -73,7 +74,7 @@ from flegel.runtime.backends.protocol import ShardKernel
 from flegel.runtime.backends.registry import choose
 from flegel.runtime.system.processors import threads_of_team
 from flegel.runtime.transport import shared_memory
-from flegel.runtime.worker.current_hook import CLASS_MODULE_CODE, EnteredHook, HookRecord
+from flegel.runtime.worker.current_hook import EnteredHook, HookRecord
 from flegel.runtime.worker.exchange import PieceExchange
 from flegel.runtime.worker.point_reassigner import PointReassigner
 from flegel.runtime.worker.row_sources import open_keys, open_rows

@@ -51,14 +51,16 @@ def fitted_classifier(weights: Array, bias: Array, classes: Array, l2: float, po
     return model
 
 
-def fitted_factorization(factors: Array, alphas: tuple[float, float], l1_ratio: float) -> Any:
-    """`sklearn.decomposition.NMF`; `factors` has a row a column of the data, `alphas` are the penalties on W and H."""
+def fitted_factorization(factors: Array, alphas: tuple[float, float], l1_ratio: float, counts: bool = False) -> Any:
+    """`sklearn.decomposition.NMF`; `factors` has a row a column of the data, `alphas` are the penalties on W and H.
+    `counts`: by the Kullback-Leibler divergence."""
     NMF = _imported("sklearn.decomposition").NMF
     penalty = {"alpha_W": alphas[0], "alpha_H": alphas[1], "l1_ratio": l1_ratio}
-    model = NMF(n_components=factors.shape[1], init="random", solver="cd", **penalty, max_iter=1000, tol=1e-6)
+    form = {"solver": "mu", "beta_loss": "kullback-leibler"} if counts else {"solver": "cd"}
+    model = NMF(n_components=factors.shape[1], init="random", **form, **penalty, max_iter=1000, tol=1e-6)
     model.components_ = np.ascontiguousarray(factors.T, dtype=np.float64)
     model.n_components_ = model._n_components = factors.shape[1]
-    model.n_features_in_, model.n_iter_, model._beta_loss = len(factors), 1, 2
+    model.n_features_in_, model.n_iter_, model._beta_loss = len(factors), 1, 1 if counts else 2
     return model
 
 

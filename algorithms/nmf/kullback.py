@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from flegel.algorithm import Algorithm, Evaluation, Sample
+from flegel.algorithms.estimators import fitted_factorization
 from flegel.algorithms.nmf.rows import observed, start_row
 from flegel.configuration.compiled import kernel_settings
 from flegel.core import pytree
@@ -194,6 +195,14 @@ class KLNMF(Algorithm):
     def predict(self, features: Any, parameter: KLFactors) -> Array:
         """Every entry of the rows as the model sees them."""
         return np.asarray(float(parameter.scale[0]) * self.transform(features, parameter) @ parameter.factors.T)
+
+    def model(self, parameter: KLFactors) -> dict[str, Array]:
+        return {"factors": parameter.factors, "scale": parameter.scale}
+
+    def to_sklearn(self, parameter: KLFactors, classes: list[str] | None) -> Any:
+        return fitted_factorization(
+            np.sqrt(float(parameter.scale[0])) * parameter.factors, (0.0, 0.0), 0.0, counts=True
+        )
 
     def evaluate(self, features: Any, labels: Array | None, parameter: KLFactors) -> Evaluation:
         """Rows solved anew for the finished H: the divergence, also per entry."""

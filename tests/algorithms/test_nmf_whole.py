@@ -11,6 +11,7 @@ from local_training import sparse_of, start
 from scipy.optimize import nnls
 from sklearn.decomposition import non_negative_factorization
 
+import flegel
 from flegel.algorithms.nmf import NMF
 from flegel.algorithms.nmf.kullback import KLNMF
 from flegel.algorithms.nmf.rows import descend, start_row, start_whole_row
@@ -73,6 +74,16 @@ def test_kullback_leibler_ends_like_scikit_learns(kind: str, workers: int, barri
     found = algorithm.evaluate(data, None, run.parameter).objective
     assert found <= 1.001 * peer
     assert run.objectives[-1] == pytest.approx(found, rel=1e-3)
+
+
+def test_a_factorization_of_counts_becomes_a_genuine_one() -> None:
+    algorithm = KLNMF(rank=2)
+    rows = counts().astype(np.float64)
+    result = flegel.run(algorithm, rows, sync="bsp", processes=False)
+    assert set(result.parameters) == {"factors", "scale"} and "gathered" in result.internals
+    genuine = result.to_sklearn()
+    assert (genuine.solver, genuine.beta_loss) == ("mu", "kullback-leibler")
+    np.testing.assert_allclose(genuine.inverse_transform(genuine.transform(rows)), result.predict(rows), 1e-2, 1e-2)
 
 
 def test_kullback_leibler_kernel_does_what_the_hooks_say() -> None:

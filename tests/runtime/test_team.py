@@ -663,7 +663,8 @@ def test_a_team_has_a_thread_for_each_free_processor_and_fewer_for_short_passes(
 
 def test_a_job_has_its_processors_from_its_first_stage_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flegel.runtime.job.teams.computing_threads", lambda: 4)
-    other, left = open_data(ROWS), []
+    left: list[int] = []
+    other = open_data(ROWS)
     flegel.run(KMeans(k=3), ROWS, threads=3, phase=lambda *_: left.append(threads_for(KMeans(k=500), other)))
     assert set(left) == {1} and threads_for(KMeans(k=500), other) == 4
 

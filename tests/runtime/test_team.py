@@ -49,7 +49,7 @@ from flegel.runtime.backends.registry import choose
 from flegel.runtime.job.observers import JobEnded, JobEvent, Observer
 from flegel.runtime.job.prepared_job import PreparedJob
 from flegel.runtime.job.request import Request
-from flegel.runtime.job.teams import in_use, obstacle, team_for, team_per_host
+from flegel.runtime.job.teams import in_use, obstacle, team_for, team_per_host, threads_for
 from flegel.runtime.job.warm_code import cases, example_rows, own_kernels, variants
 from flegel.runtime.system import processors
 
@@ -659,6 +659,14 @@ def test_a_team_has_a_thread_for_each_free_processor_and_fewer_for_short_passes(
         assert team_for(Job(), KMeans(k=10), large).threads == 2
         with in_use(4):
             assert team_for(Job(), KMeans(k=10), large).threads == 1
+
+
+def test_a_job_has_its_processors_from_its_first_stage_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flegel.runtime.job.teams.computing_threads", lambda: 4)
+    left: list[int] = []
+    other = open_data(ROWS)
+    flegel.run(KMeans(k=3), ROWS, threads=3, phase=lambda *_: left.append(threads_for(KMeans(k=500), other)))
+    assert set(left) == {1} and threads_for(KMeans(k=500), other) == 4
 
 
 def test_several_workers_that_nobody_asked_for_are_explained() -> None:

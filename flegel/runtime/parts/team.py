@@ -47,8 +47,9 @@ class ThreadsOfWorkers(Part):
             return {}
         return {"threads": self.threads, "fixed_blocks": make_policy(job.sync).repeatable}
 
-    def training(self) -> contextlib.AbstractContextManager[object]:
-        return in_use(self.threads) if self.running.job_cluster.in_this_process else contextlib.nullcontext()
+    def around(self) -> contextlib.AbstractContextManager[object]:
+        """From its first stage on, so that a job which begins meanwhile takes what is left."""
+        return in_use(self.threads) if self.workers_in() == "threads" else contextlib.nullcontext()
 
     def section(self) -> dict[str, Any]:
         return {"threads": self.threads}

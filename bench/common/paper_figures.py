@@ -167,9 +167,10 @@ FIGURES = (
         "time of VGG-11 on CIFAR-10 to 75 % accuracy",
         "psp",
         "vgg",
-        "on processors an eighth of the kernels (a 16th at smoke) and a part of the images, generated ones where CIFAR-10 "
-        "is not there: 75 % is reached so; all kernels take a GPU, which this machine may lack; 3 to 12 workers (3 at "
-        "smoke), a barrier after each of 16 iterations of a pass as bsp; beside it races to a loss; needs PyTorch",
+        "on processors an eighth of the kernels (a 16th at smoke) and a part of the images, generated ones where "
+        "CIFAR-10 is not there: 75 % is reached so; all kernels take a GPU, which this machine may lack; 3 to 12 "
+        "workers (3 at smoke), a barrier after each of 16 iterations of a pass as bsp; beside it races to a loss; "
+        "needs PyTorch",
         "3 clients: bsp 4511 s, asp 4230, ssp 4133, psp 3756; 6 clients: 4225, 3846, 4033, 3419",
         "networks",
     ),
@@ -178,8 +179,8 @@ FIGURES = (
         "time of logistic regression on MNIST to 92 % accuracy",
         "psp",
         "lr",
-        "generated images where MNIST is not there; 3 to 12 workers (3 at smoke), a barrier after each of 16 iterations of "
-        "a pass as bsp; beside it races to a mean log loss of 0.1",
+        "generated images where MNIST is not there; 3 to 12 workers (3 at smoke), a barrier after each of 16 "
+        "iterations of a pass as bsp; beside it races to a mean log loss of 0.1",
         "3 clients: bsp 221 s, asp 258, ssp 353, psp 204; 6 clients: 208, 231, 445, 197",
     ),
     PaperFigure("002-fig5", "loss of VGG-11 against time", "psp", "vgg", "as 002-table1", "15 % less loss", "networks"),

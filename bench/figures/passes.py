@@ -72,7 +72,7 @@ def _gains(bench: suite.Suite, straggler: str, scenario: str, target: float) -> 
         )
         gains = [w["gain"] for w in execute(request).worker]
         series.append(Series(name=f"fsp:balance={mode}", points=[(float(i), g) for i, g in enumerate(gains)]))
-        bench.answer(f"{scenario}, balance {mode}: the workers' shares of the progress add up to {sum(gains):.4g}.")
+        bench.answer(f"{scenario}, balance {mode}: the workers' shares add up to a change of f by {sum(gains):.4g}.")
     groups = [str(i) for i in range(bench.workers)]
     bench.chart(
         Chart(

@@ -142,6 +142,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option(
             "fsp: semi (default): who answers late to signals keeps its own time; centralized: signals only.",
             SYNCHRONIZATION,
+            metavar="semi|centralized",
         ),
     ] = None
     staleness: Annotated[int | None, Option("ssp: batches a worker may be ahead of the slowest.", SYNCHRONIZATION)] = (
@@ -165,6 +166,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option(
             "fsp: move points to fast workers while training (async), at barriers (sync), or off.",
             SYNCHRONIZATION,
+            metavar="async|sync|off",
             see="balance.md",
         ),
     ] = None
@@ -173,6 +175,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option(
             "fsp: who gives points to whom: one level of passes for all workers (level), or pairs as in the paper.",
             SYNCHRONIZATION,
+            metavar="level|pairs",
             see="published.md",
         ),
     ] = None
@@ -181,6 +184,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option(
             "fsp: how intervals are tried: among rounds of usual length (bracketed), or by rollback as in the paper.",
             SYNCHRONIZATION,
+            metavar="bracketed|rollback",
             see="published.md",
         ),
     ] = None
@@ -189,6 +193,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option(
             "fsp with semi: workers that stop by their own clocks: those that are late, or all as in the paper.",
             SYNCHRONIZATION,
+            metavar="late|all",
             see="published.md",
         ),
     ] = None
@@ -197,6 +202,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option(
             "fsp: a round ends early when too much speed is idle, or, as in the paper, when the first worker is done.",
             SYNCHRONIZATION,
+            metavar="idle|first",
             see="published.md",
         ),
     ] = None
@@ -205,6 +211,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option(
             "fsp-binary: search the interval once, or again when speeds change, as in the paper.",
             SYNCHRONIZATION,
+            metavar="once|again",
             see="published.md",
         ),
     ] = None
@@ -213,6 +220,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option(
             "psp: iterations that fit a bounded horizon (fitting), or by a common multiple as in the paper (multiple).",
             SYNCHRONIZATION,
+            metavar="fitting|multiple",
             see="published.md",
         ),
     ] = None
@@ -222,6 +230,7 @@ class SyncSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "asp, ssp, psp: who trains on while reports and θ travel: nobody (idle; asp, ssp), those that θ can "
             "interrupt (interruptible; psp), or all (training).",
             SYNCHRONIZATION,
+            metavar="idle|interruptible|training",
             see="sync-models.md",
         ),
     ] = None
@@ -492,6 +501,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option(
             "What text becomes: onehot, ordinal, drop; auto is onehot, and names of single rows are left out.",
             DATA,
+            metavar="auto|onehot|ordinal|drop",
             check=check_categorical,
             see="data.md",
         ),
@@ -502,6 +512,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "What gaps become: error, drop (the row is left out), mean, median, indicator (mean, and a column that "
             "marks them), or keep (for algorithms that know gaps, such as gapkmeans).",
             DATA,
+            metavar="error|drop|mean|median|indicator|keep",
             check=check_missing,
             see="data.md",
         ),
@@ -530,7 +541,9 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     scale: Annotated[
         str,
-        Option("Scale the columns: none, standard or minmax; the model keeps how, so `predict` does the same.", DATA),
+        Option(
+            "Scale the columns; the model keeps how, so `predict` does the same.", DATA, metavar="none|standard|minmax"
+        ),
     ] = "none"
     validate: Annotated[
         float,

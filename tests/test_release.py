@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import subprocess
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +13,7 @@ import pytest
 import yaml
 
 import flegel
-from tests import typed_pages
+from tests import needs, typed_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,6 +58,35 @@ def test_a_step_is_tried_again_only_after_what_it_may_fail_with(
         release.step("two", ["sh", "-c", "echo other >&2; exit 1"], tmp_path, "too slow")
     with pytest.raises(SystemExit, match="No release: three, once more: too slow failed"):
         release.step("three", ["sh", "-c", "echo too slow >&2; exit 1"], tmp_path, "too slow")
+
+
+@needs.programs("ssh-keygen")
+def test_bill_and_checksums_are_signed_so_that_a_change_shows(
+    release: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, bill, sums = (tmp_path / name for name in ("key", "bill.json", "SHA256SUMS"))
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    bill.write_text("{}"), sums.write_text("ab  wheel\n")
+    monkeypatch.setenv("FLEGEL_SIGNING_KEY", str(key))
+    release.sign(sums, bill)
+    (tmp_path / "signers").write_text(f"maintainers {key.with_suffix('.pub').read_text()}")
+
+    def verified(path: Path) -> bool:
+        words = re.search(r"^    (ssh-keygen -Y verify .*)$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
+        assert words is not None
+        command = words[1].replace("SHA256SUMS", path.name)
+        return subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True).returncode == 0
+
+    assert verified(sums) and verified(bill)
+    bill.write_text("{} ")
+    assert verified(sums) and not verified(bill)
+    monkeypatch.setenv("FLEGEL_SIGNING_KEY", str(tmp_path / "absent"))
+    with pytest.raises(SystemExit, match="No release: signing SHA256SUMS failed"):
+        release.sign(sums)
+    monkeypatch.delenv("FLEGEL_SIGNING_KEY")
+    capsys.readouterr()
+    release.sign(sums)
+    assert capsys.readouterr().out == "not signed: FLEGEL_SIGNING_KEY names no key\n"
 
 
 def test_a_version_without_a_day_is_a_trial(release: ModuleType) -> None:

@@ -128,7 +128,14 @@ class DenseKernel:
             if self._full:
                 aggregator.curvature[-1, inside] += mixed[inside]
                 aggregator.curvature[inside, -1] += mixed[inside]
-        for name, place in (("loss", LOSS), ("mass", MASS), ("seen", SEEN), ("stamps", STAMPS), ("unfit", UNFIT), ("bent", BENT)):
+        for name, place in (
+            ("loss", LOSS),
+            ("mass", MASS),
+            ("seen", SEEN),
+            ("stamps", STAMPS),
+            ("unfit", UNFIT),
+            ("bent", BENT),
+        ):
             into = getattr(aggregator, name)
             np.add(into, totals[place], into)
 

@@ -234,7 +234,9 @@ class GeneralizedLinear(Algorithm):
             [np.append(shift, np.zeros(1 + self.shapes)), np.append(unit, np.ones(1 + self.shapes)), free]
         )
         pairs = 0 if columns <= FULL_COLUMNS else pairs_of(1, len(at))
-        search = NewtonSearch(1.0, float(sample.points), math.inf, math.inf, 0.0, 1.0, math.inf, 0.0, 0.0, math.inf, 0.0)
+        search = NewtonSearch(
+            1.0, float(sample.points), math.inf, math.inf, 0.0, 1.0, math.inf, 0.0, 0.0, math.inf, 0.0
+        )
         return self._placed(
             at,
             LinearFit(

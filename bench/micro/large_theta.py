@@ -122,7 +122,8 @@ def main() -> None:
             words = ", ".join(f"{name} {ms:.2f}" for name, ms in steps.items())
             print(f"  {changed:g} of the clusters changed: {sum(steps.values()):.1f} ms: {words}", flush=True)
             words = ", ".join(f"{name} {ms:.2f}" for name, ms in whole.items())
-            print(f"    of all rows: {words}")
+            before = sum(whole.get(name, ms) for name, ms in steps.items())
+            print(f"    of all rows: {before:.1f} ms: {words}")
             print(f"    θ to a worker on another host: {found[0].sent:,} of {found[0].whole:,} bytes", flush=True)
 
 

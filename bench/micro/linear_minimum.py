@@ -18,28 +18,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # before any of these libraries starts its threads
-
 import secrets
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from scipy import sparse
-from scipy.optimize import minimize
-from scipy.special import logsumexp
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")  # before any of these libraries starts its threads
 
-import flegel
-from bench.common.program import commit, machine
-from flegel.algorithms.glm.losses import Gamma, Huber, LinearSVM, Poisson
-from flegel.algorithms.lr import LR
+import numpy as np  # noqa: E402
+from scipy import sparse  # noqa: E402
+from scipy.optimize import minimize  # noqa: E402
+from scipy.special import logsumexp  # noqa: E402
+
+import flegel  # noqa: E402
+from bench.common.program import commit, machine  # noqa: E402
+from flegel.algorithms.glm.losses import Gamma, Huber, LinearSVM, Poisson  # noqa: E402
+from flegel.algorithms.lr import LR  # noqa: E402
 
 MODELS = ("lr", "lr-many", "poisson", "gamma", "huber", "linearsvm")
 KINDS = (
@@ -217,14 +216,15 @@ def peers(table: Table, objective: Objective) -> tuple[float, float]:
             solvers = ("lbfgs", "newton-cholesky")
             made = [linear_model.GammaRegressor(alpha=table.l2, solver=s, **common) for s in solvers]
         case "huber":
-            alpha = 0.5 * table.l2 * float(objective.table.weights.sum() if table.weights is not None else len(table.labels))
+            mass = objective.table.weights.sum() if table.weights is not None else len(table.labels)
+            alpha = 0.5 * table.l2 * float(mass)
             made = [linear_model.HuberRegressor(alpha=alpha, **common)]
     best, seconds = np.inf, 0.0
     for model in made:
         began = time.process_time()
         try:
             found = model.fit(table.rows, table.labels, sample_weight=table.weights)
-        except Exception:  # a peer that cannot train on a table finds nothing
+        except (ValueError, ArithmeticError, np.linalg.LinAlgError):  # a peer that cannot train finds nothing
             continue
         seconds = seconds or time.process_time() - began
         scale = getattr(found, "scale_", 1.0)
@@ -307,14 +307,20 @@ def main(arguments: list[str] | None = None) -> int:
         found.append(one)
         told = "converged" if one["converged"] else one["said"][0][:40]
         print(
-            f"{number:3d} {one['verdict']:6} {one['above']:+9.1e} {one['passes']:5.0f} passes {one['seconds']:6.2f} s beside "
-            f"{one['peer_seconds']:6.2f} {told} {table.words} {sync} {workers}",
+            f"{number:3d} {one['verdict']:6} {one['above']:+9.1e} {one['passes']:5.0f} passes {one['seconds']:6.2f} s "
+            f"beside {one['peer_seconds']:6.2f} {told} {table.words} {sync} {workers}",
             flush=True,
         )
     summary = summarized(found)
     print(json.dumps(summary, indent=1))
     if given.json:
-        record = {"command": "python -m bench.micro.linear_minimum", "seed": seed, "commit": commit(), **machine(), **summary}
+        record = {
+            "command": "python -m bench.micro.linear_minimum",
+            "seed": seed,
+            "commit": commit(),
+            **machine(),
+            **summary,
+        }
         Path(given.json).write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from flegel.cli import completion
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.local_job import make_algorithm, rows_as_told
 from flegel.cli.options import ComparisonOptions, from_record
@@ -21,7 +22,9 @@ from flegel.terminal.reporting import WORKERS_STOPPED, errors_as_sentences, say
 if TYPE_CHECKING:
     from flegel.compare.record import Comparison
 
-AlgorithmWord = Annotated[str, typer.Argument(help="A built-in name or file.py:Class.")]
+AlgorithmWord = Annotated[
+    str, typer.Argument(help="A built-in name or file.py:Class.", autocompletion=completion.algorithms)
+]
 Data = Annotated[
     str, typer.Option("--data", help="A data set's name (higgs, higgs:200000) or a path.", rich_help_panel=DATA)
 ]

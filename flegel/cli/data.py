@@ -11,13 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
+from flegel.cli import completion
 from flegel.cli.options import Categorical, Columns, Drop, Format, Missing
 from flegel.errors import UsageError
 from flegel.terminal.reporting import errors_as_sentences
 
 app = typer.Typer(help="Data sets by name: what there is, where it comes from, and getting it.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A data set's name; `flegel data list` shows them.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A data set's name; `flegel data list` shows them.",
+        autocompletion=completion.data_sets,
+    ),
+]
 
 
 def _console(stderr: bool = False) -> Any:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flegel.cli import completion
 from flegel.cli.local_job import make_algorithm, open_rows
 from flegel.cli.options import Categorical, Columns, Drop, Format, HyperParameters, Label, Missing
 from flegel.errors import UsageError
@@ -19,7 +20,9 @@ MAX_CHECKED_ROWS = 1000  # of given data: hooks are called point by point, and a
 
 
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="Show this one's hyper-parameters.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this one's hyper-parameters.", autocompletion=completion.algorithms)
+    ] = None,
 ) -> None:
     """List the built-in algorithms, or the hyper-parameters of one (also of file.py:Class)."""
     with errors_as_sentences():
@@ -89,7 +92,9 @@ def settings(
 
 
 def check(
-    algorithm: Annotated[str, typer.Argument(help="file.py:Class, or a built-in name.")],
+    algorithm: Annotated[
+        str, typer.Argument(help="file.py:Class, or a built-in name.", autocompletion=completion.algorithms)
+    ],
     settings: HyperParameters = None,
     data: Annotated[str | None, typer.Option("--data", help="Rows to check it on: networks need some.")] = None,
     label: Label = None,
@@ -147,7 +152,11 @@ def check(
 def warm(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ALGORITHM]...", help="Built-in names or file.py:Class; all by default."),
+        typer.Argument(
+            metavar="[ALGORITHM]...",
+            help="Built-in names or file.py:Class; all by default.",
+            autocompletion=completion.algorithms,
+        ),
     ] = None,
     settings: HyperParameters = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; both by default.")] = None,

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
+from flegel.cli import completion
 from flegel.errors import UsageError
 from flegel.job import PANELS, Job
 from flegel.options import NamedOption, options_of
@@ -99,6 +100,7 @@ def _flag(option: NamedOption, text: str, default: Any) -> inspect.Parameter:
         rich_help_panel=about.panel,
         metavar=about.metavar or METAVARS[option.word_type],
         show_default=shown,
+        autocompletion=completion.values_of(option.name, about.metavar),
     )
     kind = option.word_type | None if default is None else option.word_type
     return inspect.Parameter(

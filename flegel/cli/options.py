@@ -10,12 +10,17 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from flegel.cli import completion
 from flegel.job import CLUSTER, DATA, OUTPUT, SYNCHRONIZATION, TRAINING
 
 HyperParameters = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="A hyper-parameter as name=value; repeatable.", rich_help_panel=TRAINING
+        "--set",
+        metavar="NAME=VALUE",
+        help="A hyper-parameter as name=value; repeatable.",
+        rich_help_panel=TRAINING,
+        autocompletion=completion.hyper_parameters,
     ),
 ]
 Label = Annotated[str | None, typer.Option(help="Label column of a file, by name or number.", rich_help_panel=DATA)]

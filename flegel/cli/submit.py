@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flegel.cli import cluster_jobs
+from flegel.cli import cluster_jobs, completion
 from flegel.cli.dashboard import DEFAULT_PLACE
 from flegel.cli.help_pages import ShortHelpCommand, with_help_all
 from flegel.cli.job_options import for_cluster, for_join, for_resume, for_submit, for_this_host, given
@@ -142,7 +142,12 @@ def _hyper_parameters(algorithm: str) -> set[str]:
     return {*cls.hyper_parameters(), *cls.hyper_names.also_called}
 
 
-AlgorithmWord = Annotated[str, typer.Argument(help="A built-in name (see `flegel algorithms`) or file.py:Class.")]
+AlgorithmWord = Annotated[
+    str,
+    typer.Argument(
+        help="A built-in name (see `flegel algorithms`) or file.py:Class.", autocompletion=completion.algorithms
+    ),
+]
 Data = Annotated[
     str,
     typer.Option(
@@ -150,6 +155,7 @@ Data = Annotated[
         metavar="NAME|PATH",
         help="A data set's name (higgs, higgs:200000) or a path.",
         rich_help_panel=DATA,
+        autocompletion=completion.data_sets,
     ),
 ]
 Detach = Annotated[

@@ -196,8 +196,8 @@ class IntervalSettings:
         float,
         Setting(
             "costs of a barrier",
-            "Longest interval of networks, and of a worker that makes θ by itself between barriers: these then take 5 % "
-            "of the time, and a longer one gains little.",
+            "Longest interval of networks, and of a worker that makes θ by itself between barriers: these then take 5 "
+            "% of the time, and a longer one gains little.",
             1,
         ),
     ] = 20.0

@@ -63,7 +63,12 @@ class RowUpdates:
     ) -> ParameterUpdate | None:
         """None where more than these rows may change, or something is not finite: all of θ is then made as ever."""
         most = active().transport.max_changed_part
-        if rows is None or self._terms is None or parameter is not self._theta or len(rows) > most * self._terms.shape[-1]:
+        if (
+            rows is None
+            or self._terms is None
+            or parameter is not self._theta
+            or len(rows) > most * self._terms.shape[-1]
+        ):
             return None
         few = call("updateRows", total, parameter, rows)
         if few is None:
@@ -105,7 +110,11 @@ def makes_rows(algorithm: Algorithm) -> bool:
         return False
     if not (defines(algorithm, PlacementHooks.updateRows) and defines(algorithm, PlacementHooks.objectiveTerms)):
         return False
-    of_rows_and_whole = (("updateRows", "updateParameter"), ("updateRows", "updateSlice"), ("objectiveTerms", "objective"))
+    of_rows_and_whole = (
+        ("updateRows", "updateParameter"),
+        ("updateRows", "updateSlice"),
+        ("objectiveTerms", "objective"),
+    )
     cls = type(algorithm)
     return all(_depth(cls, rows) <= _depth(cls, whole) for rows, whole in of_rows_and_whole)
 

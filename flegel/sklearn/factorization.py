@@ -212,10 +212,9 @@ class NMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EngineEstimator):  
         self._unit = math.sqrt(mean)
         if self._counts:
             counts = KLNMF(rank=self.n_components_)
-            start = None if first is None else _of_counts(first.T / self._unit, mean)
-            return np.asarray(self._train(counts, X, None, weights, start=start, **options).parameter.factors.T) * (
-                self._unit
-            )
+            of_counts = None if first is None else _of_counts(first.T / self._unit, mean)
+            found = self._train(counts, X, None, weights, start=of_counts, **options)
+            return np.asarray(found.parameter.factors.T) * self._unit
         squares, sums = (1.0 - self.l1_ratio) / mean, self.l1_ratio / mean**1.5
         algorithm = Algorithm(
             rank=self.n_components_,

@@ -1,4 +1,4 @@
-"""θ and objective made anew for changed rows alone: the bits of `updateParameter` and `objective`, after any history."""
+"""θ and objective made anew for changed rows alone: the bits of `updateParameter`, after any history."""
 
 from __future__ import annotations
 

@@ -499,7 +499,7 @@ class Trainer:
         exhausted = exhausted or visits >= points
         votes = store.votes(counted_anew=kernel.kind != "torch")
         call = kernel.overhead if self._in_batches else 0.0
-        rare = (now - then for now, then in zip((kernel.abandoned, schedule.caught_up), before, strict=True))
+        rare = kernel.abandoned - before[0], schedule.caught_up - before[1]
         updates = local is not None and local.useful
         return TrainerDone(visits, exhausted, schedule.unseen, votes, ended - began, began, ended, call, *rare, updates)
 

@@ -333,7 +333,7 @@ class GeneralizedLinear(Algorithm):
         stamps = float((state[:, -1].astype(np.float64) - before[:, -1]).sum())
         unfit = float((new & ~self.fitting(np.asarray(labels, np.float64))).sum())
         loss, seen = float(moved[:, 0].sum()), float(new.sum())
-        bent = float((~far & stale).sum())
+        bent = float((~far & stale & (mass > 0.0)).sum())
         return Slopes(gradient, curvature, loss, float(mass[new].sum()), seen, stamps, unfit, bent)
 
     def kernel(self, share: Shard) -> Kernel:

@@ -193,18 +193,18 @@ def _keep(labels, state, masses, first, count, limits, numbers, found, changes, 
         least, stale = part * counted, abs(found[BEND, p] - counted) > part * counted
         if shaped:
             away, across = np.float64(state[i, SHAPE]), np.float64(state[i, MIXED])
-            bent = np.float64(state[i, SHAPE_BEND])
+            curved = np.float64(state[i, SHAPE_BEND])
             state[i, SHAPE] = found[SHAPE, p]
             shape += mass * (np.float64(state[i, SHAPE]) - away)
-            stale |= abs(found[MIXED, p] - across) > least or abs(found[SHAPE_BEND, p] - bent) > least
+            stale |= abs(found[MIXED, p] - across) > least or abs(found[SHAPE_BEND, p] - curved) > least
             changes[2, p] = 0.0
             if stale:
                 state[i, MIXED], state[i, SHAPE_BEND] = found[MIXED, p], found[SHAPE_BEND, p]
                 changes[2, p] = mass * (np.float64(state[i, MIXED]) - across)
-                own += mass * (np.float64(state[i, SHAPE_BEND]) - bent)
+                own += mass * (np.float64(state[i, SHAPE_BEND]) - curved)
         changes[1, p] = 0.0
         if stale:
-            bent += 1.0
+            bent += 1.0 if mass > 0.0 else 0.0
             state[i, BEND] = found[BEND, p]
             changes[1, p] = mass * (np.float64(state[i, BEND]) - counted)
     totals[LOSS] += losses

@@ -141,22 +141,22 @@ def _positive(word: str) -> float:
 class Suite:
     """One benchmark under way: warm workers, the data read last, and the record that is written at the end."""
 
-    _kept: ClassVar[dict[int, LocalCluster] | None] = None
+    kept_clusters: ClassVar[dict[int, LocalCluster] | None] = None
     """Warm workers that benchmarks of one process hand on; None where each has its own."""
-    _first: ClassVar[bool] = True
+    first_of_process: ClassVar[bool] = True
     """The time in which this process was started belongs to its first benchmark."""
 
     @classmethod
     @contextmanager
     def warm(cls) -> Iterator[None]:
         """Benchmarks of this block use the same workers one after the other."""
-        cls._kept = {}
+        cls.kept_clusters = {}
         try:
             yield
         finally:
-            for cluster in cls._kept.values():
+            for cluster in cls.kept_clusters.values():
                 cluster.close()
-            cls._kept = None
+            cls.kept_clusters = None
 
     def __init__(self, script: str, doc: str | None, options: argparse.Namespace) -> None:
         self.options, self.scale = options, options.scale
@@ -164,8 +164,8 @@ class Suite:
         self.workers = options.workers or (2 if self.scale == "smoke" else cores)
         self.repeat = options.repeat or REPEAT[self.scale]
         self.budget = options.budget or BUDGET[self.scale]
-        self.began = time.monotonic() - (_age() if Suite._first else 0.0)
-        Suite._first = False
+        self.began = time.monotonic() - (_age() if Suite.first_of_process else 0.0)
+        Suite.first_of_process = False
         command = shlex.join(["python", "-m", f"bench.figures.{Path(script).stem}", *sys.argv[1:]])
         question = (doc or "").splitlines()[0]
         self.record = Bench(
@@ -177,7 +177,7 @@ class Suite:
             environment=run_environment(command),
         )
         self.record.unfinished = UNDER_WAY
-        self._clusters: dict[int, LocalCluster] = Suite._kept or {}
+        self._clusters: dict[int, LocalCluster] = Suite.kept_clusters or {}
         self._data: tuple[str, Dataset] | None = None
         self._cache = DataCache(options.cache)
         self._targets: dict[str, tuple[float, str]] = {}
@@ -294,9 +294,9 @@ class Suite:
 
     def _end_clusters(self, keep: bool) -> None:
         """Workers end, or are kept for the next benchmark of this process; after a failure nobody knows their state."""
-        if Suite._kept is not None:
-            Suite._kept = self._clusters if keep else {}
-        if Suite._kept is None or not keep:
+        if Suite.kept_clusters is not None:
+            Suite.kept_clusters = self._clusters if keep else {}
+        if Suite.kept_clusters is None or not keep:
             for cluster in self._clusters.values():
                 cluster.close()
 
